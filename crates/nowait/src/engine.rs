@@ -1,0 +1,79 @@
+//! The only seam to the outside: an engine is asked to try now, to run here, or to take a slot and finish it later.
+//!
+//! Everything above the seam runs unchanged on the kernel and on the simulator. Engines do not know each other, but for one
+//! arrow: a ring hands to the pool what it cannot do itself.
+
+pub(crate) mod owned;
+pub(crate) mod pool;
+pub(crate) mod shared;
+pub mod sim;
+#[cfg(feature = "tokio")]
+mod tokio;
+pub(crate) mod uring;
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::op::{Done, Handle, Outcome, Request, Slot, Step, Transfer, step};
+use crate::sys::{self, Wait};
+
+pub(crate) trait Engine: Send + Sync {
+    /// One attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and any answer but bytes means
+    /// "not now": the slow path decides what is an error and what is the end of the file.
+    fn try_now(&self, handle: &Handle, transfer: &mut Transfer, wait: Wait) -> Result<usize, Errno> {
+        let fd = handle.descriptor()?;
+        // SAFETY: a transfer's segments are writable and used by one party at a time, now by us (see `Transfer`).
+        let n = unsafe { sys::read_at(fd, transfer.segments(), transfer.position(), wait) }?;
+        transfer.advance(n);
+        Ok(n)
+    }
+
+    /// Runs a request to its end on this thread, waiting as long as it takes.
+    fn run(&self, handle: Option<&Handle>, request: &mut Request) -> Outcome {
+        run(handle, request)
+    }
+
+    /// Takes a slot and finishes it, now or later, on any thread. Never waits for the operation. When its queue is full the
+    /// slot waits in line; a place is given on by a completion, never by a poll.
+    fn submit(&self, slot: Arc<Slot>);
+
+    /// Waits until nothing that was submitted is in flight or in line.
+    fn drain(&self);
+}
+
+/// Plain system calls, as the pool's threads make them.
+pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
+    let fd = match handle {
+        Some(handle) => Some(handle.descriptor()?),
+        None => None,
+    };
+    let fd = || fd.ok_or(Errno::BADF);
+    match request {
+        Request::Read(transfer) => {
+            while transfer.left() > 0 {
+                // SAFETY: as in `Engine::try_now`.
+                let result = unsafe { sys::read_at(fd()?, transfer.segments(), transfer.position(), Wait::Allowed) };
+                if let Step::Finish(end) = step(transfer, result) {
+                    return end.map(|()| Done::Nothing);
+                }
+            }
+            Ok(Done::Nothing)
+        }
+        Request::Open { path, flags, mode } => {
+            sys::open(path, *flags, *mode).map(|fd| Done::Opened(Handle::Descriptor(fd)))
+        }
+        Request::Size => sys::size(fd()?).map(Done::Size),
+        Request::Advise { offset, length, advice } => {
+            let length = std::num::NonZeroU64::new(*length);
+            sys::retry(|| rustix::fs::fadvise(fd()?, *offset, length, *advice)).map(|()| Done::Nothing)
+        }
+        Request::Close(handle) => {
+            // The descriptor is gone whatever close(2) says: EINTR and EIO are not retried (close(2), NOTES).
+            match std::mem::replace(handle, Handle::Simulated(usize::MAX)) {
+                Handle::Descriptor(fd) => sys::close(fd).map(|()| Done::Nothing),
+                Handle::Simulated(_) => Ok(Done::Nothing),
+            }
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The ring of a thread that blocks: submit and wait in one system call, no other thread, no lock.
+//!
+//! [`drive`] polls a future on the caller's thread. What the future submits meanwhile is staged in this thread's own ring
+//! (SINGLE_ISSUER | DEFER_TASKRUN); when nothing is left to poll, one `io_uring_enter` submits it all and waits for the first
+//! completion. So many operations in flight cost what a hand-written loop costs.
+//!
+//! The ring is made on first use and kept for the thread. Wakers may be called from anywhere: a thread that sleeps in its ring
+//! is woken by an eventfd that the ring polls, one that sleeps elsewhere is unparked, one that is awake finds a flag.
+//!
+//! Only this thread can reap its ring. Hence, before `drive` returns, it waits for what was submitted here and is still
+//! wanted by somebody, such as a future that was moved to another thread. What was abandoned is left to finish in its own
+//! time: its slot owns all it touches. A thread that ends waits a moment for those, and leaks what will not finish.
+//!
+//! `unsafe` here: pushing entries, whose memory the slots in the table keep alive.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use io_uring::{opcode, types};
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+use super::uring::{self, Ring, Usage};
+use crate::op::{Backlog, Slot};
+use crate::stats::Count;
+use crate::sys::fork_generation;
+
+/// How long a thread that ends waits for abandoned operations.
+const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// User data of the ring's own poll of the bell. Slots have their index.
+const BELL: u64 = u64::MAX;
+
+struct Local {
+    /// `drive` calls under way on this thread.
+    depth: Cell<u32>,
+    ring: RefCell<State>,
+    bell: OnceLock<Arc<Bell>>,
+}
+
+enum State {
+    New,
+    /// A ring cannot be had on this thread; others may serve.
+    Refused,
+    Ready(Box<Owned>),
+}
+
+thread_local!(static LOCAL: Local = const {
+    Local { depth: Cell::new(0), ring: RefCell::new(State::New), bell: OnceLock::new() }
+});
+
+struct Owned {
+    ring: Ring,
+    /// What the kernel has, by user data. The shares here keep memory and descriptors alive until the completions come.
+    slots: Vec<Option<Arc<Slot>>>,
+    free: Vec<u32>,
+    backlog: Backlog,
+    bell: Arc<Bell>,
+    bell_polled: bool,
+    generation: u64,
+    /// Kept between turns for its capacity.
+    completions: Vec<(Arc<Slot>, Result<usize, Errno>)>,
+}
+
+/// Stages a slot in this thread's ring. Gives it back when this thread does not drive one.
+pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
+    LOCAL
+        .try_with(|local| {
+            if local.depth.get() == 0 {
+                return Err(slot.clone());
+            }
+            let mut state = local.ring.borrow_mut();
+            match state.ready(&local.bell) {
+                Some(owned) => {
+                    owned.accept(slot.clone());
+                    Ok(())
+                }
+                None => Err(slot.clone()),
+            }
+        })
+        .unwrap_or(Err(slot))
+}
+
+impl State {
+    fn ready(&mut self, bell: &OnceLock<Arc<Bell>>) -> Option<&mut Owned> {
+        if let State::Ready(owned) = self {
+            if owned.generation != fork_generation() {
+                // The parent's ring: the kernel completes into memory that is the parent's. Not even closing is ours to do.
+                std::mem::forget(std::mem::replace(self, State::New));
+            }
+        }
+        if let State::New = self {
+            *self = match Owned::new(bell.get_or_init(Bell::new).clone()) {
+                Some(owned) => State::Ready(Box::new(owned)),
+                None => State::Refused,
+            };
+        }
+        match self {
+            State::Ready(owned) => Some(owned),
+            _ => None,
+        }
+    }
+}
+
+impl Owned {
+    fn new(bell: Arc<Bell>) -> Option<Owned> {
+        bell.descriptor()?;
+        let ring = uring::set_up(Usage::Owned).ok()?;
+        let depth = ring.depth;
+        Some(Owned {
+            ring,
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            backlog: Backlog::default(),
+            bell,
+            bell_polled: false,
+            generation: fork_generation(),
+            completions: Vec::with_capacity(depth as usize),
+        })
+    }
+
+    fn accept(&mut self, slot: Arc<Slot>) {
+        if self.free.is_empty() {
+            slot.counters().add(Count::Queued);
+            self.backlog.push(slot);
+        } else {
+            self.push(slot);
+        }
+    }
+
+    /// Gives a slot a place and stages its entry. There is a free place.
+    fn push(&mut self, slot: Arc<Slot>) {
+        let Some(entry) = self.ring.encode(&slot) else { return super::pool::hand_on(slot) };
+        let Some(place) = self.free.pop() else { return self.backlog.push(slot) };
+        self.push_entry(entry.user_data(u64::from(place)));
+        self.slots[place as usize] = Some(slot);
+    }
+
+    fn push_entry(&mut self, entry: io_uring::squeue::Entry) {
+        // One more entry than places can be staged: the bell's. The queue is flushed when it is full.
+        loop {
+            // SAFETY: the entry's memory belongs to a slot that stays in `slots` until its completion (the bell's entry
+            // has none), and its descriptor to the slot's handle.
+            if unsafe { self.ring.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            let _ = self.ring.ring.submit();
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Something here is still wanted by a future.
+    fn is_wanted(&self) -> bool {
+        self.backlog.len() > 0 || self.slots.iter().flatten().any(|slot| !slot.is_abandoned())
+    }
+
+    fn poll_bell(&mut self) {
+        if !self.bell_polled {
+            if let Some(fd) = self.bell.descriptor() {
+                let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
+                self.push_entry(entry.user_data(BELL));
+                self.bell_polled = true;
+            }
+        }
+    }
+
+    /// Submits what is staged, waits for `want` completions, and moves those that are there into `completions`.
+    fn enter(&mut self, want: usize, patience: Option<Duration>) {
+        let result = match patience {
+            None => self.ring.ring.submit_and_wait(want),
+            Some(patience) => {
+                let timeout = types::Timespec::from(patience);
+                self.ring.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&timeout))
+            }
+        };
+        if let Err(error) = result {
+            match Errno::from_io_error(&error) {
+                // Interrupted or timed out, or the kernel wants completions to be reaped first: the caller goes round.
+                Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY) => {}
+                // Nothing else is documented for a sound ring. Do not burn the processor should it be something lasting.
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        for entry in self.ring.ring.completion() {
+            if entry.user_data() == BELL {
+                self.bell_polled = false;
+                self.bell.clear();
+                continue;
+            }
+            let place = entry.user_data() as usize;
+            if let Some(slot) = self.slots.get_mut(place).and_then(Option::take) {
+                self.free.push(place as u32);
+                self.completions.push((slot, uring::decode(&entry)));
+            }
+        }
+    }
+}
+
+impl Drop for Owned {
+    /// The thread ends, with at most abandoned operations in flight.
+    fn drop(&mut self) {
+        let until = Instant::now() + EXIT_WAIT_MAX;
+        while self.in_flight() > 0 && self.generation == fork_generation() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.enter(1, Some(left));
+            for (slot, result) in self.completions.drain(..) {
+                uring::settle(slot, result);
+            }
+        }
+        // What the kernel still has must stay allocated for good.
+        self.slots.drain(..).flatten().for_each(std::mem::forget);
+    }
+}
+
+/// Runs a future to its end on this thread; see the module's text.
+pub(crate) fn drive<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let driving = Driving::new();
+    let notice = Arc::new(Notice { notified: AtomicBool::new(false), bell: driving.bell.clone() });
+    let waker = Waker::from(notice.clone());
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        turn(&notice);
+        notice.notified.store(false, SeqCst);
+    }
+}
+
+/// This thread drives its ring while this lives, which covers a future that panics.
+struct Driving {
+    bell: Arc<Bell>,
+}
+
+impl Driving {
+    fn new() -> Driving {
+        let bell = LOCAL.try_with(|local| {
+            local.depth.set(local.depth.get() + 1);
+            local.bell.get_or_init(Bell::new).clone()
+        });
+        Driving { bell: bell.unwrap_or_else(|_| Bell::new()) }
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        let last = LOCAL.try_with(|local| local.depth.get() == 1).unwrap_or(false);
+        while last && enter(|owned| if owned.is_wanted() { Some(1) } else { None }) {}
+        let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() - 1));
+    }
+}
+
+/// The future is pending: waits until something may have changed.
+fn turn(notice: &Notice) {
+    let entered = enter(|owned| {
+        (owned.in_flight() > 0).then(|| {
+            owned.poll_bell();
+            if notice.falls_asleep(IN_RING) { 1 } else { 0 }
+        })
+    });
+    if entered {
+        return;
+    }
+    while notice.falls_asleep(PARKED) {
+        std::thread::park();
+        notice.bell.sleep.store(AWAKE, SeqCst);
+    }
+}
+
+/// Submits everything that is staged on this thread without waiting, before it blocks in another call.
+pub(crate) fn flush() {
+    let _ = LOCAL.try_with(|local| {
+        if local.depth.get() > 0 {
+            if let Ok(mut state) = local.ring.try_borrow_mut() {
+                if let State::Ready(owned) = &mut *state {
+                    let _ = owned.ring.ring.submit();
+                }
+            }
+        }
+    });
+}
+
+/// Enters this thread's ring, if there is one and `want` says for how many completions; then settles what has completed.
+/// Wakers run when nothing here is borrowed: they may do anything, this included.
+fn enter(want: impl FnOnce(&mut Owned) -> Option<usize>) -> bool {
+    LOCAL
+        .try_with(|local| {
+            let mut completions = {
+                let mut state = local.ring.borrow_mut();
+                let State::Ready(owned) = &mut *state else { return false };
+                if owned.generation != fork_generation() {
+                    return false;
+                }
+                let Some(want) = want(owned) else { return false };
+                owned.enter(want, None);
+                owned.bell.sleep.store(AWAKE, SeqCst);
+                // Those in line first: they came before whatever the woken will submit.
+                while !owned.free.is_empty() {
+                    let Some(slot) = owned.backlog.pop() else { break };
+                    owned.push(slot);
+                }
+                std::mem::take(&mut owned.completions)
+            };
+            for (slot, result) in completions.drain(..) {
+                if let Some(again) = uring::settle(slot, result) {
+                    if let State::Ready(owned) = &mut *local.ring.borrow_mut() {
+                        owned.accept(again);
+                    }
+                }
+            }
+            if let State::Ready(owned) = &mut *local.ring.borrow_mut() {
+                if owned.completions.capacity() == 0 {
+                    owned.completions = completions;
+                }
+            }
+            true
+        })
+        .unwrap_or(false)
+}
+
+const AWAKE: u8 = 0;
+const IN_RING: u8 = 1;
+const PARKED: u8 = 2;
+
+/// How a thread is woken, wherever it sleeps. One per thread.
+struct Bell {
+    sleep: AtomicU8,
+    eventfd: Option<OwnedFd>,
+    thread: Thread,
+}
+
+impl Bell {
+    fn new() -> Arc<Bell> {
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        Arc::new(Bell { sleep: AtomicU8::new(AWAKE), eventfd, thread: std::thread::current() })
+    }
+
+    fn descriptor(&self) -> Option<&OwnedFd> {
+        self.eventfd.as_ref()
+    }
+
+    fn ring(&self) {
+        match self.sleep.load(SeqCst) {
+            // The counter is far from full, and a bell that rings already need not ring again.
+            IN_RING => drop(self.descriptor().map(|fd| rustix::io::write(fd, &1u64.to_ne_bytes()))),
+            PARKED => self.thread.unpark(),
+            _ => {}
+        }
+    }
+
+    fn clear(&self) {
+        if let Some(fd) = self.descriptor() {
+            let _ = rustix::io::read(fd, &mut [0; 8]);
+        }
+    }
+}
+
+/// The waker of one `drive`.
+struct Notice {
+    notified: AtomicBool,
+    bell: Arc<Bell>,
+}
+
+impl Notice {
+    /// Announces the sleep, then looks at the flag; a waker sets the flag, then looks for a sleeper. One of them sees the other.
+    fn falls_asleep(&self, how: u8) -> bool {
+        self.bell.sleep.store(how, SeqCst);
+        let sleeps = !self.notified.load(SeqCst);
+        if !sleeps {
+            self.bell.sleep.store(AWAKE, SeqCst);
+        }
+        sleeps
+    }
+}
+
+impl Wake for Notice {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.notified.swap(true, SeqCst) {
+            self.bell.ring();
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Own threads: for what io_uring would only hand to a worker of its own, and for everything where io_uring is refused.
+//!
+//! A queue under one lock and threads that come when there is more work than idle threads, up to a limit, and go when they
+//! have been idle for a while. Threads hold the queue alive, so that dropping an engine waits for nobody.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use super::{Engine, run};
+use crate::buf::lock;
+use crate::op::{Backlog, Slot};
+use crate::select::Path;
+use crate::stats::Count;
+use crate::sys::PerProcess;
+
+/// As many threads as a device usefully has reads in flight; they exist only while there is work for them.
+pub(crate) const THREADS_MAX: usize = 64;
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) struct Pool(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    quiet: Condvar,
+    threads_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    queue: Backlog,
+    threads: usize,
+    idle: usize,
+    running: usize,
+    closing: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(threads_max: usize) -> Pool {
+        Pool(Arc::new(Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            quiet: Condvar::new(),
+            threads_max: threads_max.max(1),
+        }))
+    }
+}
+
+impl Engine for Pool {
+    fn submit(&self, slot: Arc<Slot>) {
+        let shared = &self.0;
+        let mut state = lock(&shared.state);
+        state.queue.push(slot);
+        if state.idle >= state.queue.len() {
+            drop(state);
+            shared.work.notify_one();
+        } else if state.threads < shared.threads_max {
+            state.threads += 1;
+            drop(state);
+            spawn(shared);
+        }
+    }
+
+    fn drain(&self) {
+        let mut state = lock(&self.0.state);
+        while state.running > 0 || state.queue.len() > 0 {
+            state = wait(&self.0.quiet, state);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.0.state).closing = true;
+        self.0.work.notify_all();
+    }
+}
+
+fn wait<'a>(condvar: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    condvar.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Starts a thread; where the system refuses (a limit on threads), the work is done by the threads there are, or, when
+/// there is none, here and now: late is better than never.
+fn spawn(shared: &Arc<Shared>) {
+    let for_thread = shared.clone();
+    let started = std::thread::Builder::new().name("nowait-pool".into()).spawn(move || serve(&for_thread));
+    if started.is_err() {
+        let mut state = lock(&shared.state);
+        state.threads -= 1;
+        if state.threads == 0 {
+            drop(serve_queue(shared, state));
+        }
+    }
+}
+
+fn serve(shared: &Shared) {
+    let mut state = lock(&shared.state);
+    loop {
+        state = serve_queue(shared, state);
+        if state.closing {
+            break;
+        }
+        state.idle += 1;
+        let (after, timeout) =
+            shared.work.wait_timeout(state, IDLE_MAX).unwrap_or_else(|poisoned| poisoned.into_inner());
+        state = after;
+        state.idle -= 1;
+        if timeout.timed_out() && state.queue.len() == 0 {
+            break;
+        }
+    }
+    state.threads -= 1;
+}
+
+/// Runs what is queued until nothing is.
+fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    while let Some(slot) = state.queue.pop() {
+        state.running += 1;
+        drop(state);
+        if let Some(mut request) = slot.take_request() {
+            let outcome = run(slot.handle(), &mut request);
+            slot.put_request(request);
+            slot.finish(outcome, Path::Pool);
+        }
+        // The file's last handle may be in it: let it go before the next one.
+        drop(slot);
+        state = lock(&shared.state);
+        state.running -= 1;
+    }
+    if state.running == 0 {
+        shared.quiet.notify_all();
+    }
+    state
+}
+
+/// Hands a slot to the process's common pool: for rings, which hand on what they cannot do themselves.
+pub(crate) fn hand_on(slot: Arc<Slot>) {
+    static POOL: PerProcess<Pool> = PerProcess::new();
+    slot.counters().add(Count::HandedOn);
+    POOL.get(|| Pool::new(THREADS_MAX)).submit(slot);
+}

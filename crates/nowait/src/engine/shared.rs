@@ -1,0 +1,395 @@
+//! Rings for futures on any executor: any thread may submit, any thread may reap.
+//!
+//! A few rings ("shards"), each thread using its own by preference, so that the short lock around the submission queue is
+//! rarely contended. The lock is not held across `io_uring_enter`. Somebody must notice completions: one small thread, the
+//! reaper, that sleeps in epoll over the rings and only wakes wakers; under tokio (feature `tokio`) a task in tokio's own
+//! reactor, and no thread. Whoever holds a shard last keeps it until nothing is in flight, so that dropping an engine
+//! waits for nobody, and what a dead device never gives back is leaked rather than freed.
+//!
+//! `unsafe` here: both queues are used through a shared reference, each under its lock, and a slot's pointer travels
+//! through the kernel as user data.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, TryLockError};
+
+use rustix::event::{EventfdFlags, epoll};
+use rustix::io::Errno;
+
+use super::uring::{self, Refusal, Ring, Usage};
+use super::{Engine, owned, pool};
+use crate::buf::lock;
+use crate::op::{Backlog, Slot};
+use crate::stats::{Count, thread_number};
+
+/// A slot that the kernel is through with, and its answer.
+type Completion = (Arc<Slot>, Result<usize, Errno>);
+
+/// Rings that one instance makes at most: beyond that, threads share.
+const SHARDS_MAX: usize = 8;
+
+/// One ring and the line before it.
+pub(super) struct Shard {
+    ring: Ring,
+    line: Mutex<Line>,
+    /// Held while completions are read.
+    reaping: Mutex<()>,
+    quiet: Condvar,
+    /// The reaper sees to it.
+    watched: AtomicBool,
+}
+
+/// What to do when another thread is reading completions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reap {
+    /// Leave it to that thread; whoever is told of completions comes later.
+    IfNobodyDoes,
+    /// Wait for that thread: it may have looked just before what we were told of.
+    Surely,
+}
+
+/// Guards the submission queue, too.
+#[derive(Default)]
+struct Line {
+    in_flight: u32,
+    backlog: Backlog,
+}
+
+impl Shard {
+    pub(super) fn new() -> Result<Arc<Shard>, Refusal> {
+        let ring = uring::set_up(Usage::Shared)?;
+        Ok(Arc::new(Shard { ring, line: Mutex::default(), reaping: Mutex::new(()), quiet: Condvar::new(), watched: AtomicBool::new(false) }))
+    }
+
+    fn submit(&self, slot: Arc<Slot>) {
+        let mut line = lock(&self.line);
+        if line.in_flight >= self.ring.depth {
+            slot.counters().add(Count::Queued);
+            line.backlog.push(slot);
+            return;
+        }
+        line.in_flight += 1;
+        let staged = self.push(&mut line, slot);
+        drop(line);
+        if staged {
+            self.enter();
+            // A read that needed no device is complete by now; its future need not wait for the reaper.
+            self.reap(Reap::IfNobodyDoes);
+        }
+    }
+
+    /// Stages a slot that has a place (counted in `in_flight`). False, and the place is free again, when the ring cannot do it.
+    fn push(&self, line: &mut Line, slot: Arc<Slot>) -> bool {
+        let Some(entry) = self.ring.encode(&slot) else {
+            line.in_flight -= 1;
+            pool::hand_on(slot);
+            return false;
+        };
+        let entry = entry.user_data(Arc::into_raw(slot) as u64);
+        loop {
+            // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
+            // which the user data is a share that lasts until the completion.
+            let pushed = unsafe {
+                let mut queue = self.ring.ring.submission_shared();
+                queue.push(&entry).is_ok()
+            };
+            if pushed {
+                return true;
+            }
+            // As many places as entries: full only until the entries staged by others are submitted.
+            self.enter();
+        }
+    }
+
+    /// Hands the kernel what is staged, by whomever.
+    fn enter(&self) {
+        loop {
+            match self.ring.ring.submit().map_err(|error| Errno::from_io_error(&error)) {
+                Ok(_) => return,
+                Err(Some(Errno::INTR)) => {}
+                // Short of memory or of room for completions: make room, and try again.
+                Err(_) => {
+                    self.reap(Reap::IfNobodyDoes);
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Settles every completion there is and gives the places to those in line.
+    pub(super) fn reap(&self, how: Reap) {
+        let mut batch: [Option<Completion>; 32] = [const { None }; 32];
+        loop {
+            let Some(n) = self.collect(how, &mut batch) else { return };
+            if n == 0 {
+                return;
+            }
+            let mut again = 0;
+            for entry in &mut batch[..n] {
+                if let Some((slot, result)) = entry.take() {
+                    if let Some(slot) = uring::settle(slot, result) {
+                        again += 1;
+                        self.push(&mut lock(&self.line), slot);
+                    }
+                }
+            }
+            let mut staged = again > 0;
+            let mut line = lock(&self.line);
+            line.in_flight -= (n - again) as u32;
+            while line.in_flight < self.ring.depth {
+                let Some(slot) = line.backlog.pop() else { break };
+                line.in_flight += 1;
+                staged |= self.push(&mut line, slot);
+            }
+            if line.in_flight == 0 {
+                self.quiet.notify_all();
+            }
+            drop(line);
+            if staged {
+                self.enter();
+            }
+        }
+    }
+
+    /// Moves completions into `batch`; None when another thread is reaping.
+    fn collect(&self, how: Reap, batch: &mut [Option<Completion>]) -> Option<usize> {
+        let _reaping = match (how, self.reaping.try_lock()) {
+            (_, Ok(guard)) => guard,
+            (_, Err(TryLockError::Poisoned(poisoned))) => poisoned.into_inner(),
+            (Reap::IfNobodyDoes, Err(TryLockError::WouldBlock)) => return None,
+            (Reap::Surely, Err(TryLockError::WouldBlock)) => lock(&self.reaping),
+        };
+        let mut n = 0;
+        // SAFETY: `reaping` is the lock of this completion queue.
+        let queue = unsafe { self.ring.ring.completion_shared() };
+        for entry in queue.take(batch.len()) {
+            let slot = entry.user_data() as *const Slot;
+            // SAFETY: the user data of every entry is a share made in `push`, and the kernel posts one completion for it.
+            let slot = unsafe { Arc::from_raw(slot) };
+            batch[n] = Some((slot, uring::decode(&entry)));
+            n += 1;
+        }
+        Some(n)
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        let line = lock(&self.line);
+        line.in_flight == 0 && line.backlog.len() == 0
+    }
+
+    fn drain(&self) {
+        let mut line = lock(&self.line);
+        while line.in_flight > 0 || line.backlog.len() > 0 {
+            line = self.quiet.wait(line).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+}
+
+impl AsFd for Shard {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.ring.as_fd()
+    }
+}
+
+/// Shards, and which thread uses which.
+#[derive(Default)]
+pub(super) struct Shards(Mutex<Members>);
+
+#[derive(Default)]
+struct Members {
+    shards: Vec<Arc<Shard>>,
+    /// Threads in order of their first submission; a thread's place decides its shard.
+    threads: Vec<usize>,
+}
+
+impl Shards {
+    /// This thread's shard. `make` is called while fewer than `max` exist and each has a thread already; when it fails, those
+    /// that exist serve.
+    pub(super) fn mine(
+        &self,
+        max: usize,
+        make: impl FnOnce() -> Result<Arc<Shard>, Refusal>,
+    ) -> Result<Arc<Shard>, Refusal> {
+        /// Threads that are remembered; those that come later share by number.
+        const THREADS_MAX: usize = 256;
+        let thread = thread_number();
+        let mut members = lock(&self.0);
+        let place = match members.threads.iter().position(|known| *known == thread) {
+            Some(place) => place,
+            None if members.threads.len() < THREADS_MAX => {
+                members.threads.push(thread);
+                members.threads.len() - 1
+            }
+            None => thread,
+        };
+        if place >= members.shards.len() && members.shards.len() < max {
+            match make() {
+                Ok(shard) => members.shards.push(shard),
+                Err(refusal) if members.shards.is_empty() => return Err(refusal),
+                Err(_) => {}
+            }
+        }
+        let index = place % members.shards.len();
+        Ok(members.shards[index].clone())
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Shard>> {
+        lock(&self.0).shards.clone()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn remove(&self, shard: &Arc<Shard>) {
+        lock(&self.0).shards.retain(|known| !Arc::ptr_eq(known, shard));
+    }
+}
+
+/// The ring engine.
+pub(crate) struct Uring {
+    reaper: Arc<Reaper>,
+    shards: Shards,
+    shards_max: usize,
+    #[cfg(feature = "tokio")]
+    runtimes: super::tokio::Runtimes,
+}
+
+impl Uring {
+    /// Tries to make a first ring, so that a refusal is known at once.
+    pub(crate) fn new() -> Result<Uring, Refusal> {
+        let parallel = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let engine = Uring {
+            reaper: Arc::default(),
+            shards: Shards::default(),
+            shards_max: parallel.min(SHARDS_MAX),
+            #[cfg(feature = "tokio")]
+            runtimes: Default::default(),
+        };
+        let first = Shard::new()?;
+        lock(&engine.shards.0).shards.push(first.clone());
+        Ok(engine)
+    }
+
+    /// The ring for this thread; None when its completions could not be noticed.
+    fn shard(&self) -> Option<Arc<Shard>> {
+        #[cfg(feature = "tokio")]
+        if let Some(shard) = self.runtimes.shard(&self.reaper) {
+            return Some(shard);
+        }
+        let shard = self.shards.mine(self.shards_max, Shard::new).ok()?;
+        self.reaper.adopt(&shard).then_some(shard)
+    }
+}
+
+impl Engine for Uring {
+    fn submit(&self, slot: Arc<Slot>) {
+        let Err(slot) = owned::stage(slot) else { return };
+        match self.shard() {
+            Some(shard) => shard.submit(slot),
+            None => pool::hand_on(slot),
+        }
+    }
+
+    fn drain(&self) {
+        #[cfg(feature = "tokio")]
+        self.runtimes.all().iter().for_each(|shard| shard.drain());
+        self.shards.all().iter().for_each(|shard| shard.drain());
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.runtimes.close();
+    }
+}
+
+/// The thread that notices completions for executors that cannot, and what it watches.
+#[derive(Default)]
+pub(super) struct Reaper {
+    watched: Arc<Watched>,
+    /// None when there cannot be such a thread.
+    watch: OnceLock<Option<Arc<Watch>>>,
+}
+
+#[derive(Default)]
+struct Watched {
+    shards: Mutex<Vec<Arc<Shard>>>,
+    /// The engine is gone: end when nothing is in flight.
+    closing: AtomicBool,
+}
+
+struct Watch {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+}
+
+impl Reaper {
+    /// Sees to a shard's completions from now on. Starts the thread at the first one. False when that cannot be.
+    pub(super) fn adopt(&self, shard: &Arc<Shard>) -> bool {
+        if shard.watched.load(Ordering::Acquire) {
+            return true;
+        }
+        let mut shards = lock(&self.watched.shards);
+        let Some(watch) = self.watch.get_or_init(|| Watch::start(self.watched.clone())) else { return false };
+        if !shard.watched.load(Ordering::Acquire) {
+            let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            if epoll::add(&watch.epoll, shard, epoll::EventData::new_u64(0), events).is_err() {
+                return false;
+            }
+            shards.push(shard.clone());
+            shard.watched.store(true, Ordering::Release);
+        }
+        drop(shards);
+        // For what completed before it was watched.
+        watch.ring();
+        true
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        self.watched.closing.store(true, Ordering::SeqCst);
+        if let Some(Some(watch)) = self.watch.get() {
+            watch.ring();
+        }
+    }
+}
+
+impl Watch {
+    fn start(watched: Arc<Watched>) -> Option<Arc<Watch>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN).ok()?;
+        let watch = Arc::new(Watch { epoll, bell });
+        let for_thread = watch.clone();
+        let thread = std::thread::Builder::new().name("nowait-reaper".into());
+        thread.spawn(move || for_thread.run(&watched)).ok()?;
+        Some(watch)
+    }
+
+    fn ring(&self) {
+        // The counter is far from full, and a bell that rings already need not ring again.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn run(&self, watched: &Watched) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(16);
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Not documented for a sound descriptor; do not burn the processor should it last.
+                Err(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
+            }
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            let shards = lock(&watched.shards).clone();
+            shards.iter().for_each(|shard| shard.reap(Reap::Surely));
+            drop(shards);
+            let mut shards = lock(&watched.shards);
+            // A ring that nobody can submit to any more goes when its last operation is through.
+            shards.retain(|shard| Arc::strong_count(shard) > 1 || !shard.is_quiet());
+            if watched.closing.load(Ordering::SeqCst) && shards.is_empty() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The ring's descriptor in tokio's own reactor: a task per ring notices completions, and no thread of ours exists.
+//!
+//! Each runtime has its own rings, at most one per worker. A runtime that is not driven cannot notice anything: a
+//! current-thread runtime that was merely entered, not run. Rings are therefore only attached from inside a task there; the root
+//! future of such a runtime's `block_on` is served by the reaper thread. When a runtime ends, its rings go to the reaper,
+//! which sees their last operations through.
+//!
+//! `unsafe` here: tokio asks for a promise that the descriptor stays open.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::task::AbortHandle;
+
+use super::shared::{Reap, Reaper, Shard, Shards};
+use crate::buf::lock;
+
+#[derive(Default)]
+pub(super) struct Runtimes(Arc<Mutex<Vec<Runtime>>>);
+
+struct Runtime {
+    id: Id,
+    shards: Arc<Shards>,
+    tasks: Vec<AbortHandle>,
+    /// The runtime has no I/O driver (`enable_io` was not called): the reaper serves it.
+    refused: bool,
+}
+
+impl Runtimes {
+    /// A ring of the runtime that this thread works for, if that runtime can notice its completions.
+    pub(super) fn shard(&self, reaper: &Arc<Reaper>) -> Option<Arc<Shard>> {
+        let handle = Handle::try_current().ok()?;
+        let workers = match handle.runtime_flavor() {
+            RuntimeFlavor::CurrentThread if tokio::task::try_id().is_none() => return None,
+            RuntimeFlavor::CurrentThread => 1,
+            _ => handle.metrics().num_workers(),
+        };
+        let id = handle.id();
+        let mut runtimes = lock(&self.0);
+        let index = match runtimes.iter().position(|runtime| runtime.id == id) {
+            Some(index) => index,
+            None => {
+                runtimes.push(Runtime { id, shards: Arc::default(), tasks: Vec::new(), refused: false });
+                runtimes.len() - 1
+            }
+        };
+        let runtime = &mut runtimes[index];
+        if runtime.refused {
+            return None;
+        }
+        let (shards, tasks) = (&runtime.shards, &mut runtime.tasks);
+        let make = || {
+            let shard = Shard::new()?;
+            let guard = Attached { shard: shard.clone(), id, runtimes: self.0.clone(), reaper: reaper.clone(), ready: false };
+            tasks.push(handle.spawn(watch(guard)).abort_handle());
+            Ok(shard)
+        };
+        shards.mine(workers.min(8), make).ok()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Shard>> {
+        lock(&self.0).iter().flat_map(|runtime| runtime.shards.all()).collect()
+    }
+
+    /// The engine is gone: the tasks end, and the reaper takes what is in flight.
+    pub(super) fn close(&self) {
+        let runtimes = std::mem::take(&mut *lock(&self.0));
+        runtimes.iter().flat_map(|runtime| &runtime.tasks).for_each(AbortHandle::abort);
+    }
+}
+
+/// A ring while a task watches it. Dropped with the task: by the runtime's end, or the engine's.
+struct Attached {
+    shard: Arc<Shard>,
+    id: Id,
+    runtimes: Arc<Mutex<Vec<Runtime>>>,
+    reaper: Arc<Reaper>,
+    ready: bool,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let mut runtimes = lock(&self.runtimes);
+        if let Some(index) = runtimes.iter().position(|runtime| runtime.id == self.id) {
+            runtimes[index].shards.remove(&self.shard);
+            if !self.ready {
+                runtimes[index].refused = true;
+            } else if runtimes[index].shards.all().is_empty() {
+                runtimes.swap_remove(index);
+            }
+        }
+        drop(runtimes);
+        // Without a thread nobody is left to notice completions: slots stay allocated, which is safe, and their futures
+        // belong to a runtime that has ended.
+        let _ = self.reaper.adopt(&self.shard);
+    }
+}
+
+async fn watch(mut attached: Attached) {
+    // Panics where the runtime has no I/O driver; the guard then passes the ring to the reaper.
+    let descriptor = Descriptor(attached.shard.clone());
+    // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long as it lives.
+    let Ok(fd) = (unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }) else { return };
+    attached.ready = true;
+    loop {
+        let Ok(mut guard) = fd.readable().await else { return };
+        // First forget the readiness, then reap: what completes in between is told again (edge-triggered).
+        guard.clear_ready();
+        attached.shard.reap(Reap::Surely);
+    }
+}
+
+struct Descriptor(Arc<Shard>);
+
+impl std::os::fd::AsFd for Descriptor {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}

@@ -1,0 +1,130 @@
+//! What both kinds of ring share: setting one up by trying, writing a request down, reading an answer.
+
+use std::sync::Arc;
+
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
+use rustix::io::Errno;
+
+use super::pool;
+use crate::op::{Done, Request, Slot, Step};
+use crate::select::Path;
+use crate::sys::TRANSFER_MAX;
+
+/// Operations in flight that one ring takes; more wait in line. Also the size of its submission queue, so that a push
+/// never finds it full after a flush, and the completion queue (twice as long) never overflows.
+pub(crate) const DEPTH: u32 = 256;
+/// The smallest ring that is tried when memory for a larger one is refused (RLIMIT_MEMLOCK counts again since 6.14).
+const DEPTH_MIN: u32 = 8;
+/// Kernel workers (`IORING_REGISTER_IOWQ_MAX_WORKERS`, 5.15): bounded ones serve files, and by default there may be
+/// hundreds of the unbounded kind.
+const KERNEL_WORKERS_MAX: [u32; 2] = [32, 8];
+
+/// Who uses the ring; it decides the set-up flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Usage {
+    /// One thread submits and reaps (SINGLE_ISSUER, 6.0; DEFER_TASKRUN, 6.1).
+    Owned,
+    /// Any thread may.
+    Shared,
+}
+
+pub(crate) struct Ring {
+    pub(crate) ring: IoUring,
+    /// The entries that were granted.
+    pub(crate) depth: u32,
+    /// `IORING_OP_READ` exists (5.6); READV always does.
+    has_read: bool,
+}
+
+/// Why a ring cannot be had: what was tried last and the kernel's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) errno: Errno,
+    pub(crate) entries: u32,
+}
+
+/// Tries set-up flags from the best to none, and smaller rings when memory is short. Kernel versions are not asked for: a
+/// filter, a sysctl, a limit or an old kernel all answer in an errno.
+pub(crate) fn set_up(usage: Usage) -> Result<Ring, Refusal> {
+    let mut entries = DEPTH;
+    loop {
+        match set_up_with(usage, entries) {
+            Ok(ring) => return Ok(ring),
+            Err(Errno::NOMEM) if entries > DEPTH_MIN => entries /= 2,
+            Err(errno) => return Err(Refusal { errno, entries }),
+        }
+    }
+}
+
+fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
+    let mut best = IoUring::builder();
+    best.dontfork().setup_clamp();
+    let plain = best.clone();
+    if usage == Usage::Owned {
+        // The flag lets an enter that waits for nothing still run what was deferred.
+        best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+    }
+    let mut ring: std::io::Result<IoUring> = best.build(entries);
+    if usage == Usage::Owned && matches!(&ring, Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error())) {
+        ring = plain.build(entries);
+    }
+    let ring = ring.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
+    // Both are improvements only; a kernel without them has its own defaults.
+    let _ = ring.submitter().register_iowq_max_workers(&mut KERNEL_WORKERS_MAX.clone());
+    let mut probe = Probe::new();
+    let has_read = ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(opcode::Read::CODE);
+    let depth = ring.params().sq_entries();
+    Ok(Ring { ring, depth, has_read })
+}
+
+impl Ring {
+    /// Writes a slot's request down; the caller adds the user data. None: a ring has no way to do it without a kernel
+    /// worker, so that a thread of ours is the better choice.
+    pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
+        use std::os::fd::AsRawFd;
+        let fd = types::Fd(slot.handle()?.descriptor().ok()?.as_raw_fd());
+        slot.with(|request| match request {
+            Request::Read(transfer) => Some(match transfer.segments() {
+                [one] if self.has_read => {
+                    opcode::Read::new(fd, one.iov_base.cast(), one.iov_len.min(TRANSFER_MAX) as u32)
+                        .offset(transfer.position())
+                        .build()
+                }
+                many => {
+                    let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
+                    opcode::Readv::new(fd, many.as_ptr(), count).offset(transfer.position()).build()
+                }
+            }),
+            Request::Open { .. } | Request::Size | Request::Advise { .. } | Request::Close(_) => None,
+        })?
+    }
+}
+
+/// An operation's result as the kernel puts it: a count, or an errno below zero.
+pub(crate) fn decode(entry: &cqueue::Entry) -> Result<usize, Errno> {
+    match entry.result() {
+        n if n >= 0 => Ok(n as usize),
+        errno => Err(Errno::from_raw_os_error(-errno)),
+    }
+}
+
+/// Deals with one result. Gives the slot back when its rest must go to the kernel again.
+pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>) -> Option<Arc<Slot>> {
+    // What the ring cannot do (an opcode, a flag, a file that may not sleep here) the pool's plain call can, or it
+    // gives the errno that counts.
+    if let Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED) = result {
+        pool::hand_on(slot);
+        return None;
+    }
+    match slot.step(result) {
+        Step::Again if slot.is_abandoned() => {
+            slot.finish(Ok(Done::Nothing), Path::Ring);
+            None
+        }
+        Step::Again => Some(slot),
+        Step::Finish(end) => {
+            slot.finish(end.map(|()| Done::Nothing), Path::Ring);
+            None
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! One error for every operation: what was tried, on which path and bytes, why it failed, what to do next.
+//!
+//! The kind is for programs, the text is for people. The errno is kept. An operation that was given a buffer hands it
+//! back inside [`BufferError`], so that a failed read costs no allocation.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong, for programs to match on.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// No such file or directory.
+    NotFound,
+    /// Permissions (or a security policy) forbid it.
+    PermissionDenied,
+    /// The path is a directory.
+    IsADirectory,
+    /// The file has no positions to read at: a FIFO, a socket, a terminal.
+    NotSeekable,
+    /// Offset and length do not fit into a file: beyond `i64::MAX`.
+    InvalidRange,
+    /// The output buffer is smaller than what was asked for.
+    BufferTooSmall,
+    /// The file ended before an exact read was complete.
+    UnexpectedEof,
+    /// The file was closed before the operation began.
+    Closed,
+    /// The device or the file system reported an I/O error.
+    Io,
+    /// Memory (also locked memory) is short.
+    OutOfMemory,
+    /// Too many open files, in the process or in the system.
+    TooManyFiles,
+    /// The file, file system or kernel cannot do this.
+    Unsupported,
+    /// A parameter is wrong.
+    InvalidInput,
+    /// The engine that was asked for by name cannot be had here.
+    EngineUnavailable,
+    /// Anything else; see [`Error::raw_os_error`].
+    Other,
+}
+
+/// The operations that an error (or a counter) can name.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Opening a file.
+    Open,
+    /// A read at a position, vectored or not.
+    Read,
+    /// One of the ranges of a gather.
+    Gather,
+    /// Asking for the size.
+    Size,
+    /// Advice to the page cache.
+    Advise,
+    /// Closing the descriptor.
+    Close,
+    /// Setting an instance up.
+    Build,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Open => "open",
+            Operation::Read => "read",
+            Operation::Gather => "gather",
+            Operation::Size => "size",
+            Operation::Advise => "advise",
+            Operation::Close => "close",
+            Operation::Build => "build",
+        })
+    }
+}
+
+/// The error of this crate. Small (one pointer), cheap to clone, converts into [`std::io::Error`].
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: ErrorKind,
+    errno: Option<Errno>,
+    operation: Operation,
+    path: Option<Arc<Path>>,
+    range: Option<(u64, u64)>,
+    index: Option<usize>,
+    detail: Option<String>,
+}
+
+impl Error {
+    pub(crate) fn new(operation: Operation, kind: ErrorKind) -> Self {
+        Error(Arc::new(Inner { kind, errno: None, operation, path: None, range: None, index: None, detail: None }))
+    }
+
+    pub(crate) fn from_errno(operation: Operation, errno: Errno) -> Self {
+        let mut error = Self::new(operation, kind_of(errno));
+        error.inner().errno = Some(errno);
+        error
+    }
+
+    fn inner(&mut self) -> &mut Inner {
+        Arc::make_mut(&mut self.0)
+    }
+
+    pub(crate) fn at(mut self, path: &Arc<Path>) -> Self {
+        self.inner().path = Some(path.clone());
+        self
+    }
+
+    pub(crate) fn range(mut self, offset: u64, length: u64) -> Self {
+        self.inner().range = Some((offset, length));
+        self
+    }
+
+    pub(crate) fn index(mut self, index: usize) -> Self {
+        self.inner().index = Some(index);
+        self
+    }
+
+    pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.inner().detail = Some(detail.into());
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The errno, where the kernel gave one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.0.errno.map(Errno::raw_os_error)
+    }
+
+    /// The operation that failed.
+    pub fn operation(&self) -> Operation {
+        self.0.operation
+    }
+
+    /// The path the file was opened by, where one is known.
+    pub fn path(&self) -> Option<&Path> {
+        self.0.path.as_deref()
+    }
+
+    /// The offset in bytes, for operations that have one.
+    pub fn offset(&self) -> Option<u64> {
+        self.0.range.map(|(offset, _)| offset)
+    }
+
+    /// The length in bytes that was asked for, for operations that have one.
+    pub fn length(&self) -> Option<u64> {
+        self.0.range.map(|(_, length)| length)
+    }
+
+    /// The place in the caller's list, for a range of a gather.
+    pub fn range_index(&self) -> Option<usize> {
+        self.0.index
+    }
+}
+
+/// The one table from errno to kind. Errno values not named here are [`ErrorKind::Other`].
+fn kind_of(errno: Errno) -> ErrorKind {
+    match errno {
+        Errno::NOENT => ErrorKind::NotFound,
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => ErrorKind::PermissionDenied,
+        Errno::ISDIR => ErrorKind::IsADirectory,
+        Errno::SPIPE | Errno::NXIO => ErrorKind::NotSeekable,
+        Errno::OVERFLOW => ErrorKind::InvalidRange,
+        Errno::BADF => ErrorKind::Closed,
+        Errno::IO => ErrorKind::Io,
+        Errno::NOMEM | Errno::NOBUFS => ErrorKind::OutOfMemory,
+        Errno::MFILE | Errno::NFILE => ErrorKind::TooManyFiles,
+        Errno::OPNOTSUPP | Errno::NOSYS => ErrorKind::Unsupported,
+        Errno::INVAL => ErrorKind::InvalidInput,
+        _ => ErrorKind::Other,
+    }
+}
+
+impl ErrorKind {
+    /// What it means in words, and what to do next.
+    fn advice(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            ErrorKind::NotFound => ("no such file or directory", Some("check the path")),
+            ErrorKind::PermissionDenied => ("permission denied", Some("check the permissions of the file and its directories")),
+            ErrorKind::IsADirectory => ("it is a directory", Some("name a file")),
+            ErrorKind::NotSeekable => ("it has no positions to read at", Some("name a regular file or a block device")),
+            ErrorKind::InvalidRange => ("the range ends beyond the largest file offset (i64::MAX)", Some("check offset and length")),
+            ErrorKind::BufferTooSmall => ("the output buffer is too small", Some("give one that holds the sum of all lengths")),
+            ErrorKind::UnexpectedEof => ("the file ends first", Some("ask for fewer bytes, or use a read that may be short")),
+            ErrorKind::Closed => ("the file is closed", Some("open it again")),
+            ErrorKind::Io => ("the device reported an error", Some("look into the kernel log")),
+            ErrorKind::OutOfMemory => ("out of memory", None),
+            ErrorKind::TooManyFiles => ("too many open files", Some("close some, or raise the limit (ulimit -n)")),
+            ErrorKind::Unsupported => ("not supported for this file", None),
+            ErrorKind::InvalidInput => ("a parameter is not valid", None),
+            ErrorKind::EngineUnavailable => ("that engine cannot be used here", Some("choose Engine::Auto")),
+            ErrorKind::Other => ("it failed", None),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        write!(f, "{}", inner.operation)?;
+        if let Some(index) = inner.index {
+            write!(f, " range {index}")?;
+        }
+        if let Some(path) = &inner.path {
+            write!(f, " {}", path.display())?;
+        }
+        if let Some((offset, length)) = inner.range {
+            write!(f, " (offset {offset}, length {length})")?;
+        }
+        let (words, next) = inner.kind.advice();
+        match (inner.kind, inner.errno) {
+            (ErrorKind::Other, Some(errno)) => write!(f, ": {errno}")?,
+            (_, Some(errno)) => write!(f, ": {words} (os error {})", errno.raw_os_error())?,
+            (_, None) => write!(f, ": {words}")?,
+        }
+        if let Some(detail) = &inner.detail {
+            write!(f, ": {detail}")?;
+        }
+        match next {
+            Some(next) => write!(f, "; {next}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.errno.as_ref().map(|errno| errno as _)
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match error.kind() {
+            ErrorKind::NotFound => io::ErrorKind::NotFound,
+            ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
+            ErrorKind::IsADirectory => io::ErrorKind::IsADirectory,
+            ErrorKind::NotSeekable => io::ErrorKind::NotSeekable,
+            ErrorKind::InvalidRange | ErrorKind::BufferTooSmall | ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,
+            ErrorKind::UnexpectedEof => io::ErrorKind::UnexpectedEof,
+            ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
+            ErrorKind::Unsupported | ErrorKind::EngineUnavailable => io::ErrorKind::Unsupported,
+            ErrorKind::Closed | ErrorKind::Io | ErrorKind::TooManyFiles | ErrorKind::Other => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// An [`Error`] together with the buffer that the operation was given. `?` turns it into either error type.
+#[derive(Debug)]
+pub struct BufferError<B> {
+    /// What went wrong.
+    pub error: Error,
+    /// The buffer, unchanged in length; its contents are unspecified.
+    pub buffer: B,
+}
+
+impl<B> fmt::Display for BufferError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<B: fmt::Debug> std::error::Error for BufferError<B> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl<B> From<BufferError<B>> for Error {
+    fn from(error: BufferError<B>) -> Error {
+        error.error
+    }
+}
+
+impl<B> From<BufferError<B>> for io::Error {
+    fn from(error: BufferError<B>) -> io::Error {
+        error.error.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_names_operation_path_range_and_next_step() {
+        let path: Arc<Path> = Arc::from(Path::new("/data/big"));
+        let error = Error::from_errno(Operation::Gather, Errno::IO).at(&path).range(4096, 512).index(7);
+        let text = error.to_string();
+        for part in ["gather range 7", "/data/big", "offset 4096", "length 512", "os error 5", "kernel log"] {
+            assert!(text.contains(part), "{part:?} is missing in {text:?}");
+        }
+        assert_eq!(error.raw_os_error(), Some(5));
+        assert_eq!(error.range_index(), Some(7));
+    }
+
+    #[test]
+    fn converts_into_io_error_and_keeps_the_buffer_until_then() {
+        let error = BufferError { error: Error::new(Operation::Read, ErrorKind::UnexpectedEof), buffer: vec![1u8, 2] };
+        assert_eq!(error.buffer.len(), 2);
+        let error: io::Error = error.into();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,511 @@
+//! Files: opening them and reading at positions. No engine is named here; this is where errors get their paths.
+
+use std::fmt;
+use std::fs;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::buf::{Buf, Erased, Memory, ReadBuffer, Segments};
+use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
+use crate::op::{Done, Handle, Outcome, Request, Transfer};
+use crate::operation::{Answer, Finish, Operation, Target};
+use crate::select::ReadSelector;
+use crate::start::{Instance, Nowait};
+use crate::sys;
+
+/// An open file. Clones share the descriptor and what was learned about the file; any thread may use any clone.
+///
+/// All reads name their position; there is no cursor. A result is short only at the end of the file. The descriptor is closed
+/// when the last clone and the last operation under way are gone.
+#[derive(Clone)]
+pub struct File(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) path: Arc<Path>,
+    pub(crate) reads: ReadSelector,
+    pub(crate) instance: Arc<Instance>,
+    closed: AtomicBool,
+}
+
+impl Inner {
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target { instance: &self.instance, file: Some((&self.handle, &self.reads)) }
+    }
+
+    /// EBADF once `File::close` was called; EOVERFLOW for bytes that no file can have.
+    pub(crate) fn check(&self, offset: u64, length: usize) -> std::result::Result<(), Errno> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Errno::BADF);
+        }
+        let end = offset.checked_add(length as u64);
+        if end.is_none_or(|end| end > i64::MAX as u64) { Err(Errno::OVERFLOW) } else { Ok(()) }
+    }
+
+    pub(crate) fn error(&self, operation: Name, errno: Errno) -> Error {
+        let error = Error::from_errno(operation, errno).at(&self.path);
+        match self.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
+            // The descriptor is sound, so that EBADF says something else than it seems to.
+            Ok(flags) if errno == Errno::BADF && flags & OFlags::RWMODE == OFlags::WRONLY => {
+                Error::new(operation, ErrorKind::PermissionDenied)
+                    .at(&self.path)
+                    .detail("the file was not opened for reading")
+            }
+            _ => error,
+        }
+    }
+}
+
+/// How to open a file; the same words as [`std::fs::OpenOptions`].
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    mode: u32,
+    custom_flags: i32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing allowed yet; files are created with mode 0o666 less the umask.
+    pub fn new() -> Self {
+        OpenOptions {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            mode: 0o666,
+            custom_flags: 0,
+        }
+    }
+
+    /// Allows reading.
+    pub fn read(&mut self, read: bool) -> &mut Self {
+        self.read = read;
+        self
+    }
+
+    /// Allows writing.
+    pub fn write(&mut self, write: bool) -> &mut Self {
+        self.write = write;
+        self
+    }
+
+    /// Writes go to the end of the file.
+    pub fn append(&mut self, append: bool) -> &mut Self {
+        self.append = append;
+        self
+    }
+
+    /// Cuts the file to length zero; needs `write`.
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Creates the file if there is none; needs `write` or `append`.
+    pub fn create(&mut self, create: bool) -> &mut Self {
+        self.create = create;
+        self
+    }
+
+    /// Creates the file and fails if there is one; needs `write` or `append`.
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Permission bits of a file that is created.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// More flags of `open(2)`, such as `O_NOATIME`. `O_NONBLOCK` has no meaning for files and is ignored.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
+        self.custom_flags = flags;
+        self
+    }
+
+    /// Opens `path` on the shared instance.
+    pub fn open(&self, path: impl AsRef<Path>) -> Operation<'static, Open> {
+        self.open_in(Nowait::shared(), path)
+    }
+
+    /// Opens `path` on an instance.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for a FIFO, socket or terminal,
+    /// without waiting for anybody at its other end.
+    pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Open> {
+        let path = path.as_ref();
+        let target = Target { instance: &nowait.0, file: None };
+        let finish = Open { path: Arc::from(path), instance: nowait.0.clone() };
+        let mode = Mode::from_raw_mode(self.mode);
+        let request = |flags| Request::Open { path: PathBuf::from(path), flags, mode };
+        match self.flags() {
+            Ok(flags) => Operation::new(target, request(flags), finish),
+            Err(errno) => Operation::refused(target, errno, request(OFlags::empty()), finish),
+        }
+    }
+
+    /// The same rules as std's.
+    fn flags(&self) -> std::result::Result<OFlags, Errno> {
+        let access = match (self.read, self.write, self.append) {
+            (true, false, false) => OFlags::RDONLY,
+            (false, true, false) => OFlags::WRONLY,
+            (true, true, false) => OFlags::RDWR,
+            (false, _, true) => OFlags::WRONLY | OFlags::APPEND,
+            (true, _, true) => OFlags::RDWR | OFlags::APPEND,
+            (false, false, false) => return Err(Errno::INVAL),
+        };
+        let writes = self.write || self.append;
+        if (!writes && (self.truncate || self.create || self.create_new)) || (self.append && self.truncate) {
+            return Err(Errno::INVAL);
+        }
+        let creation = match (self.create_new, self.create, self.truncate) {
+            (true, _, _) => OFlags::CREATE | OFlags::EXCL,
+            (_, true, true) => OFlags::CREATE | OFlags::TRUNC,
+            (_, true, false) => OFlags::CREATE,
+            (_, false, true) => OFlags::TRUNC,
+            (_, false, false) => OFlags::empty(),
+        };
+        let custom = OFlags::from_bits_retain(self.custom_flags as _) - OFlags::RWMODE;
+        Ok(access | creation | custom)
+    }
+}
+
+/// Advice to the page cache; see `posix_fadvise(2)`.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Nothing special.
+    Normal,
+    /// Reads will be at random places: no read-ahead.
+    Random,
+    /// Reads will be in order: more read-ahead.
+    Sequential,
+    /// The range will be needed soon: begin to read it.
+    WillNeed,
+    /// The range will not be needed soon: its clean pages may go.
+    DontNeed,
+    /// The range will be needed once.
+    NoReuse,
+}
+
+impl File {
+    /// Opens a file for reading, on the instance that the process shares.
+    ///
+    /// # Errors
+    /// See [`OpenOptions::open_in`].
+    pub fn open(path: impl AsRef<Path>) -> Operation<'static, Open> {
+        OpenOptions::new().read(true).open(path)
+    }
+
+    /// Takes over a file that is open already. `path` is what errors will name.
+    ///
+    /// # Errors
+    /// Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag, which has no meaning for files and keeps
+    /// io_uring from waiting.
+    pub fn from_std(nowait: &Nowait, file: fs::File, path: impl AsRef<Path>) -> Result<File> {
+        let path: Arc<Path> = Arc::from(path.as_ref());
+        let fd = OwnedFd::from(file);
+        sys::check(&fd).map_err(|errno| Error::from_errno(Name::Open, errno).at(&path))?;
+        Ok(File::new(Handle::Descriptor(fd), path, nowait.0.clone()))
+    }
+
+    fn new(handle: Handle, path: Arc<Path>, instance: Arc<Instance>) -> File {
+        let reads = ReadSelector::default();
+        File(Arc::new(Inner { handle: Arc::new(handle), path, reads, instance, closed: AtomicBool::new(false) }))
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The descriptor; `None` for a file of a simulator.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.handle.descriptor().ok()
+    }
+
+    /// Whether reads of this file can be tried without waiting (`RWF_NOWAIT`). `None` until a read has shown it.
+    pub fn nowait_reads(&self) -> Option<bool> {
+        self.0.reads.nowait_accepted()
+    }
+
+    /// Fills `buffer[..buffer.len()]` from `offset`; gives the number of bytes and the buffer. Fewer than asked for means the
+    /// end of the file.
+    ///
+    /// # Errors
+    /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what
+    /// the kernel reports.
+    pub fn read_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, ReadAt<'_, B>> {
+        let request = Transfer::new(buffer.into_memory().0, offset);
+        let length = request.left();
+        self.read(request, ReadAt { file: &self.0, offset, length, back: B::from_memory })
+    }
+
+    /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's, which is not cleared first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnexpectedEof`] when the file ends before; else as [`File::read_at`].
+    pub fn read_exact_at(&self, offset: u64, length: usize) -> Operation<'_, ReadExact<'_>> {
+        let finish = ReadExact { file: &self.0, offset, length };
+        // Before memory is asked for.
+        if let Err(errno) = self.0.check(offset, length) {
+            return Operation::refused(self.0.target(), errno, Request::Size, finish);
+        }
+        self.read(Transfer::pooled(length, offset), finish)
+    }
+
+    /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
+    pub fn read_vectored_at<B: ReadBuffer>(
+        &self,
+        buffers: Vec<B>,
+        offset: u64,
+    ) -> Operation<'_, ReadAt<'_, Vec<B>>> {
+        let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_memory().0).collect());
+        let request = Transfer::new(memory, offset);
+        let length = request.left();
+        let back = |memory: Erased| match memory.0 {
+            Memory::Many(many) => many.into_iter().map(|memory| B::from_memory(Erased(memory))).collect(),
+            other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
+        };
+        self.read(request, ReadAt { file: &self.0, offset, length, back })
+    }
+
+    fn read<F: Finish>(&self, transfer: Transfer, finish: F) -> Operation<'_, F> {
+        let checked = self.0.check(transfer.position(), transfer.left());
+        let request = Request::Read(transfer);
+        match checked {
+            Ok(()) => Operation::new(self.0.target(), request, finish),
+            Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
+        }
+    }
+
+    /// Blocks the calling thread until `buffer` is filled from `offset` or the file has ended; gives the number of bytes.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_into(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let length = buffer.len();
+        // SAFETY: `wait` returns only when the operation has ended, and `buffer` is borrowed until then. On the way it may
+        // only unwind from a waker or an executor of ours, which then drains (`owned::Driving`) before `buffer` is free.
+        let transfer = unsafe { Transfer::lent(Segments::one(buffer.as_mut_ptr(), length), Memory::None, offset) };
+        self.read(transfer, ReadInto { file: &self.0, offset, length }).wait()
+    }
+
+    /// Blocks until `buffer` is full.
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnexpectedEof`] when the file ends before; else as [`File::read_at`].
+    pub fn read_exact_into(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let length = buffer.len();
+        match self.read_into(buffer, offset)? {
+            n if n == length => Ok(()),
+            n => Err(ended(&self.0, offset, length, n)),
+        }
+    }
+
+    /// The size in bytes, of a file or a block device.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] after `close`, and what `fstat(2)` reports.
+    pub fn size(&self) -> Operation<'_, Size<'_>> {
+        self.simple(Request::Size, Size { file: &self.0 })
+    }
+
+    /// Tells the page cache what to expect of `length` bytes from `offset`; a length of zero means to the end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] after `close`, and what `posix_fadvise(2)` reports.
+    pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Operation<'_, Advised<'_>> {
+        let advice = match advice {
+            Advice::Normal => rustix::fs::Advice::Normal,
+            Advice::Random => rustix::fs::Advice::Random,
+            Advice::Sequential => rustix::fs::Advice::Sequential,
+            Advice::WillNeed => rustix::fs::Advice::WillNeed,
+            Advice::DontNeed => rustix::fs::Advice::DontNeed,
+            Advice::NoReuse => rustix::fs::Advice::NoReuse,
+        };
+        self.simple(Request::Advise { offset, length, advice }, Advised { file: &self.0, offset, length })
+    }
+
+    fn simple<F: Finish>(&self, request: Request, finish: F) -> Operation<'_, F> {
+        match self.0.check(0, 0) {
+            Ok(()) => Operation::new(self.0.target(), request, finish),
+            Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
+        }
+    }
+
+    /// Closes the file for all clones: operations begun after this fail with [`ErrorKind::Closed`]; those under way finish.
+    /// Blocks for `close(2)` if this was the last use, and reports its error; otherwise the last one closes.
+    ///
+    /// # Errors
+    /// What `close(2)` reports. The descriptor is gone in any case.
+    pub fn close(self) -> Result<()> {
+        self.0.closed.store(true, Ordering::Relaxed);
+        let Ok(inner) = Arc::try_unwrap(self.0) else { return Ok(()) };
+        let Ok(handle) = Arc::try_unwrap(inner.handle) else { return Ok(()) };
+        let path = inner.path;
+        let outcome = inner.instance.engines().pool.run(None, &mut Request::Close(handle));
+        outcome.map(drop).map_err(|errno| Error::from_errno(Name::Close, errno).at(&path))
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("path", &self.0.path).field("handle", &self.0.handle).finish_non_exhaustive()
+    }
+}
+
+fn ended(file: &Inner, offset: u64, length: usize, n: usize) -> Error {
+    Error::new(Name::Read, ErrorKind::UnexpectedEof)
+        .at(&file.path)
+        .range(offset, length as u64)
+        .detail(format!("{n} bytes are there"))
+}
+
+/// Bytes that a transfer moved, or the error with its range.
+fn transferred(
+    file: &Inner,
+    offset: u64,
+    length: usize,
+    outcome: Outcome,
+    transfer: Option<&Transfer>,
+) -> Result<usize> {
+    match outcome {
+        Ok(_) => Ok(transfer.map_or(0, Transfer::done)),
+        Err(errno) => Err(file.error(Name::Read, errno).range(offset, length as u64)),
+    }
+}
+
+fn transfer_of(request: Option<Request>) -> Option<Transfer> {
+    match request {
+        Some(Request::Read(transfer)) => Some(transfer),
+        _ => None,
+    }
+}
+
+/// Result of [`File::read_at`] and [`File::read_vectored_at`] in the making.
+pub struct ReadAt<'f, B> {
+    file: &'f Inner,
+    offset: u64,
+    length: usize,
+    back: fn(Erased) -> B,
+}
+
+impl<B> Finish for ReadAt<'_, B> {
+    type Output = std::result::Result<(usize, B), BufferError<B>>;
+    fn finish(self, answer: Answer) -> Self::Output {
+        let transfer = transfer_of(answer.request);
+        let result = transferred(self.file, self.offset, self.length, answer.outcome, transfer.as_ref());
+        let memory = transfer.map_or(Memory::None, Transfer::into_memory);
+        let buffer = (self.back)(Erased(memory));
+        match result {
+            Ok(n) => Ok((n, buffer)),
+            Err(error) => Err(BufferError { error, buffer }),
+        }
+    }
+}
+
+/// Result of [`File::read_exact_at`] in the making.
+pub struct ReadExact<'f> {
+    file: &'f Inner,
+    offset: u64,
+    length: usize,
+}
+
+impl Finish for ReadExact<'_> {
+    type Output = Result<Buf>;
+    fn finish(self, answer: Answer) -> Self::Output {
+        let transfer = transfer_of(answer.request);
+        let n = transferred(self.file, self.offset, self.length, answer.outcome, transfer.as_ref())?;
+        if n < self.length {
+            return Err(ended(self.file, self.offset, self.length, n));
+        }
+        match transfer.map(Transfer::into_memory) {
+            Some(Memory::Buf(buf)) => Ok(buf),
+            _ => unreachable!("an exact read works on a pooled buffer"),
+        }
+    }
+}
+
+/// Result of [`File::read_into`] in the making.
+struct ReadInto<'f> {
+    file: &'f Inner,
+    offset: u64,
+    length: usize,
+}
+
+impl Finish for ReadInto<'_> {
+    type Output = Result<usize>;
+    fn finish(self, answer: Answer) -> Self::Output {
+        let transfer = transfer_of(answer.request);
+        transferred(self.file, self.offset, self.length, answer.outcome, transfer.as_ref())
+    }
+}
+
+/// Result of [`OpenOptions::open`] in the making.
+pub struct Open {
+    path: Arc<Path>,
+    instance: Arc<Instance>,
+}
+
+impl Finish for Open {
+    type Output = Result<File>;
+    fn finish(self, answer: Answer) -> Self::Output {
+        match answer.outcome {
+            Ok(Done::Opened(handle)) => Ok(File::new(handle, self.path, self.instance)),
+            Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
+            Err(errno) => Err(Error::from_errno(Name::Open, errno).at(&self.path)),
+        }
+    }
+}
+
+/// Result of [`File::size`] in the making.
+pub struct Size<'f> {
+    file: &'f Inner,
+}
+
+impl Finish for Size<'_> {
+    type Output = Result<u64>;
+    fn finish(self, answer: Answer) -> Self::Output {
+        match answer.outcome {
+            Ok(Done::Size(size)) => Ok(size),
+            Ok(other) => unreachable!("a size is answered with a size, not {other:?}"),
+            Err(errno) => Err(self.file.error(Name::Size, errno)),
+        }
+    }
+}
+
+/// Result of [`File::advise`] in the making.
+pub struct Advised<'f> {
+    file: &'f Inner,
+    offset: u64,
+    length: u64,
+}
+
+impl Finish for Advised<'_> {
+    type Output = Result<()>;
+    fn finish(self, answer: Answer) -> Self::Output {
+        answer.outcome.map(drop).map_err(|errno| self.file.error(Name::Advise, errno).range(self.offset, self.length))
+    }
+}

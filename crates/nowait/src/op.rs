@@ -1,0 +1,516 @@
+//! An operation: what is asked ([`Request`]), on what ([`Handle`]), and its life while an engine has it ([`Slot`]).
+//!
+//! # The life of a slot
+//!
+//! An operation that is served inline never has a slot. One that is not is moved, with its buffer and a clone of the file's
+//! handle, into a slot that two parties share: the future, and the engine. Nothing the kernel may write to belongs to the
+//! caller from then on, so that no destructor is needed for safety: a future may be dropped, or leaked.
+//!
+//! 1. **Waiting**: the engine has it (queued, or given to the kernel). The future has left word whom to notify.
+//! 2. **Finished**: the engine is through with it, for good; the outcome lies in the slot. The engine's share is dropped.
+//! 3. **Taken**: the future has taken outcome and buffer.
+//!
+//! A future dropped in *Waiting* makes the slot **Abandoned**: whoever takes it off a queue discards it; if the kernel
+//! has it already, it stays as it is until the completion, and then frees itself. A future leaked in *Waiting* is the same, but for
+//! memory that stays allocated.
+//!
+//! A short transfer goes round again inside *Waiting*: the engine asks [`Slot::step`] what to do with a result, and
+//! gives the rest back to the kernel when told so.
+//!
+//! `unsafe` here: sending raw segments between threads, filling them, and requests over memory that the caller lends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use rustix::fs::{Advice, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::buf::{Buf, Memory, Segments, lock};
+use crate::select::Path;
+use crate::stats::{Count, Counters};
+
+/// An open file as an engine knows it.
+#[derive(Debug)]
+pub(crate) enum Handle {
+    Descriptor(OwnedFd),
+    /// An index into a simulator's files.
+    Simulated(usize),
+}
+
+impl Handle {
+    /// The descriptor; EBADF for a simulated file, which only its simulator can serve.
+    pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
+        match self {
+            Handle::Descriptor(fd) => Ok(fd.as_fd()),
+            Handle::Simulated(_) => Err(Errno::BADF),
+        }
+    }
+}
+
+/// Bytes on their way from a file into memory.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    memory: Memory,
+    segments: Segments,
+    /// Where the next byte comes from.
+    position: u64,
+    left: usize,
+    done: usize,
+}
+
+// SAFETY: the segments point into `memory`, which is owned and `Send`, or into memory whose lender waits for the transfer
+// to end (`lent`). A transfer is used by one party at a time: its future before submission, then its engine.
+unsafe impl Send for Transfer {}
+
+impl Transfer {
+    /// Fills `memory` from `offset`.
+    pub(crate) fn new(mut memory: Memory, offset: u64) -> Transfer {
+        let mut segments = Segments::none();
+        memory.segments(&mut segments);
+        let left = segments.len();
+        Transfer { memory, segments, position: offset, left, done: 0 }
+    }
+
+    /// Reads `len` bytes from `offset` into a pooled buffer that was not cleared.
+    pub(crate) fn pooled(len: usize, offset: u64) -> Transfer {
+        let mut buf = Buf::with_capacity(len);
+        let segments = Segments::one(buf.spare(), len);
+        Transfer { memory: Memory::Buf(buf), segments, position: offset, left: len, done: 0 }
+    }
+
+    /// Fills memory that somebody else owns; `memory` is only kept alive.
+    ///
+    /// # Safety
+    /// The segments are valid for writes, and nobody else touches them, until the transfer is finished or dropped
+    /// before it was submitted.
+    pub(crate) unsafe fn lent(segments: Segments, memory: Memory, offset: u64) -> Transfer {
+        let left = segments.len();
+        Transfer { memory, segments, position: offset, left, done: 0 }
+    }
+
+    pub(crate) fn segments(&self) -> &[libc::iovec] {
+        self.segments.rest()
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Bytes still to come.
+    pub(crate) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Bytes that have arrived.
+    pub(crate) fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Takes note of `n` bytes that have arrived.
+    pub(crate) fn advance(&mut self, n: usize) {
+        // A kernel that reports more than it was asked for must not lead us past the buffer.
+        let n = n.min(self.left);
+        self.segments.advance(n);
+        self.position += n as u64;
+        self.left -= n;
+        self.done += n;
+    }
+
+    /// Copies the first bytes of `bytes` to where they belong, as a kernel would; returns how many.
+    pub(crate) fn fill(&mut self, bytes: &[u8]) -> usize {
+        let n = bytes.len().min(self.left);
+        let mut rest = &bytes[..n];
+        for segment in self.segments.rest() {
+            let (now, later) = rest.split_at(rest.len().min(segment.iov_len));
+            // SAFETY: a segment is writable memory of its length that nobody else uses (see `Transfer`), and `now` is
+            // borrowed from elsewhere, so that they do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), segment.iov_base.cast(), now.len()) };
+            rest = later;
+        }
+        n
+    }
+
+    pub(crate) fn into_memory(mut self) -> Memory {
+        if let (Memory::Buf(buf), true) = (&mut self.memory, self.done > 0) {
+            // Only a pooled transfer begins with less than it was asked to fill.
+            if buf.len() < self.done {
+                // SAFETY: the segment began at the buffer's start and `done` bytes of it were filled in order.
+                unsafe { buf.set_len(self.done) };
+            }
+        }
+        self.memory
+    }
+}
+
+/// Everything that can be asked of an engine.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Read(Transfer),
+    Open { path: PathBuf, flags: OFlags, mode: Mode },
+    Size,
+    Advise { offset: u64, length: u64, advice: Advice },
+    Close(Handle),
+}
+
+/// What an engine answers. How much was read is in the request's transfer.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Nothing,
+    Opened(Handle),
+    Size(u64),
+}
+
+pub(crate) type Outcome = Result<Done, Errno>;
+
+/// What an engine is to do with a slot after a result for it arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Give the rest to the kernel.
+    Again,
+    /// Call `finish`.
+    Finish(Result<(), Errno>),
+}
+
+/// Takes one transfer result (a byte count or an errno) into account. Short transfers and interruptions are dealt with
+/// here and nowhere else: only a result of zero bytes, from a call that was allowed to wait, is the end of the file.
+pub(crate) fn step(transfer: &mut Transfer, result: Result<usize, Errno>) -> Step {
+    match result {
+        Ok(0) => Step::Finish(Ok(())),
+        Ok(n) => {
+            transfer.advance(n);
+            if transfer.left() == 0 { Step::Finish(Ok(())) } else { Step::Again }
+        }
+        Err(Errno::INTR) => Step::Again,
+        Err(errno) => Step::Finish(Err(errno)),
+    }
+}
+
+/// Whom to tell that a slot is finished.
+pub(crate) enum Notify {
+    Nobody,
+    Waker(Waker),
+    /// One of many: its number is put on the batch's list.
+    Batch(Arc<Batch>, usize),
+}
+
+enum Stage {
+    Waiting(Notify),
+    Abandoned,
+    Finished(Outcome),
+    Taken,
+}
+
+/// See the module's text.
+pub(crate) struct Slot {
+    inner: Mutex<Inner>,
+    handle: Option<Arc<Handle>>,
+    counters: Arc<Counters>,
+}
+
+struct Inner {
+    request: Option<Request>,
+    stage: Stage,
+}
+
+impl Slot {
+    pub(crate) fn new(request: Request, handle: Option<Arc<Handle>>, counters: Arc<Counters>, notify: Notify) -> Arc<Slot> {
+        let inner = Inner { request: Some(request), stage: Stage::Waiting(notify) };
+        Arc::new(Slot { inner: Mutex::new(inner), handle, counters })
+    }
+
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        self.handle.as_deref()
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Lets the engine look at the request, to encode it. The lock is uncontended but for the moment in which a future is
+    /// dropped or changes its waker.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Request) -> T) -> Option<T> {
+        lock(&self.inner).request.as_mut().map(look)
+    }
+
+    /// Engine: takes the request out, to run it without holding the lock. None when it was abandoned, which ends it.
+    pub(crate) fn take_request(&self) -> Option<Request> {
+        let mut inner = lock(&self.inner);
+        if matches!(inner.stage, Stage::Abandoned) {
+            let request = inner.request.take();
+            drop(inner);
+            self.counters.add(Count::Cancelled);
+            drop(request);
+            return None;
+        }
+        inner.request.take()
+    }
+
+    /// Engine: puts back what `take_request` gave.
+    pub(crate) fn put_request(&self, request: Request) {
+        lock(&self.inner).request = Some(request);
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        matches!(lock(&self.inner).stage, Stage::Abandoned)
+    }
+
+    /// Engine: an abandoned slot was taken off a queue before the kernel had it. Frees what it holds.
+    pub(crate) fn discard(&self) {
+        let request = lock(&self.inner).request.take();
+        self.counters.add(Count::Cancelled);
+        drop(request);
+    }
+
+    /// Engine: takes a transfer's result into account.
+    pub(crate) fn step(&self, result: Result<usize, Errno>) -> Step {
+        match lock(&self.inner).request.as_mut() {
+            Some(Request::Read(transfer)) => step(transfer, result),
+            _ => Step::Finish(result.map(drop)),
+        }
+    }
+
+    /// Engine: it is through with the slot. Tells whoever waits, after the lock is released.
+    pub(crate) fn finish(&self, outcome: Outcome, path: Path) {
+        let mut inner = lock(&self.inner);
+        match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            Stage::Waiting(notify) => {
+                // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
+                self.counters.add(match (&outcome, path) {
+                    (Err(_), _) => Count::Failed,
+                    (Ok(_), Path::Inline) => Count::InlineCall,
+                    (Ok(_), Path::Ring) => Count::Ring,
+                    (Ok(_), Path::Pool) => Count::Pool,
+                });
+                inner.stage = Stage::Finished(outcome);
+                drop(inner);
+                match notify {
+                    Notify::Nobody => {}
+                    Notify::Waker(waker) => waker.wake(),
+                    Notify::Batch(batch, number) => batch.add(number),
+                }
+            }
+            Stage::Abandoned => {
+                let request = inner.request.take();
+                drop(inner);
+                self.counters.add(Count::Cancelled);
+                drop(request);
+            }
+            stage @ (Stage::Finished(_) | Stage::Taken) => {
+                debug_assert!(false, "a slot finishes once");
+                inner.stage = stage;
+            }
+        }
+    }
+
+    /// Future: the outcome and the request if it is finished; else `waker` is told when it is.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Option<Request>)> {
+        let mut inner = lock(&self.inner);
+        match &mut inner.stage {
+            Stage::Waiting(Notify::Waker(waker)) if waker.will_wake(context.waker()) => Poll::Pending,
+            Stage::Waiting(notify) => {
+                let old = std::mem::replace(notify, Notify::Waker(context.waker().clone()));
+                drop(inner);
+                // A waker's drop may run anything.
+                drop(old);
+                Poll::Pending
+            }
+            _ => match self.take_locked(&mut inner) {
+                Some(taken) => Poll::Ready(taken),
+                None => unreachable!("a slot is not polled after its result was taken"),
+            },
+        }
+    }
+
+    /// The outcome and the request, once it is finished.
+    pub(crate) fn take(&self) -> Option<(Outcome, Option<Request>)> {
+        let mut inner = lock(&self.inner);
+        self.take_locked(&mut inner)
+    }
+
+    fn take_locked(&self, inner: &mut Inner) -> Option<(Outcome, Option<Request>)> {
+        match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            Stage::Finished(outcome) => Some((outcome, inner.request.take())),
+            other => {
+                inner.stage = other;
+                None
+            }
+        }
+    }
+
+    /// Future: nobody will ask for the result. A hint only: what the kernel has it keeps until it is done.
+    pub(crate) fn abandon(&self) {
+        let mut inner = lock(&self.inner);
+        if let Stage::Waiting(_) = inner.stage {
+            let old = std::mem::replace(&mut inner.stage, Stage::Abandoned);
+            drop(inner);
+            drop(old);
+        }
+    }
+}
+
+/// The common list of operations that belong together: their numbers, in the order in which they finish.
+#[derive(Default)]
+pub(crate) struct Batch(Mutex<Finished>);
+
+#[derive(Default)]
+struct Finished {
+    numbers: Vec<usize>,
+    waker: Option<Waker>,
+}
+
+impl Batch {
+    fn add(&self, number: usize) {
+        let mut finished = lock(&self.0);
+        finished.numbers.push(number);
+        let waker = finished.waker.take();
+        drop(finished);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Moves the numbers that have finished since the last call into `numbers`; if there are none, leaves word whom to wake.
+    pub(crate) fn poll(&self, context: &mut Context<'_>, numbers: &mut Vec<usize>) -> Poll<()> {
+        let mut finished = lock(&self.0);
+        if !finished.numbers.is_empty() {
+            std::mem::swap(&mut finished.numbers, numbers);
+            return Poll::Ready(());
+        }
+        let old = finished.waker.replace(context.waker().clone());
+        drop(finished);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+/// Slots that wait for a place in a full queue, first come first served. Abandoned ones are let go when they are met, and
+/// often enough that they never outnumber those still wanted by more than a constant factor.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    slots: std::collections::VecDeque<Arc<Slot>>,
+    sweep_at: usize,
+}
+
+impl Backlog {
+    pub(crate) fn push(&mut self, slot: Arc<Slot>) {
+        if self.slots.len() >= self.sweep_at.max(64) {
+            self.slots.retain(|slot| {
+                let keep = !slot.is_abandoned();
+                if !keep {
+                    slot.discard();
+                }
+                keep
+            });
+            self.sweep_at = self.slots.len() * 2;
+        }
+        self.slots.push_back(slot);
+    }
+
+    /// The next one that somebody still waits for.
+    pub(crate) fn pop(&mut self) -> Option<Arc<Slot>> {
+        while let Some(slot) = self.slots.pop_front() {
+            if !slot.is_abandoned() {
+                return Some(slot);
+            }
+            slot.discard();
+        }
+        None
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn slot() -> (Arc<Slot>, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
+        (Slot::new(request, None, counters.clone(), Notify::Nobody), counters)
+    }
+
+    #[test]
+    fn short_results_go_round_and_only_zero_ends_early() {
+        let (slot, _) = slot();
+        assert_eq!(slot.step(Ok(3)), Step::Again);
+        assert_eq!(slot.step(Err(Errno::INTR)), Step::Again);
+        assert_eq!(slot.step(Ok(4)), Step::Again);
+        assert_eq!(slot.step(Ok(0)), Step::Finish(Ok(())));
+        slot.with(|request| match request {
+            Request::Read(transfer) => assert_eq!((transfer.done(), transfer.left()), (7, 1)),
+            _ => unreachable!(),
+        });
+        assert_eq!(slot.step(Ok(100)), Step::Finish(Ok(())), "more than asked for does not run past the buffer");
+    }
+
+    #[test]
+    fn waker_is_told_once_and_the_last_one_counts() {
+        let (slot, counters) = slot();
+        let (first, second) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+        let (first_waker, second_waker) = (Waker::from(first.clone()), Waker::from(second.clone()));
+        assert!(slot.poll(&mut Context::from_waker(&first_waker)).is_pending());
+        assert!(slot.poll(&mut Context::from_waker(&second_waker)).is_pending());
+        assert!(slot.poll(&mut Context::from_waker(&second_waker)).is_pending());
+        slot.finish(Ok(Done::Nothing), Path::Ring);
+        assert_eq!((first.0.load(Ordering::SeqCst), second.0.load(Ordering::SeqCst)), (0, 1));
+        assert!(slot.poll(&mut Context::from_waker(&first_waker)).is_ready());
+        assert_eq!(counters.snapshot().ring, 1);
+    }
+
+    #[test]
+    fn abandoned_slot_counts_as_cancelled_and_frees_its_buffer_at_the_completion() {
+        let (slot, counters) = slot();
+        slot.abandon();
+        assert!(slot.with(|_| ()).is_some(), "the kernel may still write: the buffer stays");
+        slot.finish(Ok(Done::Nothing), Path::Ring);
+        assert!(slot.with(|_| ()).is_none());
+        let stats = counters.snapshot();
+        assert_eq!((stats.cancelled, stats.ring), (1, 0));
+    }
+
+    #[test]
+    fn completion_and_abandonment_race_to_exactly_one_end() {
+        for _ in 0..200 {
+            let (slot, counters) = slot();
+            let engine = slot.clone();
+            let thread = std::thread::spawn(move || engine.finish(Ok(Done::Nothing), Path::Pool));
+            slot.abandon();
+            thread.join().unwrap();
+            let stats = counters.snapshot();
+            assert_eq!(stats.pool + stats.cancelled, 1);
+        }
+    }
+
+    #[test]
+    fn backlog_is_first_come_first_served_and_sheds_the_abandoned() {
+        let mut backlog = Backlog::default();
+        let slots: Vec<_> = (0..1000).map(|_| slot().0).collect();
+        for (i, slot) in slots.iter().enumerate() {
+            backlog.push(slot.clone());
+            if i % 10 != 0 {
+                slot.abandon();
+            }
+        }
+        assert!(backlog.slots.len() < 400, "{} kept", backlog.slots.len());
+        for expected in slots.iter().step_by(10) {
+            assert!(Arc::ptr_eq(expected, &backlog.pop().unwrap()));
+        }
+        assert!(backlog.pop().is_none());
+    }
+}

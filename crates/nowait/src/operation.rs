@@ -1,0 +1,226 @@
+//! An operation as its caller sees it: await it on any executor, or `.wait()` for it without one.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use crate::engine::owned;
+use crate::op::{Done, Handle, Notify, Outcome, Request, Slot};
+use crate::select::{Choice, Path, ReadSelector};
+use crate::start::Instance;
+use crate::stats::Count;
+use crate::sys::Wait;
+
+/// What an operation works with. The file's parts are absent while there is no file yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'f> {
+    pub(crate) instance: &'f Arc<Instance>,
+    pub(crate) file: Option<(&'f Arc<Handle>, &'f ReadSelector)>,
+}
+
+/// Turns an engine's answer into what the caller gets.
+#[doc(hidden)]
+pub trait Finish: Unpin {
+    type Output;
+    #[doc(hidden)]
+    fn finish(self, answer: Answer) -> Self::Output;
+}
+
+/// An engine's answer and the request it answers.
+#[doc(hidden)]
+pub struct Answer {
+    pub(crate) outcome: Outcome,
+    pub(crate) request: Option<Request>,
+}
+
+/// A file operation that has not begun: `.await` it on any executor, or [`wait`](Operation::wait) for it.
+///
+/// It does nothing until then. As a future it first tries to finish on the caller's thread without waiting for a device; what
+/// remains goes to io_uring or to a thread. Dropping it, also while it is under way, is safe: the buffer it was given stays
+/// with the kernel until the kernel is done, and is then freed. So is leaking it.
+#[must_use = "an operation does nothing until it is awaited or waited for"]
+pub struct Operation<'f, F> {
+    target: Target<'f>,
+    state: State,
+    finish: Option<F>,
+}
+
+enum State {
+    New(Request),
+    /// Refused before it began.
+    Refused(Errno, Request),
+    Under(Arc<Slot>),
+    Spent,
+}
+
+impl<'f, F: Finish> Operation<'f, F> {
+    pub(crate) fn new(target: Target<'f>, request: Request, finish: F) -> Self {
+        Operation { target, state: State::New(request), finish: Some(finish) }
+    }
+
+    /// One that fails with `errno` as soon as it is asked to begin.
+    pub(crate) fn refused(target: Target<'f>, errno: Errno, request: Request, finish: F) -> Self {
+        Operation { target, state: State::Refused(errno, request), finish: Some(finish) }
+    }
+
+    /// Runs the operation to its end on this thread, needing no executor. A caller that waits is best served by the plain
+    /// system call: it costs the least, cached or not. (Inside [`block_on`](crate::block_on), what other futures have staged
+    /// is submitted first.)
+    pub fn wait(mut self) -> F::Output {
+        let instance = self.target.instance;
+        if matches!(instance.policy.forced, Some(Path::Ring | Path::Pool)) {
+            return owned::drive(self);
+        }
+        match std::mem::replace(&mut self.state, State::Spent) {
+            State::New(mut request) => {
+                instance.counters.add(Count::Started);
+                owned::flush();
+                let handle = self.target.file.map(|(handle, _)| &**handle);
+                let outcome = instance.engines().pool.run(handle, &mut request);
+                instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::Failed });
+                self.end(outcome, Some(request))
+            }
+            state => {
+                self.state = state;
+                owned::drive(self)
+            }
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome, request: Option<Request>) -> F::Output {
+        match self.finish.take() {
+            Some(finish) => finish.finish(Answer { outcome, request }),
+            None => panic!("a future was polled after it was ready"),
+        }
+    }
+}
+
+impl<F: Finish> Future for Operation<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        if let State::Under(slot) = &this.state {
+            let (outcome, request) = ready!(slot.poll(context));
+            this.state = State::Spent;
+            return Poll::Ready(this.end(outcome, request));
+        }
+        // Tasks that only ever read cached data must let others run now and then.
+        #[cfg(feature = "tokio")]
+        let budget = ready!(tokio::task::coop::poll_proceed(context));
+        let counters = &this.target.instance.counters;
+        let (now, request) = match std::mem::replace(&mut this.state, State::Spent) {
+            State::New(mut request) => {
+                counters.add(Count::Started);
+                (this.target.try_now(&mut request), request)
+            }
+            State::Refused(errno, request) => {
+                counters.add(Count::Started);
+                counters.add(Count::Failed);
+                (Some(Err(errno)), request)
+            }
+            State::Under(_) | State::Spent => panic!("a future was polled after it was ready"),
+        };
+        if let Some(outcome) = now {
+            #[cfg(feature = "tokio")]
+            budget.made_progress();
+            return Poll::Ready(this.end(outcome, Some(request)));
+        }
+        let slot = this.target.submit(request, Notify::Waker(context.waker().clone()));
+        // It may be complete already: then the answer is worth more than a wake-up.
+        if let Some((outcome, request)) = slot.take() {
+            return Poll::Ready(this.end(outcome, request));
+        }
+        this.state = State::Under(slot);
+        Poll::Pending
+    }
+}
+
+impl<F> Drop for Operation<'_, F> {
+    fn drop(&mut self) {
+        if let State::Under(slot) = &self.state {
+            slot.abandon();
+        }
+    }
+}
+
+impl Target<'_> {
+    /// Serves a request on this thread if that takes no waiting. What an attempt moved stays moved.
+    pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
+        let counters = &self.instance.counters;
+        let (handle, reads) = self.file?;
+        let inline = |outcome: Outcome| {
+            counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::Failed });
+            Some(outcome)
+        };
+        let transfer = match request {
+            // An empty read asks nothing of the file. (`left` is what is missing: nothing here.)
+            Request::Read(transfer) if transfer.left() == 0 => return inline(Ok(Done::Nothing)),
+            Request::Read(transfer) => transfer,
+            // The attributes of an open file are in memory, but for file systems behind a server.
+            Request::Size if reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
+                return inline(self.instance.engines().pool.run(Some(handle), request));
+            }
+            _ => return None,
+        };
+        let engine = &self.instance.engines().pool;
+        let policy = &self.instance.policy;
+        let left = transfer.left();
+        if reads.choose(policy, left) == Choice::Attempt {
+            match engine.try_now(handle, transfer, Wait::Never) {
+                // Never the end of the file: kernels 5.9 and 5.10 answered so before it (tokio-rs/tokio#3803).
+                Ok(0) | Err(Errno::AGAIN) => {
+                    counters.add(Count::Misses);
+                    reads.attempt_missed();
+                    return None;
+                }
+                Ok(_) => {
+                    reads.attempt_hit();
+                    if transfer.left() == 0 {
+                        counters.add(Count::InlineAttempt);
+                        return Some(Ok(Done::Nothing));
+                    }
+                    counters.add(Count::ShortAttempts);
+                    return None;
+                }
+                Err(Errno::OPNOTSUPP) => reads.attempt_refused(),
+                // Whatever it is, the slow path reports it.
+                Err(_) => {
+                    counters.add(Count::Misses);
+                    reads.attempt_missed();
+                    return None;
+                }
+            }
+        }
+        if reads.choose(policy, left) == Choice::Budgeted {
+            let start = Instant::now();
+            let outcome = engine.run(Some(handle), request);
+            if reads.budgeted(policy, left, start.elapsed().as_nanos() as u64) {
+                counters.add(Count::Stalls);
+            }
+            return inline(outcome);
+        }
+        None
+    }
+
+    /// Gives a request to the engine that suits it.
+    pub(crate) fn submit(&self, request: Request, notify: Notify) -> Arc<Slot> {
+        let path = match (&request, self.file) {
+            (Request::Read(transfer), Some((_, reads))) => reads.slow_path(&self.instance.policy, transfer.left()),
+            // io_uring runs all else on a kernel worker (flagged force-async: io_uring/{openclose,statx,advise}.c, 6.12).
+            _ => Path::Pool,
+        };
+        let engines = self.instance.engines();
+        let handle = self.file.map(|(handle, _)| handle.clone());
+        let slot = Slot::new(request, handle, self.instance.counters.clone(), notify);
+        match path {
+            Path::Pool => engines.pool.submit(slot.clone()),
+            Path::Inline | Path::Ring => engines.ring.submit(slot.clone()),
+        }
+        slot
+    }
+}

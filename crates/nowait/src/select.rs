@@ -1,0 +1,247 @@
+//! The selector: evidence in, path out. Pure: no I/O, no clock, no allocation.
+//!
+//! One per open file. It starts from hope (the first read is tried inline) and learns from what the file's own operations
+//! did. Two kinds of inline call exist, and one rule serves both:
+//!
+//! * an **attempt** (`RWF_NOWAIT`): the kernel promises not to wait for the device. Bad luck is a miss;
+//! * a **budgeted** call, where the file never accepts `RWF_NOWAIT` (tmpfs, overlayfs, FUSE; there io_uring would hand every
+//!   operation to a kernel worker): a plain call that is expected to be cheap. Bad luck is a call over the stall budget.
+//!
+//! After bad luck, inline calls are left out for a while, twice as long each time, and then tried again; one success ends
+//! that. So a cold scan pays for one useless attempt in [`SKIP_MAX`], and a file that becomes cached is noticed within
+//! as many operations.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+
+/// How an operation is served.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// On the caller's thread.
+    Inline,
+    /// io_uring.
+    Ring,
+    /// A thread of our own.
+    Pool,
+}
+
+/// What an instance allows; set once by its builder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    /// Only attempts that the kernel promises not to block may run inline.
+    pub(crate) strict: bool,
+    /// A plain inline call may take this long, and a nanosecond more for each byte that it copies.
+    pub(crate) budget_ns: u64,
+    /// Every operation takes this path.
+    pub(crate) forced: Option<Path>,
+    /// An operation in a future copies at most this much inline: beyond it, the copy alone would hold up the executor.
+    pub(crate) inline_bytes_max: usize,
+}
+
+/// What to do with one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// Try it inline with `RWF_NOWAIT`; what that leaves goes by the slow path.
+    Attempt,
+    /// Run the plain call inline and report how long it took.
+    Budgeted,
+    /// Go by the slow path at once.
+    Slow,
+}
+
+/// Misses in a row that are borne before attempts are left out: a few cold pages say little, and a miss costs no stall.
+const MISSES_BORNE: u32 = 2;
+/// Stalls that are borne: none. One call over budget sends what follows away.
+const STALLS_BORNE: u32 = 0;
+/// The longest run of operations that are not tried inline.
+const SKIP_MAX: u32 = 64;
+
+/// Leaves out inline calls after a streak of bad luck.
+#[derive(Debug, Default)]
+struct Backoff {
+    /// Bad luck in a row.
+    streak: AtomicU32,
+    /// Operations still to be left out. Threads race on it benignly: a lost update shifts the next try by one.
+    skip: AtomicU32,
+}
+
+impl Backoff {
+    #[inline]
+    fn allows(&self) -> bool {
+        match self.skip.load(Relaxed) {
+            0 => true,
+            left => {
+                self.skip.store(left - 1, Relaxed);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn good(&self) {
+        // The common case writes nothing, so that threads do not fight for the cache line.
+        if self.streak.load(Relaxed) != 0 {
+            self.streak.store(0, Relaxed);
+            self.skip.store(0, Relaxed);
+        }
+    }
+
+    fn bad(&self, borne: u32) {
+        let streak = self.streak.load(Relaxed).saturating_add(1);
+        self.streak.store(streak, Relaxed);
+        if streak > borne {
+            self.skip.store((1 << (streak - borne).min(16)).min(SKIP_MAX), Relaxed);
+        }
+    }
+}
+
+const NOWAIT_UNKNOWN: u8 = 0;
+const NOWAIT_ACCEPTED: u8 = 1;
+const NOWAIT_REFUSED: u8 = 2;
+
+/// What is known about reads of one open file.
+#[derive(Debug, Default)]
+pub(crate) struct ReadSelector {
+    nowait: AtomicU8,
+    inline: Backoff,
+}
+
+impl ReadSelector {
+    /// What to do with a read of `len` bytes.
+    #[inline]
+    pub(crate) fn choose(&self, policy: &Policy, len: usize) -> Choice {
+        match policy.forced {
+            None if len > policy.inline_bytes_max => Choice::Slow,
+            None => match self.nowait.load(Relaxed) {
+                NOWAIT_REFUSED if policy.strict || !self.inline.allows() => Choice::Slow,
+                NOWAIT_REFUSED => Choice::Budgeted,
+                _ if self.inline.allows() => Choice::Attempt,
+                _ => Choice::Slow,
+            },
+            Some(Path::Inline) if self.nowait.load(Relaxed) == NOWAIT_REFUSED => Choice::Budgeted,
+            Some(Path::Inline) => Choice::Attempt,
+            Some(_) => Choice::Slow,
+        }
+    }
+
+    /// Which way is slow for this file: a ring only hands over to a kernel worker what the file cannot do without waiting,
+    /// at several times a pool's cost, and it copies large cached reads on the submitter's thread.
+    #[inline]
+    pub(crate) fn slow_path(&self, policy: &Policy, len: usize) -> Path {
+        match policy.forced {
+            Some(Path::Ring) => Path::Ring,
+            Some(Path::Pool) => Path::Pool,
+            _ if self.nowait.load(Relaxed) == NOWAIT_REFUSED || len > policy.inline_bytes_max => Path::Pool,
+            _ => Path::Ring,
+        }
+    }
+
+    /// An attempt moved at least one byte.
+    #[inline]
+    pub(crate) fn attempt_hit(&self) {
+        if self.nowait.load(Relaxed) == NOWAIT_UNKNOWN {
+            self.nowait.store(NOWAIT_ACCEPTED, Relaxed);
+        }
+        self.inline.good();
+    }
+
+    /// An attempt found nothing cached, or failed in a way that the slow path will explain.
+    pub(crate) fn attempt_missed(&self) {
+        self.inline.bad(MISSES_BORNE);
+    }
+
+    /// The file does not accept `RWF_NOWAIT` (`EOPNOTSUPP`); remembered for good.
+    pub(crate) fn attempt_refused(&self) {
+        self.nowait.store(NOWAIT_REFUSED, Relaxed);
+    }
+
+    /// A budgeted call of `len` bytes took `elapsed_ns`. True when that was over the budget.
+    #[inline]
+    pub(crate) fn budgeted(&self, policy: &Policy, len: usize, elapsed_ns: u64) -> bool {
+        let over = elapsed_ns > policy.budget_ns.saturating_add(len as u64);
+        if over { self.inline.bad(STALLS_BORNE) } else { self.inline.good() }
+        over
+    }
+
+    /// Whether the file accepts `RWF_NOWAIT`: `None` until one attempt was answered with data or a refusal.
+    pub(crate) fn nowait_accepted(&self) -> Option<bool> {
+        match self.nowait.load(Relaxed) {
+            NOWAIT_UNKNOWN => None,
+            answer => Some(answer == NOWAIT_ACCEPTED),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy { strict: false, budget_ns: 100_000, forced: None, inline_bytes_max: 1 << 20 };
+
+    /// Runs `n` reads of a file of which `cached(i)` tells the state; returns the attempts made.
+    fn scan(selector: &ReadSelector, n: usize, cached: impl Fn(usize) -> bool) -> usize {
+        let mut attempts = 0;
+        for i in 0..n {
+            if selector.choose(&POLICY, 4096) == Choice::Attempt {
+                attempts += 1;
+                if cached(i) { selector.attempt_hit() } else { selector.attempt_missed() }
+            }
+        }
+        attempts
+    }
+
+    #[test]
+    fn cached_file_is_always_tried_inline() {
+        assert_eq!(scan(&ReadSelector::default(), 1000, |_| true), 1000);
+    }
+
+    #[test]
+    fn cold_scan_stops_trying_and_notices_when_the_file_becomes_cached() {
+        let selector = ReadSelector::default();
+        let attempts = scan(&selector, 10_000, |_| false);
+        assert!(attempts < 10_000 / SKIP_MAX as usize + 12, "{attempts} attempts");
+        let attempts = scan(&selector, 1000, |_| true);
+        assert!(attempts >= 1000 - SKIP_MAX as usize, "{attempts} attempts");
+    }
+
+    #[test]
+    fn half_cached_file_is_mostly_tried() {
+        let attempts = scan(&ReadSelector::default(), 10_000, |i| (i * 2654435761) >> 7 & 1 == 0);
+        assert!(attempts > 5000, "{attempts} attempts");
+    }
+
+    #[test]
+    fn refused_nowait_means_budgeted_calls_and_the_pool_and_strict_forbids_the_former() {
+        let selector = ReadSelector::default();
+        assert_eq!(selector.slow_path(&POLICY, 4096), Path::Ring);
+        selector.attempt_refused();
+        assert_eq!(selector.choose(&POLICY, 4096), Choice::Budgeted);
+        assert_eq!(selector.slow_path(&POLICY, 4096), Path::Pool);
+        assert_eq!(selector.choose(&Policy { strict: true, ..POLICY }, 4096), Choice::Slow);
+        assert_eq!(selector.nowait_accepted(), Some(false));
+    }
+
+    #[test]
+    fn stalls_send_what_follows_away_for_a_while_and_one_good_call_ends_that() {
+        let selector = ReadSelector::default();
+        selector.attempt_refused();
+        assert_eq!(selector.choose(&POLICY, 4096), Choice::Budgeted);
+        assert!(selector.budgeted(&POLICY, 4096, 10_000_000));
+        assert_eq!(selector.choose(&POLICY, 4096), Choice::Slow);
+        assert_eq!(selector.choose(&POLICY, 4096), Choice::Slow);
+        assert_eq!(selector.choose(&POLICY, 4096), Choice::Budgeted);
+        assert!(!selector.budgeted(&POLICY, 4096, 1_000));
+        assert_eq!(selector.choose(&POLICY, 4096), Choice::Budgeted);
+    }
+
+    #[test]
+    fn large_reads_and_forced_paths() {
+        let selector = ReadSelector::default();
+        assert_eq!(selector.choose(&POLICY, 2 << 20), Choice::Slow);
+        assert_eq!(selector.slow_path(&POLICY, 2 << 20), Path::Pool);
+        let forced = |path| Policy { forced: Some(path), ..POLICY };
+        assert_eq!(selector.choose(&forced(Path::Ring), 1), Choice::Slow);
+        assert_eq!(selector.slow_path(&forced(Path::Ring), 2 << 20), Path::Ring);
+        assert_eq!(selector.choose(&forced(Path::Inline), 2 << 20), Choice::Attempt);
+    }
+}

@@ -1,0 +1,224 @@
+//! An instance: probing what can be had, choosing engines, and the one list of them.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::engine::pool::{Pool, THREADS_MAX};
+use crate::engine::shared::Uring;
+use crate::engine::sim::Sim;
+use crate::engine::{self};
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::select::{Path, Policy};
+use crate::stats::{Counters, Stats};
+use crate::sys::PerProcess;
+
+/// Which engine serves what cannot be served inline.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
+pub enum Engine {
+    /// io_uring where a ring can be had, else own threads. The reason for the latter can be asked for:
+    /// [`Nowait::ring_refusal`].
+    #[default]
+    Auto,
+    /// io_uring, or an error where it cannot be had.
+    Uring,
+    /// Own threads only.
+    Pool,
+    /// A simulator: memory files and seeded faults.
+    Sim(Sim),
+}
+
+/// Sets up an instance of one's own. See [`Nowait::builder`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    engine: Engine,
+    policy: Policy,
+    threads_max: usize,
+}
+
+impl Builder {
+    /// Which engine serves what cannot be served inline. Default: [`Engine::Auto`].
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Only attempts that the kernel promises not to block may run on the caller's thread: no plain call is run inline on
+    /// tmpfs, overlayfs or FUSE, whatever it is expected to cost. Default: off.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.policy.strict = strict;
+        self
+    }
+
+    /// How long a plain call on the caller's thread may take, where the file has no non-blocking form: plus a nanosecond a
+    /// byte. One call over it sends what follows to the pool for a while. Default: 100 µs.
+    pub fn stall_budget(mut self, budget: Duration) -> Self {
+        self.policy.budget_ns = budget.as_nanos().min(u128::from(u64::MAX)) as u64;
+        self
+    }
+
+    /// A future copies at most this many bytes from the page cache on its executor's thread; larger reads go to the pool,
+    /// since the copy alone would hold up other tasks. Default: 1 MiB.
+    pub fn inline_bytes_max(mut self, bytes: usize) -> Self {
+        self.policy.inline_bytes_max = bytes;
+        self
+    }
+
+    /// Sends every operation one way: for measuring, and for those who know better. `Path::Inline` still leaves to the slow path
+    /// what is not cached. Default: the selector chooses for each operation.
+    pub fn path(mut self, path: Option<Path>) -> Self {
+        self.policy.forced = path;
+        self
+    }
+
+    /// The most threads that the pool has at a time, at least one. They come with work and go after 5 s without.
+    /// Default: 64.
+    pub fn pool_threads_max(mut self, threads: usize) -> Self {
+        self.threads_max = threads.max(1);
+        self
+    }
+
+    /// Makes the instance.
+    ///
+    /// # Errors
+    /// [`ErrorKind::EngineUnavailable`] when [`Engine::Uring`] was asked for and a ring cannot be set up.
+    pub fn build(self) -> Result<Nowait> {
+        let instance = Instance {
+            policy: self.policy,
+            counters: Arc::default(),
+            engine: self.engine,
+            threads_max: self.threads_max,
+            engines: PerProcess::new(),
+        };
+        if let (Engine::Uring, Some(refusal)) = (&instance.engine, &instance.engines().refusal) {
+            let error = Error::new(Operation::Build, ErrorKind::EngineUnavailable);
+            return Err(error.detail(refusal.to_string()));
+        }
+        Ok(Nowait(Arc::new(instance)))
+    }
+}
+
+/// An instance: engines, policy and counters. Cheap to clone. Files opened through it share them.
+///
+/// [`File::open`](crate::File::open) uses an instance that the process shares and that is made on first use. Dropping
+/// an instance never waits: operations in flight finish in their own time, and what they need lives until then.
+///
+/// After a `fork`, the child's first operation makes new engines; operations that were in flight in the parent never
+/// complete in the child.
+#[derive(Clone)]
+pub struct Nowait(pub(crate) Arc<Instance>);
+
+impl Nowait {
+    /// An instance with its own engines, policy and counters.
+    pub fn builder() -> Builder {
+        let policy = Policy { strict: false, budget_ns: 100_000, forced: None, inline_bytes_max: 1 << 20 };
+        Builder { engine: Engine::Auto, policy, threads_max: THREADS_MAX }
+    }
+
+    /// The instance that `File::open` uses.
+    pub fn shared() -> &'static Nowait {
+        static SHARED: OnceLock<Nowait> = OnceLock::new();
+        SHARED.get_or_init(|| match Nowait::builder().build() {
+            Ok(nowait) => nowait,
+            // `Engine::Auto` falls back on threads, and those on the caller's own.
+            Err(error) => unreachable!("the default engine always exists: {error}"),
+        })
+    }
+
+    /// What was counted since the instance was made. Not a consistent cut while operations are under way.
+    pub fn stats(&self) -> Stats {
+        self.0.counters.snapshot()
+    }
+
+    /// Why there is no ring; `None` when there is one, or none was asked for.
+    pub fn ring_refusal(&self) -> Option<&RingRefusal> {
+        self.0.engines().refusal.as_ref()
+    }
+
+    /// True when slow operations can go to io_uring.
+    pub fn has_ring(&self) -> bool {
+        self.0.engines().has_ring
+    }
+
+    /// Waits until nothing that was submitted through this instance is in flight, abandoned operations included. What other
+    /// threads stage in their own rings (see [`block_on`](crate::block_on)) is not waited for: those threads see to it.
+    pub fn drain(&self) {
+        let engines = self.0.engines();
+        engines.ring.drain();
+        engines.pool.drain();
+    }
+}
+
+impl fmt::Debug for Nowait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nowait").field("engine", &self.0.engine).field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// Why io_uring cannot be used, in the kernel's terms.
+#[derive(Clone, Debug)]
+pub struct RingRefusal {
+    errno: i32,
+    entries: u32,
+}
+
+impl RingRefusal {
+    /// The errno of `io_uring_setup(2)`.
+    pub fn raw_os_error(&self) -> i32 {
+        self.errno
+    }
+}
+
+impl fmt::Display for RingRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.errno {
+            libc::EPERM | libc::EACCES => "forbidden, by a seccomp filter or the sysctl kernel.io_uring_disabled",
+            libc::ENOSYS => "not in this kernel, or hidden by a seccomp filter",
+            libc::ENOMEM => "locked memory is short (ulimit -l), even for the smallest ring",
+            libc::EMFILE | libc::ENFILE => "too many open files (ulimit -n)",
+            _ => "refused by the kernel",
+        };
+        write!(f, "io_uring_setup with {} entries: {why} (os error {})", self.entries, self.errno)
+    }
+}
+
+pub(crate) struct Instance {
+    pub(crate) policy: Policy,
+    pub(crate) counters: Arc<Counters>,
+    engine: Engine,
+    threads_max: usize,
+    engines: PerProcess<Engines>,
+}
+
+/// What an instance submits to. Where there is no ring, `ring` is the pool again, so that nobody need ask.
+pub(crate) struct Engines {
+    pub(crate) ring: Arc<dyn engine::Engine>,
+    pub(crate) pool: Arc<dyn engine::Engine>,
+    pub(crate) has_ring: bool,
+    refusal: Option<RingRefusal>,
+}
+
+impl Instance {
+    pub(crate) fn engines(&self) -> &Engines {
+        self.engines.get(|| {
+            if let Engine::Sim(sim) = &self.engine {
+                let sim = sim.engine();
+                return Engines { ring: sim.clone(), pool: sim, has_ring: false, refusal: None };
+            }
+            let pool: Arc<dyn engine::Engine> = Arc::new(Pool::new(self.threads_max));
+            let ring = match self.engine {
+                Engine::Pool => None,
+                _ => Some(Uring::new()),
+            };
+            match ring {
+                Some(Ok(ring)) => Engines { ring: Arc::new(ring), pool, has_ring: true, refusal: None },
+                Some(Err(refusal)) => {
+                    let refusal = RingRefusal { errno: refusal.errno.raw_os_error(), entries: refusal.entries };
+                    Engines { ring: pool.clone(), pool, has_ring: false, refusal: Some(refusal) }
+                }
+                None => Engines { ring: pool.clone(), pool, has_ring: false, refusal: None },
+            }
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! Counters: where every operation went.
+//!
+//! Each operation is counted once when it starts and once when it ends, by the way that served it. The law that a test
+//! holds: `started = inline + blocking + ring + aio + pool + cancelled + failed`, once nothing is in flight.
+//!
+//! Counters are kept per group of threads and summed when read, so that threads reading cached data do not share a
+//! cache line.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// A snapshot of an instance's counters. Counts of operations unless the name says otherwise.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Operations that were started. A gather counts each request it makes, not each range.
+    pub started: u64,
+    /// Served on the caller's thread without waiting: a cached read, or a plain call inside the stall budget.
+    pub inline: u64,
+    /// Served by a plain system call of a caller that asked to wait (`.wait()`, `read_into`).
+    pub blocking: u64,
+    /// Completed by io_uring.
+    pub ring: u64,
+    /// Completed by libaio.
+    pub aio: u64,
+    /// Completed by a thread of the pool.
+    pub pool: u64,
+    /// Abandoned by the caller before the result was taken.
+    pub cancelled: u64,
+    /// Ended in an error.
+    pub failed: u64,
+    /// `RWF_NOWAIT` attempts made.
+    pub attempts: u64,
+    /// Attempts that found nothing cached.
+    pub misses: u64,
+    /// Attempts that were served in part; the rest went a slow way.
+    pub short_attempts: u64,
+    /// Plain inline calls that took longer than the stall budget.
+    pub stalls: u64,
+    /// Operations that had to wait for a place in a full queue.
+    pub queued: u64,
+    /// Requests that a ring handed back to the pool (an opcode or flag that the kernel lacks).
+    pub handed_on: u64,
+}
+
+impl Stats {
+    /// Operations that have ended, in whatever way. Equal to `started` when nothing is in flight.
+    pub fn ended(&self) -> u64 {
+        self.inline + self.blocking + self.ring + self.aio + self.pool + self.cancelled + self.failed
+    }
+}
+
+/// Names of the counters, in the order of their cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    Started,
+    /// Served inline by an attempt, which counts as one.
+    InlineAttempt,
+    /// Served inline by a plain call.
+    InlineCall,
+    Blocking,
+    Ring,
+    Pool,
+    Cancelled,
+    Failed,
+    Misses,
+    ShortAttempts,
+    Stalls,
+    Queued,
+    HandedOn,
+}
+
+const CELLS: usize = Count::HandedOn as usize + 1;
+const GROUPS: usize = 16;
+
+/// Two lines of 64 bytes: neighbouring lines are fetched in pairs on x86-64.
+#[repr(align(128))]
+#[derive(Default)]
+struct Group([AtomicU64; CELLS]);
+
+#[derive(Default)]
+pub(crate) struct Counters([Group; GROUPS]);
+
+impl Counters {
+    #[inline]
+    pub(crate) fn add(&self, count: Count) {
+        self.0[thread_number() % GROUPS].0[count as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> Stats {
+        let sum = |count: Count| self.0.iter().map(|group| group.0[count as usize].load(Ordering::Relaxed)).sum();
+        Stats {
+            started: sum(Count::Started),
+            inline: sum(Count::InlineAttempt) + sum(Count::InlineCall),
+            blocking: sum(Count::Blocking),
+            ring: sum(Count::Ring),
+            aio: 0,
+            pool: sum(Count::Pool),
+            cancelled: sum(Count::Cancelled),
+            failed: sum(Count::Failed),
+            attempts: sum(Count::InlineAttempt) + sum(Count::Misses) + sum(Count::ShortAttempts),
+            misses: sum(Count::Misses),
+            short_attempts: sum(Count::ShortAttempts),
+            stalls: sum(Count::Stalls),
+            queued: sum(Count::Queued),
+            handed_on: sum(Count::HandedOn),
+        }
+    }
+}
+
+/// A small number for this thread, given out in order of first use.
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) });
+    // A thread that is being torn down has no number left; any will do.
+    NUMBER
+        .try_with(|number| {
+            if number.get() == usize::MAX {
+                number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            number.get()
+        })
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_from_many_threads_are_summed() {
+        let counters = Counters::default();
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| (0..100).for_each(|_| counters.add(Count::InlineAttempt)));
+            }
+        });
+        counters.add(Count::Failed);
+        let stats = counters.snapshot();
+        assert_eq!((stats.inline, stats.failed, stats.ended()), (2000, 1, 2001));
+    }
+}

@@ -1,0 +1,172 @@
+//! System calls that std lacks, in and out in Rust's terms. EINTR is dealt with here and nowhere else.
+//!
+//! `unsafe` here: reads into memory that need not be initialised (`preadv2(2)`), `close(2)` with its answer, and the fork handler.
+
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Once, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+/// The most that one read or write moves: `MAX_RW_COUNT` (`read(2)`, NOTES). Longer requests come back short.
+pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
+
+/// The most segments that one vectored call takes: `UIO_MAXIOV` (`readv(2)`).
+pub(crate) const SEGMENTS_MAX: usize = 1024;
+
+/// How a read may behave when the data is not in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// Sleep until the device answers.
+    Allowed,
+    /// `RWF_NOWAIT` (Linux 4.14, `preadv2(2)`): answer EAGAIN, or what is cached, instead of sleeping.
+    Never,
+}
+
+/// Reads at `offset` into `segments`.
+///
+/// # Safety
+/// Each segment is memory that may be written to, that nothing else reads or writes meanwhile.
+pub(crate) unsafe fn read_at(fd: BorrowedFd<'_>, segments: &[libc::iovec], offset: u64, wait: Wait) -> Result<usize, Errno> {
+    let count = segments.len().min(SEGMENTS_MAX) as libc::c_int;
+    let offset = offset as libc::off64_t;
+    loop {
+        let n = match (wait, segments) {
+            // SAFETY: the caller vouches for the segment; the descriptor is borrowed and so open.
+            (Wait::Allowed, [one]) => unsafe {
+                libc::pread64(fd.as_raw_fd(), one.iov_base, one.iov_len.min(TRANSFER_MAX), offset)
+            },
+            // SAFETY: as above, for `count` segments.
+            (Wait::Allowed, many) => unsafe { libc::preadv64(fd.as_raw_fd(), many.as_ptr(), count, offset) },
+            // SAFETY: as above.
+            (Wait::Never, many) => unsafe {
+                libc::preadv64v2(fd.as_raw_fd(), many.as_ptr(), count, offset, libc::RWF_NOWAIT)
+            },
+        };
+        if n >= 0 {
+            return Ok(n as usize);
+        }
+        let errno = last_errno();
+        if errno != Errno::INTR {
+            return Err(errno);
+        }
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Opens `path` and makes sure that it has positions to read at: not a directory, FIFO, socket or terminal.
+///
+/// `O_NONBLOCK` keeps the open of a FIFO from waiting for a writer; it is taken back afterwards, since io_uring answers
+/// EAGAIN instead of handing a request to a worker when a descriptor has it (`io_uring/rw.c`, 5.5 to 6.18).
+pub(crate) fn open(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let fd = retry(|| rustix::fs::open(path, flags | OFlags::NONBLOCK, mode))?;
+    check(&fd)?;
+    Ok(fd)
+}
+
+/// Makes sure that a descriptor has positions to read at, and takes `O_NONBLOCK` from it.
+pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
+    match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
+        FileType::Directory => return Err(Errno::ISDIR),
+        FileType::Fifo | FileType::Socket => return Err(Errno::SPIPE),
+        FileType::CharacterDevice => {
+            rustix::fs::seek(fd, SeekFrom::Current(0))?;
+        }
+        _ => {}
+    }
+    let status = rustix::fs::fcntl_getfl(fd)?;
+    if status.contains(OFlags::NONBLOCK) {
+        rustix::fs::fcntl_setfl(fd, status - OFlags::NONBLOCK)?;
+    }
+    Ok(())
+}
+
+/// The size in bytes: of a file by `fstat(2)`, of a block device by its end.
+pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let stat = rustix::fs::fstat(fd)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        // The position of the descriptor is never used here, so that moving it harms nobody.
+        return rustix::fs::seek(fd, SeekFrom::End(0));
+    }
+    Ok(stat.st_size.max(0) as u64)
+}
+
+/// Repeats `call` while it is interrupted by a signal.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => continue,
+            result => return result,
+        }
+    }
+}
+
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// How many forks lie between the first process that asked and this one. A ring or a thread made under another number
+/// belongs to a parent and must not be touched. (A raw `clone(2)` without libc's fork is not seen.)
+pub(crate) fn fork_generation() -> u64 {
+    static REGISTER: Once = Once::new();
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    if !REGISTER.is_completed() {
+        REGISTER.call_once(|| {
+            // SAFETY: the handler only adds to an atomic, which is async-signal-safe, and lives as long as the program.
+            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        });
+    }
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// Closes a descriptor and says what the kernel said of it (a deferred write error, say). EINTR counts as closed.
+pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
+    // SAFETY: `into_raw_fd` gives the descriptor up, so that it is closed once, here.
+    match unsafe { libc::close(fd.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => match last_errno() {
+            Errno::INTR => Ok(()),
+            errno => Err(errno),
+        },
+    }
+}
+
+/// A value that belongs to one process: after a fork the child makes its own and never touches the parent's, not even to
+/// drop it, since its locks may be held by threads that do not exist there.
+pub(crate) struct PerProcess<T> {
+    value: OnceLock<(u64, T)>,
+    /// The child's.
+    next: OnceLock<Box<PerProcess<T>>>,
+}
+
+impl<T> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        PerProcess { value: OnceLock::new(), next: OnceLock::new() }
+    }
+
+    pub(crate) fn get(&self, make: impl FnOnce() -> T) -> &T {
+        let here = fork_generation();
+        let mut node = self;
+        while let Some((generation, value)) = node.value.get() {
+            if *generation == here {
+                return value;
+            }
+            node = node.next.get_or_init(|| Box::new(PerProcess::new()));
+        }
+        &node.value.get_or_init(|| (here, make())).1
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.value.take().filter(|(generation, _)| *generation != fork_generation()) {
+            std::mem::forget(value);
+        }
+    }
+}
