@@ -1,11 +1,12 @@
-//! Memory that the kernel may write to: the library's own aligned, pooled [`Buf`], and the buffers that callers bring.
+//! Memory that the kernel may write to: the library's own aligned, pooled [`Buf`], the buffers that callers bring, and
+//! [`Part`]s of one larger memory.
 //!
 //! Whatever it is, it moves into the operation and stays there until the completion arrives ([`Memory`]). A buffer's
-//! bytes are on the heap, so that moving its owner does not move them.
+//! bytes are on the heap, so that moving its owner does not move them. All of it is initialised at all times.
 //!
-//! `unsafe` here: allocation, and slices over bytes that a read has filled.
+//! `unsafe` here: allocation, and slices of memory that several parts share.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -23,12 +24,12 @@ const CLASS_BYTES_MAX: usize = 4 << 20;
 
 /// An owned, page-aligned buffer. Comes from a small pool and goes back there when dropped.
 ///
-/// It dereferences to its `len()` bytes. Memory is not cleared between uses, and only bytes that a read filled (or that
-/// [`Buf::zeroed`] cleared) can be seen.
+/// It dereferences to its `len()` bytes. Memory is not cleared between uses within a process; what a read did not fill
+/// may hold bytes of an earlier one.
 pub struct Buf {
     start: NonNull<u8>,
+    /// All of it is initialised, since it was allocated cleared: a page fault costs the same, and no byte need be tracked.
     capacity: usize,
-    /// Bytes from `start` that are initialised and visible.
     len: usize,
 }
 
@@ -39,27 +40,33 @@ unsafe impl Sync for Buf {}
 
 impl Buf {
     /// A buffer of `len` zero bytes.
+    ///
+    /// # Panics
+    /// When the memory cannot be had.
     pub fn zeroed(len: usize) -> Buf {
-        let mut buf = Buf::with_capacity(len);
-        // SAFETY: the memory is `capacity >= len` bytes and ours alone.
-        unsafe { buf.start.write_bytes(0, len) };
-        buf.len = len;
+        let Some(mut buf) = Buf::uncleared(len) else { panic!("no memory for a buffer of {len} bytes") };
+        buf.fill(0);
         buf
     }
 
-    /// An empty buffer with room for at least `capacity` bytes, page-aligned.
-    pub(crate) fn with_capacity(capacity: usize) -> Buf {
-        let capacity = round_up(capacity);
-        if let Some(buf) = class_of(capacity).and_then(|class| pool(class).pop()) {
-            return buf;
-        }
-        let layout = layout(capacity);
-        // SAFETY: the layout is not of size zero, since `round_up` gives at least a page.
-        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
-        Buf { start, capacity, len: 0 }
+    /// A buffer of `len` bytes of whatever an earlier use left there. None when the memory cannot be had.
+    pub(crate) fn uncleared(len: usize) -> Option<Buf> {
+        let capacity = round_up(len)?;
+        let pooled = class_of(capacity).and_then(|class| pool(class).pop());
+        let mut buf = match pooled {
+            Some(buf) => buf,
+            None => {
+                let layout = layout(capacity)?;
+                // SAFETY: the layout is not of size zero, since `round_up` gives at least a page.
+                let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+                Buf { start, capacity, len: 0 }
+            }
+        };
+        buf.len = len;
+        Some(buf)
     }
 
-    /// Number of bytes it can hold without being replaced.
+    /// Number of bytes of memory behind it.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -68,32 +75,15 @@ impl Buf {
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
-
-    /// The start of the memory, for a read to fill.
-    pub(crate) fn spare(&mut self) -> *mut u8 {
-        self.start.as_ptr()
-    }
-
-    /// Sets the visible length.
-    ///
-    /// # Safety
-    /// The first `len <= capacity` bytes were initialised.
-    pub(crate) unsafe fn set_len(&mut self, len: usize) {
-        debug_assert!(len <= self.capacity);
-        self.len = len;
-    }
 }
 
-fn round_up(capacity: usize) -> usize {
-    let pages = capacity.max(1).next_multiple_of(BUF_ALIGNMENT);
-    if pages <= CLASS_MAX { pages.next_power_of_two() } else { pages }
+fn round_up(capacity: usize) -> Option<usize> {
+    let pages = capacity.max(1).checked_next_multiple_of(BUF_ALIGNMENT)?;
+    Some(if pages <= CLASS_MAX { pages.next_power_of_two() } else { pages })
 }
 
-fn layout(capacity: usize) -> Layout {
-    match Layout::from_size_align(capacity, BUF_ALIGNMENT) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a buffer of {capacity} bytes is larger than the address space"),
-    }
+fn layout(capacity: usize) -> Option<Layout> {
+    Layout::from_size_align(capacity, BUF_ALIGNMENT).ok()
 }
 
 fn class_of(capacity: usize) -> Option<usize> {
@@ -122,15 +112,17 @@ impl Drop for Buf {
                 return;
             }
         }
-        // SAFETY: allocated in `with_capacity` with this layout, and not handed to the pool.
-        unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
+        if let Some(layout) = layout(self.capacity) {
+            // SAFETY: allocated in `uncleared` with this layout, and not handed to the pool.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
     }
 }
 
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the first `len` bytes are initialised (invariant of the field).
+        // SAFETY: `len <= capacity` bytes, all initialised, ours alone.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -154,6 +146,108 @@ impl fmt::Debug for Buf {
     }
 }
 
+/// A part of one memory that nobody else has: as a `Vec<u8>` that can be split, filled by different operations, and put
+/// together again.
+pub(crate) struct Part {
+    whole: Arc<Whole>,
+    start: usize,
+    len: usize,
+}
+
+struct Whole {
+    base: NonNull<u8>,
+    /// None when the memory is lent (`Part::lend`). Only kept: it is not touched while there are parts.
+    owner: Option<Mutex<Memory>>,
+}
+
+// SAFETY: `base` points into `owner`, which is `Send`, or to memory lent to whoever has the parts; only parts use it, each its
+// own bytes.
+unsafe impl Send for Whole {}
+// SAFETY: as above: sharing the whole gives no access to bytes.
+unsafe impl Sync for Whole {}
+
+impl Part {
+    /// All of a buffer.
+    pub(crate) fn of(mut memory: Memory) -> Part {
+        let mut segments = Segments::none();
+        memory.segments(&mut segments);
+        let (base, len) = match segments.rest() {
+            [one] => (one.iov_base.cast(), one.iov_len),
+            many => unreachable!("a part is cut from one piece, not from {}", many.len()),
+        };
+        // An empty buffer has no address worth having.
+        let base = NonNull::new(base).unwrap_or(NonNull::dangling());
+        Part { whole: Arc::new(Whole { base, owner: Some(Mutex::new(memory)) }), start: 0, len }
+    }
+
+    /// Lends a slice to `use_it`, and waits until every part cut from it is gone before the slice is free again, whatever
+    /// `use_it` did with them, and also if it panics.
+    pub(crate) fn lend<T>(slice: &mut [u8], use_it: impl FnOnce(Part) -> T) -> T {
+        struct Loan(Arc<Whole>);
+        impl Drop for Loan {
+            fn drop(&mut self) {
+                // In the ordinary course none is left. Else the kernel still has some, and there is nothing to do but wait.
+                while Arc::strong_count(&self.0) > 1 {
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                }
+                // What was written to the parts is ours to see.
+                std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            }
+        }
+        let whole = Arc::new(Whole { base: NonNull::from(&mut *slice).cast(), owner: None });
+        let loan = Loan(whole.clone());
+        let result = use_it(Part { whole, start: 0, len: slice.len() });
+        drop(loan);
+        result
+    }
+
+    /// Cuts off the first `n` bytes.
+    pub(crate) fn split_to(&mut self, n: usize) -> Part {
+        assert!(n <= self.len, "{n} bytes of a part of {}", self.len);
+        let first = Part { whole: self.whole.clone(), start: self.start, len: n };
+        self.start += n;
+        self.len -= n;
+        first
+    }
+
+    /// Puts the part that follows this one back on.
+    pub(crate) fn join(&mut self, next: Part) {
+        assert!(Arc::ptr_eq(&self.whole, &next.whole) && self.start + self.len == next.start, "parts that are not neighbours");
+        self.len += next.len;
+    }
+
+    /// The memory it was cut from, when all other parts are gone.
+    pub(crate) fn into_memory(self) -> Option<Memory> {
+        let whole = Arc::try_unwrap(self.whole).ok()?;
+        whole.owner.map(|owner| owner.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        self.whole.base.as_ptr().wrapping_add(self.start)
+    }
+}
+
+impl Deref for Part {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: parts lie inside the whole, are initialised memory, and do not overlap: they come from one part by cutting.
+        unsafe { std::slice::from_raw_parts(self.pointer(), self.len) }
+    }
+}
+
+impl DerefMut for Part {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.len) }
+    }
+}
+
+impl fmt::Debug for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Part").field("start", &self.start).field("len", &self.len).finish()
+    }
+}
+
 /// Memory that an operation owns while it runs. The public ways in and out are [`ReadBuffer`] and the methods of `File`.
 #[derive(Debug)]
 pub(crate) enum Memory {
@@ -162,20 +256,20 @@ pub(crate) enum Memory {
     Buf(Buf),
     #[cfg(feature = "bytes")]
     BytesMut(bytes::BytesMut),
+    Part(Part),
     Many(Vec<Memory>),
-    /// Kept alive only: the segments of a lent transfer point into it.
-    Shared(Arc<dyn std::any::Any + Send + Sync>),
 }
 
 impl Memory {
     /// Appends the writable segments. The pointers stay valid while this `Memory` lives, wherever it is moved.
     pub(crate) fn segments(&mut self, out: &mut Segments) {
         match self {
-            Memory::None | Memory::Shared(_) => {}
+            Memory::None => {}
             Memory::Vec(vec) => out.push(vec.as_mut_ptr(), vec.len()),
             Memory::Buf(buf) => out.push(buf.start.as_ptr(), buf.len),
             #[cfg(feature = "bytes")]
             Memory::BytesMut(bytes) => out.push(bytes.as_mut_ptr(), bytes.len()),
+            Memory::Part(part) => out.push(part.pointer(), part.len),
             Memory::Many(many) => many.iter_mut().for_each(|memory| memory.segments(out)),
         }
     }
@@ -250,7 +344,7 @@ mod sealed {
 ///
 /// A read fills the first bytes of `buffer[..buffer.len()]`, as std's positioned reads do; spare capacity is not used
 /// and the length never changes. To read without clearing memory first use `File::read_exact_at`.
-pub trait ReadBuffer: sealed::Sealed + Send + Sized + 'static {
+pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     #[doc(hidden)]
     fn into_memory(self) -> Erased;
     #[doc(hidden)]
@@ -295,16 +389,59 @@ mod tests {
     }
 
     #[test]
-    fn buf_is_aligned_pooled_and_never_shows_what_was_not_filled() {
+    fn buf_is_aligned_pooled_and_refuses_what_no_machine_has() {
         let mut buf = Buf::zeroed(5000);
         assert_eq!(buf.start.as_ptr() as usize % BUF_ALIGNMENT, 0);
-        assert_eq!(buf.capacity(), 8192);
+        assert_eq!((buf.len(), buf.capacity()), (5000, 8192));
         buf.fill(7);
+        buf.truncate(10);
+        assert_eq!(&*buf, [7; 10]);
         drop(buf);
-        let again = Buf::with_capacity(5000);
-        assert!(again.is_empty());
+        assert!(Buf::zeroed(5000).iter().all(|byte| *byte == 0));
         assert_eq!(Buf::zeroed(3 << 20).len(), 3 << 20);
         assert_eq!(Buf::zeroed(0).len(), 0);
+        assert!(Buf::uncleared(usize::MAX).is_none());
+        assert!(Buf::uncleared(isize::MAX as usize - 4096).is_none());
+    }
+
+    #[test]
+    fn parts_are_cut_filled_apart_and_put_together() {
+        let mut rest = Part::of(Memory::Vec(vec![0; 10]));
+        let mut first = rest.split_to(3);
+        first.fill(1);
+        let mut second = rest.split_to(5);
+        std::thread::spawn(move || second.fill(2)).join().unwrap();
+        rest.fill(3);
+        drop(rest);
+        assert_eq!(&*first, [1; 3]);
+        match first.into_memory() {
+            Some(Memory::Vec(vec)) => assert_eq!(vec, [1, 1, 1, 2, 2, 2, 2, 2, 3, 3]),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn parts_join_and_keep_their_memory_while_one_is_left() {
+        let mut rest = Part::of(Memory::Buf(Buf::zeroed(8)));
+        let mut first = rest.split_to(4);
+        let second = rest.split_to(2);
+        first.join(second);
+        assert_eq!(first.len(), 6);
+        assert!(first.into_memory().is_none());
+        assert!(rest.into_memory().is_some());
+    }
+
+    #[test]
+    fn a_loan_lasts_until_the_last_part_is_gone() {
+        let mut bytes = [0u8; 4];
+        Part::lend(&mut bytes, |mut part| {
+            let mut second = part.split_to(2);
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                second.fill(9);
+            });
+        });
+        assert_eq!(bytes, [9, 9, 0, 0]);
     }
 
     #[test]

@@ -42,6 +42,35 @@ pub(crate) trait Engine: Send + Sync {
     fn drain(&self);
 }
 
+/// One attempt at filling a borrowed slice; see [`Engine::try_now`].
+pub(crate) fn read_now(
+    engine: &dyn Engine,
+    handle: &Handle,
+    slice: &mut [u8],
+    offset: u64,
+    wait: Wait,
+) -> Result<usize, Errno> {
+    // SAFETY: an engine has the transfer for the call only, by reference, and `slice` is borrowed longer.
+    let mut transfer = unsafe { Transfer::lent(slice, offset) };
+    engine.try_now(handle, &mut transfer, wait)
+}
+
+/// Fills a borrowed slice, waiting as long as it takes; fewer bytes than asked for mean the end of the file.
+pub(crate) fn read_blocking(
+    engine: &dyn Engine,
+    handle: &Handle,
+    slice: &mut [u8],
+    offset: u64,
+) -> Result<usize, Errno> {
+    // SAFETY: as in `read_now`.
+    let mut request = Request::Read(unsafe { Transfer::lent(slice, offset) });
+    engine.run(Some(handle), &mut request)?;
+    match request {
+        Request::Read(transfer) => Ok(transfer.done()),
+        _ => Ok(0),
+    }
+}
+
 /// Plain system calls, as the pool's threads make them.
 pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
     let fd = match handle {

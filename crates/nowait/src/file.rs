@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buf::{Buf, Erased, Memory, ReadBuffer, Segments};
+use crate::buf::{Buf, Erased, Memory, ReadBuffer};
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
 use crate::op::{Done, Handle, Outcome, Request, Transfer};
 use crate::operation::{Answer, Finish, Operation, Target};
 use crate::select::ReadSelector;
 use crate::start::{Instance, Nowait};
+use crate::stats::Count;
 use crate::sys;
 
 /// An open file. Clones share the descriptor and what was learned about the file; any thread may use any clone.
@@ -272,7 +273,10 @@ impl File {
         if let Err(errno) = self.0.check(offset, length) {
             return Operation::refused(self.0.target(), errno, Request::Size, finish);
         }
-        self.read(Transfer::pooled(length, offset), finish)
+        match Buf::uncleared(length) {
+            Some(buf) => self.read(Transfer::new(Memory::Buf(buf), offset), finish),
+            None => Operation::refused(self.0.target(), Errno::NOMEM, Request::Size, finish),
+        }
     }
 
     /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
@@ -305,11 +309,13 @@ impl File {
     /// # Errors
     /// As [`File::read_at`].
     pub fn read_into(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let file = &*self.0;
         let length = buffer.len();
-        // SAFETY: `wait` returns only when the operation has ended, and `buffer` is borrowed until then. On the way it may
-        // only unwind from a waker or an executor of ours, which then drains (`owned::Driving`) before `buffer` is free.
-        let transfer = unsafe { Transfer::lent(Segments::one(buffer.as_mut_ptr(), length), Memory::None, offset) };
-        self.read(transfer, ReadInto { file: &self.0, offset, length }).wait()
+        let counters = &file.instance.counters;
+        counters.add(Count::Started);
+        let result = file.check(offset, length).and_then(|()| file.target().read_blocking(buffer, offset));
+        counters.add(if result.is_ok() { Count::Blocking } else { Count::Failed });
+        result.map_err(|errno| file.error(Name::Read, errno).range(offset, length as u64))
     }
 
     /// Blocks until `buffer` is full.
@@ -445,21 +451,6 @@ impl Finish for ReadExact<'_> {
             Some(Memory::Buf(buf)) => Ok(buf),
             _ => unreachable!("an exact read works on a pooled buffer"),
         }
-    }
-}
-
-/// Result of [`File::read_into`] in the making.
-struct ReadInto<'f> {
-    file: &'f Inner,
-    offset: u64,
-    length: usize,
-}
-
-impl Finish for ReadInto<'_> {
-    type Output = Result<usize>;
-    fn finish(self, answer: Answer) -> Self::Output {
-        let transfer = transfer_of(answer.request);
-        transferred(self.file, self.offset, self.length, answer.outcome, transfer.as_ref())
     }
 }
 

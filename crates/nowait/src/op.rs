@@ -27,7 +27,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buf::{Buf, Memory, Segments, lock};
+use crate::buf::{Memory, Segments, lock};
 use crate::select::Path;
 use crate::stats::{Count, Counters};
 
@@ -60,8 +60,8 @@ pub(crate) struct Transfer {
     done: usize,
 }
 
-// SAFETY: the segments point into `memory`, which is owned and `Send`, or into memory whose lender waits for the transfer
-// to end (`lent`). A transfer is used by one party at a time: its future before submission, then its engine.
+// SAFETY: the segments point into `memory`, which is owned and `Send`, or into a slice that is borrowed as long as the
+// transfer is used (`lent`). A transfer is used by one party at a time: its future before submission, then its engine.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
@@ -73,21 +73,13 @@ impl Transfer {
         Transfer { memory, segments, position: offset, left, done: 0 }
     }
 
-    /// Reads `len` bytes from `offset` into a pooled buffer that was not cleared.
-    pub(crate) fn pooled(len: usize, offset: u64) -> Transfer {
-        let mut buf = Buf::with_capacity(len);
-        let segments = Segments::one(buf.spare(), len);
-        Transfer { memory: Memory::Buf(buf), segments, position: offset, left: len, done: 0 }
-    }
-
-    /// Fills memory that somebody else owns; `memory` is only kept alive.
+    /// Fills a borrowed slice.
     ///
     /// # Safety
-    /// The segments are valid for writes, and nobody else touches them, until the transfer is finished or dropped
-    /// before it was submitted.
-    pub(crate) unsafe fn lent(segments: Segments, memory: Memory, offset: u64) -> Transfer {
-        let left = segments.len();
-        Transfer { memory, segments, position: offset, left, done: 0 }
+    /// The transfer is not used after the borrow of `slice` has ended; so it is not given to a slot.
+    pub(crate) unsafe fn lent(slice: &mut [u8], offset: u64) -> Transfer {
+        let segments = Segments::one(slice.as_mut_ptr(), slice.len());
+        Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0 }
     }
 
     pub(crate) fn segments(&self) -> &[libc::iovec] {
@@ -132,14 +124,7 @@ impl Transfer {
         n
     }
 
-    pub(crate) fn into_memory(mut self) -> Memory {
-        if let (Memory::Buf(buf), true) = (&mut self.memory, self.done > 0) {
-            // Only a pooled transfer begins with less than it was asked to fill.
-            if buf.len() < self.done {
-                // SAFETY: the segment began at the buffer's start and `done` bytes of it were filled in order.
-                unsafe { buf.set_len(self.done) };
-            }
-        }
+    pub(crate) fn into_memory(self) -> Memory {
         self.memory
     }
 }
@@ -189,7 +174,6 @@ pub(crate) fn step(transfer: &mut Transfer, result: Result<usize, Errno>) -> Ste
 
 /// Whom to tell that a slot is finished.
 pub(crate) enum Notify {
-    Nobody,
     Waker(Waker),
     /// One of many: its number is put on the batch's list.
     Batch(Arc<Batch>, usize),
@@ -287,7 +271,6 @@ impl Slot {
                 inner.stage = Stage::Finished(outcome);
                 drop(inner);
                 match notify {
-                    Notify::Nobody => {}
                     Notify::Waker(waker) => waker.wake(),
                     Notify::Batch(batch, number) => batch.add(number),
                 }
@@ -442,7 +425,7 @@ mod tests {
     fn slot() -> (Arc<Slot>, Arc<Counters>) {
         let counters = Arc::new(Counters::default());
         let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
-        (Slot::new(request, None, counters.clone(), Notify::Nobody), counters)
+        (Slot::new(request, None, counters.clone(), Notify::Waker(Waker::noop().clone())), counters)
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::engine::owned;
+use crate::engine::{owned, read_blocking};
 use crate::op::{Done, Handle, Notify, Outcome, Request, Slot};
 use crate::select::{Choice, Path, ReadSelector};
 use crate::start::Instance;
@@ -205,6 +205,14 @@ impl Target<'_> {
             return inline(outcome);
         }
         None
+    }
+
+    /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced path has no say: no slot is made, since a
+    /// slot owns its memory.
+    pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        owned::flush();
+        let (handle, _) = self.file.ok_or(Errno::BADF)?;
+        read_blocking(&*self.instance.engines().pool, handle, slice, offset)
     }
 
     /// Gives a request to the engine that suits it.

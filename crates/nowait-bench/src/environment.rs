@@ -1,0 +1,259 @@
+//! Where a figure comes from. A figure without its kernel, file system, device and limits cannot be compared.
+//!
+//! Everything here is read, nothing is changed, and what cannot be found out is left out, not guessed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Environment {
+    pub version: String,
+    pub date: String,
+    pub kernel: String,
+    pub io_uring: String,
+    pub path: String,
+    pub filesystem: Option<String>,
+    pub mount_options: Option<String>,
+    /// Only for ext4. One without a journal makes growing and syncing a file unusually cheap.
+    pub journal: Option<bool>,
+    pub device: Option<String>,
+    pub scheduler: Option<String>,
+    pub read_ahead_kb: Option<u64>,
+    pub nr_requests: Option<u64>,
+    pub cpus: usize,
+    pub cpu_model: Option<String>,
+    pub governor: Option<String>,
+    pub memory_bytes: u64,
+    pub cgroup_memory_max: Option<u64>,
+    pub file_bytes: u64,
+    pub file_origin: String,
+    pub seed: u64,
+}
+
+impl Environment {
+    /// Of the file system that holds `path`. The caller adds what it knows of the file itself.
+    pub fn of(path: &Path) -> Self {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mount = Mount::holding(&path);
+        let device = mount.as_ref().and_then(Mount::device);
+        let queue = device.as_deref().and_then(queue_of);
+        let queue_value = |name: &str| line(queue.as_ref()?.join(name));
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            date: utc(SystemTime::now()),
+            kernel: kernel(),
+            path: path.display().to_string(),
+            journal: mount.as_ref().and_then(|mount| journal(mount, device.as_deref()?)),
+            filesystem: mount.as_ref().map(|mount| mount.filesystem.clone()),
+            mount_options: mount.map(|mount| mount.options),
+            scheduler: queue_value("scheduler").map(|all| chosen(&all)),
+            read_ahead_kb: queue_value("read_ahead_kb").and_then(|value| value.parse().ok()),
+            nr_requests: queue_value("nr_requests").and_then(|value| value.parse().ok()),
+            device,
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu_model: cpu_model(),
+            governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            memory_bytes: memory("MemTotal"),
+            cgroup_memory_max: cgroup_memory_max(),
+            ..Self::default()
+        }
+    }
+
+    /// What to print before the tables, as (name, value).
+    pub fn lines(&self) -> Vec<(&'static str, String)> {
+        let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+        let mut lines = vec![
+            ("nowait", format!("{}, {}", self.version, self.date)),
+            ("kernel", format!("{}, io_uring: {}", self.kernel, self.io_uring)),
+            ("cpu", joined([Some(format!("{} ×", self.cpus)), self.cpu_model.clone()], " ")),
+            ("memory", mib(self.memory_bytes)),
+            ("file", format!("{} in {}: {}", mib(self.file_bytes), self.path, self.file_origin)),
+        ];
+        if let Some(governor) = &self.governor {
+            lines[2].1.push_str(&format!(", governor {governor}"));
+        }
+        if let Some(max) = self.cgroup_memory_max {
+            lines[3].1.push_str(&format!(", cgroup allows {}", mib(max)));
+        }
+        let journal = self.journal.map(|journal| if journal { "journal" } else { "NO journal" }.to_owned());
+        lines.push(("mount", joined([self.filesystem.clone(), self.mount_options.clone(), journal], ", ")));
+        lines.push((
+            "device",
+            joined(
+                [
+                    self.device.clone(),
+                    self.scheduler.as_ref().map(|value| format!("scheduler {value}")),
+                    self.nr_requests.map(|value| format!("nr_requests {value}")),
+                    self.read_ahead_kb.map(|value| format!("read_ahead_kb {value}")),
+                ],
+                ", ",
+            ),
+        ));
+        lines.push(("seed", self.seed.to_string()));
+        lines
+    }
+}
+
+/// Bytes of memory that new page-cache pages may still take, the cgroup's limit included.
+pub fn memory_for_cache() -> u64 {
+    memory("MemAvailable").min(cgroup_memory_max().unwrap_or(u64::MAX))
+}
+
+fn joined<const N: usize>(parts: [Option<String>; N], separator: &str) -> String {
+    let known: Vec<String> = parts.into_iter().flatten().collect();
+    if known.is_empty() { "unknown".to_owned() } else { known.join(separator) }
+}
+
+fn line(path: impl AsRef<Path>) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn kernel() -> String {
+    let names = rustix::system::uname();
+    format!("{} {}", names.release().to_string_lossy(), names.machine().to_string_lossy())
+}
+
+fn cpu_model() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let model = info.lines().find(|line| line.starts_with("model name"))?;
+    Some(model.split_once(':')?.1.trim().to_owned())
+}
+
+fn memory(field: &str) -> u64 {
+    let kib = || {
+        let info = fs::read_to_string("/proc/meminfo").ok()?;
+        let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+        value.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    kib().unwrap_or(0) << 10
+}
+
+/// The tightest `memory.max` from this process's cgroup (version 2) up to the root.
+fn cgroup_memory_max() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let own = Path::new("/sys/fs/cgroup").join(own);
+    own.ancestors()
+        .take_while(|group| group.starts_with("/sys/fs/cgroup"))
+        .filter_map(|group| line(group.join("memory.max"))?.parse().ok())
+        .min()
+}
+
+/// The one in brackets: `none [mq-deadline] kyber` is `mq-deadline`.
+fn chosen(all: &str) -> String {
+    let bracketed = all.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    bracketed.map_or(all, |(name, _)| name).to_owned()
+}
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug, PartialEq)]
+struct Mount {
+    number: String,
+    point: PathBuf,
+    filesystem: String,
+    source: String,
+    options: String,
+}
+
+impl Mount {
+    /// The last mount whose point is the longest prefix of `path`: that is the one that hides the others.
+    fn holding(path: &Path) -> Option<Self> {
+        let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let holding = table.lines().filter_map(Self::parse).filter(|mount| path.starts_with(&mount.point));
+        holding.max_by_key(|mount| mount.point.components().count())
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (left, right) = line.split_once(" - ")?;
+        let left: Vec<&str> = left.split(' ').collect();
+        let right: Vec<&str> = right.split(' ').collect();
+        let (own, shared) = (left.get(5)?, right.get(2)?);
+        Some(Self {
+            number: (*left.get(2)?).to_owned(),
+            point: left.get(4)?.replace("\\040", " ").into(),
+            filesystem: (*right.first()?).to_owned(),
+            source: (*right.get(1)?).to_owned(),
+            options: if own == shared { (*own).to_owned() } else { format!("{own};{shared}") },
+        })
+    }
+
+    /// The block device's name, such as `vda1`. By number; btrfs has anonymous numbers, so else by source.
+    fn device(&self) -> Option<String> {
+        let by_number = fs::canonicalize(Path::new("/sys/dev/block").join(&self.number)).ok();
+        let node = by_number.or_else(|| fs::canonicalize(&self.source).ok());
+        let name = node?.file_name()?.to_string_lossy().into_owned();
+        Path::new("/sys/class/block").join(&name).exists().then_some(name)
+    }
+}
+
+/// The request queue's directory; a partition has that of its disk.
+fn queue_of(device: &str) -> Option<PathBuf> {
+    let node = fs::canonicalize(Path::new("/sys/class/block").join(device)).ok()?;
+    [node.join("queue"), node.parent()?.join("queue")].into_iter().find(|queue| queue.is_dir())
+}
+
+fn journal(mount: &Mount, device: &str) -> Option<bool> {
+    if mount.filesystem != "ext4" {
+        return None;
+    }
+    let prefix = format!("{device}-");
+    let journals = fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();
+    Some(journals.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)))
+}
+
+/// `2025-01-31T12:34:56Z`. The calendar is Howard Hinnant's `civil_from_days`.
+fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, second) = (seconds / 86400, seconds % 86400);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn dates_are_right_around_leap_days() {
+        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59Z");
+        assert_eq!(at(1_735_689_600), "2025-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_mount_line_is_parsed() {
+        let line = r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime shared:1 - ext4 /dev/root rw,errors=continue";
+        let mount = Mount::parse(line).unwrap();
+        assert_eq!(mount.point, Path::new("/mnt 2"));
+        assert_eq!((mount.filesystem.as_str(), mount.source.as_str()), ("ext4", "/dev/root"));
+        assert_eq!(mount.options, "rw,noatime;rw,errors=continue");
+    }
+
+    #[test]
+    fn the_chosen_scheduler_is_the_bracketed_one() {
+        assert_eq!(chosen("none [mq-deadline] kyber"), "mq-deadline");
+        assert_eq!(chosen("none"), "none");
+    }
+
+    #[test]
+    fn this_machine_has_an_environment() {
+        let environment = Environment::of(Path::new("."));
+        assert!(environment.memory_bytes > 0 && environment.cpus > 0);
+        assert!(environment.filesystem.is_some());
+    }
+}

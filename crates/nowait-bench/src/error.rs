@@ -1,0 +1,55 @@
+//! Errors, sorted by what the user can do about them. Each message names the operation, the path and the next step.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The disk (or the quota) has no room for the test file.
+    NoRoom,
+    /// The test file cannot be made in this directory.
+    NotWritable,
+    /// The file given cannot be measured: missing, a directory, too small.
+    BadFile,
+    /// Pages stay in the page cache, so nothing may be called cold.
+    NotCold,
+    /// The user asked to stop.
+    Interrupted,
+    Other,
+}
+
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl Error {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    pub fn interrupted() -> Self {
+        Self::new(ErrorKind::Interrupted, "interrupted; nothing was left behind")
+    }
+
+    /// An unexpected failure of a system call on `path`.
+    pub fn io(operation: &str, path: &Path, error: &io::Error) -> Self {
+        Self::new(ErrorKind::Other, format!("{operation} {}: {error}", path.display()))
+    }
+
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,34 @@
+//! Workloads, ways and tables: what `nowait bench` measures, as a library.
+//!
+//! Read downwards; a file uses those above it, never those below.
+//!
+//! * [`error`]: what can go wrong, sorted by what the user can do about it.
+//! * [`sys`]: the few system calls that need `unsafe`: page-cache residency, CPU usage, kernel workers.
+//! * [`random`]: seeded numbers and permutations, so that a run can be repeated exactly.
+//! * [`environment`]: where a figure comes from: kernel, file system, device, limits.
+//! * [`testfile`]: the file that is read, and how it is made cold, warm or half-cached, *verified*.
+//! * [`work`]: what a way is asked to do, as plain data.
+//! * [`meter`]: one round on the clock: latencies, CPU of the whole process, switches, punts.
+//! * [`ways`]: the ways of doing the work that are compared. Each is one implementation of [`ways::Way`].
+//! * [`report`]: the result as plain data, which is also the JSON.
+//! * [`tables`]: which cases each table has, as plain data.
+//! * [`run`]: interleaves the ways over the rounds and fills the report.
+//!
+//! The rules that make the figures worth reading: every way reads the same file at the same seeded offsets
+//! into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared disk drifts; cold
+//! is verified before every cold round; CPU is that of the whole process, because a thread's own clock does
+//! not see the kernel workers that it caused.
+
+pub mod environment;
+pub mod error;
+pub mod meter;
+pub mod random;
+pub mod report;
+pub mod run;
+pub mod sys;
+pub mod tables;
+pub mod testfile;
+pub mod ways;
+pub mod work;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,170 @@
+//! The system's own view of what a round did: pages in the cache, CPU time, context switches, kernel workers.
+//!
+//! `unsafe` is used for `mmap`/`mincore` and `getrusage` only, which `rustix` does not offer.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use rustix::fs::{Advice, fadvise};
+
+pub const PAGE: u64 = 4096;
+
+/// For each page of the file's first `len` bytes, whether it is in the page cache.
+///
+/// `mincore` and not `cachestat`, which says 0 on overlayfs whatever is cached. The kernel answers "all cached" to
+/// one who neither owns the file nor may write it.
+pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    let map = Mapping::new(file, len as usize)?;
+    let mut pages = vec![0u8; len.div_ceil(PAGE) as usize];
+    // SAFETY: mincore wants a page-aligned mapped range, which `map` is for `len` bytes, and one byte of room for each
+    // page of it, which `pages` has.
+    let status = unsafe { libc::mincore(map.address, map.len, pages.as_mut_ptr()) };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(pages.into_iter().map(|page| page & 1 != 0).collect())
+}
+
+/// A mapping that is never touched: it has no page table entries, so it does not itself hold pages in the cache.
+struct Mapping {
+    address: *mut libc::c_void,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(file: &File, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing, and no reference into it is made.
+        let address =
+            unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { address, len }) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is exactly the one that mmap returned, and nothing refers to it any more.
+        unsafe { libc::munmap(self.address, self.len) };
+    }
+}
+
+/// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with [`residency`].
+pub fn drop_cache(file: &File) -> io::Result<()> {
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+/// Turns readahead off on this open file, so that a read of 4 KiB is a read of 4 KiB.
+pub fn expect_random(file: &File) -> io::Result<()> {
+    Ok(fadvise(file, 0, None, Advice::Random)?)
+}
+
+/// Starts reading a range into the cache without waiting for it.
+pub fn will_need(file: &File, offset: u64, len: usize) -> io::Result<()> {
+    Ok(fadvise(file, offset, NonZeroU64::new(len as u64), Advice::WillNeed)?)
+}
+
+/// CPU time and context switches so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    pub user_us: f64,
+    pub system_us: f64,
+    pub switches: f64,
+}
+
+impl Usage {
+    /// Of all threads of the process, those that have ended and the kernel's `iou-wrk` threads included.
+    pub fn of_process() -> Self {
+        Self::of(libc::RUSAGE_SELF)
+    }
+
+    pub fn of_this_thread() -> Self {
+        Self::of(libc::RUSAGE_THREAD)
+    }
+
+    fn of(who: libc::c_int) -> Self {
+        // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With these two constants it
+        // cannot fail.
+        unsafe { libc::getrusage(who, &mut usage) };
+        let microseconds = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
+        Self {
+            user_us: microseconds(usage.ru_utime),
+            system_us: microseconds(usage.ru_stime),
+            switches: (usage.ru_nvcsw + usage.ru_nivcsw) as f64,
+        }
+    }
+
+    pub fn cpu_us(&self) -> f64 {
+        self.user_us + self.system_us
+    }
+
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            user_us: self.user_us - earlier.user_us,
+            system_us: self.system_us - earlier.system_us,
+            switches: self.switches - earlier.switches,
+        }
+    }
+}
+
+/// How often each `iou-wrk` thread of this process has run. A request that io_uring hands to a worker ("punts")
+/// makes one of them run, so the growth counts the punts: exactly at depth 1, and from below where one wake-up serves
+/// several requests.
+#[derive(Debug, Clone, Default)]
+pub struct WorkerRuns(HashMap<String, u64>);
+
+impl WorkerRuns {
+    pub fn now() -> Self {
+        let Ok(threads) = fs::read_dir("/proc/self/task") else { return Self::default() };
+        Self(threads.filter_map(|thread| Self::of_thread(&thread.ok()?)).collect())
+    }
+
+    fn of_thread(thread: &fs::DirEntry) -> Option<(String, u64)> {
+        let comm = fs::read_to_string(thread.path().join("comm")).ok()?;
+        if !comm.starts_with("iou-wrk-") {
+            return None;
+        }
+        let schedstat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        let runs = schedstat.split_whitespace().nth(2)?.parse().ok()?;
+        Some((thread.file_name().to_string_lossy().into_owned(), runs))
+    }
+
+    /// Runs since `earlier`. A worker that did not exist then counts from 0.
+    pub fn since(&self, earlier: &Self) -> u64 {
+        self.0.iter().map(|(id, runs)| runs.saturating_sub(earlier.0.get(id).copied().unwrap_or(0))).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_workers_count_from_zero_and_ended_ones_not_at_all() {
+        let before = WorkerRuns([("1".into(), 5), ("2".into(), 9)].into());
+        let after = WorkerRuns([("1".into(), 7), ("3".into(), 4)].into());
+        assert_eq!(after.since(&before), 6);
+    }
+
+    #[test]
+    fn usage_grows() {
+        let before = Usage::of_process();
+        while Usage::of_process().since(&before).cpu_us() < 1000.0 {}
+        assert!(Usage::of_this_thread().cpu_us() > 0.0);
+    }
+
+    #[test]
+    fn a_file_just_read_is_resident() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let pages = residency(&file, 8192).unwrap();
+        assert_eq!(pages.len(), 2);
+        assert!(pages[0]);
+    }
+}

@@ -1,0 +1,42 @@
+//! `pread` in a loop: what a program does that has not heard of any of this. Depth means nothing to it.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use super::Way;
+use crate::meter::Round;
+use crate::work::{Gather, Reads};
+
+pub struct Pread;
+
+impl Way for Pread {
+    fn name(&self) -> &'static str {
+        "pread"
+    }
+
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        round.start();
+        for offset in job.each_offset() {
+            let block = &mut buffer[..job.len_at(offset)];
+            let started = Instant::now();
+            job.target.file.read_exact_at(block, offset)?;
+            round.tally.read(offset, block, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        round.start();
+        for batch in job.each_batch() {
+            let started = Instant::now();
+            for (offset, piece) in batch.pieces(output) {
+                job.target.file.read_exact_at(piece, offset)?;
+            }
+            round.tally.batch(batch, output, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! What every queue of reads (a ring, libaio) has in common: who owns a buffer while the kernel writes to it.
+//!
+//! A [`Flight`] takes a buffer by value when a read is submitted and gives it back when the read is complete, so
+//! nobody can touch it in between; and a flight does not end before all its reads have.
+
+use std::io;
+use std::marker::PhantomData;
+use std::process;
+use std::slice;
+use std::time::Instant;
+
+use crate::meter::Round;
+use crate::work::{Batch, Gather, Reads};
+
+/// A queue to the kernel. Its file is fixed when it is made.
+pub(super) trait Queue {
+    /// The most reads in flight.
+    fn capacity(&self) -> usize;
+
+    /// Queues a read; it may be submitted at once or with the next [`Queue::turn`]. There is room: at most
+    /// [`Queue::capacity`] reads are in flight. An error means that the kernel does not know of it and never will.
+    ///
+    /// # Safety
+    ///
+    /// The `len` bytes at `at` can be written, and nobody else touches them, until [`Queue::next`] has returned `tag`.
+    unsafe fn push(&mut self, tag: u32, at: *mut u8, len: usize, offset: u64) -> io::Result<()>;
+
+    /// Submits what is queued and waits for at least `wait` completions. A signal may end the waiting early.
+    fn turn(&mut self, wait: usize) -> io::Result<()>;
+
+    /// The next completion that is already there: its tag and the number of bytes.
+    fn next(&mut self) -> Option<(u32, io::Result<usize>)>;
+}
+
+/// A queue and its list of transfers, kept from one flight to the next.
+pub(super) struct Desk<Q> {
+    queue: Q,
+    transfers: Vec<Transfer>,
+    free: Vec<u32>,
+}
+
+/// One read, from its start until all its bytes are there.
+#[derive(Clone, Copy)]
+struct Transfer {
+    at: *mut u8,
+    /// The whole buffer, of which the first `want` bytes are to be filled.
+    len: usize,
+    want: usize,
+    have: usize,
+    offset: u64,
+    started: Instant,
+}
+
+impl<Q: Queue> Desk<Q> {
+    pub(super) fn new(queue: Q) -> Self {
+        let free = (0..queue.capacity() as u32).rev().collect();
+        let nothing = Transfer { at: [].as_mut_ptr(), len: 0, want: 0, have: 0, offset: 0, started: Instant::now() };
+        Self { transfers: vec![nothing; queue.capacity()], queue, free }
+    }
+
+    fn flight<'b>(&mut self) -> Flight<'_, 'b, Q> {
+        Flight { desk: self, in_flight: 0, buffers: PhantomData }
+    }
+
+    pub(super) fn reads(&mut self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
+        let mut offsets = job.each_offset();
+        let mut flight = self.flight();
+        round.start();
+        loop {
+            while let Some(block) = idle.pop() {
+                let Some(offset) = offsets.next() else { break };
+                flight.start(block, job.len_at(offset), offset)?;
+            }
+            if flight.in_flight == 0 {
+                break;
+            }
+            flight.turn(1)?;
+            let now = Instant::now();
+            while let Some(read) = flight.next()? {
+                round.tally.read(read.offset, &read.buffer[..read.len], read.started, now);
+                idle.push(read.buffer);
+            }
+        }
+        round.stop();
+        Ok(())
+    }
+
+    pub(super) fn gather(&mut self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        round.start();
+        for batch in job.each_batch() {
+            let started = Instant::now();
+            self.gather_one(batch, output)?;
+            round.tally.batch(batch, output, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+
+    fn gather_one(&mut self, batch: Batch<'_>, output: &mut [u8]) -> io::Result<()> {
+        let mut left = batch.ranges.len();
+        let mut pieces = batch.pieces(output);
+        let mut flight = self.flight();
+        loop {
+            while left > 0 && flight.has_room() {
+                let Some((offset, piece)) = pieces.next() else { break };
+                let len = piece.len();
+                flight.start(piece, len, offset)?;
+                left -= 1;
+            }
+            match (flight.in_flight, left) {
+                (0, _) => return Ok(()),
+                (all, 0) => flight.turn(all)?,
+                _ => flight.turn(1)?,
+            }
+            while flight.next()?.is_some() {}
+        }
+    }
+}
+
+/// Reads in flight, each with its buffer, which it owns for `'b`.
+struct Flight<'q, 'b, Q: Queue> {
+    desk: &'q mut Desk<Q>,
+    in_flight: usize,
+    buffers: PhantomData<&'b mut [u8]>,
+}
+
+/// A read that is complete, and its buffer.
+struct Complete<'b> {
+    buffer: &'b mut [u8],
+    /// How much of it was filled.
+    len: usize,
+    offset: u64,
+    started: Instant,
+}
+
+impl<'b, Q: Queue> Flight<'_, 'b, Q> {
+    fn has_room(&self) -> bool {
+        !self.desk.free.is_empty()
+    }
+
+    /// Starts a read of `want` bytes. There must be room.
+    fn start(&mut self, buffer: &'b mut [u8], want: usize, offset: u64) -> io::Result<()> {
+        assert!(want <= buffer.len());
+        let tag = self.desk.free.pop().expect("there is room");
+        let started = Instant::now();
+        self.desk.transfers[tag as usize] =
+            Transfer { at: buffer.as_mut_ptr(), len: buffer.len(), want, have: 0, offset, started };
+        self.in_flight += 1;
+        self.push(tag)
+    }
+
+    /// Asks for the bytes of a transfer that are still missing.
+    fn push(&mut self, tag: u32) -> io::Result<()> {
+        let Transfer { at, want, have, offset, .. } = self.desk.transfers[tag as usize];
+        // SAFETY: `at` points to the `len >= want` bytes of a buffer that `start` took by value for `'b` and that
+        // `next` gives back only after the queue returned the tag. This flight lives no longer than `'b`, and its `drop`
+        // waits for all tags. Flights are not leaked: they are locals of this file.
+        let pushed = unsafe { self.desk.queue.push(tag, at.add(have), want - have, offset + have as u64) };
+        if pushed.is_err() {
+            self.land(tag);
+        }
+        pushed
+    }
+
+    fn land(&mut self, tag: u32) {
+        self.desk.free.push(tag);
+        self.in_flight -= 1;
+    }
+
+    fn turn(&mut self, wait: usize) -> io::Result<()> {
+        self.desk.queue.turn(wait)
+    }
+
+    /// The next complete read. One that stopped half-way (half of it was cached, or a signal came) is sent on.
+    fn next(&mut self) -> io::Result<Option<Complete<'b>>> {
+        while let Some((tag, result)) = self.desk.queue.next() {
+            let transfer = &mut self.desk.transfers[tag as usize];
+            match result {
+                Ok(count) if count > 0 || transfer.want == 0 => transfer.have += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                failed => {
+                    self.land(tag);
+                    return Err(failed.err().unwrap_or(io::ErrorKind::UnexpectedEof.into()));
+                }
+            }
+            let Transfer { at, len, want, have, offset, started } = *transfer;
+            if have < want {
+                self.push(tag)?;
+                continue;
+            }
+            self.land(tag);
+            // SAFETY: these are the pointer and the length of the `&'b mut [u8]` that `start` took. The kernel
+            // is done with it, and the transfer has ended, so the buffer is given back only once.
+            let buffer = unsafe { slice::from_raw_parts_mut(at, len) };
+            return Ok(Some(Complete { buffer, len: have, offset, started }));
+        }
+        Ok(None)
+    }
+}
+
+impl<Q: Queue> Drop for Flight<'_, '_, Q> {
+    /// After an error: waits for the rest, whatever becomes of it, because the kernel still writes to the buffers.
+    fn drop(&mut self) {
+        loop {
+            while let Some((tag, _)) = self.desk.queue.next() {
+                self.land(tag);
+            }
+            if self.in_flight == 0 {
+                return;
+            }
+            if self.desk.queue.turn(1).is_err() {
+                // The buffers are the caller's: they cannot be leaked, and to return would be unsound.
+                process::abort();
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a way is asked to do, as plain data. Every way of a case gets exactly the same.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The file to read from.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// Open for reading, readahead turned off.
+    pub file: &'a File,
+    /// By which a way that has its own idea of a file can open it again.
+    pub path: &'a Path,
+    pub size: u64,
+}
+
+/// Reads of one block each, `depth` of them in flight at any time, until all are complete.
+#[derive(Clone, Copy)]
+pub struct Reads<'a> {
+    pub target: Target<'a>,
+    pub block: usize,
+    pub depth: usize,
+    pub offsets: &'a [u64],
+    pub cancel: &'a AtomicBool,
+}
+
+impl Reads<'_> {
+    /// The offset of read number `index`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn offset(&self, index: usize) -> Option<u64> {
+        if self.cancel.load(Ordering::Relaxed) { None } else { self.offsets.get(index).copied() }
+    }
+
+    /// All offsets in turn, until the user wants to stop.
+    pub fn each_offset(&self) -> impl Iterator<Item = u64> {
+        (0..).map_while(|index| self.offset(index))
+    }
+
+    /// How many bytes a read at `offset` gives: a block, or less at the end of the file.
+    #[inline]
+    pub fn len_at(&self, offset: u64) -> usize {
+        self.block.min(self.target.size.saturating_sub(offset) as usize)
+    }
+}
+
+/// One record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    pub offset: u64,
+    pub len: u32,
+}
+
+/// Batches of records. Those of one batch are wanted together, one after the other in one buffer, before the next begins.
+pub struct Gather<'a> {
+    pub target: Target<'a>,
+    pub cancel: &'a AtomicBool,
+    ranges: &'a [Range],
+    records: usize,
+    /// The bytes of each batch.
+    sizes: Vec<usize>,
+}
+
+/// One batch; at most `records` of [`Gather`].
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    pub ranges: &'a [Range],
+    /// The sum of their lengths.
+    pub bytes: usize,
+}
+
+impl<'a> Gather<'a> {
+    /// Cuts `ranges` into batches of `records`.
+    pub fn new(target: Target<'a>, ranges: &'a [Range], records: usize, cancel: &'a AtomicBool) -> Self {
+        let bytes = |batch: &[Range]| batch.iter().map(|range| range.len as usize).sum();
+        let sizes = ranges.chunks(records).map(bytes).collect();
+        Self { target, cancel, ranges, records, sizes }
+    }
+
+    /// The most records in one batch.
+    pub fn records(&self) -> usize {
+        self.records
+    }
+
+    /// The size of the output buffer: the bytes of the largest batch.
+    pub fn output_len(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// All batches in turn, until the user wants to stop.
+    pub fn each_batch(&self) -> impl Iterator<Item = Batch<'a>> {
+        let batches = self.ranges.chunks(self.records).zip(&self.sizes);
+        batches.take_while(|_| !self.cancel.load(Ordering::Relaxed)).map(|(ranges, &bytes)| Batch { ranges, bytes })
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// Each record's offset in the file and its place in the output.
+    pub fn pieces<'b>(self, output: &'b mut [u8]) -> impl Iterator<Item = (u64, &'b mut [u8])> + use<'a, 'b> {
+        let mut rest = output;
+        self.ranges.iter().map(move |range| {
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(range.len as usize);
+            rest = after;
+            (range.offset, piece)
+        })
+    }
+}
+
+/// Memory as a storage engine has it: page-aligned, and touched before the clock runs.
+pub struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    pub fn new(len: usize) -> Self {
+        const ALIGN: usize = 4096;
+        // Not zero: zeroed memory comes from the kernel untouched.
+        let memory = vec![0xa5; len + ALIGN];
+        let start = memory.as_ptr().align_offset(ALIGN);
+        Self { memory, start, len }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_target<T>(size: u64, test: impl FnOnce(Target<'_>) -> T) -> T {
+        let file = File::open("/dev/null").unwrap();
+        test(Target { file: &file, path: Path::new("/dev/null"), size })
+    }
+
+    #[test]
+    fn buffers_are_page_aligned() {
+        let mut buffer = Buffer::new(5000);
+        assert_eq!(buffer.bytes().len(), 5000);
+        assert_eq!(buffer.bytes().as_ptr() as usize % 4096, 0);
+    }
+
+    #[test]
+    fn the_last_block_is_short_and_cancel_stops() {
+        with_target(10_000, |target| {
+            let cancel = AtomicBool::new(false);
+            let reads = Reads { target, block: 4096, depth: 1, offsets: &[8192, 0], cancel: &cancel };
+            assert_eq!(reads.each_offset().map(|at| reads.len_at(at)).collect::<Vec<_>>(), [1808, 4096]);
+            cancel.store(true, Ordering::Relaxed);
+            assert_eq!(reads.each_offset().count(), 0);
+        });
+    }
+
+    #[test]
+    fn batches_cover_all_ranges_in_order() {
+        with_target(10_000, |target| {
+            let cancel = AtomicBool::new(false);
+            let ranges: Vec<Range> = (0..5).map(|i| Range { offset: i * 100, len: 10 + i as u32 }).collect();
+            let gather = Gather::new(target, &ranges, 2, &cancel);
+            assert_eq!(gather.output_len(), 25);
+            let mut output = vec![0; 25];
+            let pieces = gather.each_batch().map(|batch| {
+                assert_eq!(batch.bytes, batch.ranges.iter().map(|range| range.len as usize).sum::<usize>());
+                batch.pieces(&mut output).map(|(offset, piece)| (offset, piece.len())).collect::<Vec<_>>()
+            });
+            let pieces: Vec<_> = pieces.flatten().collect();
+            assert_eq!(pieces, [(0, 10), (100, 11), (200, 12), (300, 13), (400, 14)]);
+        });
+    }
+}

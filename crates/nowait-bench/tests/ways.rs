@@ -1,0 +1,182 @@
+//! Every way returns the right bytes, in every case of every table, on a small file whose last block is short.
+
+use std::env;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nowait_bench::meter::{Round, Sample};
+use nowait_bench::report::Report;
+use nowait_bench::run::{Plan, Progress};
+use nowait_bench::tables::Table;
+use nowait_bench::testfile::{SMALLEST, TestFile};
+use nowait_bench::ways::{self, Way};
+use nowait_bench::work::{Buffer, Gather, Range, Reads, Target};
+use nowait_bench::{ErrorKind, Result};
+
+const SIZE: u64 = SMALLEST + 1234;
+const SEED: u64 = 42;
+
+/// On the disk of the build, because the system's temporary directory may be in memory, where nothing is ever cold.
+fn on_disk() -> &'static str {
+    env!("CARGO_TARGET_TMPDIR")
+}
+
+fn small_file() -> TestFile {
+    TestFile::make(on_disk().as_ref(), SIZE, SEED, &AtomicBool::new(false), |_| {}).unwrap()
+}
+
+fn usable() -> impl Iterator<Item = &'static dyn Way> {
+    ways::all().iter().copied().filter(|way| way.refused().is_none())
+}
+
+fn target(file: &TestFile) -> Target<'_> {
+    Target { file: file.random(), path: file.path(), size: file.size() }
+}
+
+struct Quiet {
+    steps: u64,
+    done: u64,
+    cancel_at: u64,
+    cancel: AtomicBool,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        Self { steps: 0, done: 0, cancel_at: u64::MAX, cancel: AtomicBool::new(false) }
+    }
+}
+
+impl Progress for &mut Quiet {
+    fn begin(&mut self, _: &str, steps: u64) {
+        self.steps = steps;
+    }
+    fn step(&mut self, steps: u64) {
+        self.done += steps;
+        if self.done >= self.cancel_at {
+            self.cancel.store(true, Ordering::Relaxed);
+        }
+    }
+    fn now(&mut self, _: &str) {}
+}
+
+#[test]
+fn reads_are_right_at_every_depth_up_to_the_short_block_at_the_end() {
+    let file = small_file();
+    let cancel = AtomicBool::new(false);
+    let mut offsets: Vec<u64> = (0..SIZE.div_ceil(4096)).map(|block| block * 4096).collect();
+    offsets.reverse();
+    for way in usable() {
+        for depth in [1, 3, 32, 300] {
+            let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+            let gate = std::sync::Barrier::new(1);
+            let mut round = Round::new(&gate, Some(&check));
+            let mut buffer = Buffer::new(depth * 4096);
+            let job = Reads { target: target(&file), block: 4096, depth, offsets: &offsets, cancel: &cancel };
+            way.reads(&job, buffer.bytes(), &mut round).unwrap();
+            let sample = Sample::of(&[round]).unwrap();
+            let seen = (sample.operations, sample.bytes, sample.wrong);
+            assert_eq!(seen, (offsets.len() as u64, SIZE, None), "{} depth {depth}", way.name());
+            assert_eq!(sample.latencies.len(), sample.operations);
+        }
+    }
+}
+
+#[test]
+fn gathers_are_right_also_beyond_a_queue_s_size_and_with_empty_records() {
+    let file = small_file();
+    let cancel = AtomicBool::new(false);
+    let mut ranges: Vec<Range> =
+        (0..700).map(|i| Range { offset: i * 1500 % (SIZE - 4096), len: (i * 37 % 4097) as u32 }).collect();
+    ranges.push(Range { offset: SIZE - 7, len: 7 });
+    for way in usable() {
+        for records in [1, 8, 700, 5000] {
+            let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+            let gate = std::sync::Barrier::new(1);
+            let mut round = Round::new(&gate, Some(&check));
+            let job = Gather::new(target(&file), &ranges, records, &cancel);
+            let mut output = Buffer::new(job.output_len());
+            way.gather(&job, output.bytes(), &mut round).unwrap();
+            let sample = Sample::of(&[round]).unwrap();
+            assert_eq!((sample.operations, sample.wrong), (701, None), "{} records {records}", way.name());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
+    let path = format!("{}/cut-short-{}", on_disk(), std::process::id());
+    fs::write(&path, vec![7; SMALLEST as usize]).unwrap();
+    let file = TestFile::existing(path.as_ref()).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(SMALLEST / 2).unwrap();
+    let cancel = AtomicBool::new(false);
+    let offsets: Vec<u64> = (0..SMALLEST / 4096).map(|block| block * 4096).collect();
+    for way in usable() {
+        let gate = std::sync::Barrier::new(1);
+        let mut round = Round::new(&gate, None);
+        let mut buffer = Buffer::new(8 * 4096);
+        let job = Reads { target: target(&file), block: 4096, depth: 8, offsets: &offsets, cancel: &cancel };
+        assert!(way.reads(&job, buffer.bytes(), &mut round).is_err(), "{}", way.name());
+        let ranges: Vec<Range> = offsets.iter().map(|&offset| Range { offset, len: 1000 }).collect();
+        let job = Gather::new(target(&file), &ranges, 256, &cancel);
+        let mut output = Buffer::new(job.output_len());
+        let mut round = Round::new(&gate, None);
+        assert!(way.gather(&job, output.bytes(), &mut round).is_err(), "{}", way.name());
+    }
+    fs::remove_file(path).unwrap();
+}
+
+fn tiny_plan() -> Plan {
+    Plan {
+        tables: Table::ALL.into(),
+        ways: ways::all().into(),
+        depths: vec![1, 16],
+        records: vec![1, 64],
+        rounds: 3,
+        round_time: Duration::from_millis(1),
+        seed: SEED,
+    }
+}
+
+fn run(plan: &Plan, quiet: &mut Quiet) -> (Result<()>, Report) {
+    let mut report = Report::default();
+    let file = small_file();
+    let cancel = std::mem::replace(&mut quiet.cancel, AtomicBool::new(false));
+    let result = plan.run(&file, &cancel, &mut &mut *quiet, &mut report);
+    (result, report)
+}
+
+#[test]
+fn a_run_fills_a_row_for_each_case_and_way() {
+    let mut quiet = Quiet::new();
+    let (result, report) = run(&tiny_plan(), &mut quiet);
+    match result {
+        // The build's directory is in memory.
+        Err(error) if error.kind() == ErrorKind::NotCold => return,
+        other => other.unwrap(),
+    }
+    assert_eq!(quiet.done, quiet.steps);
+    assert_eq!(report.tables(), ["reads", "whole", "cached", "gather"]);
+    assert_eq!(report.rows.len(), (2 + 1 + 3 + 4) * usable().count());
+    for row in &report.rows {
+        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 3, "{row:?}");
+        assert!(row.latency_ns.p50 <= row.latency_ns.p99 && row.latency_ns.p99 <= row.latency_ns.max);
+        assert_eq!(row.times_s.is_some(), row.table == "whole");
+    }
+}
+
+#[test]
+fn the_same_file_of_a_user_is_not_modified() {
+    let path = format!("{}/users-file-{}", on_disk(), std::process::id());
+    let content: Vec<u8> = (0..SIZE).map(|i| (i * i % 251) as u8).collect();
+    fs::write(&path, &content).unwrap();
+    let file = TestFile::existing(path.as_ref()).unwrap();
+    let plan = Plan { tables: vec![Table::Cached], rounds: 1, ..tiny_plan() };
+    let cancel = AtomicBool::new(false);
+    let result = plan.run(&file, &cancel, &mut &mut Quiet::new(), &mut Report::default());
+    assert_eq!(fs::read(&path).unwrap(), content);
+    fs::remove_file(path).unwrap();
+    if let Err(error) = result {
+        assert_eq!(error.kind(), ErrorKind::NotCold, "{error}");
+    }
+}

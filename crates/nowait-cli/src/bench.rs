@@ -1,0 +1,223 @@
+//! `nowait bench`: options to plan, plan to report, report to tables and JSON.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nowait_bench::environment::Environment;
+use nowait_bench::report::Report;
+use nowait_bench::run::{Plan, Progress};
+use nowait_bench::tables::{DEPTHS, RECORDS, Table};
+use nowait_bench::testfile::TestFile;
+use nowait_bench::ways::{self, Way};
+use nowait_bench::{Error, ErrorKind, Result};
+
+use crate::cli;
+use crate::show::{self, Colour};
+
+const QUICK_SIZE: u64 = 64 << 20;
+const FULL_SIZE: u64 = 1 << 30;
+const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
+const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];
+/// For the timed rounds of a quick run, at a middling way's speed. The slow ways take as long again.
+const QUICK_BUDGET: Duration = Duration::from_secs(12);
+const FULL_ROUND: Duration = Duration::from_millis(300);
+
+pub fn run(options: &cli::Bench) -> Result<()> {
+    let cancel = interrupt_flag()?;
+    let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
+    let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
+    let seed = options.seed.unwrap_or_else(fresh_seed);
+    let plan = plan(options, seed);
+    let mut bar = Bar::new();
+
+    let file = test_file(options, seed, &cancel, &mut bar)?;
+    let mut report = Report { environment: environment(options, &file, seed), ..Report::default() };
+    bar.hide();
+    output.print(&show::environment(&report.environment))?;
+
+    let ran = plan.run(&file, &cancel, &mut bar, &mut report);
+    bar.hide();
+    // After an error, too: what is complete is worth having.
+    output.print(&show::report(&report, options.details, output.colour()))?;
+    ran?;
+    json.map_or(Ok(()), |json| json.write(&report))
+}
+
+fn plan(options: &cli::Bench, seed: u64) -> Plan {
+    let quick = options.quick;
+    let mut plan = Plan {
+        tables: tables(options),
+        ways: ways::all().iter().copied().filter(|way| chosen(*way, &options.ways)).collect(),
+        depths: if quick { QUICK_DEPTHS.into() } else { DEPTHS.into() },
+        records: if quick { QUICK_RECORDS.into() } else { RECORDS.into() },
+        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
+        round_time: FULL_ROUND,
+        seed,
+    };
+    if !options.depths.is_empty() {
+        plan.depths = options.depths.iter().map(|&depth| depth as usize).collect();
+        plan.depths.sort_unstable();
+        plan.depths.dedup();
+    }
+    if quick {
+        plan.fit(QUICK_BUDGET);
+    }
+    plan
+}
+
+fn chosen(way: &dyn Way, names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| name == way.name())
+}
+
+/// In their usual order, each once.
+fn tables(options: &cli::Bench) -> Vec<Table> {
+    let asked: Vec<Table> = options.tables.iter().map(|&name| name.into()).collect();
+    Table::ALL.into_iter().filter(|table| asked.is_empty() || asked.contains(table)).collect()
+}
+
+fn test_file(options: &cli::Bench, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {
+    match &options.file {
+        Some(path) => TestFile::existing(path),
+        None => {
+            let size = options.size.unwrap_or(if options.quick { QUICK_SIZE } else { FULL_SIZE });
+            bar.begin("making the test file", size);
+            TestFile::make(&options.dir, size, seed, cancel, |bytes| bar.step(bytes))
+        }
+    }
+}
+
+fn environment(options: &cli::Bench, file: &TestFile, seed: u64) -> Environment {
+    Environment {
+        io_uring: ways::io_uring_state(),
+        file_bytes: file.size(),
+        file_origin: file.origin().to_owned(),
+        seed,
+        ..Environment::of(options.file.as_deref().unwrap_or(&options.dir))
+    }
+}
+
+fn fresh_seed() -> u64 {
+    // Short enough to be typed again.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64 % 1_000_000)
+}
+
+/// Set by Ctrl-C, SIGTERM and SIGHUP. The run looks at it before every operation.
+fn interrupt_flag() -> Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let handler = Arc::clone(&flag);
+    ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed))
+        .map_err(|error| Error::new(ErrorKind::Other, format!("cannot handle Ctrl-C: {error}")))?;
+    Ok(flag)
+}
+
+/// Where the tables go.
+struct Output {
+    to_stderr: bool,
+}
+
+impl Output {
+    fn colour(&self) -> Colour {
+        let terminal = if self.to_stderr { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+        // https://no-color.org: set and not empty.
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        if terminal && !refused { Colour::On } else { Colour::Off }
+    }
+
+    fn print(&self, text: &str) -> Result<()> {
+        if self.to_stderr { print_to(io::stderr().lock(), text) } else { print_to(io::stdout().lock(), text) }
+    }
+}
+
+/// A reader that went away (`| head`) is not an error.
+fn print_to(mut to: impl Write, text: &str) -> Result<()> {
+    match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::new(ErrorKind::Other, format!("cannot print the result: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where the JSON goes. Opened before the measuring, so that minutes are not lost to a wrong path; an existing
+/// file keeps its content until there is something new, and a new one is removed if there is nothing.
+enum JsonOutput {
+    Stdout,
+    File { file: File, path: PathBuf, remove: bool },
+}
+
+impl JsonOutput {
+    fn open(path: &Path) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        let remove = fs::symlink_metadata(path).is_err();
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = opened.map_err(|error| cannot_write_json(path, &error))?;
+        Ok(Self::File { file, path: path.to_owned(), remove })
+    }
+
+    fn write(mut self, report: &Report) -> Result<()> {
+        let mut text = serde_json::to_string_pretty(report).expect("a report is plain data");
+        text.push('\n');
+        match &mut self {
+            Self::Stdout => print_to(io::stdout().lock(), &text),
+            Self::File { file, path, remove } => {
+                let regular = file.metadata().is_ok_and(|about| about.is_file());
+                let emptied = if regular { file.set_len(0) } else { Ok(()) };
+                emptied
+                    .and_then(|()| file.write_all(text.as_bytes()))
+                    .map_err(|error| cannot_write_json(path, &error))?;
+                *remove = false;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for JsonOutput {
+    fn drop(&mut self) {
+        if let Self::File { path, remove: true, .. } = self {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn cannot_write_json(path: &Path, error: &io::Error) -> Error {
+    let text = format!("cannot write the JSON to {}: {error}; give --json another path, or -", path.display());
+    Error::new(ErrorKind::Other, text)
+}
+
+/// A progress bar on stderr; indicatif draws nothing where that is no terminal.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
+    fn hide(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&mut self, what: &str, steps: u64) {
+        let style = ProgressStyle::with_template("{prefix} {bar:30} {percent:>3} % {elapsed}, {eta} to go  {msg}");
+        self.0 = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
+            .with_style(style.expect("the template is a constant"))
+            .with_prefix(what.to_owned());
+    }
+
+    fn step(&mut self, steps: u64) {
+        self.0.inc(steps);
+    }
+
+    fn now(&mut self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+}

@@ -1,0 +1,159 @@
+//! The command line: what can be asked, and what the exit code means.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nowait_bench::ErrorKind;
+use nowait_bench::tables::Table;
+use nowait_bench::ways;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    another error
+  2    wrong usage
+  3    no room for the test file
+  4    the test file cannot be made in that directory
+  5    the file given cannot be measured (missing, a directory, too small)
+  6    the file cannot be made cold, so nothing cold was measured
+  130  interrupted";
+
+pub fn exit_code(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Other => 1,
+        ErrorKind::NoRoom => 3,
+        ErrorKind::NotWritable => 4,
+        ErrorKind::BadFile => 5,
+        ErrorKind::NotCold => 6,
+        ErrorKind::Interrupted => 130,
+    }
+}
+
+/// File I/O that does not make the program wait: measured.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compare the ways of reading a file on this disk, file system and kernel.
+    Bench(Bench),
+}
+
+/// Compare the ways of reading a file on this disk, file system and kernel.
+///
+/// All ways read the same file at the same random offsets, in interleaved rounds; the figures are medians. What is called cold
+/// has been verified to be cold. A test file is made for the run and leaves nothing behind.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Bench {
+    /// The tables to measure; all of them if none is named
+    #[arg(value_enum)]
+    pub tables: Vec<TableName>,
+
+    /// Less than a minute: a smaller file, fewer cases, fewer and shorter rounds
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Read this file, which is never modified, instead of making one
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "size"])]
+    pub file: Option<PathBuf>,
+
+    /// Where to make the test file: on the disk that you want to know
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+
+    /// The size of the test file, such as 512M or 4G [default: 1G, with --quick 64M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
+
+    /// Timed rounds of each way in each case [default: 5, with --quick 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+
+    /// Only these ways
+    #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(ways::names()))]
+    pub ways: Vec<String>,
+
+    /// Only these depths in the table of cold reads
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub depths: Vec<u32>,
+
+    /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Show latency, CPU, context switches and punts of every way in every case, too
+    #[arg(long)]
+    pub details: bool,
+
+    /// Repeat the offsets of an earlier run
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum TableName {
+    /// Cold random reads of 4 KiB, by depth, and the whole file once
+    Reads,
+    /// Random reads of what is cached, wholly or half
+    Cached,
+    /// Batches of small records, cold and cached
+    Gather,
+}
+
+impl From<TableName> for Table {
+    fn from(name: TableName) -> Self {
+        match name {
+            TableName::Reads => Self::Reads,
+            TableName::Cached => Self::Cached,
+            TableName::Gather => Self::Gather,
+        }
+    }
+}
+
+/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let smallest = nowait_bench::testfile::SMALLEST;
+    let upper = text.trim().to_ascii_uppercase();
+    let number = upper.trim_end_matches("IB").trim_end_matches('B');
+    let (digits, shift) = match number.char_indices().last() {
+        Some((at, 'K')) => (&number[..at], 10),
+        Some((at, 'M')) => (&number[..at], 20),
+        Some((at, 'G')) => (&number[..at], 30),
+        Some((at, 'T')) => (&number[..at], 40),
+        _ => (number, 0),
+    };
+    let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
+    match count.checked_mul(1 << shift) {
+        Some(size) if size > i64::MAX as u64 => Err("too large for a file".to_owned()),
+        None => Err("too large for a file".to_owned()),
+        Some(size) if size < smallest => Err(format!("too small: at least {} MiB are needed", smallest >> 20)),
+        Some(size) => Ok(size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("2M"), Ok(2 << 20));
+        assert_eq!(parse_size("1gib"), Ok(1 << 30));
+        assert_eq!(parse_size("1048576"), Ok(1 << 20));
+        for wrong in ["", "M", "12X", "-1M", "1.5G", "64K", "99999999T"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

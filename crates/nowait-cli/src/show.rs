@@ -1,0 +1,262 @@
+//! The tables as text, at most 100 columns wide.
+//!
+//! A table of speeds has a line per case and a column per way. Each cell holds the speed, its ratio to the best of
+//! the line, and that ratio again as a bar: a way collapses where its column's bars do.
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
+use nowait_bench::environment::Environment;
+use nowait_bench::report::{Report, Row, best};
+
+/// Whether escape sequences may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Colour {
+    On,
+    Off,
+}
+
+/// Below this share of the best, a way has collapsed.
+const COLLAPSED: f64 = 0.5;
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// As many columns of ways as fit into 100 characters.
+const WAYS_ABREAST: usize = 6;
+
+pub fn environment(environment: &Environment) -> String {
+    let lines = environment.lines().into_iter().map(|(name, value)| format!("{name:<8} {value}\n"));
+    lines.collect::<String>() + "\n"
+}
+
+pub fn report(report: &Report, details: bool, colour: Colour) -> String {
+    let mut text = String::new();
+    for table in report.tables() {
+        text += &format!("{}\n", title(table));
+        text += &speeds(report, table, colour);
+        if table == "whole" {
+            text += &times(report, table, colour);
+        }
+        if details {
+            text += &all_figures(report, table, colour);
+        }
+        text.push('\n');
+    }
+    if !report.rows.is_empty() {
+        text += &summary(report, colour);
+    }
+    for note in &report.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+fn title(table: &str) -> &str {
+    match table {
+        "reads" => "reads: cold random reads of 4 KiB, operations/s by depth",
+        "whole" => "whole: every 4 KiB of the file once, cold, in random order, operations/s",
+        "cached" => "cached: random reads of 4 KiB that are cached, and of 64 KiB of which half is; operations/s",
+        "gather" => "gather: batches of random records of 1 to 4 KiB, records/s by records in a batch",
+        other => other,
+    }
+}
+
+/// A line per case, a column per way; in several blocks where there are many ways.
+fn speeds(report: &Report, table: &str, colour: Colour) -> String {
+    let cases = report.cases(table);
+    let ways: Vec<&str> = report.ways();
+    let mut text = String::new();
+    let blocks = ways.len().div_ceil(WAYS_ABREAST).max(1);
+    for ways in ways.chunks(ways.len().div_ceil(blocks).max(1)) {
+        let header = std::iter::once(heading("")).chain(ways.iter().map(|way| heading(way)));
+        let mut grid = grid(header.collect(), 2, colour);
+        for (case, rows) in &cases {
+            let best = best(rows);
+            let of_way = |way: &&str| rows.iter().find(|row| row.way == *way).map(|row| speed(row.ops_per_s, best));
+            let cells = ways.iter().map(|way| of_way(way).unwrap_or_else(|| Cell::new("")));
+            grid.add_row(std::iter::once(Cell::new(case)).chain(cells));
+        }
+        text += &lines(&grid);
+    }
+    text
+}
+
+/// `79.1k 1.0 █`, `18.0k .23▼▂`
+fn speed(value: f64, best: f64) -> Cell {
+    let ratio = value / best;
+    let text = format!("{} {}{}{}", short(value), share(ratio), mark(ratio), bar(ratio));
+    let cell = Cell::new(text).set_alignment(CellAlignment::Right);
+    if ratio < COLLAPSED {
+        cell.fg(Color::Red)
+    } else if ratio >= 0.95 {
+        cell.fg(Color::Green)
+    } else {
+        cell
+    }
+}
+
+/// Three characters.
+fn share(ratio: f64) -> String {
+    if ratio < 0.995 { format!("{ratio:.2}").replacen("0.", ".", 1) } else { "1.0".to_owned() }
+}
+
+fn mark(ratio: f64) -> char {
+    if ratio < COLLAPSED { '▼' } else { ' ' }
+}
+
+fn bar(ratio: f64) -> char {
+    BARS[((ratio * 8.0).ceil() as usize).clamp(1, 8) - 1]
+}
+
+fn times(report: &Report, table: &str, colour: Colour) -> String {
+    let names = ["way", "real s", "user s", "sys s", "CPU %", "switches", "switches/op", "p50 µs", "p99 µs"];
+    let mut grid = grid(names.into_iter().map(heading).collect(), 2, colour);
+    for row in report.rows.iter().filter(|row| row.table == table) {
+        let Some(times) = row.times_s else { continue };
+        let operations = row.rounds.iter().sum::<f64>() / row.rounds.len() as f64 * times.real;
+        grid.add_row(cells([
+            row.way.clone(),
+            format!("{:.2}", times.real),
+            format!("{:.2}", times.user),
+            format!("{:.2}", times.system),
+            format!("{:.0}", (times.user + times.system) / times.real * 100.0),
+            format!("{:.0}", row.context_switches_per_op * operations),
+            format!("{:.2}", row.context_switches_per_op),
+            micro(row.latency_ns.p50),
+            micro(row.latency_ns.p99),
+        ]));
+    }
+    lines(&grid)
+}
+
+/// Everything that the JSON has: under each case, a line per way.
+fn all_figures(report: &Report, table: &str, colour: Colour) -> String {
+    let names =
+        ["way", "ops/s", "min–max", "p50 µs", "p99 µs", "max µs", "CPU µs", "workers", "csw/op", "punts", "inline"];
+    let mut grid = grid(names.into_iter().map(heading).collect(), 1, colour);
+    for (case, rows) in report.cases(table) {
+        grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+        for row in rows {
+            grid.add_row(cells(figures(row)));
+        }
+    }
+    lines(&grid)
+}
+
+fn figures(row: &Row) -> [String; 11] {
+    let (slowest, fastest) = row.spread();
+    [
+        format!("  {}", row.way),
+        short(row.ops_per_s),
+        format!("{slowest:.2}–{fastest:.2}"),
+        micro(row.latency_ns.p50),
+        micro(row.latency_ns.p99),
+        micro(row.latency_ns.max),
+        format!("{:.1}", row.cpu_us_per_op.total),
+        format!("{:.1}", row.cpu_us_per_op.workers),
+        format!("{:.2}", row.context_switches_per_op),
+        format!("{:.2}", row.punts_per_op),
+        row.inline_fraction.map_or_else(|| "?".to_owned(), |fraction| format!("{fraction:.2}")),
+    ]
+}
+
+fn summary(report: &Report, colour: Colour) -> String {
+    let mut grid = grid(["way", "worst ratio to the best", "where"].into_iter().map(heading).collect(), 2, colour);
+    for worst in report.worst() {
+        let ratio = Cell::new(format!("{}{}{}", share(worst.ratio), mark(worst.ratio), bar(worst.ratio)))
+            .set_alignment(CellAlignment::Right);
+        let ratio = if worst.ratio < COLLAPSED { ratio.fg(Color::Red) } else { ratio };
+        grid.add_row([Cell::new(&worst.way), ratio, Cell::new(format!("{} {}", worst.table, worst.case))]);
+    }
+    format!("Where each way is worst (▼ below {COLLAPSED} of the best: it has collapsed)\n{}", lines(&grid))
+}
+
+fn heading(name: &str) -> Cell {
+    Cell::new(name).set_alignment(CellAlignment::Right).add_attribute(Attribute::Bold)
+}
+
+/// Figures to the right, names to the left.
+fn cells<const N: usize>(texts: [String; N]) -> Vec<Cell> {
+    let align = |text: &String| {
+        let name = text.trim_start().starts_with(char::is_alphabetic);
+        if name { CellAlignment::Left } else { CellAlignment::Right }
+    };
+    texts.into_iter().map(|text| Cell::new(&text).set_alignment(align(&text))).collect()
+}
+
+/// A table without lines, `gap` spaces between its columns.
+fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
+    let mut grid = Grid::new();
+    grid.load_preset(comfy_table::presets::NOTHING).set_header(header);
+    for column in grid.column_iter_mut() {
+        column.set_padding((0, gap));
+    }
+    match colour {
+        Colour::On => grid.enforce_styling(),
+        Colour::Off => grid.force_no_tty(),
+    };
+    grid
+}
+
+fn lines(grid: &Grid) -> String {
+    grid.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
+}
+
+/// Four characters or so: `987`, `9.87k`, `98.7k`, `987k`, `1.23M`.
+fn short(value: f64) -> String {
+    let (scaled, unit) = match value {
+        small if small < 999.5 => (small, ""),
+        middle if middle < 999_500.0 => (middle / 1e3, "k"),
+        large => (large / 1e6, "M"),
+    };
+    let decimals = if unit.is_empty() || scaled >= 99.95 {
+        0
+    } else if scaled >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{scaled:.decimals$}{unit}")
+}
+
+fn micro(nanoseconds: u64) -> String {
+    let micro = nanoseconds as f64 / 1e3;
+    if micro < 9.95 { format!("{micro:.1}") } else { format!("{micro:.0}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Report {
+        let row = |case: &str, way: &str, ops_per_s| Row {
+            table: "gather".to_owned(),
+            case: case.to_owned(),
+            way: way.to_owned(),
+            ops_per_s,
+            rounds: vec![ops_per_s],
+            ..Row::default()
+        };
+        let ways = ["pread", "threads", "willneed", "libaio", "ring-plain", "ring", "nowait", "nowait-tokio"];
+        let speeds = ways.iter().enumerate().map(|(i, way)| (*way, 12_345.0 * (i + 1) as f64));
+        let rows = speeds.flat_map(|(way, speed)| {
+            [row("records=4096,cached", way, speed), row("records=1,cold", way, 1.2e6 - 10.0 * speed)]
+        });
+        Report { rows: rows.collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn lines_fit_into_100_columns() {
+        let text = report(&sample(), true, Colour::Off);
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_collapsed_way_is_marked_with_and_without_colour() {
+        assert!(report(&sample(), false, Colour::Off).contains("12.3k .12▼▁"));
+        assert!(report(&sample(), false, Colour::On).contains("\x1b["));
+    }
+
+    #[test]
+    fn numbers_stay_short() {
+        let all = [0.4, 999.0, 999.9, 9_994.0, 12_345.0, 99_960.0, 999_499.0, 1_234_567.0].map(short);
+        assert_eq!(all, ["0", "999", "1.00k", "9.99k", "12.3k", "100k", "999k", "1.23M"]);
+    }
+}

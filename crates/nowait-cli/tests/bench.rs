@@ -1,0 +1,221 @@
+//! `nowait bench` as a user meets it: exit codes, messages, what is written and what is left behind.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tempfile::TempDir;
+
+fn nowait(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nowait"));
+    command.arg("bench").args(arguments).env_remove("NO_COLOR");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    nowait(arguments).output().unwrap()
+}
+
+/// On the disk of the build: the system's temporary directory may be in memory.
+fn directory() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// One line that names the path and says what to do.
+fn assert_fails(output: &Output, code: i32, words: &[&str]) {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    assert!(message.starts_with("nowait: ") && message.lines().count() == 1, "{message}");
+    assert!(words.iter().all(|word| message.contains(word)), "{message}");
+}
+
+fn assert_empty(directory: &Path) {
+    let left: Vec<_> = fs::read_dir(directory).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_small_run_prints_tables_and_writes_json() {
+    let dir = directory();
+    let path = dir.path().to_str().unwrap();
+    let json = dir.path().join("result.json");
+    fs::write(&json, "an older and much longer result".repeat(1000)).unwrap();
+    let ways = "pread,threads";
+    let output = run(&[
+        "cached",
+        "--quick",
+        "--rounds",
+        "1",
+        "--size",
+        "4M",
+        "--dir",
+        path,
+        "--ways",
+        ways,
+        "--seed",
+        "5",
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["kernel ", "device ", "seed     5", "threads=2", "Where each way is worst"] {
+        assert!(tables.contains(words), "{tables}");
+    }
+    assert!(!tables.contains('\x1b') && tables.lines().all(|line| line.chars().count() <= 200));
+    assert!(output.stderr.is_empty(), "a progress bar without a terminal: {}", text(&output.stderr));
+
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(report["environment"]["seed"], 5);
+    assert_eq!(report["rows"].as_array().unwrap().len(), 3 * 2);
+    assert!(report["rows"][0]["ops_per_s"].as_f64().unwrap() > 0.0);
+    fs::remove_file(json).unwrap();
+    assert_empty(dir.path());
+}
+
+#[test]
+fn json_on_stdout_moves_the_tables_to_stderr() {
+    let dir = directory();
+    let path = dir.path().to_str().unwrap();
+    let file = dir.path().join("data");
+    fs::write(&file, vec![1; 3 << 20]).unwrap();
+    let output = run(&[
+        "reads",
+        "--quick",
+        "--rounds",
+        "1",
+        "--depths",
+        "2",
+        "--ways",
+        "pread",
+        "--file",
+        file.to_str().unwrap(),
+        "--json",
+        "-",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{path}: {}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("depth=2"));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["rows"][0]["case"], "depth=2");
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for arguments in [
+        &["--ways", "magic"][..],
+        &["nothing"],
+        &["--size", "12X"],
+        &["--rounds", "0"],
+        &["--depths", "0"],
+        &["--file", "x", "--size", "1G"],
+    ] {
+        assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let help = run(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(text(&help.stdout).contains("130  interrupted"));
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_4() {
+    // Not even root can make a file in sysfs.
+    for dir in ["/sys", "/nonexistent/dir", "/etc/passwd"] {
+        assert_fails(&run(&["--dir", dir]), 4, &[dir, "--dir"]);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_measured_is_5() {
+    let dir = directory();
+    let small = dir.path().join("small");
+    fs::write(&small, "x").unwrap();
+    for file in ["/nonexistent", "/tmp", "/dev/null", small.to_str().unwrap()] {
+        assert_fails(&run(&["--file", file]), 5, &[file, "regular file"]);
+    }
+}
+
+#[test]
+fn a_json_path_that_cannot_be_written_is_noticed_before_the_work() {
+    let began = Instant::now();
+    assert_fails(&run(&["--json", "/nonexistent/x.json"]), 1, &["/nonexistent/x.json", "--json"]);
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+/// A tmpfs of its own, unmounted also when a test fails. `None` for who may not mount.
+struct Tmpfs(TempDir);
+
+impl Tmpfs {
+    fn new(options: &str, flags: MountFlags) -> Option<Self> {
+        let dir = directory();
+        let options = std::ffi::CString::new(options).unwrap();
+        mount("tmpfs", dir.path(), "tmpfs", flags, Some(options.as_c_str())).ok()?;
+        Some(Self(dir))
+    }
+
+    fn path(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_is_3_and_leaves_nothing() {
+    let Some(disk) = Tmpfs::new("size=4m", MountFlags::empty()) else { return };
+    assert_fails(&run(&["--dir", disk.path(), "--size", "64M"]), 3, &[disk.path(), "--size"]);
+    assert_empty(disk.0.path());
+}
+
+#[test]
+fn a_read_only_disk_is_4() {
+    let Some(disk) = Tmpfs::new("size=4m", MountFlags::RDONLY) else { return };
+    assert_fails(&run(&["--dir", disk.path()]), 4, &[disk.path(), "Read-only"]);
+}
+
+#[test]
+fn a_file_in_memory_cannot_be_cold_which_is_6_and_no_cold_row_is_printed() {
+    let Some(disk) = Tmpfs::new("size=16m", MountFlags::empty()) else { return };
+    let output = run(&["reads", "--quick", "--dir", disk.path(), "--size", "4M"]);
+    assert_fails(&output, 6, &["cold", "pages still cached", "--dir"]);
+    assert!(!text(&output.stdout).contains("depth="));
+}
+
+#[test]
+fn an_interrupt_stops_at_once_and_leaves_nothing() {
+    let dir = directory();
+    let json = dir.path().join("result.json");
+    let arguments = ["--dir", dir.path().to_str().unwrap(), "--size", "64M", "--json", json.to_str().unwrap()];
+    let mut child = nowait(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let began = Instant::now();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(3));
+    assert_eq!(status.code(), Some(130));
+    let mut message = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+    assert!(message.contains("interrupted"), "{message}");
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let dir = directory();
+    let arguments = ["cached", "--quick", "--rounds", "1", "--size", "2M", "--ways", "pread", "--dir"];
+    let mut command = nowait(&arguments);
+    let mut child = command.arg(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}

@@ -1,0 +1,37 @@
+//! Tests that need a process of their own: the test binary runs itself again with a role to play.
+//!
+//! A binary that uses this has a test named `child`, which plays the role or, without one, does nothing.
+
+use std::process::{Command, Output};
+
+const ROLE: &str = "NOWAIT_TEST_ROLE";
+
+/// The role of this process, if it is a child.
+pub(crate) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// Runs this binary again in `role`; panics with what it printed when it fails.
+pub(crate) fn play(role: &str) {
+    let Output { status, stdout, stderr } = Command::new(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .output()
+        .unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "child {role:?} ended with {status}:\n{text}");
+    // Skips and seeds, for whoever reads the log.
+    text.lines().filter(|line| line.contains("skipped:")).for_each(|line| eprintln!("{line}"));
+}
+
+/// Gives up root for good, all threads at once.
+pub(crate) fn become_nobody() {
+    const NOBODY: u32 = 65534;
+    // SAFETY: no memory is involved; libc applies it to every thread.
+    let result = unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) };
+    assert_eq!(result, 0, "setresuid: {}", std::io::Error::last_os_error());
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

@@ -1,0 +1,36 @@
+//! Cold files: dropping one file's pages from the cache, and counting what is there.
+
+use std::fs::File;
+use std::path::Path;
+
+use rustix::fs::{Advice, fadvise};
+
+const PAGE: usize = 4096;
+
+/// Drops the pages of one file. Of the whole file, since a part of a large folio is not dropped.
+pub(crate) fn drop_pages(path: &Path) {
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+}
+
+/// How many of a file's pages are in the cache (`mincore(2)`).
+pub(crate) fn cached_pages(path: &Path) -> usize {
+    let file = File::open(path).unwrap();
+    let len = file.metadata().unwrap().len() as usize;
+    if len == 0 {
+        return 0;
+    }
+    let mut resident = vec![0u8; len.div_ceil(PAGE)];
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    // SAFETY: a new mapping that nobody else knows, never accessed, and unmapped before the end of the block; `resident`
+    // has a byte for each of its pages.
+    let result = unsafe {
+        let map = mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &file, 0).unwrap();
+        let result = libc::mincore(map, len, resident.as_mut_ptr());
+        munmap(map, len).unwrap();
+        result
+    };
+    assert_eq!(result, 0, "mincore: {}", std::io::Error::last_os_error());
+    resident.iter().filter(|byte| **byte & 1 != 0).count()
+}

@@ -1,0 +1,117 @@
+//! What the tests share: contents to check against, places to put files, a watchdog, children, one poll at a time.
+
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
+pub(crate) mod child;
+pub(crate) mod cold;
+pub(crate) mod mounts;
+pub(crate) mod rng;
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use nowait::{File, Nowait, OpenOptions};
+use rng::Rng;
+use tempfile::TempDir;
+
+/// Bytes that tell a wrong offset: no 8 of them repeat.
+pub(crate) fn contents(len: usize, seed: u64) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes()).collect();
+    bytes.truncate(len);
+    bytes
+}
+
+/// What a read of `len` bytes from `offset` gives: the part of it that exists.
+pub(crate) fn expected(contents: &[u8], offset: u64, len: usize) -> &[u8] {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(contents.len());
+    let end = start.saturating_add(len).min(contents.len());
+    &contents[start..end]
+}
+
+/// Opens a file for reading on an instance.
+pub(crate) fn open(nowait: &Nowait, path: &Path) -> File {
+    OpenOptions::new().read(true).open_in(nowait, path).wait().unwrap()
+}
+
+/// A file in a folder of its own, and its contents.
+pub(crate) struct Sample {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: Vec<u8>,
+    _dir: TempDir,
+}
+
+impl Sample {
+    pub(crate) fn new(len: usize) -> Sample {
+        let dir = mounts::temp_dir();
+        let path = dir.path().join("sample");
+        let bytes = contents(len, 7);
+        std::fs::write(&path, &bytes).unwrap();
+        Sample { path, bytes, _dir: dir }
+    }
+
+    /// Drops the file's pages from the cache.
+    pub(crate) fn cool(&self) -> &Sample {
+        cold::drop_pages(&self.path);
+        self
+    }
+
+    pub(crate) fn expected(&self, offset: u64, len: usize) -> &[u8] {
+        expected(&self.bytes, offset, len)
+    }
+
+    pub(crate) fn open(&self, nowait: &Nowait) -> File {
+        open(nowait, &self.path)
+    }
+}
+
+/// Ends the process, saying why, when it is not dropped in time: a hang must fail, and say where.
+pub(crate) struct Watchdog(Option<mpsc::Sender<()>>);
+
+impl Watchdog {
+    pub(crate) fn new(name: impl Into<String>, seconds: u64) -> Watchdog {
+        let name = name.into();
+        let (alive, watched) = mpsc::channel();
+        std::thread::spawn(move || {
+            if watched.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: {name} hangs: no end after {seconds} s");
+                std::process::abort();
+            }
+        });
+        Watchdog(Some(alive))
+    }
+}
+
+/// Polls once, and wakes nobody later.
+pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Asks again and again until `done` or the time is up; gives the last answer.
+pub(crate) fn eventually(done: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !done() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    done()
+}
+
+/// The law of the counters, once nothing is in flight.
+pub(crate) fn assert_settled(nowait: &Nowait) {
+    nowait.drain();
+    // Operations that were handed on, or staged by other threads, are not waited for by `drain`.
+    eventually(|| nowait.stats().started == nowait.stats().ended());
+    let stats = nowait.stats();
+    assert_eq!(stats.started, stats.ended(), "every operation that starts ends once: {stats:?}");
+}
+
+/// Open descriptors and threads of this process.
+pub(crate) fn resources() -> (usize, usize) {
+    let count = |dir| std::fs::read_dir(dir).unwrap().count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}

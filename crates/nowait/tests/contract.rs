@@ -1,0 +1,244 @@
+//! The contract on every engine, path and simulated disk; and the counters that say which way was taken.
+
+mod common;
+mod promises;
+
+use common::{Sample, assert_settled, child, cold, mounts, poll_once};
+use promises::{Ctx, keeps_every_promise};
+use nowait::sim::{Faults, Sim};
+use nowait::{Engine, ErrorKind, Nowait, OpenOptions, Path, Stats};
+
+fn builder(engine: Engine) -> nowait::Builder {
+    Nowait::builder().engine(engine)
+}
+
+#[test]
+fn auto() {
+    keeps_every_promise(&Ctx::new(Nowait::builder()));
+}
+
+#[test]
+fn shared() {
+    keeps_every_promise(&Ctx::with(Nowait::shared().clone(), mounts::temp_dir()));
+}
+
+#[test]
+fn strict() {
+    keeps_every_promise(&Ctx::new(Nowait::builder().strict(true)));
+}
+
+#[test]
+fn ring() {
+    keeps_every_promise(&Ctx::new(builder(Engine::Uring)));
+}
+
+#[test]
+fn ring_for_all() {
+    keeps_every_promise(&Ctx::new(builder(Engine::Uring).path(Some(Path::Ring))));
+}
+
+#[test]
+fn pool() {
+    keeps_every_promise(&Ctx::new(builder(Engine::Pool)));
+}
+
+#[test]
+fn pool_for_all() {
+    keeps_every_promise(&Ctx::new(Nowait::builder().path(Some(Path::Pool))));
+}
+
+#[test]
+fn pool_of_one_thread() {
+    keeps_every_promise(&Ctx::new(builder(Engine::Pool).path(Some(Path::Pool)).pool_threads_max(1)));
+}
+
+#[test]
+fn inline_where_possible() {
+    keeps_every_promise(&Ctx::new(Nowait::builder().path(Some(Path::Inline))));
+}
+
+#[test]
+fn simulator_without_faults() {
+    keeps_every_promise(&Ctx::simulated(Nowait::builder(), Faults::default()));
+}
+
+/// Fields are set one by one, since more may come.
+fn faults(set: impl FnOnce(&mut Faults)) -> Faults {
+    let mut faults = Faults::default();
+    set(&mut faults);
+    faults
+}
+
+fn every_fault_but_errors() -> Faults {
+    faults(|faults| {
+        (faults.not_now, faults.empty_now, faults.short_now) = (0.3, 0.3, 0.3);
+        (faults.short, faults.interrupted) = (0.3, 0.3);
+    })
+}
+
+#[test]
+fn simulator_with_faults() {
+    keeps_every_promise(&Ctx::simulated(Nowait::builder(), every_fault_but_errors()));
+}
+
+#[test]
+fn simulator_with_faults_and_forced_paths() {
+    for path in [Path::Inline, Path::Ring, Path::Pool] {
+        keeps_every_promise(&Ctx::simulated(Nowait::builder().path(Some(path)), every_fault_but_errors()));
+    }
+}
+
+#[test]
+fn simulator_that_refuses_attempts() {
+    let refused = faults(|faults| (faults.nowait_refused, faults.short) = (true, 0.3));
+    for strict in [false, true] {
+        keeps_every_promise(&Ctx::simulated(Nowait::builder().strict(strict), refused));
+    }
+}
+
+#[test]
+fn simulator_whose_attempts_are_always_empty_or_short() {
+    for set in [|faults: &mut Faults| faults.empty_now = 1.0, |faults: &mut Faults| faults.short_now = 1.0] {
+        keeps_every_promise(&Ctx::simulated(Nowait::builder(), faults(set)));
+    }
+}
+
+#[test]
+fn simulated_io_error_is_reported_with_the_buffer() {
+    let ctx = Ctx::simulated(Nowait::builder(), faults(|faults| (faults.not_now, faults.io_error) = (1.0, 1.0)));
+    let file = ctx.file(&[1; 100]);
+    let error = futures::executor::block_on(file.read_at(vec![9; 50], 25)).unwrap_err();
+    assert_eq!((error.error.kind(), error.error.raw_os_error()), (ErrorKind::Io, Some(libc::EIO)));
+    assert_eq!((error.error.offset(), error.error.length(), error.buffer.len()), (Some(25), Some(50), 50));
+    assert_eq!(file.read_exact_at(0, 10).wait().unwrap_err().kind(), ErrorKind::Io);
+    assert_settled(&ctx.nowait);
+    assert_eq!(ctx.nowait.stats().failed, 2);
+}
+
+/// What a piece of work adds to an instance's counters.
+fn counted(nowait: &Nowait, work: impl FnOnce()) -> Stats {
+    assert_settled(nowait);
+    let before = nowait.stats();
+    work();
+    assert_settled(nowait);
+    let after = nowait.stats();
+    let mut stats = Stats::default();
+    (stats.started, stats.inline) = (after.started - before.started, after.inline - before.inline);
+    (stats.blocking, stats.ring) = (after.blocking - before.blocking, after.ring - before.ring);
+    (stats.pool, stats.failed) = (after.pool - before.pool, after.failed - before.failed);
+    (stats.cancelled, stats.attempts) = (after.cancelled - before.cancelled, after.attempts - before.attempts);
+    stats
+}
+
+const READS: u64 = 100;
+
+/// Reads a cached sample in two ways; gives what each counted.
+fn awaited_and_waited(nowait: &Nowait) -> (Stats, Stats) {
+    let sample = Sample::new(1 << 20);
+    let file = sample.open(nowait);
+    let awaited = counted(nowait, || {
+        (0..READS).for_each(|i| drop(futures::executor::block_on(file.read_exact_at(i, 100)).unwrap()));
+    });
+    let waited = counted(nowait, || (0..READS).for_each(|i| drop(file.read_exact_at(i, 100).wait().unwrap())));
+    (awaited, waited)
+}
+
+#[test]
+fn counters_tell_the_way() {
+    let (awaited, waited) = awaited_and_waited(&Nowait::builder().build().unwrap());
+    assert_eq!((awaited.started, waited.started), (READS, READS));
+    // The sample's file system is not known: where attempts are refused, one is enough to know.
+    assert!(awaited.inline >= READS - 2, "cached reads are served inline: {awaited:?}");
+    assert_eq!(waited.blocking, READS);
+
+    let (awaited, waited) = awaited_and_waited(&builder(Engine::Pool).path(Some(Path::Pool)).build().unwrap());
+    assert_eq!((awaited.pool, waited.pool, awaited.attempts), (READS, READS, 0));
+
+    match builder(Engine::Uring).path(Some(Path::Ring)).build() {
+        Ok(ring) => {
+            let (awaited, waited) = awaited_and_waited(&ring);
+            assert_eq!((awaited.ring, waited.ring, awaited.attempts), (READS, READS, 0));
+        }
+        Err(error) => eprintln!("skipped: ring: {error}"),
+    }
+}
+
+#[test]
+fn counters_of_cold_reads_and_of_failures() {
+    let sample = Sample::new(4 << 20);
+    for engine in [Engine::Auto, Engine::Pool] {
+        let nowait = builder(engine.clone()).build().unwrap();
+        let file = sample.cool().open(&nowait);
+        let cold = counted(&nowait, || {
+            for i in 0..READS {
+                let read = file.read_exact_at((i * 7919 % 1024) * 4096, 4096);
+                drop(futures::executor::block_on(read).unwrap());
+            }
+        });
+        let slow = if nowait.has_ring() { cold.ring } else { cold.pool };
+        assert_eq!(slow + cold.inline, READS, "{engine:?}: {cold:?}");
+        assert!(slow > 0 && cold.attempts < READS, "a cold scan stops trying: {cold:?}");
+        let failures = counted(&nowait, || {
+            drop(OpenOptions::new().read(true).open_in(&nowait, "/nowhere/to/be/found").wait().unwrap_err());
+            drop(futures::executor::block_on(file.read_at(vec![0; 1], u64::MAX)).unwrap_err());
+            drop(file.read_at(vec![0; 1], u64::MAX).wait().unwrap_err());
+        });
+        assert_eq!((failures.started, failures.failed), (3, 3), "{engine:?}");
+    }
+}
+
+#[test]
+fn counters_of_dropped_operations() {
+    let sim = Sim::manual(1);
+    sim.set_faults(faults(|faults| faults.not_now = 1.0));
+    sim.create("a", vec![1; 100]);
+    let nowait = builder(Engine::Sim(sim.clone())).build().unwrap();
+    let file = common::open(&nowait, "a".as_ref());
+    let dropped = counted(&nowait, || {
+        drop(file.read_exact_at(0, 10));
+        let mut read = Box::pin(file.read_exact_at(0, 10));
+        assert!(poll_once(read.as_mut()).is_pending());
+        drop(read);
+    });
+    assert_eq!((dropped.started, dropped.cancelled), (1, 1), "an operation starts when it is first polled");
+}
+
+#[test]
+fn cold_is_cold() {
+    let sample = Sample::new(1 << 20);
+    assert!(cold::cached_pages(&sample.path) > 0);
+    sample.cool();
+    assert_eq!(cold::cached_pages(&sample.path), 0);
+}
+
+#[test]
+fn unreadable_file() {
+    child::play("unreadable");
+}
+
+#[test]
+fn child() {
+    if child::role().is_none() {
+        return;
+    }
+    let sample = Sample::new(10);
+    std::fs::set_permissions(&sample.path, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+    if child::is_root() {
+        let folder = sample.path.parent().unwrap();
+        std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        child::become_nobody();
+    }
+    for engine in [Engine::Auto, Engine::Pool] {
+        let nowait = builder(engine).build().unwrap();
+        let mut options = OpenOptions::new();
+        options.read(true);
+        let results = [
+            options.open_in(&nowait, &sample.path).wait(),
+            futures::executor::block_on(options.open_in(&nowait, &sample.path)),
+        ];
+        for result in results {
+            let error = result.unwrap_err();
+            assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::PermissionDenied, Some(libc::EACCES)));
+        }
+    }
+}

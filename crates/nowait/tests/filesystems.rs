@@ -1,0 +1,54 @@
+//! The contract on file systems that the root is not on. Needs root; skipped, and said so, where one cannot be mounted.
+
+mod common;
+mod promises;
+
+use common::mounts::{Kind, Mount};
+use promises::{Ctx, keeps_every_promise};
+use nowait::{Nowait, Path};
+
+fn on(kind: Kind) {
+    let Some(mount) = Mount::or_skip(kind) else { return };
+    for builder in [Nowait::builder(), Nowait::builder().strict(true), Nowait::builder().path(Some(Path::Ring))] {
+        let folder = tempfile::tempdir_in(mount.path()).unwrap();
+        keeps_every_promise(&Ctx::with(builder.build().unwrap(), folder));
+    }
+}
+
+#[test]
+fn ext4_with_a_journal() {
+    on(Kind::Ext4);
+}
+
+#[test]
+fn xfs() {
+    on(Kind::Xfs);
+}
+
+#[test]
+fn btrfs() {
+    on(Kind::Btrfs);
+}
+
+#[test]
+fn tmpfs() {
+    on(Kind::Tmpfs);
+}
+
+#[test]
+fn overlayfs() {
+    on(Kind::Overlay);
+}
+
+#[test]
+fn mounts_are_taken_away_when_a_test_panics() {
+    let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };
+    let point = mount.path().to_path_buf();
+    let listed = || std::fs::read_to_string("/proc/self/mounts").unwrap().contains(point.to_str().unwrap());
+    assert!(listed());
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        let _mount = mount;
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err() && !listed() && !point.exists());
+}
