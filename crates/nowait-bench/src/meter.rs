@@ -65,6 +65,11 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// Wants the bytes themselves: this round checks them.
+    pub fn verifies(&self) -> bool {
+        self.check.is_some()
+    }
+
     #[inline]
     fn record(&mut self, bytes: usize, started: Instant, now: Instant) {
         self.bytes += bytes as u64;

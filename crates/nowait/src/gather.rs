@@ -463,7 +463,7 @@ fn serve_cached_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8], fou
                 scope.spawn(run);
             }
         }
-        if let Some(run) = here {
+        if let Some(mut run) = here {
             run();
         }
     });

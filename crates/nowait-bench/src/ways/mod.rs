@@ -1,6 +1,7 @@
 //! The ways that are compared. To add one: implement [`Way`] in a file of its own and add it to [`all`].
 
 mod libaio;
+mod nowait;
 mod pread;
 mod queue;
 mod ring;
@@ -37,7 +38,16 @@ pub trait Way: Sync {
 
 /// Every way, in the order of the tables.
 pub fn all() -> &'static [&'static dyn Way] {
-    &[&pread::Pread, &threads::Threads, &willneed::WillNeed, &libaio::Libaio, &ring::PLAIN, &ring::TUNED]
+    &[
+        &pread::Pread,
+        &threads::Threads,
+        &willneed::WillNeed,
+        &libaio::Libaio,
+        &ring::PLAIN,
+        &ring::TUNED,
+        &nowait::Blocking,
+        &nowait::Tokio,
+    ]
 }
 
 pub fn names() -> impl Iterator<Item = &'static str> {

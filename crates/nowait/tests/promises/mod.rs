@@ -296,7 +296,9 @@ fn closing_leaves_operations_under_way_alone(ctx: &Ctx) {
     let offset = |i: usize| i as u64 * 32_768 + 5;
     let reads = clones.iter().enumerate().map(|(i, clone)| clone.read_at(vec![0; 4096], offset(i)));
     let mut reads: Vec<_> = reads.map(|read| Box::pin(maybe_done(read))).collect();
-    reads.iter_mut().for_each(|read| drop(poll_once(read.as_mut())));
+    for read in &mut reads {
+        let _ = poll_once(read.as_mut());
+    }
     file.close().unwrap();
     futures::executor::block_on(join_all(reads.iter_mut().map(|read| read.as_mut())));
     for (i, mut read) in reads.into_iter().enumerate() {
