@@ -262,6 +262,7 @@ pub(crate) enum Memory {
 
 impl Memory {
     /// Appends the writable segments. The pointers stay valid while this `Memory` lives, wherever it is moved.
+    #[inline]
     pub(crate) fn segments(&mut self, out: &mut Segments) {
         match self {
             Memory::None => {}
@@ -283,14 +284,17 @@ pub(crate) enum Segments {
 }
 
 impl Segments {
+    #[inline]
     pub(crate) fn none() -> Segments {
         Segments::one(std::ptr::null_mut(), 0)
     }
 
+    #[inline]
     pub(crate) fn one(start: *mut u8, len: usize) -> Segments {
         Segments::One([libc::iovec { iov_base: start.cast(), iov_len: len }])
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, start: *mut u8, len: usize) {
         if len == 0 {
             return;
@@ -304,6 +308,7 @@ impl Segments {
     }
 
     /// What is left to fill.
+    #[inline]
     pub(crate) fn rest(&self) -> &[libc::iovec] {
         match self {
             Segments::One(one) => one,
@@ -312,11 +317,13 @@ impl Segments {
     }
 
     /// Number of bytes left to fill.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.rest().iter().map(|segment| segment.iov_len).sum()
     }
 
     /// Leaves out the first `n` bytes of what is left.
+    #[inline]
     pub(crate) fn advance(&mut self, mut n: usize) {
         let shorten = |segment: &mut libc::iovec, by: usize| {
             segment.iov_base = segment.iov_base.cast::<u8>().wrapping_add(by).cast();
@@ -360,9 +367,11 @@ macro_rules! read_buffer {
     ($type:ty, $variant:ident, $into:expr, $back:expr) => {
         impl sealed::Sealed for $type {}
         impl ReadBuffer for $type {
+            #[inline]
             fn into_memory(self) -> Erased {
                 Erased(Memory::$variant($into(self)))
             }
+            #[inline]
             fn from_memory(memory: Erased) -> Self {
                 match memory.0 {
                     Memory::$variant(buffer) => $back(buffer),

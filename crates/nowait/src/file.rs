@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::buf::{Buf, Erased, Memory, ReadBuffer};
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
-use crate::op::{Done, Handle, Outcome, Request, Transfer};
+use crate::op::{Done, Handle, OpenFile, Outcome, Request, Transfer};
 use crate::operation::{Answer, Finish, Operation, Target};
 use crate::select::ReadSelector;
 use crate::start::{Instance, Nowait};
@@ -27,7 +27,7 @@ use crate::sys;
 pub struct File(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) handle: Arc<Handle>,
+    pub(crate) open: Arc<OpenFile>,
     pub(crate) path: Arc<Path>,
     pub(crate) reads: ReadSelector,
     pub(crate) instance: Arc<Instance>,
@@ -36,7 +36,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(crate) fn target(&self) -> Target<'_> {
-        Target { instance: &self.instance, file: Some((&self.handle, &self.reads)) }
+        Target { instance: &self.instance, file: Some((&self.open, &self.reads)) }
     }
 
     /// EBADF once `File::close` was called; EOVERFLOW for bytes that no file can have.
@@ -50,7 +50,7 @@ impl Inner {
 
     pub(crate) fn error(&self, operation: Name, errno: Errno) -> Error {
         let error = Error::from_errno(operation, errno).at(&self.path);
-        match self.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
+        match self.open.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
             // The descriptor is sound, so that EBADF says something else than it seems to.
             Ok(flags) if errno == Errno::BADF && flags & OFlags::RWMODE == OFlags::WRONLY => {
                 Error::new(operation, ErrorKind::PermissionDenied)
@@ -233,7 +233,8 @@ impl File {
 
     fn new(handle: Handle, path: Arc<Path>, instance: Arc<Instance>) -> File {
         let reads = ReadSelector::default();
-        File(Arc::new(Inner { handle: Arc::new(handle), path, reads, instance, closed: AtomicBool::new(false) }))
+        let open = Arc::new(OpenFile { handle, counters: instance.counters.clone() });
+        File(Arc::new(Inner { open, path, reads, instance, closed: AtomicBool::new(false) }))
     }
 
     /// The path it was opened by.
@@ -243,7 +244,7 @@ impl File {
 
     /// The descriptor; `None` for a file of a simulator.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.0.handle.descriptor().ok()
+        self.0.open.handle.descriptor().ok()
     }
 
     /// Whether reads of this file can be tried without waiting (`RWF_NOWAIT`). `None` until a read has shown it.
@@ -312,9 +313,8 @@ impl File {
         let file = &*self.0;
         let length = buffer.len();
         let counters = &file.instance.counters;
-        counters.add(Count::Started);
         let result = file.check(offset, length).and_then(|()| file.target().read_blocking(buffer, offset));
-        counters.add(if result.is_ok() { Count::Blocking } else { Count::Failed });
+        counters.add(if result.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
         result.map_err(|errno| file.error(Name::Read, errno).range(offset, length as u64))
     }
 
@@ -369,7 +369,7 @@ impl File {
     pub fn close(self) -> Result<()> {
         self.0.closed.store(true, Ordering::Relaxed);
         let Ok(inner) = Arc::try_unwrap(self.0) else { return Ok(()) };
-        let Ok(handle) = Arc::try_unwrap(inner.handle) else { return Ok(()) };
+        let Ok(OpenFile { handle, .. }) = Arc::try_unwrap(inner.open) else { return Ok(()) };
         let path = inner.path;
         let outcome = inner.instance.engines().pool.run(None, &mut Request::Close(handle));
         outcome.map(drop).map_err(|errno| Error::from_errno(Name::Close, errno).at(&path))
@@ -378,7 +378,7 @@ impl File {
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("path", &self.0.path).field("handle", &self.0.handle).finish_non_exhaustive()
+        f.debug_struct("File").field("path", &self.0.path).field("handle", &self.0.open.handle).finish_non_exhaustive()
     }
 }
 
@@ -390,6 +390,7 @@ fn ended(file: &Inner, offset: u64, length: usize, n: usize) -> Error {
 }
 
 /// Bytes that a transfer moved, or the error with its range.
+#[inline]
 fn transferred(
     file: &Inner,
     offset: u64,
@@ -403,6 +404,7 @@ fn transferred(
     }
 }
 
+#[inline]
 fn transfer_of(request: Option<Request>) -> Option<Transfer> {
     match request {
         Some(Request::Read(transfer)) => Some(transfer),

@@ -93,8 +93,11 @@ impl File {
         let output = &mut output[..total];
         let mut found = Found::default();
         serve_cached_blocking(file, ranges, output, &mut found);
-        if found.misses.is_empty() {
-            return Ok(found.exceptions);
+        match &found.misses[..] {
+            [] => return Ok(found.exceptions),
+            // Nothing to do meanwhile: the plain call is the cheapest way to wait.
+            [_] if file.instance.policy.forced.is_none() => return Ok(read_last(file, ranges, output, found)),
+            _ => {}
         }
         Ok(Part::lend(output, |part| {
             let mut slow = Slow::new(ranges, part, found, Options::default());
@@ -256,6 +259,13 @@ pub struct Exceptions {
 }
 
 impl Exceptions {
+    /// In the order of the list, which `length` relies on.
+    fn sorted(mut self) -> Self {
+        self.short.sort_unstable();
+        self.errors.sort_by_key(Error::range_index);
+        self
+    }
+
     /// Every range came in full.
     pub fn is_empty(&self) -> bool {
         self.short.is_empty() && self.errors.is_empty()
@@ -366,6 +376,28 @@ fn total(file: &Inner, ranges: &[Extent], room: usize) -> Result<usize> {
         return Err(error.detail(format!("{room} bytes for {total}")));
     }
     Ok(total)
+}
+
+/// Reads the one range that the first pass left over, by a plain call.
+fn read_last(file: &Inner, ranges: &[Extent], output: &mut [u8], mut found: Found) -> Exceptions {
+    for Miss { index, start, done } in found.misses.drain(..) {
+        let (offset, length) = ranges[index];
+        let rest = &mut output[start + done..start + length];
+        let result = file.target().read_blocking(rest, offset + done as u64);
+        let counted = if result.is_ok() { Count::Blocking } else { Count::FailedAtOnce };
+        file.instance.counters.add(counted);
+        rest[*result.as_ref().unwrap_or(&0)..].fill(0);
+        match result {
+            Ok(n) if n == rest.len() => {}
+            Ok(n) => found.exceptions.short.push((index, done + n)),
+            Err(errno) => {
+                let error = file.error(Name::Gather, errno).index(index).range(offset, length as u64);
+                output[start..start + length].fill(0);
+                found.exceptions.errors.push(error);
+            }
+        }
+    }
+    found.exceptions.sorted()
 }
 
 /// Who is handed each range as it completes.
@@ -539,14 +571,14 @@ impl FirstPass<'_> {
     }
 
     fn read_chunk(&mut self, offset: u64, chunk: &mut [u8]) -> Now {
-        let Inner { instance, reads, handle, .. } = self.file;
+        let Inner { instance, reads, open, .. } = self.file;
+        let handle = &open.handle;
         let engine = &*instance.engines().pool;
         let (policy, counters) = (&instance.policy, &instance.counters);
         if reads.choose(policy, chunk.len()) == Choice::Attempt {
             match read_now(engine, handle, chunk, offset, Wait::Never) {
                 Ok(n) if n == chunk.len() => {
                     reads.attempt_hit();
-                    counters.add(Count::Started);
                     counters.add(Count::InlineAttempt);
                     return Now::Part(n);
                 }
@@ -571,7 +603,6 @@ impl FirstPass<'_> {
                 counters.add(Count::Stalls);
             }
             if let Ok(n) = result {
-                counters.add(Count::Started);
                 counters.add(Count::InlineCall);
                 return if n == chunk.len() { Now::Part(n) } else { Now::Ended(n) };
             }
@@ -762,10 +793,8 @@ impl Slow {
         }
     }
 
-    fn finish(mut self) -> (Part, Exceptions) {
-        self.exceptions.short.sort_unstable();
-        self.exceptions.errors.sort_by_key(Error::range_index);
-        (self.rest, self.exceptions)
+    fn finish(self) -> (Part, Exceptions) {
+        (self.rest, self.exceptions.sorted())
     }
 
     /// Puts the next request on its way. False when there is none.
@@ -779,7 +808,6 @@ impl Slow {
                 (Memory::Part(piece.part), segments)
             }
         };
-        file.instance.counters.add(Count::Started);
         let request = Request::Read(Transfer::new(memory, offset));
         let slot = file.target().submit(request, Notify::Batch(self.batch.clone(), place));
         self.in_flight[place] = Some(Flight { slot: Submitted(slot), offset, segments });

@@ -14,14 +14,14 @@
 //! has it already, it stays as it is until the completion, and then frees itself. A future leaked in *Waiting* is the same, but for
 //! memory that stays allocated.
 //!
-//! A short transfer goes round again inside *Waiting*: the engine asks [`Slot::step`] what to do with a result, and
+//! A short transfer goes round again inside *Waiting*: the engine tells [`Slot::complete`] each result, and
 //! gives the rest back to the kernel when told so.
 //!
 //! `unsafe` here: sending raw segments between threads, filling them, and requests over memory that the caller lends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{Advice, Mode, OFlags};
@@ -31,7 +31,13 @@ use crate::buf::{Memory, Segments, lock};
 use crate::select::Path;
 use crate::stats::{Count, Counters};
 
-/// An open file as an engine knows it.
+/// An open file as an engine knows it, and where its operations are counted.
+pub(crate) struct OpenFile {
+    pub(crate) handle: Handle,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// What an engine knows a file by.
 #[derive(Debug)]
 pub(crate) enum Handle {
     Descriptor(OwnedFd),
@@ -66,6 +72,7 @@ unsafe impl Send for Transfer {}
 
 impl Transfer {
     /// Fills `memory` from `offset`.
+    #[inline]
     pub(crate) fn new(mut memory: Memory, offset: u64) -> Transfer {
         let mut segments = Segments::none();
         memory.segments(&mut segments);
@@ -82,6 +89,7 @@ impl Transfer {
         Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0 }
     }
 
+    #[inline]
     pub(crate) fn segments(&self) -> &[libc::iovec] {
         self.segments.rest()
     }
@@ -101,6 +109,7 @@ impl Transfer {
     }
 
     /// Takes note of `n` bytes that have arrived.
+    #[inline]
     pub(crate) fn advance(&mut self, n: usize) {
         // A kernel that reports more than it was asked for must not lead us past the buffer.
         let n = n.min(self.left);
@@ -124,6 +133,7 @@ impl Transfer {
         n
     }
 
+    #[inline]
     pub(crate) fn into_memory(self) -> Memory {
         self.memory
     }
@@ -189,8 +199,13 @@ enum Stage {
 /// See the module's text.
 pub(crate) struct Slot {
     inner: Mutex<Inner>,
-    handle: Option<Arc<Handle>>,
-    counters: Arc<Counters>,
+    owner: Owner,
+}
+
+/// What a slot belongs to: a file that it keeps open, or, for an open, nothing yet.
+pub(crate) enum Owner {
+    File(Arc<OpenFile>),
+    Nobody(Arc<Counters>),
 }
 
 struct Inner {
@@ -199,17 +214,25 @@ struct Inner {
 }
 
 impl Slot {
-    pub(crate) fn new(request: Request, handle: Option<Arc<Handle>>, counters: Arc<Counters>, notify: Notify) -> Arc<Slot> {
+    pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
         let inner = Inner { request: Some(request), stage: Stage::Waiting(notify) };
-        Arc::new(Slot { inner: Mutex::new(inner), handle, counters })
+        let slot = Slot { inner: Mutex::new(inner), owner };
+        slot.counters().add(Count::Submitted);
+        Arc::new(slot)
     }
 
     pub(crate) fn handle(&self) -> Option<&Handle> {
-        self.handle.as_deref()
+        match &self.owner {
+            Owner::File(file) => Some(&file.handle),
+            Owner::Nobody(_) => None,
+        }
     }
 
     pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
+        match &self.owner {
+            Owner::File(file) => &file.counters,
+            Owner::Nobody(counters) => counters,
+        }
     }
 
     /// Lets the engine look at the request, to encode it. The lock is uncontended but for the moment in which a future is
@@ -224,7 +247,7 @@ impl Slot {
         if matches!(inner.stage, Stage::Abandoned) {
             let request = inner.request.take();
             drop(inner);
-            self.counters.add(Count::Cancelled);
+            self.counters().add(Count::Cancelled);
             drop(request);
             return None;
         }
@@ -244,25 +267,36 @@ impl Slot {
     /// Engine: an abandoned slot was taken off a queue before the kernel had it. Frees what it holds.
     pub(crate) fn discard(&self) {
         let request = lock(&self.inner).request.take();
-        self.counters.add(Count::Cancelled);
+        self.counters().add(Count::Cancelled);
         drop(request);
     }
 
-    /// Engine: takes a transfer's result into account.
-    pub(crate) fn step(&self, result: Result<usize, Errno>) -> Step {
-        match lock(&self.inner).request.as_mut() {
+    /// Engine: takes a transfer's result into account, and finishes the slot unless the rest of it must be asked for. True
+    /// when it must.
+    pub(crate) fn complete(&self, result: Result<usize, Errno>, path: Path) -> bool {
+        let mut inner = lock(&self.inner);
+        let step = match inner.request.as_mut() {
             Some(Request::Read(transfer)) => step(transfer, result),
             _ => Step::Finish(result.map(drop)),
+        };
+        match (step, &inner.stage) {
+            (Step::Again, Stage::Waiting(_)) => return true,
+            (Step::Again, _) => self.finish_locked(inner, Ok(Done::Nothing), path),
+            (Step::Finish(end), _) => self.finish_locked(inner, end.map(|()| Done::Nothing), path),
         }
+        false
     }
 
     /// Engine: it is through with the slot. Tells whoever waits, after the lock is released.
     pub(crate) fn finish(&self, outcome: Outcome, path: Path) {
-        let mut inner = lock(&self.inner);
+        self.finish_locked(lock(&self.inner), outcome, path);
+    }
+
+    fn finish_locked(&self, mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
             Stage::Waiting(notify) => {
                 // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
-                self.counters.add(match (&outcome, path) {
+                self.counters().add(match (&outcome, path) {
                     (Err(_), _) => Count::Failed,
                     (Ok(_), Path::Inline) => Count::InlineCall,
                     (Ok(_), Path::Ring) => Count::Ring,
@@ -278,7 +312,7 @@ impl Slot {
             Stage::Abandoned => {
                 let request = inner.request.take();
                 drop(inner);
-                self.counters.add(Count::Cancelled);
+                self.counters().add(Count::Cancelled);
                 drop(request);
             }
             stage @ (Stage::Finished(_) | Stage::Taken) => {
@@ -425,21 +459,18 @@ mod tests {
     fn slot() -> (Arc<Slot>, Arc<Counters>) {
         let counters = Arc::new(Counters::default());
         let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
-        (Slot::new(request, None, counters.clone(), Notify::Waker(Waker::noop().clone())), counters)
+        (Slot::new(request, Owner::Nobody(counters.clone()), Notify::Waker(Waker::noop().clone())), counters)
     }
 
     #[test]
     fn short_results_go_round_and_only_zero_ends_early() {
-        let (slot, _) = slot();
-        assert_eq!(slot.step(Ok(3)), Step::Again);
-        assert_eq!(slot.step(Err(Errno::INTR)), Step::Again);
-        assert_eq!(slot.step(Ok(4)), Step::Again);
-        assert_eq!(slot.step(Ok(0)), Step::Finish(Ok(())));
-        slot.with(|request| match request {
-            Request::Read(transfer) => assert_eq!((transfer.done(), transfer.left()), (7, 1)),
-            _ => unreachable!(),
-        });
-        assert_eq!(slot.step(Ok(100)), Step::Finish(Ok(())), "more than asked for does not run past the buffer");
+        let mut transfer = Transfer::new(Memory::Vec(vec![0; 8]), 0);
+        assert_eq!(step(&mut transfer, Ok(3)), Step::Again);
+        assert_eq!(step(&mut transfer, Err(Errno::INTR)), Step::Again);
+        assert_eq!(step(&mut transfer, Ok(4)), Step::Again);
+        assert_eq!(step(&mut transfer, Ok(0)), Step::Finish(Ok(())));
+        assert_eq!((transfer.done(), transfer.left(), transfer.position()), (7, 1, 7));
+        assert_eq!(step(&mut transfer, Ok(100)), Step::Finish(Ok(())), "more than asked for stays inside the buffer");
     }
 
     #[test]

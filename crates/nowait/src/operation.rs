@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use crate::engine::{owned, read_blocking};
-use crate::op::{Done, Handle, Notify, Outcome, Request, Slot};
+use crate::op::{Done, Notify, OpenFile, Outcome, Owner, Request, Slot};
 use crate::select::{Choice, Path, ReadSelector};
 use crate::start::Instance;
 use crate::stats::Count;
@@ -19,7 +19,7 @@ use crate::sys::Wait;
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'f> {
     pub(crate) instance: &'f Arc<Instance>,
-    pub(crate) file: Option<(&'f Arc<Handle>, &'f ReadSelector)>,
+    pub(crate) file: Option<(&'f Arc<OpenFile>, &'f ReadSelector)>,
 }
 
 /// Turns an engine's answer into what the caller gets.
@@ -77,11 +77,10 @@ impl<'f, F: Finish> Operation<'f, F> {
         }
         match std::mem::replace(&mut self.state, State::Spent) {
             State::New(mut request) => {
-                instance.counters.add(Count::Started);
                 owned::flush();
-                let handle = self.target.file.map(|(handle, _)| &**handle);
+                let handle = self.target.file.map(|(file, _)| &file.handle);
                 let outcome = instance.engines().pool.run(handle, &mut request);
-                instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::Failed });
+                instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
                 self.end(outcome, Some(request))
             }
             state => {
@@ -112,17 +111,16 @@ impl<F: Finish> Future for Operation<'_, F> {
         // Tasks that only ever read cached data must let others run now and then.
         #[cfg(feature = "tokio")]
         let budget = ready!(tokio::task::coop::poll_proceed(context));
-        let counters = &this.target.instance.counters;
-        let (now, request) = match std::mem::replace(&mut this.state, State::Spent) {
-            State::New(mut request) => {
-                counters.add(Count::Started);
-                (this.target.try_now(&mut request), request)
+        let now = match &mut this.state {
+            State::New(request) => this.target.try_now(request),
+            State::Refused(errno, _) => {
+                this.target.instance.counters.add(Count::FailedAtOnce);
+                Some(Err(*errno))
             }
-            State::Refused(errno, request) => {
-                counters.add(Count::Started);
-                counters.add(Count::Failed);
-                (Some(Err(errno)), request)
-            }
+            State::Under(_) | State::Spent => None,
+        };
+        let request = match std::mem::replace(&mut this.state, State::Spent) {
+            State::New(request) | State::Refused(_, request) => request,
             State::Under(_) | State::Spent => panic!("a future was polled after it was ready"),
         };
         if let Some(outcome) = now {
@@ -152,9 +150,10 @@ impl Target<'_> {
     /// Serves a request on this thread if that takes no waiting. What an attempt moved stays moved.
     pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
         let counters = &self.instance.counters;
-        let (handle, reads) = self.file?;
+        let (file, reads) = self.file?;
+        let handle = &file.handle;
         let inline = |outcome: Outcome| {
-            counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::Failed });
+            counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::FailedAtOnce });
             Some(outcome)
         };
         let transfer = match request {
@@ -211,8 +210,8 @@ impl Target<'_> {
     /// slot owns its memory.
     pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
         owned::flush();
-        let (handle, _) = self.file.ok_or(Errno::BADF)?;
-        read_blocking(&*self.instance.engines().pool, handle, slice, offset)
+        let (file, _) = self.file.ok_or(Errno::BADF)?;
+        read_blocking(&*self.instance.engines().pool, &file.handle, slice, offset)
     }
 
     /// Gives a request to the engine that suits it.
@@ -223,8 +222,11 @@ impl Target<'_> {
             _ => Path::Pool,
         };
         let engines = self.instance.engines();
-        let handle = self.file.map(|(handle, _)| handle.clone());
-        let slot = Slot::new(request, handle, self.instance.counters.clone(), notify);
+        let owner = match self.file {
+            Some((file, _)) => Owner::File(file.clone()),
+            None => Owner::Nobody(self.instance.counters.clone()),
+        };
+        let slot = Slot::new(request, owner, notify);
         match path {
             Path::Pool => engines.pool.submit(slot.clone()),
             Path::Inline | Path::Ring => engines.ring.submit(slot.clone()),

@@ -1,7 +1,8 @@
 //! Counters: where every operation went.
 //!
-//! Each operation is counted once when it starts and once when it ends, by the way that served it. The law that a test
-//! holds: `started = inline + blocking + ring + aio + pool + cancelled + failed`, once nothing is in flight.
+//! An operation that begins and ends in one call is counted once, by the way that served it. One that is handed to an
+//! engine is counted when it is submitted and again when it ends. The law that a test holds:
+//! `started = inline + blocking + ring + aio + pool + cancelled + failed`, once nothing is in flight.
 //!
 //! Counters are kept per group of threads and summed when read, so that threads reading cached data do not share a
 //! cache line.
@@ -53,7 +54,8 @@ impl Stats {
 /// Names of the counters, in the order of their cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
-    Started,
+    /// Handed to an engine.
+    Submitted,
     /// Served inline by an attempt, which counts as one.
     InlineAttempt,
     /// Served inline by a plain call.
@@ -62,7 +64,10 @@ pub(crate) enum Count {
     Ring,
     Pool,
     Cancelled,
+    /// Ended in an error after it was submitted.
     Failed,
+    /// Ended in an error without having been submitted.
+    FailedAtOnce,
     Misses,
     ShortAttempts,
     Stalls,
@@ -88,16 +93,18 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
-        let sum = |count: Count| self.0.iter().map(|group| group.0[count as usize].load(Ordering::Relaxed)).sum();
+        let sum = |count: Count| -> u64 { self.0.iter().map(|group| group.0[count as usize].load(Ordering::Relaxed)).sum() };
+        let inline = sum(Count::InlineAttempt) + sum(Count::InlineCall);
+        let (blocking, failed_at_once) = (sum(Count::Blocking), sum(Count::FailedAtOnce));
         Stats {
-            started: sum(Count::Started),
-            inline: sum(Count::InlineAttempt) + sum(Count::InlineCall),
-            blocking: sum(Count::Blocking),
+            started: sum(Count::Submitted) + inline + blocking + failed_at_once,
+            inline,
+            blocking,
             ring: sum(Count::Ring),
             aio: 0,
             pool: sum(Count::Pool),
             cancelled: sum(Count::Cancelled),
-            failed: sum(Count::Failed),
+            failed: sum(Count::Failed) + failed_at_once,
             attempts: sum(Count::InlineAttempt) + sum(Count::Misses) + sum(Count::ShortAttempts),
             misses: sum(Count::Misses),
             short_attempts: sum(Count::ShortAttempts),

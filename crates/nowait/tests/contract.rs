@@ -221,13 +221,11 @@ fn child() {
     if child::role().is_none() {
         return;
     }
-    let sample = Sample::new(10);
-    std::fs::set_permissions(&sample.path, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
     if child::is_root() {
-        let folder = sample.path.parent().unwrap();
-        std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         child::become_nobody();
     }
+    let sample = Sample::new(10);
+    std::fs::set_permissions(&sample.path, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
     for engine in [Engine::Auto, Engine::Pool] {
         let nowait = builder(engine).build().unwrap();
         let mut options = OpenOptions::new();

@@ -6,7 +6,7 @@ use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::pool;
-use crate::op::{Done, Request, Slot, Step};
+use crate::op::{Request, Slot};
 use crate::select::Path;
 use crate::sys::TRANSFER_MAX;
 
@@ -116,15 +116,5 @@ pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>) -> Option<Ar
         pool::hand_on(slot);
         return None;
     }
-    match slot.step(result) {
-        Step::Again if slot.is_abandoned() => {
-            slot.finish(Ok(Done::Nothing), Path::Ring);
-            None
-        }
-        Step::Again => Some(slot),
-        Step::Finish(end) => {
-            slot.finish(end.map(|()| Done::Nothing), Path::Ring);
-            None
-        }
-    }
+    slot.complete(result, Path::Ring).then_some(slot)
 }

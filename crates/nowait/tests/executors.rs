@@ -1,0 +1,453 @@
+//! The same reads on every executor and on none, and what executors do to futures: move them, wake them from elsewhere,
+//! nest them, end under them.
+
+mod common;
+
+use std::future::Future;
+use std::sync::mpsc;
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{Sample, Watchdog, assert_settled, child, contents, eventually, poll_once, resources};
+use futures::StreamExt;
+use futures::future::{join_all, maybe_done};
+use futures::stream::FuturesUnordered;
+use nowait::{Engine, File, Nowait, Path};
+use tokio::runtime;
+
+const LEN: usize = 2 << 20;
+const PAGE: usize = 4096;
+
+/// Reads one after the other, all at once, and as they complete; of a cold file, so that some will wait.
+async fn read_mix(file: &File, sample: &Sample) {
+    let offset = |i: usize| ((i * 7919 * PAGE + i) % LEN) as u64;
+    sample.cool();
+    for i in 0..20 {
+        assert!(*file.read_at(vec![0; PAGE], offset(i)).await.unwrap().1 == padded(sample, offset(i)));
+    }
+    let all = join_all((20..120).map(|i| file.read_at(vec![0; PAGE], offset(i)))).await;
+    for (i, result) in (20..120).zip(all) {
+        assert!(*result.unwrap().1 == padded(sample, offset(i)));
+    }
+    sample.cool();
+    let read = |i| async move { (i, file.read_at(vec![0; PAGE], offset(i)).await) };
+    let mut unordered: FuturesUnordered<_> = (0..300).map(read).collect();
+    while let Some((i, result)) = unordered.next().await {
+        assert!(*result.unwrap().1 == padded(sample, offset(i)));
+    }
+    assert_eq!(file.size().await.unwrap(), LEN as u64);
+    // More cached reads than a task's budget, in one poll.
+    for i in 0..300 {
+        assert!(*file.read_at(vec![0; PAGE], offset(i)).await.unwrap().1 == padded(sample, offset(i)));
+    }
+}
+
+/// What a page at `offset` of the sample is: zeros past the end.
+fn padded(sample: &Sample, offset: u64) -> Vec<u8> {
+    let mut page = sample.expected(offset, PAGE).to_vec();
+    page.resize(PAGE, 0);
+    page
+}
+
+/// Instances by the ways of serving that matter to executors.
+fn instances() -> Vec<Nowait> {
+    let auto = Nowait::builder();
+    let builders = [auto.clone(), auto.clone().engine(Engine::Pool), auto.path(Some(Path::Ring))];
+    builders.into_iter().map(|builder| builder.build().unwrap()).collect()
+}
+
+/// Runs the mix on each instance with what `run` makes of it, under a watchdog.
+fn on_each_instance(name: &str, run: impl Fn(File, &'static Sample)) {
+    let _watchdog = Watchdog::new(name, 60);
+    // Tasks want it for as long as they like.
+    let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
+    for nowait in instances() {
+        run(sample.open(&nowait), sample);
+        assert_settled(&nowait);
+    }
+    std::fs::remove_dir_all(sample.path.parent().unwrap()).unwrap();
+}
+
+fn multi_thread() -> runtime::Runtime {
+    runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn current_thread() -> runtime::Runtime {
+    runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn tokio_multi_thread() {
+    on_each_instance("tokio_multi_thread", |file, sample| {
+        let runtime = multi_thread();
+        runtime.block_on(read_mix(&file, sample));
+        let tasks: Vec<_> = (0..4)
+            .map(|_| {
+                let file = file.clone();
+                runtime.spawn(async move { read_mix(&file, sample).await })
+            })
+            .collect();
+        runtime.block_on(join_all(tasks)).into_iter().for_each(Result::unwrap);
+    });
+}
+
+#[test]
+fn tokio_current_thread() {
+    on_each_instance("tokio_current_thread", |file, sample| {
+        let runtime = current_thread();
+        // The root future first, then a task.
+        runtime.block_on(read_mix(&file, sample));
+        let clone = file.clone();
+        let task = runtime.spawn(async move { read_mix(&clone, sample).await });
+        runtime.block_on(task).unwrap();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            tokio::task::spawn_local(async move { read_mix(&file, sample).await }).await.unwrap();
+        });
+    });
+}
+
+#[test]
+fn tokio_merely_entered() {
+    on_each_instance("tokio_merely_entered", |file, sample| {
+        for runtime in [multi_thread(), current_thread()] {
+            let _entered = runtime.enter();
+            futures::executor::block_on(read_mix(&file, sample));
+            nowait::block_on(read_mix(&file, sample));
+            assert_eq!(file.read_exact_at(0, PAGE).wait().unwrap().len(), PAGE);
+        }
+    });
+}
+
+#[test]
+fn tokio_entered_but_ended() {
+    on_each_instance("tokio_entered_but_ended", |file, sample| {
+        for runtime in [multi_thread(), current_thread()] {
+            let handle = runtime.handle().clone();
+            let _entered = handle.enter();
+            drop(runtime);
+            futures::executor::block_on(read_mix(&file, sample));
+        }
+    });
+}
+
+#[test]
+fn tokio_without_io() {
+    on_each_instance("tokio_without_io", |file, sample| {
+        let runtimes = [runtime::Builder::new_multi_thread(), runtime::Builder::new_current_thread()];
+        for mut builder in runtimes {
+            let runtime = builder.enable_time().build().unwrap();
+            let file = file.clone();
+            let task = runtime.spawn(async move { read_mix(&file, sample).await });
+            runtime.block_on(task).unwrap();
+        }
+    });
+}
+
+/// A blocking thread of a runtime that nobody drives: `tokio::fs` works there, and so must we.
+#[test]
+fn tokio_blocking_thread_of_an_idle_runtime() {
+    on_each_instance("tokio_blocking_thread_of_an_idle_runtime", |file, sample| {
+        for runtime in [multi_thread(), current_thread()] {
+            let (done, result) = mpsc::channel();
+            let file = file.clone();
+            runtime.spawn_blocking(move || {
+                futures::executor::block_on(read_mix(&file, sample));
+                done.send(()).unwrap();
+            });
+            result.recv().unwrap();
+        }
+    });
+}
+
+/// Blocking inside a task is bad manners, but our own ways of blocking need nothing from the runtime.
+#[test]
+fn tokio_task_that_blocks() {
+    on_each_instance("tokio_task_that_blocks", |file, sample| {
+        for runtime in [multi_thread(), current_thread()] {
+            let file = file.clone();
+            let task = runtime.spawn(async move {
+                nowait::block_on(read_mix(&file, sample));
+                // The task's budget is used up by cached reads; waiting must not depend on it.
+                let cached = sample.open(Nowait::shared());
+                for i in 0..300 {
+                    cached.read_exact_at(i, 1).wait().unwrap();
+                    file.read_exact_at(i, 1).wait().unwrap();
+                    assert!(nowait::block_on(cached.read_exact_at(i, 1)).unwrap().len() == 1);
+                }
+            });
+            runtime.block_on(task).unwrap();
+        }
+    });
+}
+
+#[test]
+fn tokio_ends_with_reads_in_flight() {
+    let _watchdog = Watchdog::new("tokio_ends_with_reads_in_flight", 60);
+    let sample = Sample::new(LEN);
+    for nowait in instances() {
+        let file = sample.open(&nowait);
+        for round in 0..20 {
+            sample.cool();
+            let runtime = if round % 2 == 0 { multi_thread() } else { current_thread() };
+            for i in 0..50 {
+                let file = file.clone();
+                runtime.spawn(async move { drop(file.read_exact_at(i * 4099 * 7, PAGE).await.unwrap()) });
+            }
+            runtime.block_on(tokio::task::yield_now());
+            match round % 4 {
+                0 | 1 => drop(runtime),
+                2 => runtime.shutdown_background(),
+                _ => runtime.shutdown_timeout(Duration::from_millis(1)),
+            }
+        }
+        assert_settled(&nowait);
+        assert_eq!(futures::executor::block_on(file.read_exact_at(0, 100)).unwrap().len(), 100);
+    }
+}
+
+/// A future that was submitted on one runtime finishes on another after the first one's end.
+#[test]
+fn future_outlives_its_runtime() {
+    let _watchdog = Watchdog::new("future_outlives_its_runtime", 60);
+    let sample = Sample::new(LEN);
+    for nowait in instances() {
+        let file = sample.open(&nowait);
+        for runtime in [multi_thread(), current_thread()] {
+            sample.cool();
+            let reads: Vec<_> = (0..64)
+                .map(|i| {
+                    let file = file.clone();
+                    async move { file.read_at(vec![0; PAGE], i * 32_768).await.unwrap().1 }
+                })
+                .map(|read| Box::pin(maybe_done(read)))
+                .collect();
+            let task = runtime.spawn(async move {
+                let mut reads = reads;
+                for read in &mut reads {
+                    let _ = poll_once(read.as_mut());
+                }
+                reads
+            });
+            let mut reads = runtime.block_on(task).unwrap();
+            drop(runtime);
+            futures::executor::block_on(join_all(reads.iter_mut().map(|read| read.as_mut())));
+            for (i, read) in reads.iter_mut().enumerate() {
+                assert!(read.as_mut().take_output().unwrap() == sample.expected(i as u64 * 32_768, PAGE));
+            }
+        }
+    }
+}
+
+#[test]
+fn smol_and_its_executor() {
+    on_each_instance("smol_and_its_executor", |file, sample| {
+        smol::block_on(read_mix(&file, sample));
+        let executor = smol::Executor::new();
+        let tasks: Vec<_> = (0..4).map(|_| executor.spawn(read_mix(&file, sample))).collect();
+        smol::block_on(executor.run(join_all(tasks)));
+    });
+}
+
+#[test]
+fn futures_executor_and_our_own() {
+    on_each_instance("futures_executor_and_our_own", |file, sample| {
+        futures::executor::block_on(read_mix(&file, sample));
+        nowait::block_on(read_mix(&file, sample));
+        let mut pool = futures::executor::LocalPool::new();
+        pool.run_until(read_mix(&file, sample));
+    });
+}
+
+#[test]
+fn waits_in_many_threads() {
+    on_each_instance("waits_in_many_threads", |file, sample| {
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let file = &file;
+                scope.spawn(move || {
+                    for i in 0..100 {
+                        let offset = ((thread * 100 + i) * 7919) % (LEN - PAGE);
+                        let read = file.read_exact_at(offset as u64, PAGE).wait().unwrap();
+                        assert!(*read == *sample.expected(offset as u64, PAGE));
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn futures_are_send_and_files_are_shared() {
+    fn send<T: Send>(_: &T) {}
+    fn shared<T: Send + Sync + Clone + 'static>() {}
+    shared::<File>();
+    shared::<Nowait>();
+    let sample = Sample::new(10);
+    let file = sample.open(Nowait::shared());
+    send(&File::open("x"));
+    send(&file.read_at(vec![0u8; 1], 0));
+    send(&file.read_vectored_at(vec![vec![0u8; 1]], 0));
+    send(&file.read_exact_at(0, 1));
+    send(&file.size());
+    send(&file.advise(0, 0, nowait::Advice::Normal));
+    send(&async { file.read_exact_at(0, 1).await });
+}
+
+#[test]
+fn future_moves_between_threads() {
+    let _watchdog = Watchdog::new("future_moves_between_threads", 60);
+    let sample = Sample::new(LEN);
+    for nowait in instances() {
+        let file = sample.open(&nowait);
+        for round in 0..50 {
+            sample.cool();
+            let offset = round * 8209;
+            let clone = file.clone();
+            let read = async move { clone.read_at(vec![0; PAGE], offset).await.unwrap().1 };
+            let mut read = Box::pin(maybe_done(read));
+            let (to_other, other) = mpsc::channel();
+            let first = std::thread::spawn(move || {
+                nowait::block_on(std::future::poll_fn(|context| {
+                    let _ = read.as_mut().poll(context);
+                    Poll::Ready(())
+                }));
+                to_other.send(read).unwrap();
+            });
+            let mut read = other.recv().unwrap();
+            match round % 2 {
+                0 => nowait::block_on(read.as_mut()),
+                _ => futures::executor::block_on(read.as_mut()),
+            }
+            assert!(read.as_mut().take_output().unwrap() == sample.expected(offset, PAGE));
+            first.join().unwrap();
+        }
+    }
+}
+
+/// Sends `()` from another thread after a while.
+fn later() -> futures::channel::oneshot::Receiver<()> {
+    let (sender, receiver) = futures::channel::oneshot::channel();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(2));
+        let _ = sender.send(());
+    });
+    receiver
+}
+
+#[test]
+fn foreign_waker_wakes_a_sleeper() {
+    let _watchdog = Watchdog::new("foreign_waker_wakes_a_sleeper", 60);
+    let sample = Sample::new(LEN);
+    for nowait in instances() {
+        let file = sample.open(&nowait);
+        for round in 0..50u64 {
+            nowait::block_on(later()).unwrap();
+            sample.cool();
+            let reads = join_all((0..8).map(|i| file.read_exact_at(round * 20_000 + i * 100_000, PAGE)));
+            let (signal, reads) = nowait::block_on(futures::future::join(later(), reads));
+            signal.unwrap();
+            reads.into_iter().for_each(|read| assert_eq!(read.unwrap().len(), PAGE));
+        }
+    }
+}
+
+#[test]
+fn nested_blocking() {
+    let _watchdog = Watchdog::new("nested_blocking", 60);
+    let sample = Sample::new(LEN);
+    for nowait in instances() {
+        let file = sample.cool().open(&nowait);
+        let inner = async |i: u64| {
+            let first = file.read_exact_at(i * 50_000, PAGE).wait().unwrap();
+            let second = nowait::block_on(file.read_exact_at(i * 50_000 + 9000, PAGE)).unwrap();
+            futures::executor::block_on(async {
+                assert!(*first == *sample.expected(i * 50_000, PAGE));
+                nowait::block_on(later()).unwrap();
+            });
+            let third = file.read_exact_at(i * 50_000 + 20_000, PAGE).await.unwrap();
+            (second, third)
+        };
+        let results = nowait::block_on(join_all((0..20).map(inner)));
+        for (i, (second, third)) in results.into_iter().enumerate() {
+            assert!(*second == *sample.expected(i as u64 * 50_000 + 9000, PAGE));
+            assert!(*third == *sample.expected(i as u64 * 50_000 + 20_000, PAGE));
+        }
+    }
+}
+
+#[test]
+fn short_lived_runtimes_leave_nothing_behind() {
+    child::play("runtimes");
+}
+
+#[test]
+fn short_lived_instances_leave_nothing_behind() {
+    child::play("instances");
+}
+
+#[test]
+fn short_lived_threads_leave_nothing_behind() {
+    child::play("threads");
+}
+
+async fn few(file: &File) {
+    let reads = join_all((0..20).map(|i| file.read_exact_at(i * 50_000, PAGE))).await;
+    reads.into_iter().for_each(|read| assert_eq!(read.unwrap().len(), PAGE));
+}
+
+#[test]
+fn child() {
+    let Some(role) = child::role() else { return };
+    let sample = Sample::new(LEN);
+    let file = sample.open(Nowait::shared());
+    let round = |i: usize| match role.as_str() {
+        "runtimes" => {
+            sample.cool();
+            let runtime = if i % 2 == 0 { multi_thread() } else { current_thread() };
+            let file = file.clone();
+            runtime.block_on(runtime.spawn(async move { few(&file).await })).unwrap();
+        }
+        "instances" => {
+            let nowait = Nowait::builder().path([None, Some(Path::Ring)][i % 2]).build().unwrap();
+            let file = sample.cool().open(&nowait);
+            futures::executor::block_on(few(&file));
+            // Dropped with reads in flight.
+            sample.cool();
+            let _ = poll_once(Box::pin(few(&file)).as_mut());
+        }
+        "threads" => std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sample.cool();
+                nowait::block_on(few(&file));
+                futures::executor::block_on(few(&file));
+            });
+        }),
+        other => unreachable!("{other}"),
+    };
+    (0..4).for_each(round);
+    let before = resources();
+    (0..50).for_each(round);
+    // A few may be on their way out; threads of a pool stay for seconds, and are bounded.
+    let pool = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let kept = || resources().0 < before.0 + 5 + pool && resources().1 < before.1 + 5 + pool;
+    assert!(eventually(kept), "descriptors and threads: {before:?} before, {:?} after", resources());
+}
+
+#[test]
+fn open_futures_that_are_dropped_leave_no_descriptors() {
+    let nowait = Nowait::builder().build().unwrap();
+    let folder = common::mounts::temp_dir();
+    let path = folder.path().join("a");
+    std::fs::write(&path, contents(10, 1)).unwrap();
+    let held = || {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap();
+        links.flatten().filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
+    };
+    for _ in 0..300 {
+        let mut open = Box::pin(nowait::OpenOptions::new().read(true).open_in(&nowait, &path));
+        let _ = poll_once(open.as_mut());
+    }
+    assert_settled(&nowait);
+    assert!(eventually(|| held() == 0), "{} descriptors", held());
+}

@@ -1,0 +1,616 @@
+//! Futures dropped and leaked anywhere, full queues, threads that end, signals, forks, panics: nothing is written to that was
+//! given back, nothing hangs, and the counters' law holds.
+
+mod common;
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use common::rng::Rng;
+use common::{Sample, Watchdog, assert_settled, child, contents, eventually, expected, open, poll_once};
+use futures::future::join_all;
+use nowait::sim::{Faults, Sim};
+use nowait::{Engine, File, Nowait, Path};
+
+const PAGE: usize = 4096;
+
+/// A simulated disk that moves only when told to, with a file "a", opened.
+fn manual(seed: u64, bytes: &[u8], set: impl FnOnce(&mut Faults)) -> (Sim, Nowait, File) {
+    let sim = Sim::manual(seed);
+    let mut faults = Faults::default();
+    set(&mut faults);
+    sim.set_faults(faults);
+    sim.create("a", bytes);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+    let file = open(&nowait, "a".as_ref());
+    (sim, nowait, file)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Drop,
+    Leak,
+}
+
+impl End {
+    fn of<T>(self, future: T) {
+        match self {
+            End::Drop => drop(future),
+            End::Leak => std::mem::forget(future),
+        }
+    }
+}
+
+#[test]
+fn dropped_or_leaked_after_every_step() {
+    for end in [End::Drop, End::Leak] {
+        let mut steps = 0;
+        for finished in [false, true] {
+            loop {
+                let (sim, nowait, file) = manual(3, &contents(64, 1), |faults| {
+                    (faults.not_now, faults.short, faults.interrupted) = (1.0, 0.9, 0.3);
+                });
+                let mut read = Box::pin(file.read_at(vec![0; 64], 0));
+                end.of(file.read_at(vec![0; 64], 0));
+                assert!(poll_once(read.as_mut()).is_pending());
+                (0..steps).for_each(|_| drop(sim.step()));
+                let done = sim.pending() == 0;
+                end.of(read);
+                assert_settled(&nowait);
+                assert_eq!(nowait.stats().ended(), if steps == 0 && finished { 0 } else { 2 });
+                steps += 1;
+                if done || finished {
+                    break;
+                }
+            }
+        }
+        assert!(steps > 3, "{end:?}: a read with faults takes several steps, not {steps}");
+    }
+}
+
+#[test]
+fn dropped_or_leaked_in_random_interleavings() {
+    let mut rng = Rng::for_test();
+    let bytes = contents(5000, 2);
+    for round in 0..3000 {
+        let chance = |rng: &mut Rng| [0.0, 0.3, 0.9][rng.below(3)];
+        let (sim, nowait, file) = manual(rng.next(), &bytes, |faults| {
+            (faults.not_now, faults.empty_now, faults.short_now) = (chance(&mut rng), chance(&mut rng), chance(&mut rng));
+            (faults.short, faults.interrupted) = (chance(&mut rng), chance(&mut rng));
+            faults.nowait_refused = rng.below(5) == 0;
+        });
+        sim.set_depth(1 + rng.below(4));
+        let mut live = Vec::new();
+        for _ in 0..60 {
+            let chosen = rng.below(live.len().max(1));
+            match rng.below(8) {
+                0..3 => {
+                    let (offset, len) = (rng.below(5200) as u64, rng.below(800));
+                    live.push((offset, len, Box::pin(file.read_at(vec![0; len], offset))));
+                }
+                3..5 if !live.is_empty() => {
+                    let (offset, len, read) = &mut live[chosen];
+                    if let Poll::Ready(result) = poll_once(read.as_mut()) {
+                        let (n, buffer) = result.unwrap();
+                        assert!(buffer[..n] == *expected(&bytes, *offset, *len), "round {round}");
+                        drop(live.swap_remove(chosen));
+                    }
+                }
+                5..7 => drop(sim.step()),
+                7 if !live.is_empty() => {
+                    [End::Drop, End::Leak][rng.below(2)].of(live.swap_remove(chosen));
+                }
+                _ => {}
+            }
+        }
+        // Those that are left finish.
+        for (offset, len, mut read) in live {
+            let (n, buffer) = loop {
+                match poll_once(read.as_mut()) {
+                    Poll::Ready(result) => break result.unwrap(),
+                    Poll::Pending => assert!(sim.step(), "round {round}: nothing is under way, and the read not ready"),
+                }
+            };
+            assert!(buffer[..n] == *expected(&bytes, offset, len), "round {round}");
+        }
+        assert_settled(&nowait);
+        assert_eq!(sim.pending(), 0);
+    }
+}
+
+#[test]
+fn line_is_first_come_first_served() {
+    let (sim, _nowait, file) = manual(5, &contents(1000, 3), |faults| faults.not_now = 1.0);
+    sim.set_depth(1);
+    let mut reads: Vec<_> = (0..200).map(|i| Box::pin(file.read_exact_at(i, 1))).collect();
+    reads.iter_mut().for_each(|read| assert!(poll_once(read.as_mut()).is_pending()));
+    while !reads.is_empty() {
+        assert!(sim.step());
+        assert!(poll_once(reads.remove(0).as_mut()).is_ready());
+        assert!(reads.first_mut().is_none_or(|read| poll_once(read.as_mut()).is_pending()));
+    }
+}
+
+#[test]
+fn abandoned_waiters_do_not_pile_up() {
+    let (sim, nowait, file) = manual(6, &contents(1000, 4), |faults| faults.not_now = 1.0);
+    sim.set_depth(1);
+    let mut wanted = Vec::new();
+    for i in 0..100_000 {
+        let mut read = Box::pin(file.read_exact_at(i % 1000, 1));
+        assert!(poll_once(read.as_mut()).is_pending());
+        if i % 1000 == 0 {
+            wanted.push(read);
+        }
+        assert!(sim.pending() < 1000, "{} pending", sim.pending());
+    }
+    while sim.step() {}
+    wanted.iter_mut().for_each(|read| assert!(poll_once(read.as_mut()).is_ready()));
+    assert_settled(&nowait);
+}
+
+fn forced(path: Path) -> Nowait {
+    Nowait::builder().path(Some(path)).build().unwrap()
+}
+
+/// Polls reads of cold data once and gives them up.
+async fn give_up(file: &File, rng: &mut Rng, len: usize, count: usize) {
+    for i in 0..count {
+        let offset = rng.below(len - PAGE) as u64;
+        let mut read = Box::pin(file.read_at(vec![0; PAGE], offset));
+        let _ = std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+        if i % 8 == 0 { End::Leak } else { End::Drop }.of(read);
+    }
+}
+
+#[test]
+fn memory_of_abandoned_reads_stays_with_the_kernel() {
+    let _watchdog = Watchdog::new("memory_of_abandoned_reads_stays_with_the_kernel", 60);
+    const LEN: usize = 16 << 20;
+    let mut rng = Rng::for_test();
+    let sample = Sample::new(LEN);
+    for path in [Path::Ring, Path::Pool] {
+        let nowait = forced(path);
+        let file = sample.open(&nowait);
+        for round in 0..24 {
+            sample.cool();
+            let canaries = std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    let reads = give_up(&file, &mut rng, LEN, 150);
+                    match round % 2 {
+                        0 => futures::executor::block_on(reads),
+                        _ => nowait::block_on(reads),
+                    }
+                    // Freed memory of that size would be given out again here.
+                    (0..300).map(|_| vec![0x5a; PAGE]).collect::<Vec<_>>()
+                });
+                thread.join().unwrap()
+            });
+            assert_settled(&nowait);
+            assert!(canaries.iter().flatten().all(|byte| *byte == 0x5a), "{path:?}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn thread_ends_with_abandoned_operations() {
+    let _watchdog = Watchdog::new("thread_ends_with_abandoned_operations", 60);
+    const LEN: usize = 16 << 20;
+    let sample = Sample::new(LEN);
+    let nowait = forced(Path::Ring);
+    let file = sample.cool().open(&nowait);
+    let start = Instant::now();
+    for round in 0..20 {
+        let file = file.clone();
+        // More than the ring takes, so that some wait in line.
+        let thread = std::thread::spawn(move || nowait::block_on(give_up(&file, &mut Rng::new(round), LEN, 400)));
+        thread.join().unwrap();
+    }
+    assert_settled(&nowait);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn full_queues_finish_in_full() {
+    let _watchdog = Watchdog::new("full_queues_finish_in_full", 60);
+    const READS: usize = 5000;
+    const LEN: usize = 20 << 20;
+    let sample = Sample::new(LEN);
+    for path in [None, Some(Path::Ring), Some(Path::Pool)] {
+        for own in [false, true] {
+            let nowait = Nowait::builder().path(path).build().unwrap();
+            let file = sample.cool().open(&nowait);
+            let offset = |i: usize| ((i * 7919 * PAGE) % LEN) as u64;
+            let reads = join_all((0..READS).map(|i| file.read_exact_at(offset(i), PAGE)));
+            let results = if own { nowait::block_on(reads) } else { futures::executor::block_on(reads) };
+            for (i, result) in results.into_iter().enumerate() {
+                assert!(*result.unwrap() == *sample.expected(offset(i), PAGE), "{path:?}: read {i}");
+            }
+            assert_settled(&nowait);
+            assert!(path != Some(Path::Ring) || !nowait.has_ring() || nowait.stats().queued > 0);
+        }
+    }
+}
+
+/// Descriptors of this process that are open on `path`.
+fn descriptors_of(path: &std::path::Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
+}
+
+#[test]
+fn file_and_instance_dropped_with_work_in_flight() {
+    let _watchdog = Watchdog::new("file_and_instance_dropped_with_work_in_flight", 60);
+    const LEN: usize = 8 << 20;
+    let sample = Sample::new(LEN);
+    for round in 0..60 {
+        let nowait = forced([Path::Ring, Path::Pool][round % 2]);
+        let file = sample.cool().open(&nowait);
+        let clone = file.clone();
+        let mut rng = Rng::new(round as u64);
+        futures::executor::block_on(give_up(&clone, &mut rng, LEN, 300));
+        let start = Instant::now();
+        match round % 3 {
+            0 => drop((nowait, file, clone)),
+            1 => drop((clone, file, nowait)),
+            _ => {
+                clone.close().unwrap();
+                drop(nowait);
+                file.close().unwrap();
+            }
+        }
+        assert!(start.elapsed() < Duration::from_secs(1), "dropping waits for nobody");
+    }
+    // Leaked futures borrow a file but do not hold it.
+    assert!(eventually(|| descriptors_of(&sample.path) == 0), "{} are open", descriptors_of(&sample.path));
+}
+
+/// What `drain` promises includes what a ring hands on: unaligned direct reads, which it cannot do.
+#[test]
+fn drain_waits_for_what_was_handed_on() {
+    let _watchdog = Watchdog::new("drain_waits_for_what_was_handed_on", 60);
+    let sample = Sample::new(1 << 20);
+    let nowait = forced(Path::Ring);
+    let mut options = nowait::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_DIRECT);
+    let file = match options.open_in(&nowait, &sample.path).wait() {
+        Ok(file) => file,
+        Err(error) => return eprintln!("skipped: direct I/O: {error}"),
+    };
+    for round in 0..200 {
+        futures::executor::block_on(give_up(&file, &mut Rng::new(round), 1 << 20, 20));
+        nowait.drain();
+        let stats = nowait.stats();
+        assert_eq!(stats.started, stats.ended(), "round {round}: {stats:?}");
+    }
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker that panics, on purpose");
+    }
+}
+
+/// Polls with a waker that panics when it is woken.
+fn poll_with_panic<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics))))
+}
+
+#[test]
+fn panic_out_of_a_blocking_read_leaves_borrowed_memory_alone() {
+    let _watchdog = Watchdog::new("panic_out_of_a_blocking_read_leaves_borrowed_memory_alone", 60);
+    const LEN: usize = 32 << 20;
+    let sample = Sample::new(LEN);
+    let ring = forced(Path::Ring);
+    let pool = Nowait::builder().path(Some(Path::Pool)).pool_threads_max(1).build().unwrap();
+    let staged = sample.open(&ring);
+    for (name, nowait) in [("ring", &ring), ("pool", &pool)] {
+        let file = sample.open(nowait);
+        for round in 0..20u64 {
+            sample.cool();
+            let mut memory = vec![0u8; 4 << 20];
+            nowait::block_on(std::future::poll_fn(|_| {
+                // Work ahead in the pool's line, and a short read in this thread's ring that panics when it completes.
+                let mut ahead: Vec<_> =
+                    (0..4).map(|i| Box::pin(file.read_exact_at((16 << 20) + (i << 20), 1 << 20))).collect();
+                ahead.iter_mut().for_each(|read| drop(poll_once(read.as_mut()).is_ready()));
+                let mut read = Box::pin(staged.read_exact_at(round * 100_000, 100));
+                assert!(poll_with_panic(read.as_mut()).is_pending());
+                drop(catch_unwind(AssertUnwindSafe(|| file.read_into(&mut memory, 4 << 20))));
+                Poll::Ready(())
+            }));
+            memory.fill(0x5a);
+            assert_eq!(file.read_exact_at(0, 10).wait().unwrap().len(), 10);
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(memory.iter().all(|byte| *byte == 0x5a), "{name}, round {round}: written to after it was given back");
+        }
+    }
+}
+
+#[test]
+fn panicking_wakers_harm_nobody_else() {
+    const LEN: usize = 4 << 20;
+    let sample = Sample::new(LEN);
+    for (name, nowait) in [
+        ("ring", forced(Path::Ring)),
+        ("pool", Nowait::builder().path(Some(Path::Pool)).pool_threads_max(1).build().unwrap()),
+    ] {
+        let _watchdog = Watchdog::new(format!("panicking_wakers_harm_nobody_else, {name}"), 20);
+        let file = sample.open(&nowait);
+        for round in 0..10 {
+            sample.cool();
+            let mut reads: Vec<_> = (0..64).map(|i| Box::pin(file.read_exact_at(i * 60_000 + round, 100))).collect();
+            for (i, read) in reads.iter_mut().enumerate() {
+                // Completions may be dealt with, and wakers run, at any submission.
+                let _ = catch_unwind(AssertUnwindSafe(|| match i % 8 {
+                    0 => poll_with_panic(read.as_mut()).is_ready(),
+                    _ => poll_once(read.as_mut()).is_ready(),
+                }));
+            }
+            drop(reads);
+            let reads = join_all((0..64).map(|i| file.read_exact_at(i * 60_000 + 9000, 100)));
+            futures::executor::block_on(reads).into_iter().for_each(|read| assert_eq!(read.unwrap().len(), 100));
+        }
+        assert_settled(&nowait);
+    }
+}
+
+#[test]
+fn signals() {
+    child::play("signals");
+}
+
+#[test]
+fn fork_of_a_process_that_used_rings_and_pools() {
+    child::play("fork");
+}
+
+#[test]
+fn fork_while_other_threads_read() {
+    child::play("fork while others read");
+}
+
+#[test]
+fn forked_thread_ends() {
+    child::play("forked thread ends");
+}
+
+#[test]
+fn child() {
+    match child::role().as_deref() {
+        None => {}
+        Some("signals") => pelted(),
+        Some("fork") => forked(),
+        Some("fork while others read") => forked_while_others_read(),
+        Some("forked thread ends") => forked_thread(),
+        Some(other) => unreachable!("{other}"),
+    }
+}
+
+/// Reads in every way.
+fn read_in_every_way(file: &File, sample: &Sample, count: u64) {
+    let offset = |i: u64| (i * 7919 * 4099) % (sample.bytes.len() - PAGE) as u64;
+    let right = |i: u64, read: nowait::Result<nowait::Buf>| {
+        assert!(*read.unwrap() == *sample.expected(offset(i), PAGE), "read {i}");
+    };
+    let all = || join_all((0..count).map(|i| file.read_exact_at(offset(i), PAGE)));
+    sample.cool();
+    (0..).zip(futures::executor::block_on(all())).for_each(|(i, read)| right(i, read));
+    sample.cool();
+    (0..).zip(nowait::block_on(all())).for_each(|(i, read)| right(i, read));
+    sample.cool();
+    (0..count).for_each(|i| right(i, file.read_exact_at(offset(i), PAGE).wait()));
+    let mut memory = vec![0; PAGE];
+    file.read_exact_into(&mut memory, offset(1)).unwrap();
+    assert!(memory == sample.expected(offset(1), PAGE));
+}
+
+fn instances() -> Vec<Nowait> {
+    let builders = [None, Some(Path::Ring), Some(Path::Pool)].map(|path| Nowait::builder().path(path).build().unwrap());
+    builders.into_iter().chain([Nowait::shared().clone()]).collect()
+}
+
+/// Every thread is interrupted all the time, in every system call that can be.
+fn pelted() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int);
+    // SAFETY: a zeroed sigaction has no flags (no SA_RESTART) and an empty mask; the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let own = rustix::thread::gettid().as_raw_pid();
+            while !done.load(SeqCst) {
+                for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+                    let thread: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
+                    if thread != own {
+                        // SAFETY: a signal with a handler, to a thread of this process; one that has ended is no harm.
+                        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+                    }
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        let _watchdog = Watchdog::new("reads under signals", 60);
+        let sample = Sample::new(16 << 20);
+        for nowait in instances() {
+            let file = sample.open(&nowait);
+            (0..3).for_each(|_| read_in_every_way(&file, &sample, 300));
+            assert_settled(&nowait);
+        }
+        done.store(true, SeqCst);
+    });
+}
+
+/// Forks; the child does `work` and exits. Fails when the child panics, crashes or takes too long.
+fn in_fork(work: impl FnOnce()) {
+    // SAFETY: the child uses what libc and this crate allow after a fork, and leaves by `_exit`.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            alarm(10);
+            let end = catch_unwind(AssertUnwindSafe(work));
+            exit_now(i32::from(end.is_err()));
+        }
+        child => assert_child_succeeds(child),
+    }
+}
+
+/// Ends this process after some seconds, by a signal.
+fn alarm(seconds: u32) {
+    // SAFETY: it only sets a timer.
+    unsafe { libc::alarm(seconds) };
+}
+
+fn exit_now(code: i32) -> ! {
+    // SAFETY: it runs no code of ours.
+    unsafe { libc::_exit(code) }
+}
+
+fn assert_child_succeeds(child: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: it writes to `status` only.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    let why = if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM { "it hangs" } else { "it failed" };
+    assert_eq!(status, 0, "forked child: {why}");
+}
+
+fn forked() {
+    let sample = Sample::new(4 << 20);
+    for nowait in instances() {
+        let file = sample.open(&nowait);
+        read_in_every_way(&file, &sample, 100);
+        // In flight, in both kinds of ring, when the fork comes.
+        let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_exact_at(i * 50_000, PAGE))).collect();
+        sample.cool();
+        let mut polled = reads.iter_mut().filter(|read| poll_once(read.as_mut()).is_pending()).collect::<Vec<_>>();
+        in_fork(|| read_in_every_way(&file, &sample, 100));
+        for read in &mut polled {
+            assert_eq!(futures::executor::block_on(read.as_mut()).unwrap().len(), PAGE);
+        }
+        drop(reads);
+        nowait::block_on(async {
+            give_up(&file, &mut Rng::new(1), 4 << 20, 50).await;
+            in_fork(|| {
+                read_in_every_way(&file, &sample, 100);
+                // A child of a child, and the drop of what the parent made.
+                in_fork(|| read_in_every_way(&file, &sample, 20));
+            });
+            assert_eq!(file.read_exact_at(0, 10).await.unwrap().len(), 10);
+        });
+        read_in_every_way(&file, &sample, 100);
+        // The child may drop what is the parent's.
+        let mut owned = Some((file, nowait));
+        in_fork(|| drop(owned.take()));
+        let (file, nowait) = owned.unwrap();
+        read_in_every_way(&file, &sample, 20);
+        assert_settled(&nowait);
+    }
+}
+
+/// The locks of this crate may be held by threads that do not exist in the child.
+fn forked_while_others_read() {
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let file = sample.open(&nowait);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(SeqCst) {
+                    let reads = (0..50).map(|i| file.read_exact_at(i * 1000, PAGE).wait().unwrap());
+                    drop(reads.collect::<Vec<_>>());
+                    futures::executor::block_on(file.read_exact_at(0, PAGE)).unwrap();
+                }
+            });
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..150 {
+                in_fork(|| {
+                    for i in 0..20 {
+                        assert_eq!(file.read_exact_at(i * 1000, PAGE).wait().unwrap().len(), PAGE);
+                        assert_eq!(futures::executor::block_on(file.read_exact_at(i, PAGE)).unwrap().len(), PAGE);
+                        assert_eq!(nowait::block_on(file.read_exact_at(i, PAGE)).unwrap().len(), PAGE);
+                    }
+                });
+            }
+        }));
+        done.store(true, SeqCst);
+        result.unwrap();
+    });
+}
+
+/// Memory that the child mapped where the parent had a ring, checked when the thread's other destructors have run.
+struct Mapped(Vec<(usize, usize)>);
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        for (start, len) in &self.0 {
+            let mut resident = vec![0; len / PAGE];
+            // SAFETY: it asks about addresses and writes to `resident`, which has a byte for each page.
+            if unsafe { libc::mincore(*start as *mut libc::c_void, *len, resident.as_mut_ptr()) } != 0 {
+                eprintln!("the end of a forked thread has unmapped memory that is not its own");
+                exit_now(1);
+            }
+        }
+        if !self.0.is_empty() {
+            exit_now(0);
+        }
+    }
+}
+
+/// Start and length of each ring's memory in this process.
+fn ring_mappings() -> Vec<(usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let rings = maps.lines().filter(|line| line.contains("io_uring"));
+    let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
+    rings
+        .map(|line| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            (number(start), number(end) - number(start))
+        })
+        .collect()
+}
+
+/// A thread of the child ends without having used its (the parent's) ring: what lies at the ring's addresses by now is not
+/// the ring's.
+fn forked_thread() {
+    thread_local!(static MAPPED: std::cell::RefCell<Mapped> = const { std::cell::RefCell::new(Mapped(Vec::new())) });
+    let sample = Sample::new(1 << 20);
+    let file = sample.open(&forced(Path::Ring));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // First touched, last dropped.
+            MAPPED.with(|_| {});
+            nowait::block_on(file.read_exact_at(0, PAGE)).unwrap();
+            let mappings = ring_mappings();
+            // SAFETY: as in `in_fork`; this thread's destructors run in the child, the last of which exits.
+            match unsafe { libc::fork() } {
+                -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+                0 => {
+                    alarm(10);
+                    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+                    for (start, len) in &mappings {
+                        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+                        // SAFETY: a new mapping at a place where none is.
+                        let map = unsafe { mmap_anonymous(*start as *mut _, *len, ProtFlags::READ, flags) };
+                        assert_eq!(map.unwrap() as usize, *start);
+                    }
+                    MAPPED.with(|mapped| mapped.borrow_mut().0 = mappings);
+                }
+                child => assert_child_succeeds(child),
+            }
+        });
+    });
+}
