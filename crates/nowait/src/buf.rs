@@ -212,7 +212,10 @@ impl Part {
 
     /// Puts the part that follows this one back on.
     pub(crate) fn join(&mut self, next: Part) {
-        assert!(Arc::ptr_eq(&self.whole, &next.whole) && self.start + self.len == next.start, "parts that are not neighbours");
+        assert!(
+            Arc::ptr_eq(&self.whole, &next.whole) && self.start + self.len == next.start,
+            "parts that are not neighbours"
+        );
         self.len += next.len;
     }
 

@@ -192,12 +192,20 @@ impl ErrorKind {
     fn advice(self) -> (&'static str, Option<&'static str>) {
         match self {
             ErrorKind::NotFound => ("no such file or directory", Some("check the path")),
-            ErrorKind::PermissionDenied => ("permission denied", Some("check the permissions of the file and its directories")),
+            ErrorKind::PermissionDenied => {
+                ("permission denied", Some("check the permissions of the file and its directories"))
+            }
             ErrorKind::IsADirectory => ("it is a directory", Some("name a file")),
             ErrorKind::NotSeekable => ("it has no positions to read at", Some("name a regular file or a block device")),
-            ErrorKind::InvalidRange => ("the range ends beyond the largest file offset (i64::MAX)", Some("check offset and length")),
-            ErrorKind::BufferTooSmall => ("the output buffer is too small", Some("give one that holds the sum of all lengths")),
-            ErrorKind::UnexpectedEof => ("the file ends first", Some("ask for fewer bytes, or use a read that may be short")),
+            ErrorKind::InvalidRange => {
+                ("the range ends beyond the largest file offset (i64::MAX)", Some("check offset and length"))
+            }
+            ErrorKind::BufferTooSmall => {
+                ("the output buffer is too small", Some("give one that holds the sum of all lengths"))
+            }
+            ErrorKind::UnexpectedEof => {
+                ("the file ends first", Some("ask for fewer bytes, or use a read that may be short"))
+            }
             ErrorKind::Closed => ("the file is closed", Some("open it again")),
             ErrorKind::Io => ("the device reported an error", Some("look into the kernel log")),
             ErrorKind::OutOfMemory => ("out of memory", None),
@@ -258,7 +266,9 @@ impl From<Error> for io::Error {
             ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
             ErrorKind::IsADirectory => io::ErrorKind::IsADirectory,
             ErrorKind::NotSeekable => io::ErrorKind::NotSeekable,
-            ErrorKind::InvalidRange | ErrorKind::BufferTooSmall | ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,
+            ErrorKind::InvalidRange | ErrorKind::BufferTooSmall | ErrorKind::InvalidInput => {
+                io::ErrorKind::InvalidInput
+            }
             ErrorKind::UnexpectedEof => io::ErrorKind::UnexpectedEof,
             ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
             ErrorKind::Unsupported | ErrorKind::EngineUnavailable => io::ErrorKind::Unsupported,

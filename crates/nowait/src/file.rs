@@ -281,11 +281,7 @@ impl File {
     }
 
     /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
-    pub fn read_vectored_at<B: ReadBuffer>(
-        &self,
-        buffers: Vec<B>,
-        offset: u64,
-    ) -> Operation<'_, ReadAt<'_, Vec<B>>> {
+    pub fn read_vectored_at<B: ReadBuffer>(&self, buffers: Vec<B>, offset: u64) -> Operation<'_, ReadAt<'_, Vec<B>>> {
         let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_memory().0).collect());
         let request = Transfer::new(memory, offset);
         let length = request.left();

@@ -76,7 +76,14 @@ impl File {
     /// They may be unsorted, overlap, repeat, be empty, or lie past the end of the file: a range comes back short when the
     /// file ends inside it, and empty when it ends before. An error of one range leaves the others alone.
     pub fn gather<'f>(&'f self, ranges: impl Into<Cow<'f, [Extent]>>) -> Gather<'f> {
-        Gather { file: &self.0, ranges: ranges.into(), options: Options::default(), buffer: None, make: Buf::uncleared, work: None }
+        Gather {
+            file: &self.0,
+            ranges: ranges.into(),
+            options: Options::default(),
+            buffer: None,
+            make: Buf::uncleared,
+            work: None,
+        }
     }
 
     /// Blocks until all of `ranges` are read into the first bytes of `output`, and tells what did not come in full. Ranges
@@ -727,14 +734,8 @@ impl Slow {
             position = miss.start + extent.1;
             let mut part = output.split_to(extent.1);
             let waiting = ranges.len();
-            let mut range = Waiting {
-                index: miss.index,
-                extent,
-                outstanding: 0,
-                parts: Vec::new(),
-                there: extent.1,
-                error: None,
-            };
+            let mut range =
+                Waiting { index: miss.index, extent, outstanding: 0, parts: Vec::new(), there: extent.1, error: None };
             if miss.done > 0 {
                 range.parts.push((0, part.split_to(miss.done)));
             }
@@ -819,7 +820,8 @@ impl Slow {
         let end = piece.offset + piece.part.len() as u64;
         self.pieces.last().is_some_and(|next| {
             let gap = next.offset.saturating_sub(end);
-            let (wanted, total) = (piece.part.len() + next.part.len(), piece.part.len() + next.part.len() + gap as usize);
+            let (wanted, total) =
+                (piece.part.len() + next.part.len(), piece.part.len() + next.part.len() + gap as usize);
             !piece.alone && !next.alone && gap <= self.options.gap && self.fits(wanted, total)
         })
     }
@@ -841,7 +843,13 @@ impl Slow {
                 // Its first bytes are read by others already.
                 let whole = overlap == piece.part.len();
                 let head = piece.part.split_to(overlap);
-                copied.push(Piece { offset: piece.offset, part: head, waiting: piece.waiting, at: piece.at, alone: true });
+                copied.push(Piece {
+                    offset: piece.offset,
+                    part: head,
+                    waiting: piece.waiting,
+                    at: piece.at,
+                    alone: true,
+                });
                 if whole {
                     next = self.next_mergeable(end, wanted, begin, memory.len());
                     continue;
@@ -998,6 +1006,9 @@ fn copy_from(read: &[Segment], memory: &[Memory], mut offset: u64, to: &mut [u8]
 
 impl<B: ReadBuffer + fmt::Debug> fmt::Debug for Gather<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gather").field("path", &self.file.path).field("ranges", &self.ranges.len()).finish_non_exhaustive()
+        f.debug_struct("Gather")
+            .field("path", &self.file.path)
+            .field("ranges", &self.ranges.len())
+            .finish_non_exhaustive()
     }
 }

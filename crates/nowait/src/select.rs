@@ -54,7 +54,7 @@ const MISSES_BORNE: u32 = 2;
 /// Stalls that are borne: none. One call over budget sends what follows away.
 const STALLS_BORNE: u32 = 0;
 /// The longest run of operations that are not tried inline.
-const SKIP_MAX: u32 = 64;
+const SKIP_MAX: u32 = 256;
 
 /// Leaves out inline calls after a streak of bad luck.
 #[derive(Debug, Default)]
@@ -159,7 +159,11 @@ impl ReadSelector {
     #[inline]
     pub(crate) fn budgeted(&self, policy: &Policy, len: usize, elapsed_ns: u64) -> bool {
         let over = elapsed_ns > policy.budget_ns.saturating_add(len as u64);
-        if over { self.inline.bad(STALLS_BORNE) } else { self.inline.good() }
+        if over {
+            self.inline.bad(STALLS_BORNE)
+        } else {
+            self.inline.good()
+        }
         over
     }
 

@@ -93,7 +93,8 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> Stats {
-        let sum = |count: Count| -> u64 { self.0.iter().map(|group| group.0[count as usize].load(Ordering::Relaxed)).sum() };
+        let sum =
+            |count: Count| -> u64 { self.0.iter().map(|group| group.0[count as usize].load(Ordering::Relaxed)).sum() };
         let inline = sum(Count::InlineAttempt) + sum(Count::InlineCall);
         let (blocking, failed_at_once) = (sum(Count::Blocking), sum(Count::FailedAtOnce));
         Stats {

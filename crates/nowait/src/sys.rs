@@ -6,8 +6,8 @@
 use std::io::IoSliceMut;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Once, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
 
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};

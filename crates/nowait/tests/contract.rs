@@ -4,9 +4,9 @@ mod common;
 mod promises;
 
 use common::{Sample, assert_settled, child, cold, mounts, poll_once};
-use promises::{Ctx, keeps_every_promise};
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, ErrorKind, Nowait, OpenOptions, Path, Stats};
+use promises::{Ctx, keeps_every_promise};
 
 fn builder(engine: Engine) -> nowait::Builder {
     Nowait::builder().engine(engine)
@@ -225,7 +225,7 @@ fn child() {
         child::become_nobody();
     }
     let sample = Sample::new(10);
-    std::fs::set_permissions(&sample.path, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&sample.path, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
     for engine in [Engine::Auto, Engine::Pool] {
         let nowait = builder(engine).build().unwrap();
         let mut options = OpenOptions::new();

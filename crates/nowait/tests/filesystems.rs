@@ -4,8 +4,8 @@ mod common;
 mod promises;
 
 use common::mounts::{Kind, Mount};
-use promises::{Ctx, keeps_every_promise};
 use nowait::{Nowait, Path};
+use promises::{Ctx, keeps_every_promise};
 
 fn on(kind: Kind) {
     let Some(mount) = Mount::or_skip(kind) else { return };

@@ -58,7 +58,9 @@ fn dropped_or_leaked_after_every_step() {
                 let mut read = Box::pin(file.read_at(vec![0; 64], 0));
                 end.of(file.read_at(vec![0; 64], 0));
                 assert!(poll_once(read.as_mut()).is_pending());
-                (0..steps).for_each(|_| drop(sim.step()));
+                for _ in 0..steps {
+                    sim.step();
+                }
                 let done = sim.pending() == 0;
                 end.of(read);
                 assert_settled(&nowait);
@@ -80,7 +82,8 @@ fn dropped_or_leaked_in_random_interleavings() {
     for round in 0..3000 {
         let chance = |rng: &mut Rng| [0.0, 0.3, 0.9][rng.below(3)];
         let (sim, nowait, file) = manual(rng.next(), &bytes, |faults| {
-            (faults.not_now, faults.empty_now, faults.short_now) = (chance(&mut rng), chance(&mut rng), chance(&mut rng));
+            (faults.not_now, faults.empty_now, faults.short_now) =
+                (chance(&mut rng), chance(&mut rng), chance(&mut rng));
             (faults.short, faults.interrupted) = (chance(&mut rng), chance(&mut rng));
             faults.nowait_refused = rng.below(5) == 0;
         });
@@ -159,12 +162,13 @@ fn forced(path: Path) -> Nowait {
 }
 
 /// Polls reads of cold data once and gives them up.
-async fn give_up(file: &File, rng: &mut Rng, len: usize, count: usize) {
-    for i in 0..count {
+async fn give_up(file: &File, rng: &mut Rng, count: usize, end: End) {
+    let len = file.size().await.unwrap() as usize;
+    for _ in 0..count {
         let offset = rng.below(len - PAGE) as u64;
         let mut read = Box::pin(file.read_at(vec![0; PAGE], offset));
         let _ = std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
-        if i % 8 == 0 { End::Leak } else { End::Drop }.of(read);
+        end.of(read);
     }
 }
 
@@ -181,7 +185,7 @@ fn memory_of_abandoned_reads_stays_with_the_kernel() {
             sample.cool();
             let canaries = std::thread::scope(|scope| {
                 let thread = scope.spawn(|| {
-                    let reads = give_up(&file, &mut rng, LEN, 150);
+                    let reads = give_up(&file, &mut rng, 150, [End::Drop, End::Leak][round / 2 % 2]);
                     match round % 2 {
                         0 => futures::executor::block_on(reads),
                         _ => nowait::block_on(reads),
@@ -208,7 +212,7 @@ fn thread_ends_with_abandoned_operations() {
     for round in 0..20 {
         let file = file.clone();
         // More than the ring takes, so that some wait in line.
-        let thread = std::thread::spawn(move || nowait::block_on(give_up(&file, &mut Rng::new(round), LEN, 400)));
+        let thread = std::thread::spawn(move || nowait::block_on(give_up(&file, &mut Rng::new(round), 400, End::Drop)));
         thread.join().unwrap();
     }
     assert_settled(&nowait);
@@ -253,7 +257,7 @@ fn file_and_instance_dropped_with_work_in_flight() {
         let file = sample.cool().open(&nowait);
         let clone = file.clone();
         let mut rng = Rng::new(round as u64);
-        futures::executor::block_on(give_up(&clone, &mut rng, LEN, 300));
+        futures::executor::block_on(give_up(&clone, &mut rng, 300, End::Drop));
         let start = Instant::now();
         match round % 3 {
             0 => drop((nowait, file, clone)),
@@ -266,8 +270,22 @@ fn file_and_instance_dropped_with_work_in_flight() {
         }
         assert!(start.elapsed() < Duration::from_secs(1), "dropping waits for nobody");
     }
-    // Leaked futures borrow a file but do not hold it.
     assert!(eventually(|| descriptors_of(&sample.path) == 0), "{} are open", descriptors_of(&sample.path));
+}
+
+/// A leaked future leaks memory. The descriptor is the operation's only until it is complete.
+#[test]
+fn leaked_futures_do_not_keep_files_open() {
+    let sample = Sample::new(1 << 20);
+    for path in [Path::Ring, Path::Pool] {
+        let nowait = forced(path);
+        let file = sample.cool().open(&nowait);
+        futures::executor::block_on(give_up(&file, &mut Rng::new(1), 10, End::Leak));
+        nowait.drain();
+        drop((file, nowait));
+        let open = || descriptors_of(&sample.path);
+        assert!(eventually(|| open() == 0), "{path:?}: {} open", open());
+    }
 }
 
 /// What `drain` promises includes what a ring hands on: unaligned direct reads, which it cannot do.
@@ -283,7 +301,7 @@ fn drain_waits_for_what_was_handed_on() {
         Err(error) => return eprintln!("skipped: direct I/O: {error}"),
     };
     for round in 0..200 {
-        futures::executor::block_on(give_up(&file, &mut Rng::new(round), 1 << 20, 20));
+        futures::executor::block_on(give_up(&file, &mut Rng::new(round), 20, End::Drop));
         nowait.drain();
         let stats = nowait.stats();
         assert_eq!(stats.started, stats.ended(), "round {round}: {stats:?}");
@@ -303,34 +321,44 @@ fn poll_with_panic<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics))))
 }
 
+/// A blocking gather inside `block_on` runs the wakers of what else its thread has in flight. One that panics unwinds
+/// through it while the kernel, or a thread, still fills the borrowed memory.
 #[test]
-fn panic_out_of_a_blocking_read_leaves_borrowed_memory_alone() {
-    let _watchdog = Watchdog::new("panic_out_of_a_blocking_read_leaves_borrowed_memory_alone", 60);
+fn panic_out_of_a_blocking_gather() {
+    child::play("panic out of a blocking gather");
+}
+
+fn panicked_out_of() {
     const LEN: usize = 32 << 20;
     let sample = Sample::new(LEN);
     let ring = forced(Path::Ring);
     let pool = Nowait::builder().path(Some(Path::Pool)).pool_threads_max(1).build().unwrap();
     let staged = sample.open(&ring);
     for (name, nowait) in [("ring", &ring), ("pool", &pool)] {
+        let _watchdog = Watchdog::new(format!("panic out of a blocking gather, {name}"), 20);
         let file = sample.open(nowait);
+        let ranges: Vec<_> = (0..8).map(|i| (i * (4 << 20), 1 << 20)).collect();
+        let mut panics = 0;
         for round in 0..20u64 {
             sample.cool();
-            let mut memory = vec![0u8; 4 << 20];
+            let mut memory = vec![0u8; 8 << 20];
             nowait::block_on(std::future::poll_fn(|_| {
-                // Work ahead in the pool's line, and a short read in this thread's ring that panics when it completes.
-                let mut ahead: Vec<_> =
-                    (0..4).map(|i| Box::pin(file.read_exact_at((16 << 20) + (i << 20), 1 << 20))).collect();
-                ahead.iter_mut().for_each(|read| drop(poll_once(read.as_mut()).is_ready()));
-                let mut read = Box::pin(staged.read_exact_at(round * 100_000, 100));
+                let mut read = Box::pin(staged.read_exact_at((2 << 20) + round * 100_000, 100));
                 assert!(poll_with_panic(read.as_mut()).is_pending());
-                drop(catch_unwind(AssertUnwindSafe(|| file.read_into(&mut memory, 4 << 20))));
+                let result = catch_unwind(AssertUnwindSafe(|| file.gather_into(&ranges, &mut memory)));
+                panics += usize::from(result.is_err());
+                // The memory is its owner's again.
+                memory.fill(0x5a);
                 Poll::Ready(())
             }));
-            memory.fill(0x5a);
-            assert_eq!(file.read_exact_at(0, 10).wait().unwrap().len(), 10);
-            std::thread::sleep(Duration::from_millis(20));
-            assert!(memory.iter().all(|byte| *byte == 0x5a), "{name}, round {round}: written to after it was given back");
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(
+                memory.iter().all(|byte| *byte == 0x5a),
+                "{name}, round {round}: written to after it was given back"
+            );
         }
+        assert!(panics > 0, "{name}: the waker's panic came out of a gather");
+        assert_settled(nowait);
     }
 }
 
@@ -387,6 +415,7 @@ fn child() {
     match child::role().as_deref() {
         None => {}
         Some("signals") => pelted(),
+        Some("panic out of a blocking gather") => panicked_out_of(),
         Some("fork") => forked(),
         Some("fork while others read") => forked_while_others_read(),
         Some("forked thread ends") => forked_thread(),
@@ -394,7 +423,7 @@ fn child() {
     }
 }
 
-/// Reads in every way.
+/// Reads in every way; another executor has a thread of its own, as it must inside `block_on`.
 fn read_in_every_way(file: &File, sample: &Sample, count: u64) {
     let offset = |i: u64| (i * 7919 * 4099) % (sample.bytes.len() - PAGE) as u64;
     let right = |i: u64, read: nowait::Result<nowait::Buf>| {
@@ -402,7 +431,8 @@ fn read_in_every_way(file: &File, sample: &Sample, count: u64) {
     };
     let all = || join_all((0..count).map(|i| file.read_exact_at(offset(i), PAGE)));
     sample.cool();
-    (0..).zip(futures::executor::block_on(all())).for_each(|(i, read)| right(i, read));
+    let other = std::thread::scope(|scope| scope.spawn(|| futures::executor::block_on(all())).join().unwrap());
+    (0..).zip(other).for_each(|(i, read)| right(i, read));
     sample.cool();
     (0..).zip(nowait::block_on(all())).for_each(|(i, read)| right(i, read));
     sample.cool();
@@ -482,7 +512,8 @@ fn assert_child_succeeds(child: libc::pid_t) {
     let mut status = 0;
     // SAFETY: it writes to `status` only.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    let why = if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM { "it hangs" } else { "it failed" };
+    let why =
+        if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM { "it hangs" } else { "it failed" };
     assert_eq!(status, 0, "forked child: {why}");
 }
 
@@ -494,14 +525,14 @@ fn forked() {
         // In flight, in both kinds of ring, when the fork comes.
         let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_exact_at(i * 50_000, PAGE))).collect();
         sample.cool();
-        let mut polled = reads.iter_mut().filter(|read| poll_once(read.as_mut()).is_pending()).collect::<Vec<_>>();
+        reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
         in_fork(|| read_in_every_way(&file, &sample, 100));
-        for read in &mut polled {
+        for read in &mut reads {
             assert_eq!(futures::executor::block_on(read.as_mut()).unwrap().len(), PAGE);
         }
         drop(reads);
         nowait::block_on(async {
-            give_up(&file, &mut Rng::new(1), 4 << 20, 50).await;
+            give_up(&file, &mut Rng::new(1), 50, End::Drop).await;
             in_fork(|| {
                 read_in_every_way(&file, &sample, 100);
                 // A child of a child, and the drop of what the parent made.
@@ -583,6 +614,14 @@ fn ring_mappings() -> Vec<(usize, usize)> {
         .collect()
 }
 
+/// Maps memory at an address where there is none.
+fn map_at(start: usize, len: usize) -> bool {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: a new mapping that replaces none.
+    unsafe { mmap_anonymous(start as *mut libc::c_void, len, ProtFlags::READ, flags) }.is_ok()
+}
+
 /// A thread of the child ends without having used its (the parent's) ring: what lies at the ring's addresses by now is not
 /// the ring's.
 fn forked_thread() {
@@ -600,12 +639,8 @@ fn forked_thread() {
                 -1 => panic!("fork: {}", std::io::Error::last_os_error()),
                 0 => {
                     alarm(10);
-                    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-                    for (start, len) in &mappings {
-                        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-                        // SAFETY: a new mapping at a place where none is.
-                        let map = unsafe { mmap_anonymous(*start as *mut _, *len, ProtFlags::READ, flags) };
-                        assert_eq!(map.unwrap() as usize, *start);
+                    if !mappings.iter().all(|(start, len)| map_at(*start, *len)) {
+                        exit_now(2);
                     }
                     MAPPED.with(|mapped| mapped.borrow_mut().0 = mappings);
                 }

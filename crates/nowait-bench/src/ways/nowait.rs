@@ -190,7 +190,8 @@ impl Seen {
 }
 
 fn extents(job: &Gather<'_>) -> Vec<Vec<(u64, usize)>> {
-    let extents = |batch: crate::work::Batch<'_>| batch.ranges.iter().map(|range| (range.offset, range.len as usize)).collect();
+    let extents =
+        |batch: crate::work::Batch<'_>| batch.ranges.iter().map(|range| (range.offset, range.len as usize)).collect();
     job.each_batch().map(extents).collect()
 }
 

@@ -12,6 +12,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, TryLockError};
+use std::task::Waker;
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll};
 
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
@@ -37,7 +40,21 @@ pub(super) struct Shard {
     quiet: Condvar,
     /// The reaper sees to it.
     watched: AtomicBool,
+    /// Whoever submits what is staged when its thread has nothing else to run; nobody under the reaper.
+    flusher: Mutex<Flusher>,
 }
+
+#[derive(Default)]
+enum Flusher {
+    #[default]
+    Nobody,
+    /// Is running, or will, and looks at what is staged then.
+    Awake,
+    Asleep(Waker),
+}
+
+/// Entries that leave at once: more would be held back by the kernel until the last is prepared (see `owned`).
+const TOGETHER: u32 = 2;
 
 /// What to do when another thread is reading completions.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,14 +68,23 @@ pub(super) enum Reap {
 /// Guards the submission queue, too.
 #[derive(Default)]
 struct Line {
+    /// Places taken: in the kernel, or staged.
     in_flight: u32,
+    staged: u32,
     backlog: Backlog,
 }
 
 impl Shard {
     pub(super) fn new() -> Result<Arc<Shard>, Refusal> {
         let ring = uring::set_up(Usage::Shared)?;
-        Ok(Arc::new(Shard { ring, line: Mutex::default(), reaping: Mutex::new(()), quiet: Condvar::new(), watched: AtomicBool::new(false) }))
+        Ok(Arc::new(Shard {
+            ring,
+            line: Mutex::default(),
+            reaping: Mutex::new(()),
+            quiet: Condvar::new(),
+            watched: AtomicBool::new(false),
+            flusher: Mutex::default(),
+        }))
     }
 
     fn submit(&self, slot: Arc<Slot>) {
@@ -69,13 +95,54 @@ impl Shard {
             return;
         }
         line.in_flight += 1;
-        let staged = self.push(&mut line, slot);
-        drop(line);
-        if staged {
-            self.enter();
-            // A read that needed no device is complete by now; its future need not wait for the reaper.
-            self.reap(Reap::IfNobodyDoes);
+        if !self.push(&mut line, slot) {
+            return;
         }
+        // While the device has something to do, a single entry waits for a second one, or until this thread has nothing
+        // else to run: system calls are saved, and the thread gets to sleep.
+        let wait = line.staged < TOGETHER && line.in_flight > line.staged && self.wake_flusher();
+        drop(line);
+        if !wait {
+            self.enter();
+        }
+    }
+
+    /// Has somebody submit what is staged, soon. False when there is nobody.
+    fn wake_flusher(&self) -> bool {
+        let mut flusher = lock(&self.flusher);
+        match std::mem::replace(&mut *flusher, Flusher::Awake) {
+            Flusher::Nobody => {
+                *flusher = Flusher::Nobody;
+                false
+            }
+            Flusher::Awake => true,
+            Flusher::Asleep(waker) => {
+                drop(flusher);
+                waker.wake();
+                true
+            }
+        }
+    }
+
+    /// Waits until something is staged.
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll_staged(&self, context: &mut Context<'_>) -> Poll<()> {
+        // In this order, as in `submit`.
+        let line = lock(&self.line);
+        if line.staged > 0 {
+            return Poll::Ready(());
+        }
+        *lock(&self.flusher) = Flusher::Asleep(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Nobody flushes any more.
+    #[cfg(feature = "tokio")]
+    pub(super) fn end_flushing(&self) {
+        let line = lock(&self.line);
+        *lock(&self.flusher) = Flusher::Nobody;
+        drop(line);
+        self.enter();
     }
 
     /// Stages a slot that has a place (counted in `in_flight`). False, and the place is free again, when the ring cannot do it.
@@ -94,24 +161,30 @@ impl Shard {
                 queue.push(&entry).is_ok()
             };
             if pushed {
+                line.staged += 1;
                 return true;
             }
-            // As many places as entries: full only until the entries staged by others are submitted.
-            self.enter();
+            // As many places as entries: full only until what is staged is submitted.
+            line.staged = 0;
+            self.submit_entries();
         }
     }
 
     /// Hands the kernel what is staged, by whomever.
-    fn enter(&self) {
+    pub(super) fn enter(&self) {
+        lock(&self.line).staged = 0;
+        self.submit_entries();
+        // A read that needed no device is complete by now; its future need not wait to be told.
+        self.reap(Reap::IfNobodyDoes);
+    }
+
+    fn submit_entries(&self) {
         loop {
             match self.ring.ring.submit().map_err(|error| Errno::from_io_error(&error)) {
                 Ok(_) => return,
                 Err(Some(Errno::INTR)) => {}
-                // Short of memory or of room for completions: make room, and try again.
-                Err(_) => {
-                    self.reap(Reap::IfNobodyDoes);
-                    std::thread::yield_now();
-                }
+                // Short of memory or of room for completions (others are reaping those): try again.
+                Err(_) => std::thread::yield_now(),
             }
         }
     }
@@ -133,8 +206,8 @@ impl Shard {
                     }
                 }
             }
-            let mut staged = again > 0;
             let mut line = lock(&self.line);
+            let mut staged = line.staged > 0;
             line.in_flight -= (n - again) as u32;
             while line.in_flight < self.ring.depth {
                 let Some(slot) = line.backlog.pop() else { break };
@@ -144,9 +217,10 @@ impl Shard {
             if line.in_flight == 0 {
                 self.quiet.notify_all();
             }
+            line.staged = 0;
             drop(line);
             if staged {
-                self.enter();
+                self.submit_entries();
             }
         }
     }

@@ -54,8 +54,10 @@ impl Runtimes {
         let (shards, tasks) = (&runtime.shards, &mut runtime.tasks);
         let make = || {
             let shard = Shard::new()?;
-            let guard = Attached { shard: shard.clone(), id, runtimes: self.0.clone(), reaper: reaper.clone(), ready: false };
+            let guard =
+                Attached { shard: shard.clone(), id, runtimes: self.0.clone(), reaper: reaper.clone(), ready: false };
             tasks.push(handle.spawn(watch(guard)).abort_handle());
+            tasks.push(handle.spawn(flush(shard.clone())).abort_handle());
             Ok(shard)
         };
         shards.mine(workers.min(8), make).ok()
@@ -84,6 +86,7 @@ struct Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         let mut runtimes = lock(&self.runtimes);
+        self.shard.end_flushing();
         if let Some(index) = runtimes.iter().position(|runtime| runtime.id == self.id) {
             runtimes[index].shards.remove(&self.shard);
             if !self.ready {
@@ -110,6 +113,16 @@ async fn watch(mut attached: Attached) {
         // First forget the readiness, then reap: what completes in between is told again (edge-triggered).
         guard.clear_ready();
         attached.shard.reap(Reap::Surely);
+    }
+}
+
+/// Submits what is staged when the worker has run everything else: a task that yields goes on when its worker is about to
+/// sleep.
+async fn flush(shard: Arc<Shard>) {
+    loop {
+        std::future::poll_fn(|context| shard.poll_staged(context)).await;
+        tokio::task::yield_now().await;
+        shard.enter();
     }
 }
 

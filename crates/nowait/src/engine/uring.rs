@@ -65,7 +65,8 @@ fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
         best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
     }
     let mut ring: std::io::Result<IoUring> = best.build(entries);
-    if usage == Usage::Owned && matches!(&ring, Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error())) {
+    if usage == Usage::Owned && matches!(&ring, Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()))
+    {
         ring = plain.build(entries);
     }
     let ring = ring.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
