@@ -12,6 +12,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
+use crate::sys::PerProcess;
+
 /// Alignment of every [`Buf`]: a page, which is enough for direct I/O on every device met so far.
 pub const BUF_ALIGNMENT: usize = 4096;
 
@@ -93,8 +95,8 @@ fn class_of(capacity: usize) -> Option<usize> {
 
 /// One class's idle buffers. A plain lock: held for a push or a pop.
 fn pool(class: usize) -> std::sync::MutexGuard<'static, Vec<Buf>> {
-    static POOL: [Mutex<Vec<Buf>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
-    lock(&POOL[class])
+    static POOL: PerProcess<[Mutex<Vec<Buf>>; CLASSES]> = PerProcess::new();
+    lock(&POOL.get(|| [const { Mutex::new(Vec::new()) }; CLASSES])[class])
 }
 
 /// Locks, whatever happened to an earlier holder: every critical section of this crate leaves its data whole at each step

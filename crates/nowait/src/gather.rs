@@ -66,6 +66,7 @@ pub struct Gather<'f, B: ReadBuffer = Buf> {
     /// Makes a buffer where none was given.
     make: fn(usize) -> Option<B>,
     work: Option<Work>,
+    ready: bool,
 }
 
 impl<B: ReadBuffer> Unpin for Gather<'_, B> {}
@@ -83,6 +84,7 @@ impl File {
             buffer: None,
             make: Buf::uncleared,
             work: None,
+            ready: false,
         }
     }
 
@@ -137,7 +139,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
     /// Reads into `buffer[..]` rather than into one of the library's. It must hold the sum of the lengths.
     pub fn into_buffer<C: ReadBuffer>(self, buffer: C) -> Gather<'f, C> {
         let Gather { file, ranges, options, .. } = self;
-        Gather { file, ranges, options, buffer: Some(buffer), make: |_| None, work: None }
+        Gather { file, ranges, options, buffer: Some(buffer), make: |_| None, work: None, ready: false }
     }
 
     /// Hands over each range as it completes, in whatever order that is: its place in the list, and its bytes or its error.
@@ -190,7 +192,9 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         context: &mut Context<'_>,
         take: &mut dyn Take,
     ) -> Poll<std::result::Result<Gathered<B>, BufferError<B>>> {
+        assert!(!self.ready, "a future was polled after it was ready");
         if let Err(error) = self.start() {
+            self.ready = true;
             return Poll::Ready(Err(error));
         }
         let Some(work) = &mut self.work else { unreachable!("it was started above") };
@@ -211,6 +215,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         }
         let Some(slow) = &mut work.slow else { unreachable!("it was made above") };
         std::task::ready!(slow.poll(file, context, POLL_BYTES_MAX, take));
+        self.ready = true;
         let Some(Work { slow: Some(slow), output, .. }) = self.work.take() else { unreachable!("it was polled above") };
         drop(output);
         let (rest, exceptions) = slow.finish();

@@ -7,7 +7,7 @@
 //! caller from then on, so that no destructor is needed for safety: a future may be dropped, or leaked.
 //!
 //! 1. **Waiting**: the engine has it (queued, or given to the kernel). The future has left word whom to notify.
-//! 2. **Finished**: the engine is through with it, for good; the outcome lies in the slot. The engine's share is dropped.
+//! 2. **Finished**: the engine is through with it, for good; outcome and buffer lie in the slot, the file's handle is let go.
 //! 3. **Taken**: the future has taken outcome and buffer.
 //!
 //! A future dropped in *Waiting* makes the slot **Abandoned**: whoever takes it off a queue discards it; if the kernel
@@ -20,6 +20,7 @@
 //! `unsafe` here: sending raw segments between threads, filling them, and requests over memory that the caller lends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -189,6 +190,19 @@ pub(crate) enum Notify {
     Batch(Arc<Batch>, usize),
 }
 
+impl Notify {
+    /// A waker that panics does so on a thread that works for many: it has been reported by the panic hook, and must not take
+    /// the completions of others with it.
+    fn tell(self) {
+        let told = catch_unwind(AssertUnwindSafe(|| match self {
+            Notify::Waker(waker) => waker.wake(),
+            Notify::Batch(batch, number) => batch.add(number),
+        }));
+        // Dropping what was thrown could panic again.
+        told.unwrap_or_else(std::mem::forget);
+    }
+}
+
 enum Stage {
     Waiting(Notify),
     Abandoned,
@@ -197,10 +211,7 @@ enum Stage {
 }
 
 /// See the module's text.
-pub(crate) struct Slot {
-    inner: Mutex<Inner>,
-    owner: Owner,
-}
+pub(crate) struct Slot(Mutex<Inner>);
 
 /// What a slot belongs to: a file that it keeps open, or, for an open, nothing yet.
 pub(crate) enum Owner {
@@ -208,123 +219,107 @@ pub(crate) enum Owner {
     Nobody(Arc<Counters>),
 }
 
-struct Inner {
-    request: Option<Request>,
-    stage: Stage,
-}
-
-impl Slot {
-    pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
-        let inner = Inner { request: Some(request), stage: Stage::Waiting(notify) };
-        let slot = Slot { inner: Mutex::new(inner), owner };
-        slot.counters().add(Count::Submitted);
-        Arc::new(slot)
-    }
-
+impl Owner {
     pub(crate) fn handle(&self) -> Option<&Handle> {
-        match &self.owner {
+        match self {
             Owner::File(file) => Some(&file.handle),
             Owner::Nobody(_) => None,
         }
     }
 
-    pub(crate) fn counters(&self) -> &Counters {
-        match &self.owner {
+    fn counters(&self) -> &Counters {
+        match self {
             Owner::File(file) => &file.counters,
             Owner::Nobody(counters) => counters,
         }
     }
+}
 
-    /// Lets the engine look at the request, to encode it. The lock is uncontended but for the moment in which a future is
-    /// dropped or changes its waker.
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Request) -> T) -> Option<T> {
-        lock(&self.inner).request.as_mut().map(look)
+/// A request and what keeps its descriptor open.
+pub(crate) struct Work {
+    pub(crate) request: Request,
+    pub(crate) owner: Owner,
+}
+
+struct Inner {
+    stage: Stage,
+    /// The engine's, until the slot is finished: from then on nothing keeps the file open for a future that is never polled.
+    work: Option<Work>,
+    /// The future's: the request that came back.
+    answer: Option<Request>,
+}
+
+impl Slot {
+    pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
+        owner.counters().add(Count::Submitted);
+        let work = Some(Work { request, owner });
+        Arc::new(Slot(Mutex::new(Inner { stage: Stage::Waiting(notify), work, answer: None })))
     }
 
-    /// Engine: takes the request out, to run it without holding the lock. None when it was abandoned, which ends it.
-    pub(crate) fn take_request(&self) -> Option<Request> {
-        let mut inner = lock(&self.inner);
-        if matches!(inner.stage, Stage::Abandoned) {
-            let request = inner.request.take();
-            drop(inner);
-            self.counters().add(Count::Cancelled);
-            drop(request);
-            return None;
+    /// Engine: counts something about a slot that it has.
+    pub(crate) fn count(&self, count: Count) {
+        if let Some(work) = &lock(&self.0).work {
+            work.owner.counters().add(count);
         }
-        inner.request.take()
     }
 
-    /// Engine: puts back what `take_request` gave.
-    pub(crate) fn put_request(&self, request: Request) {
-        lock(&self.inner).request = Some(request);
+    /// Engine: looks at the work, to encode it. The lock is uncontended but for the moment in which a future is dropped or
+    /// changes its waker.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Work) -> T) -> Option<T> {
+        lock(&self.0).work.as_mut().map(look)
+    }
+
+    /// Engine: takes the work out, to do it without holding the lock. None when it was abandoned, which ends it.
+    pub(crate) fn take_work(&self) -> Option<Work> {
+        let mut inner = lock(&self.0);
+        let work = inner.work.take()?;
+        if !matches!(inner.stage, Stage::Abandoned) {
+            return Some(work);
+        }
+        drop(inner);
+        work.owner.counters().add(Count::Cancelled);
+        None
+    }
+
+    /// Engine: puts back what `take_work` gave.
+    pub(crate) fn put_back(&self, work: Work) {
+        lock(&self.0).work = Some(work);
     }
 
     /// Nobody waits for it any more.
     pub(crate) fn is_abandoned(&self) -> bool {
-        matches!(lock(&self.inner).stage, Stage::Abandoned)
+        matches!(lock(&self.0).stage, Stage::Abandoned)
     }
 
     /// Engine: an abandoned slot was taken off a queue before the kernel had it. Frees what it holds.
-    pub(crate) fn discard(&self) {
-        let request = lock(&self.inner).request.take();
-        self.counters().add(Count::Cancelled);
-        drop(request);
+    fn discard(&self) {
+        drop(self.take_work());
     }
 
     /// Engine: takes a transfer's result into account, and finishes the slot unless the rest of it must be asked for. True
     /// when it must.
     pub(crate) fn complete(&self, result: Result<usize, Errno>, path: Path) -> bool {
-        let mut inner = lock(&self.inner);
-        let step = match inner.request.as_mut() {
-            Some(Request::Read(transfer)) => step(transfer, result),
+        let mut inner = lock(&self.0);
+        let step = match &mut inner.work {
+            Some(Work { request: Request::Read(transfer), .. }) => step(transfer, result),
             _ => Step::Finish(result.map(drop)),
         };
         match (step, &inner.stage) {
             (Step::Again, Stage::Waiting(_)) => return true,
-            (Step::Again, _) => self.finish_locked(inner, Ok(Done::Nothing), path),
-            (Step::Finish(end), _) => self.finish_locked(inner, end.map(|()| Done::Nothing), path),
+            (Step::Again, _) => finish(inner, Ok(Done::Nothing), path),
+            (Step::Finish(end), _) => finish(inner, end.map(|()| Done::Nothing), path),
         }
         false
     }
 
     /// Engine: it is through with the slot. Tells whoever waits, after the lock is released.
     pub(crate) fn finish(&self, outcome: Outcome, path: Path) {
-        self.finish_locked(lock(&self.inner), outcome, path);
-    }
-
-    fn finish_locked(&self, mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Waiting(notify) => {
-                // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
-                self.counters().add(match (&outcome, path) {
-                    (Err(_), _) => Count::Failed,
-                    (Ok(_), Path::Inline) => Count::InlineCall,
-                    (Ok(_), Path::Ring) => Count::Ring,
-                    (Ok(_), Path::Pool) => Count::Pool,
-                });
-                inner.stage = Stage::Finished(outcome);
-                drop(inner);
-                match notify {
-                    Notify::Waker(waker) => waker.wake(),
-                    Notify::Batch(batch, number) => batch.add(number),
-                }
-            }
-            Stage::Abandoned => {
-                let request = inner.request.take();
-                drop(inner);
-                self.counters().add(Count::Cancelled);
-                drop(request);
-            }
-            stage @ (Stage::Finished(_) | Stage::Taken) => {
-                debug_assert!(false, "a slot finishes once");
-                inner.stage = stage;
-            }
-        }
+        finish(lock(&self.0), outcome, path);
     }
 
     /// Future: the outcome and the request if it is finished; else `waker` is told when it is.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Option<Request>)> {
-        let mut inner = lock(&self.inner);
+        let mut inner = lock(&self.0);
         match &mut inner.stage {
             Stage::Waiting(Notify::Waker(waker)) if waker.will_wake(context.waker()) => Poll::Pending,
             Stage::Waiting(notify) => {
@@ -334,7 +329,7 @@ impl Slot {
                 drop(old);
                 Poll::Pending
             }
-            _ => match self.take_locked(&mut inner) {
+            _ => match take(&mut inner) {
                 Some(taken) => Poll::Ready(taken),
                 None => unreachable!("a slot is not polled after its result was taken"),
             },
@@ -343,27 +338,54 @@ impl Slot {
 
     /// The outcome and the request, once it is finished.
     pub(crate) fn take(&self) -> Option<(Outcome, Option<Request>)> {
-        let mut inner = lock(&self.inner);
-        self.take_locked(&mut inner)
-    }
-
-    fn take_locked(&self, inner: &mut Inner) -> Option<(Outcome, Option<Request>)> {
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Finished(outcome) => Some((outcome, inner.request.take())),
-            other => {
-                inner.stage = other;
-                None
-            }
-        }
+        take(&mut lock(&self.0))
     }
 
     /// Future: nobody will ask for the result. A hint only: what the kernel has it keeps until it is done.
     pub(crate) fn abandon(&self) {
-        let mut inner = lock(&self.inner);
+        let mut inner = lock(&self.0);
         if let Stage::Waiting(_) = inner.stage {
             let old = std::mem::replace(&mut inner.stage, Stage::Abandoned);
             drop(inner);
             drop(old);
+        }
+    }
+}
+
+fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
+    let Some(Work { request, owner }) = inner.work.take() else {
+        debug_assert!(false, "a slot finishes once, and with its work put back");
+        return;
+    };
+    match std::mem::replace(&mut inner.stage, Stage::Taken) {
+        Stage::Waiting(notify) => {
+            // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
+            owner.counters().add(match (&outcome, path) {
+                (Err(_), _) => Count::Failed,
+                (Ok(_), Path::Inline) => Count::InlineCall,
+                (Ok(_), Path::Ring) => Count::Ring,
+                (Ok(_), Path::Pool) => Count::Pool,
+            });
+            inner.stage = Stage::Finished(outcome);
+            inner.answer = Some(request);
+            drop(inner);
+            // First the file is let go: who is told may want to find it closed.
+            drop(owner);
+            notify.tell();
+        }
+        Stage::Abandoned | Stage::Finished(_) | Stage::Taken => {
+            drop(inner);
+            owner.counters().add(Count::Cancelled);
+        }
+    }
+}
+
+fn take(inner: &mut Inner) -> Option<(Outcome, Option<Request>)> {
+    match std::mem::replace(&mut inner.stage, Stage::Taken) {
+        Stage::Finished(outcome) => Some((outcome, inner.answer.take())),
+        other => {
+            inner.stage = other;
+            None
         }
     }
 }

@@ -376,12 +376,6 @@ fn nested_blocking() {
     }
 }
 
-/// Blocking on another executor inside ours: nobody drives our ring meanwhile.
-#[test]
-fn another_executor_inside_our_own() {
-    child::play("another executor inside our own");
-}
-
 #[test]
 fn short_lived_runtimes_leave_nothing_behind() {
     child::play("runtimes");
@@ -429,11 +423,6 @@ fn child() {
                 futures::executor::block_on(few(&file));
             });
         }),
-        "another executor inside our own" => {
-            let _watchdog = Watchdog::new(role.as_str(), 5);
-            sample.cool();
-            nowait::block_on(async { futures::executor::block_on(few(&file)) });
-        }
         other => unreachable!("{other}"),
     };
     (0..4).for_each(round);

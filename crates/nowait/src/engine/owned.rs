@@ -22,8 +22,8 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ use rustix::io::Errno;
 use super::uring::{self, Ring, Usage};
 use crate::op::{Backlog, Slot};
 use crate::stats::Count;
-use crate::sys::fork_generation;
+use crate::sys::PerProcess;
 
 /// How long a thread that ends waits for abandoned operations.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ struct Local {
     /// `drive` calls under way on this thread.
     depth: Cell<u32>,
     ring: RefCell<State>,
-    bell: OnceLock<Arc<Bell>>,
+    bell: PerProcess<Arc<Bell>>,
 }
 
 enum State {
@@ -68,7 +68,7 @@ enum State {
 }
 
 thread_local!(static LOCAL: Local = const {
-    Local { depth: Cell::new(0), ring: RefCell::new(State::New), bell: OnceLock::new() }
+    Local { depth: Cell::new(0), ring: RefCell::new(State::New), bell: PerProcess::new() }
 });
 
 struct Owned {
@@ -82,7 +82,6 @@ struct Owned {
     submit_at: usize,
     bell: Arc<Bell>,
     bell_polled: bool,
-    generation: u64,
     /// Kept between turns for its capacity.
     completions: Vec<(Arc<Slot>, Result<usize, Errno>)>,
 }
@@ -92,7 +91,7 @@ pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
     let mut slot = Some(slot);
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 {
-            if let Some(owned) = local.ring.borrow_mut().ready(&local.bell) {
+            if let Some(owned) = local.ring.borrow_mut().make(&local.bell) {
                 slot.take().into_iter().for_each(|slot| owned.accept(slot));
             }
         }
@@ -101,21 +100,20 @@ pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
 }
 
 impl State {
-    fn ready(&mut self, bell: &OnceLock<Arc<Bell>>) -> Option<&mut Owned> {
-        if let State::Ready(owned) = self {
-            if owned.generation != fork_generation() {
-                // The parent's ring: the kernel completes into memory that is the parent's. Not even closing is ours to do.
-                std::mem::forget(std::mem::replace(self, State::New));
-            }
+    /// The ring, made if there is none.
+    fn make(&mut self, bell: &PerProcess<Arc<Bell>>) -> Option<&mut Owned> {
+        // The parent's is of no use to a child.
+        if matches!(self, State::New) || matches!(self, State::Ready(owned) if !owned.ring.is_ours()) {
+            *self =
+                Owned::new(bell.get(Bell::new).clone()).map_or(State::Refused, |owned| State::Ready(Box::new(owned)));
         }
-        if let State::New = self {
-            *self = match Owned::new(bell.get_or_init(Bell::new).clone()) {
-                Some(owned) => State::Ready(Box::new(owned)),
-                None => State::Refused,
-            };
-        }
+        self.get()
+    }
+
+    /// The ring, if there is one.
+    fn get(&mut self) -> Option<&mut Owned> {
         match self {
-            State::Ready(owned) => Some(owned),
+            State::Ready(owned) if owned.ring.is_ours() => Some(owned),
             _ => None,
         }
     }
@@ -135,14 +133,13 @@ impl Owned {
             submit_at: UNPLUGGED,
             bell,
             bell_polled: false,
-            generation: fork_generation(),
             completions: Vec::with_capacity(depth as usize),
         })
     }
 
     fn accept(&mut self, slot: Arc<Slot>) {
         if self.free.is_empty() {
-            slot.counters().add(Count::Queued);
+            slot.count(Count::Queued);
             self.backlog.push(slot);
         } else {
             self.push(slot);
@@ -242,7 +239,7 @@ impl Drop for Owned {
     /// The thread ends, with at most abandoned operations in flight.
     fn drop(&mut self) {
         let until = Instant::now() + EXIT_WAIT_MAX;
-        while self.in_flight() > 0 && self.generation == fork_generation() {
+        while self.in_flight() > 0 && self.ring.is_ours() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -282,7 +279,7 @@ impl Driving {
     fn new() -> Driving {
         let bell = LOCAL.try_with(|local| {
             local.depth.set(local.depth.get() + 1);
-            local.bell.get_or_init(Bell::new).clone()
+            local.bell.get(Bell::new).clone()
         });
         Driving { bell: bell.unwrap_or_else(|_| Bell::new()) }
     }
@@ -318,7 +315,7 @@ pub(crate) fn flush() {
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 {
             if let Ok(mut state) = local.ring.try_borrow_mut() {
-                if let State::Ready(owned) = &mut *state {
+                if let Some(owned) = state.get() {
                     owned.submit();
                 }
             }
@@ -333,10 +330,7 @@ fn enter(want: impl FnOnce(&mut Owned) -> Option<usize>) -> bool {
         .try_with(|local| {
             let mut completions = {
                 let mut state = local.ring.borrow_mut();
-                let State::Ready(owned) = &mut *state else { return false };
-                if owned.generation != fork_generation() {
-                    return false;
-                }
+                let Some(owned) = state.get() else { return false };
                 let Some(want) = want(owned) else { return false };
                 owned.enter(want, None);
                 owned.bell.sleep.store(AWAKE, SeqCst);
@@ -349,12 +343,12 @@ fn enter(want: impl FnOnce(&mut Owned) -> Option<usize>) -> bool {
             };
             for (slot, result) in completions.drain(..) {
                 if let Some(again) = uring::settle(slot, result) {
-                    if let State::Ready(owned) = &mut *local.ring.borrow_mut() {
+                    if let Some(owned) = local.ring.borrow_mut().get() {
                         owned.accept(again);
                     }
                 }
             }
-            if let State::Ready(owned) = &mut *local.ring.borrow_mut() {
+            if let Some(owned) = local.ring.borrow_mut().get() {
                 if owned.completions.capacity() == 0 {
                     owned.completions = completions;
                 }

@@ -118,12 +118,11 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
     while let Some(slot) = state.queue.pop() {
         state.running += 1;
         drop(state);
-        if let Some(mut request) = slot.take_request() {
-            let outcome = run(slot.handle(), &mut request);
-            slot.put_request(request);
+        if let Some(mut work) = slot.take_work() {
+            let outcome = run(work.owner.handle(), &mut work.request);
+            slot.put_back(work);
             slot.finish(outcome, Path::Pool);
         }
-        // The file's last handle may be in it: let it go before the next one.
         drop(slot);
         state = lock(&shared.state);
         state.running -= 1;
@@ -134,9 +133,16 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
     state
 }
 
-/// Hands a slot to the process's common pool: for rings, which hand on what they cannot do themselves.
+/// The process's common pool.
+static COMMON: PerProcess<Pool> = PerProcess::new();
+
+/// Hands a slot to the common pool: for rings, which hand on what they cannot do themselves.
 pub(crate) fn hand_on(slot: Arc<Slot>) {
-    static POOL: PerProcess<Pool> = PerProcess::new();
-    slot.counters().add(Count::HandedOn);
-    POOL.get(|| Pool::new(THREADS_MAX)).submit(slot);
+    slot.count(Count::HandedOn);
+    COMMON.get(|| Pool::new(THREADS_MAX)).submit(slot);
+}
+
+/// Waits until nothing that was handed on is under way, by whichever ring.
+pub(crate) fn drain_handed_on() {
+    COMMON.get(|| Pool::new(THREADS_MAX)).drain();
 }

@@ -90,7 +90,7 @@ impl Shard {
     fn submit(&self, slot: Arc<Slot>) {
         let mut line = lock(&self.line);
         if line.in_flight >= self.ring.depth {
-            slot.counters().add(Count::Queued);
+            slot.count(Count::Queued);
             line.backlog.push(slot);
             return;
         }
@@ -366,6 +366,7 @@ impl Engine for Uring {
         #[cfg(feature = "tokio")]
         self.runtimes.all().iter().for_each(|shard| shard.drain());
         self.shards.all().iter().for_each(|shard| shard.drain());
+        pool::drain_handed_on();
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::Engine;
 use crate::buf::lock;
-use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Transfer, step};
+use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Transfer, Work, step};
 use crate::select::Path;
 use crate::stats::Count;
 use crate::sys::Wait;
@@ -194,26 +194,24 @@ impl Disk {
         let chosen = (world.next() % world.in_flight.len() as u64) as usize;
         let slot = world.in_flight.swap_remove(chosen);
         world.settling += 1;
-        let end = match slot.take_request() {
-            None => None,
-            Some(Request::Read(mut transfer)) => {
-                let result = world.transfer(slot.handle(), &mut transfer, Wait::Allowed);
-                let step = step(&mut transfer, result);
-                slot.put_request(Request::Read(transfer));
-                match step {
-                    Step::Again => {
-                        world.in_flight.push(slot.clone());
-                        None
+        let end = slot.take_work().and_then(|mut work| {
+            let Work { request, owner } = &mut work;
+            let step = match request {
+                Request::Read(transfer) => {
+                    let result = world.transfer(owner.handle(), transfer, Wait::Allowed);
+                    match step(transfer, result) {
+                        Step::Again => None,
+                        Step::Finish(end) => Some(end.map(|()| Done::Nothing)),
                     }
-                    Step::Finish(end) => Some(end.map(|()| Done::Nothing)),
                 }
+                request => Some(world.other(owner.handle(), request)),
+            };
+            slot.put_back(work);
+            if step.is_none() {
+                world.in_flight.push(slot.clone());
             }
-            Some(request) => {
-                let outcome = world.other(slot.handle(), &request);
-                slot.put_request(request);
-                Some(outcome)
-            }
-        };
+            step
+        });
         while world.in_flight.len() < world.depth {
             let Some(next) = world.line.pop() else { break };
             world.in_flight.push(next);
@@ -281,7 +279,7 @@ impl Engine for SimEngine {
         if world.in_flight.len() < world.depth {
             world.in_flight.push(slot);
         } else {
-            slot.counters().add(Count::Queued);
+            slot.count(Count::Queued);
             world.line.push(slot);
         }
         drop(world);

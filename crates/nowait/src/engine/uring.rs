@@ -1,14 +1,17 @@
 //! What both kinds of ring share: setting one up by trying, writing a request down, reading an answer.
+//!
+//! `unsafe` here: a ring is dropped in the process that made it, and in no other.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::pool;
-use crate::op::{Request, Slot};
+use crate::op::{Request, Slot, Work};
 use crate::select::Path;
-use crate::sys::TRANSFER_MAX;
+use crate::sys::{TRANSFER_MAX, fork_generation};
 
 /// Operations in flight that one ring takes; more wait in line. Also the size of its submission queue, so that a push
 /// never finds it full after a flush, and the completion queue (twice as long) never overflows.
@@ -29,11 +32,30 @@ pub(crate) enum Usage {
 }
 
 pub(crate) struct Ring {
-    pub(crate) ring: IoUring,
+    pub(crate) ring: ManuallyDrop<IoUring>,
     /// The entries that were granted.
     pub(crate) depth: u32,
     /// `IORING_OP_READ` exists (5.6); READV always does.
     has_read: bool,
+    generation: u64,
+}
+
+impl Ring {
+    /// False in a child of the process that made it. Its memory is not mapped there (`MADV_DONTFORK`), and the kernel
+    /// completes into the parent's.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.generation == fork_generation()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // In a child something else may lie at the ring's addresses by now: they are not unmapped.
+        if self.is_ours() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.ring) };
+        }
+    }
 }
 
 /// Why a ring cannot be had: what was tried last and the kernel's answer.
@@ -75,7 +97,7 @@ fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
     let mut probe = Probe::new();
     let has_read = ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(opcode::Read::CODE);
     let depth = ring.params().sq_entries();
-    Ok(Ring { ring, depth, has_read })
+    Ok(Ring { ring: ManuallyDrop::new(ring), depth, has_read, generation: fork_generation() })
 }
 
 impl Ring {
@@ -83,20 +105,22 @@ impl Ring {
     /// worker, so that a thread of ours is the better choice.
     pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
         use std::os::fd::AsRawFd;
-        let fd = types::Fd(slot.handle()?.descriptor().ok()?.as_raw_fd());
-        slot.with(|request| match request {
-            Request::Read(transfer) => Some(match transfer.segments() {
-                [one] if self.has_read => {
-                    opcode::Read::new(fd, one.iov_base.cast(), one.iov_len.min(TRANSFER_MAX) as u32)
-                        .offset(transfer.position())
-                        .build()
-                }
-                many => {
-                    let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
-                    opcode::Readv::new(fd, many.as_ptr(), count).offset(transfer.position()).build()
-                }
-            }),
-            Request::Open { .. } | Request::Size | Request::Advise { .. } | Request::Close(_) => None,
+        slot.with(|Work { request, owner }| {
+            let fd = types::Fd(owner.handle()?.descriptor().ok()?.as_raw_fd());
+            match request {
+                Request::Read(transfer) => Some(match transfer.segments() {
+                    [one] if self.has_read => {
+                        opcode::Read::new(fd, one.iov_base.cast(), one.iov_len.min(TRANSFER_MAX) as u32)
+                            .offset(transfer.position())
+                            .build()
+                    }
+                    many => {
+                        let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
+                        opcode::Readv::new(fd, many.as_ptr(), count).offset(transfer.position()).build()
+                    }
+                }),
+                Request::Open { .. } | Request::Size | Request::Advise { .. } | Request::Close(_) => None,
+            }
         })?
     }
 }
