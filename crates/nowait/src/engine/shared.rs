@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, TryLockError};
 use std::task::Waker;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
@@ -29,7 +30,7 @@ use crate::stats::{Count, thread_number};
 type Completion = (Arc<Slot>, Result<usize, Errno>);
 
 /// Rings that one instance makes at most: beyond that, threads share.
-const SHARDS_MAX: usize = 8;
+pub(super) const SHARDS_MAX: usize = 8;
 
 /// One ring and the line before it.
 pub(super) struct Shard {
@@ -252,9 +253,19 @@ impl Shard {
     }
 
     fn drain(&self) {
+        // Looking itself now and then: the runtime that should notice completions may not be driven now.
+        const LOOK_AGAIN: Duration = Duration::from_millis(10);
+        self.enter();
         let mut line = lock(&self.line);
         while line.in_flight > 0 || line.backlog.len() > 0 {
-            line = self.quiet.wait(line).unwrap_or_else(|poisoned| poisoned.into_inner());
+            let (after, timeout) =
+                self.quiet.wait_timeout(line, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
+            line = after;
+            if timeout.timed_out() {
+                drop(line);
+                self.reap(Reap::Surely);
+                line = lock(&self.line);
+            }
         }
     }
 }
@@ -453,7 +464,7 @@ impl Watch {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 // Not documented for a sound descriptor; do not burn the processor should it last.
-                Err(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             let shards = lock(&watched.shards).clone();

@@ -1,13 +1,15 @@
 //! The ring's descriptor in tokio's own reactor: a task per ring notices completions, and no thread of ours exists.
 //!
-//! Each runtime has its own rings, at most one per worker. A runtime that is not driven cannot notice anything: a
-//! current-thread runtime that was merely entered, not run. Rings are therefore only attached from inside a task there; the root
-//! future of such a runtime's `block_on` is served by the reaper thread. When a runtime ends, its rings go to the reaper,
-//! which sees their last operations through.
+//! Each runtime has its own rings, at most one per worker. A runtime that is not driven cannot notice anything, and a
+//! current-thread runtime may have been merely entered, or the caller may be one of its blocking threads. There a ring is only
+//! used by a task on the thread that the runtime was seen to run on: the watching task's own. All else, the root future of
+//! such a runtime's `block_on` included, is served by the reaper thread. When a runtime ends, its rings go to the
+//! reaper, which sees their last operations through.
 //!
 //! `unsafe` here: tokio asks for a promise that the descriptor stays open.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::Interest;
@@ -15,8 +17,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
-use super::shared::{Reap, Reaper, Shard, Shards};
+use super::shared::{Reap, Reaper, SHARDS_MAX, Shard, Shards};
 use crate::buf::lock;
+use crate::stats::thread_number;
 
 #[derive(Default)]
 pub(super) struct Runtimes(Arc<Mutex<Vec<Runtime>>>);
@@ -25,6 +28,8 @@ struct Runtime {
     id: Id,
     shards: Arc<Shards>,
     tasks: Vec<AbortHandle>,
+    /// The thread that ran the watching task last; of interest in a current-thread runtime.
+    driver: Arc<AtomicUsize>,
     /// The runtime has no I/O driver (`enable_io` was not called): the reaper serves it.
     refused: bool,
 }
@@ -33,17 +38,23 @@ impl Runtimes {
     /// A ring of the runtime that this thread works for, if that runtime can notice its completions.
     pub(super) fn shard(&self, reaper: &Arc<Reaper>) -> Option<Arc<Shard>> {
         let handle = Handle::try_current().ok()?;
-        let workers = match handle.runtime_flavor() {
-            RuntimeFlavor::CurrentThread if tokio::task::try_id().is_none() => return None,
-            RuntimeFlavor::CurrentThread => 1,
-            _ => handle.metrics().num_workers(),
-        };
+        let single = handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        if single && tokio::task::try_id().is_none() {
+            return None;
+        }
+        let workers = if single { 1 } else { handle.metrics().num_workers() };
         let id = handle.id();
         let mut runtimes = lock(&self.0);
         let index = match runtimes.iter().position(|runtime| runtime.id == id) {
             Some(index) => index,
             None => {
-                runtimes.push(Runtime { id, shards: Arc::default(), tasks: Vec::new(), refused: false });
+                runtimes.push(Runtime {
+                    id,
+                    shards: Arc::default(),
+                    tasks: Vec::new(),
+                    driver: Arc::new(AtomicUsize::new(usize::MAX)),
+                    refused: false,
+                });
                 runtimes.len() - 1
             }
         };
@@ -51,16 +62,23 @@ impl Runtimes {
         if runtime.refused {
             return None;
         }
-        let (shards, tasks) = (&runtime.shards, &mut runtime.tasks);
+        let Runtime { shards, tasks, driver, .. } = runtime;
         let make = || {
             let shard = Shard::new()?;
-            let guard =
-                Attached { shard: shard.clone(), id, runtimes: self.0.clone(), reaper: reaper.clone(), ready: false };
+            let guard = Attached {
+                shard: shard.clone(),
+                id,
+                runtimes: self.0.clone(),
+                reaper: reaper.clone(),
+                driver: driver.clone(),
+                ready: false,
+            };
             tasks.push(handle.spawn(watch(guard)).abort_handle());
             tasks.push(handle.spawn(flush(shard.clone())).abort_handle());
             Ok(shard)
         };
-        shards.mine(workers.min(8), make).ok()
+        let shard = shards.mine(workers.min(SHARDS_MAX), make).ok()?;
+        (!single || driver.load(Ordering::Relaxed) == thread_number()).then_some(shard)
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Shard>> {
@@ -80,6 +98,7 @@ struct Attached {
     id: Id,
     runtimes: Arc<Mutex<Vec<Runtime>>>,
     reaper: Arc<Reaper>,
+    driver: Arc<AtomicUsize>,
     ready: bool,
 }
 
@@ -109,6 +128,7 @@ async fn watch(mut attached: Attached) {
     let Ok(fd) = (unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }) else { return };
     attached.ready = true;
     loop {
+        attached.driver.store(thread_number(), Ordering::Relaxed);
         let Ok(mut guard) = fd.readable().await else { return };
         // First forget the readiness, then reap: what completes in between is told again (edge-triggered).
         guard.clear_ready();
