@@ -256,6 +256,9 @@ impl Drop for Owned {
 
 /// Runs a future to its end on this thread; see the module's text.
 pub(crate) fn drive<F: Future>(future: F) -> F::Output {
+    // Inside a tokio task its budget may be used up, and tokio wakes whom it turned away when the task ends: after us.
+    #[cfg(feature = "tokio")]
+    let future = tokio::task::coop::unconstrained(future);
     let mut future = pin!(future);
     let driving = Driving::new();
     let notice = Arc::new(Notice { notified: AtomicBool::new(false), bell: driving.bell.clone() });

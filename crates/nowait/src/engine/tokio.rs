@@ -62,22 +62,21 @@ impl Runtimes {
         if runtime.refused {
             return None;
         }
-        let Runtime { shards, tasks, driver, .. } = runtime;
-        let make = || {
-            let shard = Shard::new()?;
-            let guard = Attached {
-                shard: shard.clone(),
-                id,
-                runtimes: self.0.clone(),
-                reaper: reaper.clone(),
-                driver: driver.clone(),
-                ready: false,
-            };
-            tasks.push(handle.spawn(watch(guard)).abort_handle());
-            tasks.push(handle.spawn(flush(shard.clone())).abort_handle());
-            Ok(shard)
-        };
-        let shard = shards.mine(workers.min(SHARDS_MAX), make).ok()?;
+        let driver = runtime.driver.clone();
+        let mut made = false;
+        let make = || Shard::new().inspect(|_| made = true);
+        let shard = runtime.shards.mine(workers.min(SHARDS_MAX), make).ok()?;
+        drop(runtimes);
+        if made {
+            // With nothing locked: a runtime that is ending drops the tasks at once.
+            let (runtimes, reaper) = (self.0.clone(), reaper.clone());
+            let flusher = Flusher(shard.clone());
+            let watcher = Watcher { shard: shard.clone(), id, runtimes, reaper, driver: driver.clone(), ready: false };
+            let tasks = [handle.spawn(flush(flusher)), handle.spawn(watch(watcher))];
+            if let Some(runtime) = lock(&self.0).iter_mut().find(|runtime| runtime.id == id) {
+                runtime.tasks.extend(tasks.map(|task| task.abort_handle()));
+            }
+        }
         (!single || driver.load(Ordering::Relaxed) == thread_number()).then_some(shard)
     }
 
@@ -93,7 +92,7 @@ impl Runtimes {
 }
 
 /// A ring while a task watches it. Dropped with the task: by the runtime's end, or the engine's.
-struct Attached {
+struct Watcher {
     shard: Arc<Shard>,
     id: Id,
     runtimes: Arc<Mutex<Vec<Runtime>>>,
@@ -102,10 +101,9 @@ struct Attached {
     ready: bool,
 }
 
-impl Drop for Attached {
+impl Drop for Watcher {
     fn drop(&mut self) {
         let mut runtimes = lock(&self.runtimes);
-        self.shard.end_flushing();
         if let Some(index) = runtimes.iter().position(|runtime| runtime.id == self.id) {
             runtimes[index].shards.remove(&self.shard);
             if !self.ready {
@@ -121,28 +119,37 @@ impl Drop for Attached {
     }
 }
 
-async fn watch(mut attached: Attached) {
+async fn watch(mut watcher: Watcher) {
     // Panics where the runtime has no I/O driver; the guard then passes the ring to the reaper.
-    let descriptor = Descriptor(attached.shard.clone());
+    let descriptor = Descriptor(watcher.shard.clone());
     // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long as it lives.
     let Ok(fd) = (unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }) else { return };
-    attached.ready = true;
+    watcher.ready = true;
     loop {
-        attached.driver.store(thread_number(), Ordering::Relaxed);
+        watcher.driver.store(thread_number(), Ordering::Relaxed);
         let Ok(mut guard) = fd.readable().await else { return };
         // First forget the readiness, then reap: what completes in between is told again (edge-triggered).
         guard.clear_ready();
-        attached.shard.reap(Reap::Surely);
+        watcher.shard.reap(Reap::Surely);
     }
 }
 
 /// Submits what is staged when the worker has run everything else: a task that yields goes on when its worker is about to
 /// sleep.
-async fn flush(shard: Arc<Shard>) {
+async fn flush(flusher: Flusher) {
     loop {
-        std::future::poll_fn(|context| shard.poll_staged(context)).await;
+        std::future::poll_fn(|context| flusher.0.poll_staged(context)).await;
         tokio::task::yield_now().await;
-        shard.enter();
+        flusher.0.enter();
+    }
+}
+
+/// Dropped with the task that flushes.
+struct Flusher(Arc<Shard>);
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.0.end_flushing();
     }
 }
 
