@@ -279,12 +279,18 @@ impl From<Error> for io::Error {
 }
 
 /// An [`Error`] together with the buffer that the operation was given. `?` turns it into either error type.
-#[derive(Debug)]
 pub struct BufferError<B> {
     /// What went wrong.
     pub error: Error,
     /// The buffer, unchanged in length; its contents are unspecified.
     pub buffer: B,
+}
+
+/// Without the buffer: a page of numbers helps nobody.
+impl<B> fmt::Debug for BufferError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferError").field("error", &self.error).finish_non_exhaustive()
+    }
 }
 
 impl<B> fmt::Display for BufferError<B> {
@@ -293,7 +299,7 @@ impl<B> fmt::Display for BufferError<B> {
     }
 }
 
-impl<B: fmt::Debug> std::error::Error for BufferError<B> {
+impl<B> std::error::Error for BufferError<B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }

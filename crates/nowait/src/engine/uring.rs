@@ -136,8 +136,9 @@ pub(crate) fn decode(entry: &cqueue::Entry) -> Result<usize, Errno> {
 /// Deals with one result. Gives the slot back when its rest must go to the kernel again.
 pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>) -> Option<Arc<Slot>> {
     // What the ring cannot do (an opcode, a flag, a file that may not sleep here) the pool's plain call can, or it
-    // gives the errno that counts.
-    if let Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED) = result {
+    // gives the errno that counts. ECANCELED and EFAULT are also what becomes of requests whose submitting thread has ended:
+    // the kernel would go on with them in that thread (io_req_task_submit in io_uring/io_uring.c, 5.12 to 6.18).
+    if let Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED | Errno::FAULT) = result {
         pool::hand_on(slot);
         return None;
     }
