@@ -1,0 +1,29 @@
+# Thin on purpose: each target is a few cargo calls that can be typed by hand. Needs the Rust toolchain only.
+# The default target prints this list.
+
+CARGO ?= cargo
+LOCKED := --locked
+
+.PHONY: help test lint bench
+
+help:
+	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
+	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none"
+	@echo "make bench   the full benchmark, on a file that it makes in this directory and removes"
+	@echo
+	@echo "Tests that mount file systems need root; elsewhere they say that they skip."
+	@echo "NOWAIT_REQUIRE_MOUNTS=1 makes them fail instead of skipping."
+
+test:
+	$(CARGO) test $(LOCKED) --workspace --all-features
+	$(CARGO) test $(LOCKED) -p nowait --no-default-features
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(LOCKED) --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p nowait --all-targets --no-default-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --all-features
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
+
+bench:
+	$(CARGO) run $(LOCKED) --release -- bench
