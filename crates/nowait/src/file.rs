@@ -39,6 +39,12 @@ impl Inner {
         Target { instance: &self.instance, file: Some((&self.open, &self.reads)) }
     }
 
+    /// Reads go through the page cache, so that it can be told to read ahead. (What refuses `RWF_NOWAIT` may go past it without
+    /// saying so: FUSE with `FOPEN_DIRECT_IO`.)
+    pub(crate) fn reads_ahead(&self) -> bool {
+        !self.open.direct && self.instance.policy.forced.is_none() && self.reads.nowait_accepted() == Some(true)
+    }
+
     /// EBADF once `File::close` was called; EOVERFLOW for bytes that no file can have.
     pub(crate) fn check(&self, offset: u64, length: usize) -> std::result::Result<(), Errno> {
         if self.closed.load(Ordering::Relaxed) {
@@ -233,7 +239,8 @@ impl File {
 
     fn new(handle: Handle, path: Arc<Path>, instance: Arc<Instance>) -> File {
         let reads = ReadSelector::default();
-        let open = Arc::new(OpenFile { handle, counters: instance.counters.clone() });
+        let direct = handle.is_direct();
+        let open = Arc::new(OpenFile { handle, direct, counters: instance.counters.clone() });
         File(Arc::new(Inner { open, path, reads, instance, closed: AtomicBool::new(false) }))
     }
 

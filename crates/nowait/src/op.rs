@@ -35,6 +35,8 @@ use crate::stats::{Count, Counters};
 /// An open file as an engine knows it, and where its operations are counted.
 pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
+    /// Reads go past the page cache.
+    pub(crate) direct: bool,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -47,6 +49,12 @@ pub(crate) enum Handle {
 }
 
 impl Handle {
+    /// Opened with `O_DIRECT`.
+    pub(crate) fn is_direct(&self) -> bool {
+        let flags = self.descriptor().and_then(rustix::fs::fcntl_getfl);
+        flags.is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+    }
+
     /// The descriptor; EBADF for a simulated file, which only its simulator can serve.
     pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
         match self {
@@ -65,6 +73,8 @@ pub(crate) struct Transfer {
     position: u64,
     left: usize,
     done: usize,
+    /// The kernel was told that these bytes will be needed, and has begun to read them.
+    pub(crate) announced: bool,
 }
 
 // SAFETY: the segments point into `memory`, which is owned and `Send`, or into a slice that is borrowed as long as the
@@ -78,7 +88,7 @@ impl Transfer {
         let mut segments = Segments::none();
         memory.segments(&mut segments);
         let left = segments.len();
-        Transfer { memory, segments, position: offset, left, done: 0 }
+        Transfer { memory, segments, position: offset, left, done: 0, announced: false }
     }
 
     /// Fills a borrowed slice.
@@ -87,7 +97,7 @@ impl Transfer {
     /// The transfer is not used after the borrow of `slice` has ended; so it is not given to a slot.
     pub(crate) unsafe fn lent(slice: &mut [u8], offset: u64) -> Transfer {
         let segments = Segments::one(slice.as_mut_ptr(), slice.len());
-        Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0 }
+        Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0, announced: false }
     }
 
     #[inline]

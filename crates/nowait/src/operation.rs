@@ -172,7 +172,10 @@ impl Target<'_> {
         if reads.choose(policy, left) == Choice::Attempt {
             match engine.try_now(handle, transfer, Wait::Never) {
                 // Never the end of the file: kernels 5.9 and 5.10 answered so before it (tokio-rs/tokio#3803).
-                Ok(0) | Err(Errno::AGAIN) => {
+                answer @ (Ok(0) | Err(Errno::AGAIN)) => {
+                    if answer.is_err() {
+                        reads.attempt_accepted();
+                    }
                     counters.add(Count::Misses);
                     reads.attempt_missed();
                     return None;
@@ -206,6 +209,29 @@ impl Target<'_> {
         None
     }
 
+    /// Runs a request to its end on this thread.
+    pub(crate) fn run(&self, mut request: Request) -> Outcome {
+        let (file, _) = self.file.ok_or(Errno::BADF)?;
+        self.instance.engines().pool.run(Some(&file.handle), &mut request)
+    }
+
+    /// Has the kernel begin to read what a thread of the pool will collect, so that few threads keep the device busy.
+    fn announce(&self, request: &mut Request) {
+        let (Request::Read(transfer), Some((file, reads))) = (request, self.file) else { return };
+        let policy = &self.instance.policy;
+        let length = transfer.left();
+        if file.direct || !reads.may_announce(policy, length) {
+            return;
+        }
+        let advice = rustix::fs::Advice::WillNeed;
+        let begun = Instant::now();
+        let done = self.run(Request::Advise { offset: transfer.position(), length: length as u64, advice });
+        if reads.announced(policy, begun.elapsed().as_nanos() as u64) {
+            self.instance.counters.add(Count::Stalls);
+        }
+        transfer.announced = done.is_ok();
+    }
+
     /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced path has no say: no slot is made, since a
     /// slot owns its memory.
     pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
@@ -215,13 +241,16 @@ impl Target<'_> {
     }
 
     /// Gives a request to the engine that suits it.
-    pub(crate) fn submit(&self, request: Request, notify: Notify) -> Arc<Slot> {
+    pub(crate) fn submit(&self, mut request: Request, notify: Notify) -> Arc<Slot> {
         let path = match (&request, self.file) {
             (Request::Read(transfer), Some((_, reads))) => reads.slow_path(&self.instance.policy, transfer.left()),
             // io_uring runs all else on a kernel worker (flagged force-async: io_uring/{openclose,statx,advise}.c, 6.12).
             _ => Path::Pool,
         };
         let engines = self.instance.engines();
+        if path == Path::Pool || !engines.has_ring {
+            self.announce(&mut request);
+        }
         let owner = match self.file {
             Some((file, _)) => Owner::File(file.clone()),
             None => Owner::Nobody(self.instance.counters.clone()),

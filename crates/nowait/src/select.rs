@@ -56,6 +56,10 @@ const STALLS_BORNE: u32 = 0;
 /// The longest run of operations that are not tried inline.
 const SKIP_MAX: u32 = 256;
 
+/// Larger reads are not announced: the kernel would read only their beginning ahead (128 KiB where the device does not say
+/// more).
+const ANNOUNCED_BYTES_MAX: usize = 128 << 10;
+
 /// Leaves out inline calls after a streak of bad luck.
 #[derive(Debug, Default)]
 struct Backoff {
@@ -104,6 +108,7 @@ const NOWAIT_REFUSED: u8 = 2;
 pub(crate) struct ReadSelector {
     nowait: AtomicU8,
     inline: Backoff,
+    announcements: Backoff,
 }
 
 impl ReadSelector {
@@ -139,10 +144,16 @@ impl ReadSelector {
     /// An attempt moved at least one byte.
     #[inline]
     pub(crate) fn attempt_hit(&self) {
+        self.attempt_accepted();
+        self.inline.good();
+    }
+
+    /// An attempt was answered with bytes, or with EAGAIN.
+    #[inline]
+    pub(crate) fn attempt_accepted(&self) {
         if self.nowait.load(Relaxed) == NOWAIT_UNKNOWN {
             self.nowait.store(NOWAIT_ACCEPTED, Relaxed);
         }
-        self.inline.good();
     }
 
     /// An attempt found nothing cached, or failed in a way that the slow path will explain.
@@ -167,7 +178,25 @@ impl ReadSelector {
         over
     }
 
-    /// Whether the file accepts `RWF_NOWAIT`: `None` until one attempt was answered with data or a refusal.
+    /// The kernel may be told of a read of `len` bytes before a thread waits for it. A call that is not meant to wait, but may:
+    /// for the blocks that say where the data is, or for a place in the device's queue.
+    pub(crate) fn may_announce(&self, policy: &Policy, len: usize) -> bool {
+        let cached = self.nowait.load(Relaxed) == NOWAIT_ACCEPTED;
+        cached && len <= ANNOUNCED_BYTES_MAX && !policy.strict && policy.forced.is_none() && self.announcements.allows()
+    }
+
+    /// Telling the kernel took `elapsed_ns`. True when that was over the budget.
+    pub(crate) fn announced(&self, policy: &Policy, elapsed_ns: u64) -> bool {
+        let over = elapsed_ns > policy.budget_ns;
+        if over {
+            self.announcements.bad(STALLS_BORNE)
+        } else {
+            self.announcements.good()
+        }
+        over
+    }
+
+    /// Whether the file accepts `RWF_NOWAIT`: `None` until one attempt has shown it.
     pub(crate) fn nowait_accepted(&self) -> Option<bool> {
         match self.nowait.load(Relaxed) {
             NOWAIT_UNKNOWN => None,

@@ -1,14 +1,17 @@
 //! Own threads: for what io_uring would only hand to a worker of its own, and for everything where io_uring is refused.
 //!
-//! A queue under one lock and threads that come when there is more work than idle threads, up to a limit, and go when they
-//! have been idle for a while. Threads hold the queue alive, so that dropping an engine waits for nobody.
+//! A queue under one lock, and threads that come with work, up to a limit, and go when they have been idle for a while. Threads
+//! hold the queue alive, so that dropping an engine waits for nobody.
+//!
+//! An operation that waits for a device wants a thread of its own. A read that was announced to the kernel is under way
+//! before any thread takes it, so that one thread collects several: fewer threads sleep and wake for the same depth at the device.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::{Engine, run};
 use crate::buf::lock;
-use crate::op::{Backlog, Slot};
+use crate::op::{Backlog, Request, Slot};
 use crate::select::Path;
 use crate::stats::Count;
 use crate::sys::PerProcess;
@@ -26,13 +29,28 @@ struct Shared {
     threads_max: usize,
 }
 
+/// The work of one thread, and the parts of it that an operation is.
+const THREAD: usize = 8;
+const ANNOUNCED: usize = 1;
+
 #[derive(Default)]
 struct State {
     queue: Backlog,
+    /// What is running, in parts of a thread.
+    load: usize,
     threads: usize,
+    /// Threads asleep that nobody has called.
     idle: usize,
+    /// Calls that no thread has answered yet.
+    calls: usize,
     running: usize,
     closing: bool,
+}
+
+/// What an operation adds to the load.
+fn weight(slot: &Slot) -> usize {
+    let announced = slot.with(|work| matches!(&work.request, Request::Read(transfer) if transfer.announced));
+    if announced == Some(true) { ANNOUNCED } else { THREAD }
 }
 
 impl Pool {
@@ -49,9 +67,16 @@ impl Pool {
 impl Engine for Pool {
     fn submit(&self, slot: Arc<Slot>) {
         let shared = &self.0;
+        let weight = weight(&slot);
         let mut state = lock(&shared.state);
         state.queue.push(slot);
-        if state.idle >= state.queue.len() {
+        // As if all in line were like this one: for those that want more, threads were called when they came.
+        let load = state.load + state.queue.len() * weight;
+        if load.div_ceil(THREAD) <= state.threads - state.idle {
+            // Somebody who is at work, or called, comes to it.
+        } else if state.idle > 0 {
+            state.idle -= 1;
+            state.calls += 1;
             drop(state);
             shared.work.notify_one();
         } else if state.threads < shared.threads_max {
@@ -102,12 +127,17 @@ fn serve(shared: &Shared) {
             break;
         }
         state.idle += 1;
+        let called = |state: &mut State| state.calls == 0 && !state.closing;
         let (after, timeout) =
-            shared.work.wait_timeout(state, IDLE_MAX).unwrap_or_else(|poisoned| poisoned.into_inner());
+            shared.work.wait_timeout_while(state, IDLE_MAX, called).unwrap_or_else(|poisoned| poisoned.into_inner());
         state = after;
-        state.idle -= 1;
-        if timeout.timed_out() && state.queue.len() == 0 {
-            break;
+        if state.calls > 0 {
+            state.calls -= 1;
+        } else {
+            state.idle -= 1;
+            if timeout.timed_out() {
+                break;
+            }
         }
     }
     state.threads -= 1;
@@ -116,7 +146,9 @@ fn serve(shared: &Shared) {
 /// Runs what is queued until nothing is.
 fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     while let Some(slot) = state.queue.pop() {
+        let weight = weight(&slot);
         state.running += 1;
+        state.load += weight;
         drop(state);
         if let Some(mut work) = slot.take_work() {
             let outcome = run(work.owner.handle(), &mut work.request);
@@ -126,6 +158,7 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
         drop(slot);
         state = lock(&shared.state);
         state.running -= 1;
+        state.load -= weight;
     }
     if state.running == 0 {
         shared.quiet.notify_all();

@@ -51,6 +51,7 @@ enum Flusher {
     Nobody,
     /// Is running, or will, and looks at what is staged then.
     Awake,
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
     Asleep(Waker),
 }
 

@@ -1,0 +1,372 @@
+//! The second pass of a future, and of direct I/O: what is missing is sorted by place in the file, neighbours are merged into one
+//! scattered read each, and a bounded number of reads is kept in flight until the end. A merged read that fails is split
+//! again, so that an error belongs to the ranges that it hits and to no other.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustix::io::Errno;
+
+use super::{Exceptions, Extent, Found, Options, REQUEST_BYTES_MAX, Take};
+use crate::buf::{Memory, Part};
+use crate::error::Operation as Name;
+use crate::file::Inner;
+use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
+use crate::sys::SEGMENTS_MAX;
+
+/// What has to wait for the device.
+pub(super) struct Slow {
+    options: Options,
+    /// What is to be read, by place in the file, from the back.
+    pieces: Vec<Piece>,
+    /// Each range that missed.
+    ranges: Vec<Waiting>,
+    in_flight: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    batch: Arc<Batch>,
+    finished: Vec<usize>,
+    exceptions: Exceptions,
+    /// The end of the output, of no bytes: what is left when all parts are back.
+    rest: Part,
+}
+
+/// A part of a range that is read by one request.
+struct Piece {
+    offset: u64,
+    part: Part,
+    /// Number in `Slow::ranges`.
+    waiting: usize,
+    /// Place in its range.
+    at: usize,
+    /// To be read by itself: it was in a merged read that failed.
+    alone: bool,
+}
+
+/// A range of which pieces are outstanding.
+struct Waiting {
+    index: usize,
+    extent: Extent,
+    outstanding: usize,
+    /// What is back, in order of place in the range when `outstanding` is zero.
+    parts: Vec<(usize, Part)>,
+    /// Bytes from the start of the range that are there, if the file went on.
+    there: usize,
+    error: Option<Errno>,
+}
+
+/// A request in flight. The parts that are read into travel with the request; `segments` tells what they are.
+struct Flight {
+    slot: Submitted,
+    offset: u64,
+    segments: Segments,
+}
+
+/// A slot that nobody wants any more once this is dropped: the gather was dropped half-way.
+struct Submitted(Arc<Slot>);
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+enum Segments {
+    /// One piece, which is the usual case.
+    One { waiting: usize, at: usize },
+    /// Several, in order of place in the file: the pieces with a part of their own, the gaps between them, and those that lie
+    /// in what others read, to be copied from there.
+    Merged { read: Vec<Segment>, copied: Vec<Piece> },
+}
+
+struct Segment {
+    offset: u64,
+    /// None: a gap.
+    owner: Option<(usize, usize)>,
+}
+
+impl Slow {
+    pub(super) fn new(extents: &[Extent], mut output: Part, found: Found, options: Options) -> Slow {
+        let mut ranges = Vec::with_capacity(found.misses.len());
+        let mut pieces = Vec::with_capacity(found.misses.len());
+        let mut position = 0;
+        for miss in found.misses {
+            let extent = extents[miss.index];
+            drop(output.split_to(miss.start - position));
+            position = miss.start + extent.1;
+            let mut part = output.split_to(extent.1);
+            let waiting = ranges.len();
+            let mut range =
+                Waiting { index: miss.index, extent, outstanding: 0, parts: Vec::new(), there: extent.1, error: None };
+            if miss.done > 0 {
+                range.parts.push((0, part.split_to(miss.done)));
+            }
+            let mut at = miss.done;
+            while !part.is_empty() {
+                let part = part.split_to(part.len().min(REQUEST_BYTES_MAX));
+                let length = part.len();
+                pieces.push(Piece { offset: extent.0 + at as u64, part, waiting, at, alone: false });
+                range.outstanding += 1;
+                at += length;
+            }
+            ranges.push(range);
+        }
+        drop(output.split_to(output.len()));
+        // From the back, since they are taken from there.
+        if !pieces.is_sorted_by(|a, b| a.offset >= b.offset) {
+            pieces.sort_unstable_by_key(|piece| std::cmp::Reverse(piece.offset));
+        }
+        let depth = options.depth.min(pieces.len());
+        Slow {
+            options,
+            pieces,
+            ranges,
+            in_flight: (0..depth).map(|_| None).collect(),
+            free: (0..depth).collect(),
+            batch: Arc::default(),
+            finished: Vec::new(),
+            exceptions: found.exceptions,
+            rest: output,
+        }
+    }
+
+    /// Keeps as many reads in flight as may be. Ready when all ranges are settled.
+    pub(super) fn poll(
+        &mut self,
+        file: &Inner,
+        context: &mut Context<'_>,
+        limit: usize,
+        take: &mut dyn Take,
+    ) -> Poll<()> {
+        let mut moved = 0;
+        loop {
+            while let Some(place) = self.free.pop() {
+                if !self.submit(file, place) {
+                    self.free.push(place);
+                    break;
+                }
+            }
+            if self.free.len() == self.in_flight.len() {
+                return Poll::Ready(());
+            }
+            if moved >= limit {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let mut finished = std::mem::take(&mut self.finished);
+            std::task::ready!(self.batch.poll(context, &mut finished));
+            for place in finished.drain(..) {
+                moved += self.complete(file, place, take);
+            }
+            self.finished = finished;
+        }
+    }
+
+    pub(super) fn finish(self) -> (Part, Exceptions) {
+        (self.rest, self.exceptions.sorted())
+    }
+
+    /// Puts the next request on its way. False when there is none.
+    fn submit(&mut self, file: &Inner, place: usize) -> bool {
+        let Some(piece) = self.pieces.pop() else { return false };
+        let offset = piece.offset;
+        let (memory, segments) = match self.follows(&piece) {
+            true => self.merge(piece),
+            false => {
+                let segments = Segments::One { waiting: piece.waiting, at: piece.at };
+                (Memory::Part(piece.part), segments)
+            }
+        };
+        let request = Request::Read(Transfer::new(memory, offset));
+        let slot = file.target().submit(request, Notify::Batch(self.batch.clone(), place));
+        self.in_flight[place] = Some(Flight { slot: Submitted(slot), offset, segments });
+        true
+    }
+
+    /// The next piece is to be read together with this one.
+    fn follows(&self, piece: &Piece) -> bool {
+        let end = piece.offset + piece.part.len() as u64;
+        self.pieces.last().is_some_and(|next| {
+            let gap = next.offset.saturating_sub(end);
+            let (wanted, total) =
+                (piece.part.len() + next.part.len(), piece.part.len() + next.part.len() + gap as usize);
+            !piece.alone && !next.alone && gap <= self.options.gap && self.fits(wanted, total)
+        })
+    }
+
+    fn fits(&self, wanted: usize, total: usize) -> bool {
+        total <= REQUEST_BYTES_MAX && self.options.worth_it(wanted, total)
+    }
+
+    /// Builds one scattered read of `first` and those that follow it closely.
+    fn merge(&mut self, first: Piece) -> (Memory, Segments) {
+        let begin = first.offset;
+        let mut end = begin;
+        let mut wanted = 0;
+        let (mut memory, mut read, mut copied) = (Vec::new(), Vec::new(), Vec::new());
+        let mut next = Some(first);
+        while let Some(mut piece) = next.take() {
+            let overlap = end.saturating_sub(piece.offset).min(piece.part.len() as u64) as usize;
+            if overlap > 0 {
+                // Its first bytes are read by others already.
+                let whole = overlap == piece.part.len();
+                let head = piece.part.split_to(overlap);
+                copied.push(Piece {
+                    offset: piece.offset,
+                    part: head,
+                    waiting: piece.waiting,
+                    at: piece.at,
+                    alone: true,
+                });
+                if whole {
+                    next = self.next_mergeable(end, wanted, begin, memory.len());
+                    continue;
+                }
+                self.ranges[piece.waiting].outstanding += 1;
+                piece.offset += overlap as u64;
+                piece.at += overlap;
+            }
+            if piece.offset > end {
+                memory.push(Memory::Vec(vec![0; (piece.offset - end) as usize]));
+                read.push(Segment { offset: end, owner: None });
+            }
+            wanted += piece.part.len();
+            end = piece.offset + piece.part.len() as u64;
+            read.push(Segment { offset: piece.offset, owner: Some((piece.waiting, piece.at)) });
+            memory.push(Memory::Part(piece.part));
+            next = self.next_mergeable(end, wanted, begin, memory.len());
+        }
+        (Memory::Many(memory), Segments::Merged { read, copied })
+    }
+
+    fn next_mergeable(&mut self, end: u64, wanted: usize, begin: u64, segments: usize) -> Option<Piece> {
+        let next = self.pieces.last()?;
+        let gap = next.offset.saturating_sub(end);
+        let new = (next.offset + next.part.len() as u64).saturating_sub(end.max(next.offset)) as usize;
+        let total = (end - begin) as usize + gap as usize + new;
+        let merges = !next.alone && gap <= self.options.gap && segments + 2 <= SEGMENTS_MAX;
+        if merges && self.fits(wanted + new, total) { self.pieces.pop() } else { None }
+    }
+
+    /// Deals with one finished request; gives the number of bytes it moved.
+    fn complete(&mut self, file: &Inner, place: usize, take: &mut dyn Take) -> usize {
+        let Some(flight) = self.in_flight[place].take() else { return 0 };
+        let Some((outcome, request)) = flight.slot.0.take() else { unreachable!("it said that it is finished") };
+        self.free.push(place);
+        let Some(Request::Read(transfer)) = request else { unreachable!("a gather submits reads") };
+        let there = flight.offset + transfer.done() as u64;
+        let moved = transfer.done();
+        match (flight.segments, transfer.into_memory()) {
+            (Segments::One { waiting, at }, Memory::Part(part)) => {
+                self.settle(file, waiting, at, flight.offset, part, there, outcome.err(), take);
+            }
+            (Segments::Merged { read, copied }, Memory::Many(memory)) => {
+                self.complete_merged(file, read, copied, memory, there, outcome, take);
+            }
+            _ => unreachable!("memory comes back as it went"),
+        }
+        moved
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn complete_merged(
+        &mut self,
+        file: &Inner,
+        read: Vec<Segment>,
+        mut copied: Vec<Piece>,
+        memory: Vec<Memory>,
+        there: u64,
+        outcome: Outcome,
+        take: &mut dyn Take,
+    ) {
+        let parts = |memory: Memory| match memory {
+            Memory::Part(part) => Some(part),
+            _ => None,
+        };
+        if outcome.is_err() {
+            // Whose fault it is shows when each is read by itself.
+            let read = read.into_iter().zip(memory).filter_map(|(segment, memory)| {
+                let ((waiting, at), part) = (segment.owner?, parts(memory)?);
+                Some(Piece { offset: segment.offset, part, waiting, at, alone: true })
+            });
+            self.pieces.extend(read);
+            self.pieces.append(&mut copied);
+            return;
+        }
+        for mut piece in copied {
+            copy_from(&read, &memory, piece.offset, &mut piece.part);
+            self.settle(file, piece.waiting, piece.at, piece.offset, piece.part, there, None, take);
+        }
+        for (segment, memory) in read.into_iter().zip(memory) {
+            if let (Some((waiting, at)), Some(part)) = (segment.owner, parts(memory)) {
+                self.settle(file, waiting, at, segment.offset, part, there, None, take);
+            }
+        }
+    }
+
+    /// A piece is back: the file's bytes are there up to offset `there`. Settles its range when it was the last one.
+    #[allow(clippy::too_many_arguments)]
+    fn settle(
+        &mut self,
+        file: &Inner,
+        waiting: usize,
+        at: usize,
+        offset: u64,
+        mut part: Part,
+        there: u64,
+        error: Option<Errno>,
+        take: &mut dyn Take,
+    ) {
+        let range = &mut self.ranges[waiting];
+        let valid = if error.is_some() { 0 } else { there.saturating_sub(offset).min(part.len() as u64) as usize };
+        if valid < part.len() {
+            part[valid..].fill(0);
+            range.there = range.there.min(at + valid);
+        }
+        range.error = range.error.or(error);
+        range.outstanding -= 1;
+        let whole = if range.outstanding == 0 && range.parts.is_empty() {
+            part
+        } else {
+            range.parts.push((at, part));
+            if range.outstanding > 0 {
+                return;
+            }
+            let mut parts = std::mem::take(&mut range.parts);
+            parts.sort_unstable_by_key(|(at, _)| *at);
+            let mut parts = parts.into_iter().map(|(_, part)| part);
+            let Some(mut whole) = parts.next() else { unreachable!("one was pushed above") };
+            parts.for_each(|next| whole.join(next));
+            whole
+        };
+        if let Some(errno) = range.error {
+            let (offset, length) = range.extent;
+            let error = file.error(Name::Gather, errno).index(range.index).range(offset, length as u64);
+            take.take(range.index, Err(&error));
+            self.exceptions.errors.push(error);
+        } else {
+            if range.there < range.extent.1 {
+                self.exceptions.short.push((range.index, range.there));
+            }
+            take.take(range.index, Ok(&whole[..range.there]));
+        }
+    }
+}
+
+/// Copies the bytes from `offset` on, which were all asked for by `read`, from where they were read to.
+fn copy_from(read: &[Segment], memory: &[Memory], mut offset: u64, to: &mut [u8]) {
+    let mut done = 0;
+    let mut segment = read.partition_point(|segment| segment.offset <= offset).saturating_sub(1);
+    while done < to.len() && segment < read.len() {
+        let from: &[u8] = match &memory[segment] {
+            Memory::Part(part) => part,
+            Memory::Vec(gap) => gap,
+            _ => &[],
+        };
+        let skip = (offset - read[segment].offset) as usize;
+        let n = from.len().saturating_sub(skip).min(to.len() - done);
+        to[done..done + n].copy_from_slice(&from[skip..skip + n]);
+        done += n;
+        offset += n as u64;
+        segment += 1;
+    }
+}
