@@ -57,9 +57,8 @@
 //! # }
 //! ```
 //!
-//! What is cached is copied on the spot. The rest is sorted by place in the file, neighbours are read together, and a bounded
-//! number of reads is kept in flight to the end. See [`Gather`]; [`File::gather_into`] is the blocking form that fills a
-//! borrowed slice.
+//! What is cached is copied on the spot. For the rest a bounded number of reads is kept in flight to the end, neighbours read
+//! together. See [`Gather`]; [`File::gather_into`] is the blocking form that fills a borrowed slice.
 //!
 //! # Many reads from one thread
 //!
