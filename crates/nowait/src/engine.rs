@@ -11,6 +11,7 @@ pub mod sim;
 mod tokio;
 pub(crate) mod uring;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -50,6 +51,12 @@ pub(crate) fn read_now(
     offset: u64,
     wait: Wait,
 ) -> Result<usize, Errno> {
+    if let Handle::Descriptor(fd) = handle {
+        // What every engine of the kernel does, at the price of the system call.
+        let segment = libc::iovec { iov_base: slice.as_mut_ptr().cast(), iov_len: slice.len() };
+        // SAFETY: the segment is `slice`, borrowed for the call.
+        return unsafe { sys::read_at(fd.as_fd(), &[segment], offset, wait) };
+    }
     // SAFETY: an engine has the transfer for the call only, by reference, and `slice` is borrowed longer.
     let mut transfer = unsafe { Transfer::lent(slice, offset) };
     engine.try_now(handle, &mut transfer, wait)

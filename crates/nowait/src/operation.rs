@@ -169,7 +169,8 @@ impl Target<'_> {
         let engine = &self.instance.engines().pool;
         let policy = &self.instance.policy;
         let left = transfer.left();
-        if reads.choose(policy, left) == Choice::Attempt {
+        let mut choice = reads.choose(policy, left);
+        if choice == Choice::Attempt {
             match engine.try_now(handle, transfer, Wait::Never) {
                 // Never the end of the file: kernels 5.9 and 5.10 answered so before it (tokio-rs/tokio#3803).
                 answer @ (Ok(0) | Err(Errno::AGAIN)) => {
@@ -189,7 +190,10 @@ impl Target<'_> {
                     counters.add(Count::ShortAttempts);
                     return None;
                 }
-                Err(Errno::OPNOTSUPP) => reads.attempt_refused(),
+                Err(Errno::OPNOTSUPP) => {
+                    reads.attempt_refused();
+                    choice = reads.choose(policy, left);
+                }
                 // Whatever it is, the slow path reports it.
                 Err(_) => {
                     counters.add(Count::Misses);
@@ -198,7 +202,7 @@ impl Target<'_> {
                 }
             }
         }
-        if reads.choose(policy, left) == Choice::Budgeted {
+        if choice == Choice::Budgeted {
             let start = Instant::now();
             let outcome = engine.run(Some(handle), request);
             if reads.budgeted(policy, left, start.elapsed().as_nanos() as u64) {

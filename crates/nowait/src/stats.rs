@@ -89,7 +89,12 @@ pub(crate) struct Counters([Group; GROUPS]);
 impl Counters {
     #[inline]
     pub(crate) fn add(&self, count: Count) {
-        self.0[thread_number() % GROUPS].0[count as usize].fetch_add(1, Ordering::Relaxed);
+        self.add_many(count, 1);
+    }
+
+    #[inline]
+    pub(crate) fn add_many(&self, count: Count, n: u64) {
+        self.0[thread_number() % GROUPS].0[count as usize].fetch_add(n, Ordering::Relaxed);
     }
 
     pub(crate) fn snapshot(&self) -> Stats {

@@ -1,14 +1,16 @@
 //! The first pass: what is cached is served on the spot, in the caller's order, without a queue.
 
+use std::sync::Mutex;
 use std::time::Instant;
 
 use rustix::io::Errno;
 
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, Take};
-use crate::engine::{read_blocking, read_now};
+use crate::buf::lock;
+use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::Operation as Name;
 use crate::file::Inner;
-use crate::select::Choice;
+use crate::select::{Choice, ReadSelector};
 use crate::stats::Count;
 use crate::sys::Wait;
 
@@ -16,12 +18,15 @@ use crate::sys::Wait;
 const PARALLEL_BYTES_MIN: usize = 8 << 20;
 /// Ranges that must be found cached before more threads are started for the rest.
 const PARALLEL_EVIDENCE: usize = 64;
+/// A thread that is held up leaves shares to the others.
+const SHARES_PER_THREAD: usize = 4;
 /// Threads at most, the caller's included. More do not copy faster: memory is the limit.
 const PARALLEL_THREADS_MAX: usize = 8;
 
 /// The first pass of a caller that blocks.
 pub(super) fn serve_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
-    let mut pass = FirstPass { file, found, take: &mut Ignore };
+    let mut ignore = Ignore;
+    let mut pass = FirstPass::blocking(file, found, &mut ignore);
     let parallel = output.len() >= PARALLEL_BYTES_MIN && ranges.len() > 2 * PARALLEL_EVIDENCE;
     if !parallel {
         pass.run(ranges, 0, output, 0, usize::MAX);
@@ -31,44 +36,79 @@ pub(super) fn serve_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8],
     pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, usize::MAX);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(PARALLEL_THREADS_MAX);
     if threads == 1 || !found.misses.is_empty() {
-        let mut pass = FirstPass { file, found, take: &mut Ignore };
+        let mut pass = FirstPass::blocking(file, found, &mut ignore);
         pass.run(&ranges[PARALLEL_EVIDENCE..], PARALLEL_EVIDENCE, &mut output[start..], start, usize::MAX);
         return;
     }
-    let mut shares: Vec<Found> = (0..threads).map(|_| Found::default()).collect();
+    let parts = threads * SHARES_PER_THREAD;
+    let mut founds: Vec<Found> = (0..parts).map(|_| Found::default()).collect();
+    let mut shares = Vec::with_capacity(parts);
+    let (mut index, mut start, mut rest) = (PARALLEL_EVIDENCE, start, &mut output[start..]);
+    for (number, found) in founds.iter_mut().enumerate() {
+        let ranges = &ranges[index..index + (ranges.len() - index).div_ceil(parts - number)];
+        let (output, after) = std::mem::take(&mut rest).split_at_mut(ranges.iter().map(|range| range.1).sum());
+        rest = after;
+        let (first, begin) = (index, start);
+        index += ranges.len();
+        start += output.len();
+        shares.push(move || {
+            FirstPass::blocking(file, found, &mut Ignore).run(ranges, first, output, begin, usize::MAX);
+        });
+    }
+    // Whoever is free takes the next share. A thread that cannot be had is not missed.
+    let shares = Mutex::new(shares.into_iter());
+    let next = || lock(&shares).next();
+    let work = || {
+        while let Some(mut share) = next() {
+            share();
+        }
+    };
     std::thread::scope(|scope| {
-        let (mut index, mut start, mut output) = (PARALLEL_EVIDENCE, start, &mut output[start..]);
-        let mut here = None;
-        for (number, found) in shares.iter_mut().enumerate() {
-            let count = (ranges.len() - index).div_ceil(threads - number);
-            let share = &ranges[index..index + count];
-            let (bytes, rest) = output.split_at_mut(share.iter().map(|range| range.1).sum());
-            output = rest;
-            let (first, begin) = (index, start);
-            index += count;
-            start += bytes.len();
-            let run = move || {
-                FirstPass { file, found, take: &mut Ignore }.run(share, first, bytes, begin, usize::MAX);
-            };
-            // The last share is the caller's. So is one for which no thread can be had.
-            if number + 1 == threads {
-                here = Some(run);
-            } else {
-                scope.spawn(run);
-            }
+        for _ in 1..threads {
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
-        if let Some(mut run) = here {
-            run();
-        }
+        work();
     });
-    shares.into_iter().for_each(|share| found.absorb(share));
+    founds.into_iter().for_each(|share| found.absorb(share));
 }
 
 /// Serves what is cached, in the caller's order.
 pub(super) struct FirstPass<'a> {
-    pub(super) file: &'a Inner,
-    pub(super) found: &'a mut Found,
-    pub(super) take: &'a mut dyn Take,
+    file: &'a Inner,
+    engine: &'a dyn Engine,
+    found: &'a mut Found,
+    take: &'a mut dyn Take,
+    /// Reads that an attempt served, and that a plain call in trust did; counted when the pass ends.
+    hits: u64,
+    trusted: u64,
+    trust: Option<Trust>,
+}
+
+/// Plain calls that are expected to find their data cached, and how long they took since that was last looked at.
+struct Trust {
+    since: Instant,
+    calls: u32,
+    bytes: usize,
+}
+
+impl Trust {
+    /// Calls between two looks at the clock, which costs as much as trust saves in one.
+    const CALLS: u32 = 4;
+
+    fn new() -> Trust {
+        Trust { since: Instant::now(), calls: 0, bytes: 0 }
+    }
+
+    /// False when the calls took too long.
+    fn check(&mut self, reads: &ReadSelector) -> bool {
+        if self.calls == 0 {
+            return true;
+        }
+        let now = Instant::now();
+        let keeps = reads.keeps_trust(self.bytes, (now - self.since).as_nanos() as u64);
+        *self = Trust { since: now, calls: 0, bytes: 0 };
+        keeps
+    }
 }
 
 /// How one attempt at consecutive bytes ended.
@@ -79,7 +119,18 @@ enum Now {
     Ended(usize),
 }
 
-impl FirstPass<'_> {
+impl<'a> FirstPass<'a> {
+    pub(super) fn new(file: &'a Inner, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
+        FirstPass { file, engine: &*file.instance.engines().pool, found, take, hits: 0, trusted: 0, trust: None }
+    }
+
+    /// One whose caller blocks.
+    fn blocking(file: &'a Inner, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
+        let mut pass = FirstPass::new(file, found, take);
+        pass.trust = file.reads.trusts(&file.instance.policy).then(Trust::new);
+        pass
+    }
+
     /// Walks `ranges`, of which the first is number `first` and begins at `start`, until `limit` bytes were moved; gives
     /// the number of ranges and of output bytes dealt with.
     pub(super) fn run(
@@ -91,6 +142,8 @@ impl FirstPass<'_> {
         limit: usize,
     ) -> (usize, usize) {
         let (mut next, mut at) = (0, 0);
+        let missed = self.found.misses.len();
+        (self.hits, self.trusted) = (0, 0);
         while next < ranges.len() && at < limit {
             let (offset, length) = ranges[next];
             // Neighbours in the file that are neighbours in the list are one read.
@@ -114,6 +167,13 @@ impl FirstPass<'_> {
             next += count;
             at += bytes;
         }
+        self.file.instance.counters.add_many(Count::InlineAttempt, self.hits);
+        self.file.instance.counters.add_many(Count::Blocking, self.trusted);
+        if let Some(trust) = &mut self.trust {
+            trust.check(&self.file.reads);
+        } else if self.found.misses.len() == missed {
+            self.file.reads.hits(self.hits);
+        }
         (next, at)
     }
 
@@ -135,13 +195,26 @@ impl FirstPass<'_> {
     fn read_chunk(&mut self, offset: u64, chunk: &mut [u8]) -> Now {
         let Inner { instance, reads, open, .. } = self.file;
         let handle = &open.handle;
-        let engine = &*instance.engines().pool;
+        let engine = self.engine;
         let (policy, counters) = (&instance.policy, &instance.counters);
-        if reads.choose(policy, chunk.len()) == Choice::Attempt {
+        if let Some(trust) = &mut self.trust {
+            // Anything but all of it is for the attempt to judge.
+            if read_now(engine, handle, chunk, offset, Wait::Allowed) == Ok(chunk.len()) {
+                self.trusted += 1;
+                trust.calls += 1;
+                trust.bytes += chunk.len();
+                if trust.calls == Trust::CALLS && !trust.check(reads) {
+                    self.trust = None;
+                }
+                return Now::Part(chunk.len());
+            }
+        }
+        let mut choice = reads.choose(policy, chunk.len());
+        if choice == Choice::Attempt {
             match read_now(engine, handle, chunk, offset, Wait::Never) {
                 Ok(n) if n == chunk.len() => {
                     reads.attempt_hit();
-                    counters.add(Count::InlineAttempt);
+                    self.hits += 1;
                     return Now::Part(n);
                 }
                 Ok(n) if n > 0 => {
@@ -149,7 +222,10 @@ impl FirstPass<'_> {
                     counters.add(Count::ShortAttempts);
                     return Now::Part(n);
                 }
-                Err(Errno::OPNOTSUPP) => reads.attempt_refused(),
+                Err(Errno::OPNOTSUPP) => {
+                    reads.attempt_refused();
+                    choice = reads.choose(policy, chunk.len());
+                }
                 // No bytes are never the end of the file here, and an error is the slow path's to report.
                 answer => {
                     if answer == Err(Errno::AGAIN) {
@@ -161,7 +237,7 @@ impl FirstPass<'_> {
                 }
             }
         }
-        if reads.choose(policy, chunk.len()) == Choice::Budgeted {
+        if choice == Choice::Budgeted {
             let begun = Instant::now();
             let result = read_blocking(engine, handle, chunk, offset);
             if reads.budgeted(policy, chunk.len(), begun.elapsed().as_nanos() as u64) {
