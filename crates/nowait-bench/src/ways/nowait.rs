@@ -49,8 +49,7 @@ impl Way for Blocking {
         round.start();
         for (batch, ranges) in job.each_batch().zip(&ranges) {
             let started = Instant::now();
-            let exceptions = session.file.gather_into(ranges, output)?;
-            exceptions.errors().first().cloned().map_or(Ok(()), Err)?;
+            in_full(&session.file.gather_into(ranges, output)?)?;
             round.tally.batch(batch, output, started, Instant::now());
         }
         round.stop();
@@ -72,6 +71,9 @@ fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<
                 let started = Instant::now();
                 let length;
                 (length, buffer) = file.read_at(buffer, offset).await?;
+                if length != job.len_at(offset) {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
                 tally.borrow_mut().read(offset, &buffer[..length], started, Instant::now());
             }
             Ok(())
@@ -90,17 +92,20 @@ impl Way for Tokio {
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::new(job.target)?;
         let next = Arc::new(AtomicUsize::new(0));
-        let offsets: Arc<[u64]> = job.offsets.into();
+        let offsets: Arc<[(u64, usize)]> = job.offsets.iter().map(|&offset| (offset, job.len_at(offset))).collect();
         let tasks: Vec<_> = (0..job.depth)
             .map(|_| {
                 let (file, next, offsets) = (session.file.clone(), next.clone(), offsets.clone());
                 let mut buffer = vec![0xa5; job.block];
                 let mut seen = Seen::new(&round.tally, offsets.len() / job.depth + 1);
                 async move {
-                    while let Some(&offset) = offsets.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    while let Some(&(offset, expected)) = offsets.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let started = Instant::now();
                         let length;
                         (length, buffer) = file.read_at(buffer, offset).await?;
+                        if length != expected {
+                            return Err(io::ErrorKind::UnexpectedEof.into());
+                        }
                         seen.add(offset, &buffer[..length], started);
                     }
                     io::Result::Ok(seen)
@@ -129,7 +134,7 @@ impl Way for Tokio {
             for ranges in &ranges {
                 let started = Instant::now();
                 let gathered = file.gather(ranges).into_buffer(buffer).await?;
-                gathered.errors().first().cloned().map_or(Ok(()), Err)?;
+                in_full(gathered.exceptions())?;
                 buffer = gathered.into_buffer();
                 seen.push((started, Instant::now(), keep.then(|| buffer.clone())));
             }
@@ -144,6 +149,12 @@ impl Way for Tokio {
         session.report(round);
         Ok(())
     }
+}
+
+/// No range failed, and the file did not end before one did.
+fn in_full(exceptions: &nowait::Exceptions) -> io::Result<()> {
+    exceptions.errors().first().cloned().map_or(Ok(()), Err)?;
+    if exceptions.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<Vec<T>> {

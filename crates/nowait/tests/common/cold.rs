@@ -7,11 +7,18 @@ use rustix::fs::{Advice, fadvise};
 
 const PAGE: usize = 4096;
 
-/// Drops the pages of one file. Of the whole file, since a part of a large folio is not dropped.
+/// Drops the pages of one file. Of the whole file, since a part of a large folio is not dropped. A page that is still being
+/// written, or looked at, stays: it is tried again for a while, as it may be for others on a busy machine.
 pub(crate) fn drop_pages(path: &Path) {
     let file = File::open(path).unwrap();
-    file.sync_all().unwrap();
-    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    for _ in 0..20 {
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        if cached_pages(path) == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// How many of a file's pages are in the cache (`mincore(2)`).
