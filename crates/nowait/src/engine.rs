@@ -1,7 +1,10 @@
 //! The only seam to the outside: an engine is asked to try now, to run here, or to take a slot and finish it later.
 //!
-//! Everything above the seam runs unchanged on the kernel and on the simulator. Engines do not know each other, but for one
-//! arrow: a ring hands to the pool what it cannot do itself.
+//! Everything above the seam runs unchanged on the kernel and on the simulator. Engines do not know each other, but for two
+//! arrows: a ring hands to the pool what it cannot do itself, and the shared ring leaves to a thread's own ring what that thread
+//! submits while it drives it.
+//!
+//! `unsafe` here: reads into memory that the caller lends for the call.
 
 pub(crate) mod owned;
 pub(crate) mod pool;

@@ -248,7 +248,8 @@ impl Target<'_> {
     pub(crate) fn submit(&self, mut request: Request, notify: Notify) -> Arc<Slot> {
         let path = match (&request, self.file) {
             (Request::Read(transfer), Some((_, reads))) => reads.slow_path(&self.instance.policy, transfer.left()),
-            // io_uring runs all else on a kernel worker (flagged force-async: io_uring/{openclose,statx,advise}.c, 6.12).
+            // io_uring runs statx and nearly all advice on a kernel worker (io_uring/{statx,advise}.c, 6.12), and an open must be
+            // followed by an fstat in any case.
             _ => Path::Pool,
         };
         let engines = self.instance.engines();

@@ -26,7 +26,7 @@ pub struct Stats {
     pub aio: u64,
     /// Completed by a thread of the pool.
     pub pool: u64,
-    /// Abandoned by the caller before the result was taken.
+    /// Abandoned by the caller before the engine was through.
     pub cancelled: u64,
     /// Ended in an error.
     pub failed: u64,
@@ -40,7 +40,8 @@ pub struct Stats {
     pub stalls: u64,
     /// Operations that had to wait for a place in a full queue.
     pub queued: u64,
-    /// Requests that a ring handed back to the pool (an opcode or flag that the kernel lacks).
+    /// Requests that a ring handed to the pool: for what the kernel lacks, or would not wait for, or gave up because the thread
+    /// that had submitted it ended.
     pub handed_on: u64,
 }
 

@@ -1,4 +1,5 @@
-//! System calls that std lacks, in and out in Rust's terms. EINTR is dealt with here and nowhere else.
+//! System calls that std lacks, in and out in Rust's terms. EINTR of plain calls is dealt with here and nowhere else (of an
+//! engine's completions: in `op::step`).
 //!
 //! `unsafe` here: reads into raw segments, `close(2)` with its answer, and the fork handler. Calls go through rustix, which
 //! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached read.
@@ -57,8 +58,8 @@ fn last_errno() -> Errno {
 
 /// Opens `path` and makes sure that it has positions to read at: not a directory, FIFO, socket or terminal.
 ///
-/// `O_NONBLOCK` keeps the open of a FIFO from waiting for a writer; it is taken back afterwards, since io_uring answers
-/// EAGAIN instead of handing a request to a worker when a descriptor has it (`io_uring/rw.c`, 5.5 to 6.18).
+/// `O_NONBLOCK` keeps the open of a FIFO from waiting for a writer; it is taken back afterwards, since io_uring up to
+/// about 5.14 answers EAGAIN instead of handing a request to a worker when a descriptor has it (`io_uring/rw.c`).
 pub(crate) fn open(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
     let fd = retry(|| rustix::fs::open(path, flags | OFlags::NONBLOCK, mode))?;

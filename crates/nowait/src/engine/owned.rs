@@ -5,7 +5,7 @@
 //! first completion. So many operations in flight cost what a hand-written loop costs.
 //!
 //! Cold reads do not wait for that: they leave in pairs. From three entries on, a submission is held back ("plugged",
-//! `IO_PLUG_THRESHOLD` in io_uring/io_uring.c) until its last entry is prepared, and meanwhile the device is idle: a sixth
+//! `io_submit_state_start` in io_uring/io_uring.c, 6.18) until its last entry is prepared, and meanwhile the device is idle: a sixth
 //! of the speed at depth 32 on a virtio disk. Reads that complete inside the submission, being cached, rather share one call,
 //! so the number that leaves together doubles while they do.
 //!
