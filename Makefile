@@ -4,10 +4,11 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test lint bench
+.PHONY: help test loom lint bench
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
+	@echo "make loom    part of make test: the hand-over of operations in every order of its steps"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none"
 	@echo "make bench   the full benchmark, on a file that it makes in this directory and removes"
 	@echo
@@ -17,6 +18,10 @@ help:
 test:
 	$(CARGO) test $(LOCKED) --workspace --all-features
 	$(CARGO) test $(LOCKED) -p nowait --no-default-features
+	$(MAKE) loom
+
+loom:
+	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests
 
 lint:
 	$(CARGO) fmt --all --check

@@ -22,15 +22,33 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buf::{Memory, Segments, lock};
+use self::sync::{Mutex, MutexGuard, lock};
+use crate::buf::{Memory, Segments};
 use crate::select::Path;
 use crate::stats::{Count, Counters};
+
+/// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
+mod sync {
+    #[cfg(not(nowait_loom))]
+    pub(super) use std::sync::{Mutex, MutexGuard};
+
+    #[cfg(nowait_loom)]
+    pub(super) use loom::sync::{Mutex, MutexGuard};
+
+    #[cfg(not(nowait_loom))]
+    pub(super) use crate::buf::lock;
+
+    #[cfg(nowait_loom)]
+    pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
 
 /// An open file as an engine knows it, and where its operations are counted.
 pub(crate) struct OpenFile {
@@ -474,7 +492,91 @@ impl Backlog {
     }
 }
 
-#[cfg(test)]
+/// Every order in which an engine and a future can meet over a slot.
+#[cfg(all(test, nowait_loom))]
+mod loom_tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn slot(notify: Notify) -> (Arc<Slot>, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
+        (Slot::new(request, Owner::Nobody(counters.clone()), notify), counters)
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_while_the_waker_changes() {
+        loom::model(|| {
+            let (first, second) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+            let (slot, _) = slot(Notify::Waker(Waker::from(first.clone())));
+            let engine = slot.clone();
+            let thread = loom::thread::spawn(move || engine.finish(Ok(Done::Nothing), Path::Ring));
+            let ready = slot.poll(&mut Context::from_waker(&Waker::from(second.clone()))).is_ready();
+            thread.join().unwrap();
+            let woken = second.0.load(Ordering::SeqCst);
+            assert!(ready || woken == 1, "neither an answer nor a wake-up");
+            if !ready {
+                assert!(slot.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            }
+        });
+    }
+
+    #[test]
+    fn abandonment_and_completion_end_in_one_of_them() {
+        loom::model(|| {
+            let (slot, counters) = slot(Notify::Waker(Waker::noop().clone()));
+            let engine = slot.clone();
+            let thread = loom::thread::spawn(move || {
+                // As a pool does: taken out, worked on without the lock, put back.
+                if let Some(work) = engine.take_work() {
+                    engine.put_back(work);
+                    engine.finish(Ok(Done::Nothing), Path::Pool);
+                }
+            });
+            slot.abandon();
+            thread.join().unwrap();
+            let stats = counters.snapshot();
+            assert_eq!(stats.pool + stats.cancelled, 1, "{stats:?}");
+            assert!(slot.with(|_| ()).is_none(), "the buffer is with the engine no longer");
+        });
+    }
+
+    #[test]
+    fn a_batch_tells_of_each_number_once() {
+        loom::model(|| {
+            let batch = Arc::new(Batch::default());
+            let threads = [0, 1].map(|number| {
+                let (slot, _) = slot(Notify::Batch(batch.clone(), number));
+                loom::thread::spawn(move || slot.finish(Ok(Done::Nothing), Path::Ring))
+            });
+            let mut seen = Vec::new();
+            loom::future::block_on(std::future::poll_fn(|context| {
+                let mut numbers = Vec::new();
+                while seen.len() < 2 {
+                    std::task::ready!(batch.poll(context, &mut numbers));
+                    seen.append(&mut numbers);
+                }
+                Poll::Ready(())
+            }));
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, [0, 1]);
+        });
+    }
+}
+
+#[cfg(all(test, not(nowait_loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
