@@ -414,6 +414,31 @@ fn panicking_wakers_harm_nobody_else() {
     }
 }
 
+/// Reads that were announced to the kernel are under way without a thread each: few threads collect them.
+#[test]
+fn announced_reads_share_threads() {
+    child::play("announced reads");
+}
+
+fn announced() {
+    const LEN: usize = 32 << 20;
+    let sample = Sample::new(LEN);
+    let threads = |strict| {
+        let nowait = Nowait::builder().engine(Engine::Pool).strict(strict).build().unwrap();
+        let file = sample.cool().open(&nowait);
+        let before = common::resources().1;
+        let reads = join_all((0..64).map(|i| file.read_exact_at((i * 7919 * PAGE as u64) % LEN as u64, PAGE)));
+        for read in futures::executor::block_on(reads) {
+            assert_eq!(read.unwrap().len(), PAGE);
+        }
+        assert_settled(&nowait);
+        common::resources().1 - before
+    };
+    // Strict forbids to announce on the caller's thread: the call may wait.
+    let (announced, alone) = (threads(false), threads(true));
+    assert!(announced < alone && announced <= 20, "{announced} threads for announced reads, {alone} for others");
+}
+
 #[test]
 fn signals() {
     child::play("signals");
@@ -439,6 +464,7 @@ fn child() {
     match child::role().as_deref() {
         None => {}
         Some("signals") => pelted(),
+        Some("announced reads") => announced(),
         Some("fork") => forked(),
         Some("fork while others read") => forked_while_others_read(),
         Some("forked thread ends") => forked_thread(),
