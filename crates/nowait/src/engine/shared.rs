@@ -55,8 +55,11 @@ enum Flusher {
     Asleep(Waker),
 }
 
-/// Entries that leave at once: more would be held back by the kernel until the last is prepared (see `owned`).
+/// Entries that leave together: more would be held back by the kernel until the last is prepared (see `owned`).
 const TOGETHER: u32 = 2;
+
+/// With so many in flight for each entry held back the device has enough to do, and fewer calls mean fewer of its doorbells.
+const BUSY_PER_ENTRY: u32 = 8;
 
 /// What to do when another thread is reading completions.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,9 +103,10 @@ impl Shard {
         if !self.push(&mut line, slot) {
             return;
         }
-        // While the device has something to do, a single entry waits for a second one, or until this thread has nothing
-        // else to run: system calls are saved, and the thread gets to sleep.
-        let wait = line.staged < TOGETHER && line.in_flight > line.staged && self.wake_flusher();
+        // While the device has something to do, an entry waits for others, or until this thread has nothing else to run:
+        // system calls are saved, and the thread gets to sleep.
+        let together = TOGETHER.max(line.in_flight / BUSY_PER_ENTRY);
+        let wait = line.staged < together && line.in_flight > line.staged && self.wake_flusher();
         drop(line);
         if !wait {
             self.enter();
