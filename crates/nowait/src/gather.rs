@@ -66,6 +66,7 @@ pub struct Gather<'f, B: ReadBuffer = Buf> {
     /// Makes a buffer where none was given.
     make: fn(usize) -> Option<B>,
     work: Option<Work>,
+    /// It has ended, or is being polled: after a panic it cannot go on.
     ready: bool,
 }
 
@@ -160,8 +161,12 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
     /// # Errors
     /// As [`File::gather_into`], with the buffer; errors of single ranges are in the answer.
     pub fn wait(mut self) -> std::result::Result<Gathered<B>, BufferError<B>> {
-        self.start()?;
-        if let Some(work) = &mut self.work {
+        // One that was polled before goes on as it began.
+        let fresh = self.work.is_none() && !self.ready;
+        if fresh {
+            self.start()?;
+        }
+        if let Some(work) = self.work.as_mut().filter(|_| fresh) {
             cached::serve_blocking(self.file, &self.ranges, &mut work.output, &mut work.found);
             work.next = self.ranges.len();
             if self.file.reads_ahead() {
@@ -204,9 +209,19 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         context: &mut Context<'_>,
         take: &mut dyn Take,
     ) -> Poll<std::result::Result<Gathered<B>, BufferError<B>>> {
-        assert!(!self.ready, "a future was polled after it was ready");
+        assert!(!self.ready, "a future was polled after it was ready, or after a panic in it");
+        self.ready = true;
+        let poll = self.advance(context, take);
+        self.ready = poll.is_ready();
+        poll
+    }
+
+    fn advance(
+        &mut self,
+        context: &mut Context<'_>,
+        take: &mut dyn Take,
+    ) -> Poll<std::result::Result<Gathered<B>, BufferError<B>>> {
         if let Err(error) = self.start() {
-            self.ready = true;
             return Poll::Ready(Err(error));
         }
         let Some(work) = &mut self.work else { unreachable!("it was started above") };
@@ -227,7 +242,6 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         }
         let Some(slow) = &mut work.slow else { unreachable!("it was made above") };
         std::task::ready!(slow.poll(file, context, POLL_BYTES_MAX, take));
-        self.ready = true;
         let Some(Work { slow: Some(slow), output, .. }) = self.work.take() else { unreachable!("it was polled above") };
         drop(output);
         let (rest, exceptions) = slow.finish();

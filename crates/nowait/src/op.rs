@@ -314,6 +314,11 @@ impl Slot {
         lock(&self.0).work = Some(work);
     }
 
+    /// Engine: a read that the kernel was told of (`Transfer::announced`).
+    pub(crate) fn is_announced(&self) -> bool {
+        self.with(|work| matches!(&work.request, Request::Read(transfer) if transfer.announced)) == Some(true)
+    }
+
     /// Nobody waits for it any more.
     pub(crate) fn is_abandoned(&self) -> bool {
         matches!(lock(&self.0).stage, Stage::Abandoned)
@@ -348,15 +353,23 @@ impl Slot {
     /// Future: the outcome and the request if it is finished; else `waker` is told when it is.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Option<Request>)> {
         let mut inner = lock(&self.0);
-        match &mut inner.stage {
-            Stage::Waiting(Notify::Waker(waker)) if waker.will_wake(context.waker()) => Poll::Pending,
-            Stage::Waiting(notify) => {
-                let old = std::mem::replace(notify, Notify::Waker(context.waker().clone()));
-                drop(inner);
-                // A waker's drop may run anything.
-                drop(old);
-                Poll::Pending
+        if let Stage::Waiting(notify) = &inner.stage {
+            if matches!(notify, Notify::Waker(waker) if waker.will_wake(context.waker())) {
+                return Poll::Pending;
             }
+            // A waker's clone and drop may run anything: not under the lock.
+            drop(inner);
+            let new = Notify::Waker(context.waker().clone());
+            inner = lock(&self.0);
+            if let Stage::Waiting(notify) = &mut inner.stage {
+                let old = std::mem::replace(notify, new);
+                drop(inner);
+                drop(old);
+                return Poll::Pending;
+            }
+        }
+        match &mut inner.stage {
+            Stage::Waiting(_) => Poll::Pending,
             _ => match take(&mut inner) {
                 Some(taken) => Poll::Ready(taken),
                 None => unreachable!("a slot is not polled after its result was taken"),
@@ -441,12 +454,15 @@ impl Batch {
 
     /// Moves the numbers that have finished since the last call into `numbers`; if there are none, leaves word whom to wake.
     pub(crate) fn poll(&self, context: &mut Context<'_>, numbers: &mut Vec<usize>) -> Poll<()> {
+        // A waker's clone and drop may run anything: not under the lock.
+        let waker = context.waker().clone();
         let mut finished = lock(&self.0);
         if !finished.numbers.is_empty() {
             std::mem::swap(&mut finished.numbers, numbers);
+            drop(finished);
             return Poll::Ready(());
         }
-        let old = finished.waker.replace(context.waker().clone());
+        let old = finished.waker.replace(waker);
         drop(finished);
         drop(old);
         Poll::Pending
@@ -457,28 +473,34 @@ impl Batch {
 /// often enough that they never outnumber those still wanted by more than a constant factor.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    slots: std::collections::VecDeque<Arc<Slot>>,
+    /// And whether each was announced.
+    slots: std::collections::VecDeque<(Arc<Slot>, bool)>,
+    announced: usize,
     sweep_at: usize,
 }
 
 impl Backlog {
     pub(crate) fn push(&mut self, slot: Arc<Slot>) {
         if self.slots.len() >= self.sweep_at.max(64) {
-            self.slots.retain(|slot| {
+            self.slots.retain(|(slot, announced)| {
                 let keep = !slot.is_abandoned();
                 if !keep {
                     slot.discard();
+                    self.announced -= usize::from(*announced);
                 }
                 keep
             });
             self.sweep_at = self.slots.len() * 2;
         }
-        self.slots.push_back(slot);
+        let announced = slot.is_announced();
+        self.announced += usize::from(announced);
+        self.slots.push_back((slot, announced));
     }
 
     /// The next one that somebody still waits for.
     pub(crate) fn pop(&mut self) -> Option<Arc<Slot>> {
-        while let Some(slot) = self.slots.pop_front() {
+        while let Some((slot, announced)) = self.slots.pop_front() {
+            self.announced -= usize::from(announced);
             if !slot.is_abandoned() {
                 return Some(slot);
             }
@@ -489,6 +511,11 @@ impl Backlog {
 
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// How many of them were announced to the kernel.
+    pub(crate) fn announced(&self) -> usize {
+        self.announced
     }
 }
 

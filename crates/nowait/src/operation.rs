@@ -159,6 +159,8 @@ impl Target<'_> {
         let transfer = match request {
             // An empty read asks nothing of the file. (`left` is what is missing: nothing here.)
             Request::Read(transfer) if transfer.left() == 0 => return inline(Ok(Done::Nothing)),
+            // Direct I/O has nothing cached, and takes `RWF_NOWAIT` to mean all but the wait for the device.
+            Request::Read(_) if file.direct => return None,
             Request::Read(transfer) => transfer,
             // The attributes of an open file are in memory, but for file systems behind a server.
             Request::Size if reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {

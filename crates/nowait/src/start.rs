@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::engine::owned;
 use crate::engine::pool::{Pool, THREADS_MAX};
 use crate::engine::shared::Uring;
 use crate::engine::sim::Sim;
@@ -145,6 +146,7 @@ impl Nowait {
     /// threads stage in their own rings (see [`block_on`](crate::block_on)) is not waited for: those threads see to it.
     pub fn drain(&self) {
         let engines = self.0.engines();
+        owned::drain();
         engines.ring.drain();
         engines.pool.drain();
     }

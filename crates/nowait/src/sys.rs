@@ -1,7 +1,7 @@
 //! System calls that std lacks, in and out in Rust's terms. EINTR of plain calls is dealt with here and nowhere else (of an
 //! engine's completions: in `op::step`).
 //!
-//! `unsafe` here: reads into raw segments, `close(2)` with its answer, and the fork handler. Calls go through rustix, which
+//! `unsafe` here: reads into raw segments, a block device's size, `close(2)` with its answer, and the fork handler. Calls go through rustix, which
 //! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached read.
 
 use std::io::IoSliceMut;
@@ -12,6 +12,7 @@ use std::sync::{Once, OnceLock};
 
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::ioctl;
 
 /// The most that one read or write moves: `MAX_RW_COUNT` (`read(2)`, NOTES). Longer requests come back short.
 pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
@@ -38,17 +39,25 @@ pub(crate) unsafe fn read_at(
     offset: u64,
     wait: Wait,
 ) -> Result<usize, Errno> {
-    let count = segments.len().min(SEGMENTS_MAX);
-    // SAFETY: `IoSliceMut` has the layout of `iovec` (its documentation), and the caller vouches for the memory. rustix only
-    // hands the slices to the kernel.
-    let slices = unsafe { std::slice::from_raw_parts_mut(segments.as_ptr() as *mut IoSliceMut<'_>, count) };
-    retry(|| match (wait, &mut *slices) {
-        (Wait::Allowed, [one]) => {
-            let length = one.len().min(TRANSFER_MAX);
-            rustix::io::pread(fd, &mut one[..length], offset)
-        }
-        (Wait::Allowed, many) => rustix::io::preadv(fd, many, offset),
-        (Wait::Never, many) => rustix::io::preadv2(fd, many, offset, ReadWriteFlags::NOWAIT),
+    if let [one] = segments {
+        let length = one.iov_len.min(TRANSFER_MAX);
+        // An empty segment may have no address.
+        let start = std::ptr::NonNull::new(one.iov_base.cast()).unwrap_or(std::ptr::NonNull::dangling());
+        // SAFETY: the caller vouches for the memory.
+        let slice = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) };
+        return retry(|| match wait {
+            Wait::Allowed => rustix::io::pread(fd, &mut *slice, offset),
+            Wait::Never => rustix::io::preadv2(fd, &mut [IoSliceMut::new(slice)], offset, ReadWriteFlags::NOWAIT),
+        });
+    }
+    let slice = |segment: &libc::iovec| {
+        // SAFETY: the caller vouches for the memory; the segments of a list are not empty, and do not overlap.
+        IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(segment.iov_base.cast(), segment.iov_len) })
+    };
+    let mut slices: Vec<_> = segments.iter().take(SEGMENTS_MAX).map(slice).collect();
+    retry(|| match wait {
+        Wait::Allowed => rustix::io::preadv(fd, &mut slices, offset),
+        Wait::Never => rustix::io::preadv2(fd, &mut slices, offset, ReadWriteFlags::NOWAIT),
     })
 }
 
@@ -62,7 +71,18 @@ fn last_errno() -> Errno {
 /// about 5.14 answers EAGAIN instead of handing a request to a worker when a descriptor has it (`io_uring/rw.c`).
 pub(crate) fn open(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let fd = retry(|| rustix::fs::open(path, flags | OFlags::NONBLOCK, mode))?;
+    let fd = match retry(|| rustix::fs::open(path, flags | OFlags::NONBLOCK, mode)) {
+        // Somebody holds a lease on the file and is given time to let go (`fcntl(2)`, F_SETLEASE): worth waiting for, if it is a
+        // file.
+        Err(Errno::AGAIN) => {
+            let place = retry(|| rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))?;
+            match FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) {
+                FileType::RegularFile => retry(|| rustix::fs::open(path, flags, mode))?,
+                _ => return Err(Errno::AGAIN),
+            }
+        }
+        opened => opened?,
+    };
     check(&fd)?;
     Ok(fd)
 }
@@ -88,8 +108,12 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
 pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let stat = rustix::fs::fstat(fd)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
-        // The position of the descriptor is never used here, so that moving it harms nobody.
-        return rustix::fs::seek(fd, SeekFrom::End(0));
+        // SAFETY: `BLKGETSIZE64` of linux/fs.h writes a u64, as the getter says. (Seeking would move a position that others
+        // may share.)
+        return unsafe {
+            let getter = ioctl::Getter::<{ ioctl::opcode::read::<u64>(0x12, 114) }, u64>::new();
+            ioctl::ioctl(fd, getter)
+        };
     }
     Ok(stat.st_size.max(0) as u64)
 }

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::pin::Pin;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::rng::Rng;
@@ -377,4 +379,52 @@ fn panic_in_a_taker() {
         assert_settled(&nowait);
         assert!(canary.iter().all(|byte| *byte == 0x5a));
     }
+}
+
+/// A gather that was begun as a future can be waited for.
+#[test]
+fn waited_for_after_a_poll() {
+    let _watchdog = Watchdog::new("waited_for_after_a_poll", 60);
+    let sample = Sample::new(4 << 20);
+    for path in [None, Some(Path::Ring), Some(Path::Pool)] {
+        let file = sample.cool().open(&Nowait::builder().path(path).build().unwrap());
+        let ranges: Vec<_> = (0..600u64).map(|i| (i * 6011, 5000)).collect();
+        let mut gather = Box::pin(file.gather(&ranges));
+        if poll_once(gather.as_mut()).is_pending() {
+            assert_right(Pin::into_inner(gather).wait().unwrap(), &sample.bytes, &ranges);
+        }
+    }
+}
+
+/// What others wait for is not held up by one huge cached range.
+#[test]
+fn huge_range_takes_many_polls() {
+    let sample = Sample::new(32 << 20);
+    let file = sample.open(&Nowait::builder().build().unwrap());
+    let ranges = [(0, 32 << 20)];
+    let mut gather = Box::pin(file.gather(&ranges));
+    assert!(poll_once(gather.as_mut()).is_pending());
+    assert_right(futures::executor::block_on(gather).unwrap(), &sample.bytes, &ranges);
+}
+
+#[test]
+fn range_that_no_file_can_have_fails_alone() {
+    let sample = Sample::new(4096);
+    let file = sample.open(&Nowait::builder().build().unwrap());
+    let end = i64::MAX as u64;
+    let gathered = file.gather(&[(end - 8, 4), (end - 4, 8), (0, 10)]).wait().unwrap();
+    assert_eq!(gathered.get(0).unwrap(), b"");
+    assert_eq!(gathered.get(1).unwrap_err().range_index(), Some(1));
+    assert_eq!(gathered.get(2).unwrap(), &sample.bytes[..10]);
+}
+
+#[test]
+#[should_panic(expected = "after a panic in it")]
+fn polled_after_a_panic_of_its_taker() {
+    let sample = Sample::new(1 << 20);
+    let file = sample.open(&Nowait::builder().build().unwrap());
+    let mut each = Box::pin(file.gather(&[(0, 10), (5000, 10)]).each(|_, _| panic!("on purpose")));
+    let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(each.as_mut()).is_pending()));
+    assert!(first.is_err());
+    let _ = poll_once(each.as_mut());
 }

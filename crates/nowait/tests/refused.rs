@@ -5,10 +5,14 @@ mod promises;
 
 use std::collections::BTreeMap;
 
-use common::{child, mounts};
+use common::{Sample, Watchdog, assert_settled, child, mounts};
+use futures::future::join_all;
 use nowait::{Engine, ErrorKind, Nowait};
 use promises::{Ctx, keeps_every_promise};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+/// The filter comes when the rings exist and are in use.
+const LATE: &str = "late";
 
 const LOCKED_MEMORY: &str = "locked memory";
 
@@ -30,6 +34,11 @@ fn by_a_filter() {
 }
 
 #[test]
+fn by_a_filter_that_comes_late() {
+    child::play(LATE);
+}
+
+#[test]
 fn by_a_limit_on_locked_memory() {
     child::play(LOCKED_MEMORY);
 }
@@ -40,15 +49,44 @@ fn child() {
     if role == LOCKED_MEMORY {
         return without_locked_memory();
     }
+    if role == LATE {
+        return late();
+    }
     let errno = role.parse().unwrap();
-    filter(errno);
+    filter(errno, &[libc::SYS_io_uring_setup]);
     let word = ANSWERS.iter().find(|answer| answer.0 == errno).unwrap().1;
     check(Nowait::shared(), errno, word);
 }
 
-/// Lets the kernel answer `errno` to `io_uring_setup(2)`, in all threads from now on.
-fn filter(errno: i32) {
-    let rules = BTreeMap::from([(libc::SYS_io_uring_setup, Vec::new())]);
+/// Both kinds of ring are used, then forbidden: what follows is served without them.
+fn late() {
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let file = sample.open(&nowait);
+    let reads = || join_all((0..300).map(|i| file.read_exact_at(i * 3000, 4096)));
+    let read_all = || {
+        let _watchdog = Watchdog::new("reads after a late filter", 20);
+        for own in [true, false] {
+            sample.cool();
+            let results = if own { nowait::block_on(reads()) } else { futures::executor::block_on(reads()) };
+            for (i, result) in results.into_iter().enumerate() {
+                assert!(*result.unwrap() == *sample.expected(i as u64 * 3000, 4096), "read {i}");
+            }
+        }
+    };
+    read_all();
+    let before = nowait.stats();
+    filter(libc::EPERM, &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter]);
+    read_all();
+    read_all();
+    let stats = nowait.stats();
+    assert!(before.ring > 0 && stats.ring == before.ring && stats.pool > before.pool, "{before:?}, then {stats:?}");
+    assert_settled(&nowait);
+}
+
+/// Lets the kernel answer `errno` to some system calls, in all threads from now on.
+fn filter(errno: i32, calls: &[i64]) {
+    let rules: BTreeMap<_, _> = calls.iter().map(|call| (*call, Vec::new())).collect();
     let answer = SeccompAction::Errno(errno as u32);
     let arch = std::env::consts::ARCH.try_into().unwrap();
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();

@@ -269,6 +269,74 @@ fn submitting_thread_ends_before_its_reads() {
     assert_settled(&nowait);
 }
 
+/// A direct read waits for the device whatever it is told: it must not do so on the caller's thread.
+#[test]
+fn direct_reads_are_never_inline() {
+    let sample = Sample::new(4 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let mut options = nowait::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_DIRECT);
+    let file = match options.open_in(&nowait, &sample.path).wait() {
+        Ok(file) => file,
+        Err(error) => return eprintln!("skipped: direct I/O: {error}"),
+    };
+    let before = nowait.stats();
+    let reads = join_all((0..64).map(|i| file.read_exact_at(i * 16384, PAGE)));
+    for (i, read) in futures::executor::block_on(reads).into_iter().enumerate() {
+        assert!(*read.unwrap() == *sample.expected(i as u64 * 16384, PAGE), "read {i}");
+    }
+    let gathered = futures::executor::block_on(
+        file.gather(&[(0, PAGE), (65536, PAGE)]).into_buffer(nowait::Buf::zeroed(2 * PAGE)),
+    );
+    assert!(gathered.unwrap().iter().all(|range| range.unwrap().len() == PAGE));
+    let stats = nowait.stats();
+    assert_eq!((stats.inline, stats.attempts), (before.inline, before.attempts), "{stats:?}");
+}
+
+/// The loser of a race is not waited for.
+#[test]
+fn block_on_lets_go_of_what_its_future_left_behind() {
+    let sample = Sample::new(4 << 20);
+    let nowait = forced(Path::Ring);
+    let file = sample.cool().open(&nowait);
+    let mut read = Some(Box::pin(file.read_exact_at(0, PAGE)));
+    nowait::block_on(std::future::poll_fn(move |context| {
+        assert!(read.as_mut().unwrap().as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    }));
+    if nowait.has_ring() {
+        assert_eq!(nowait.stats().ended(), 1, "only the open: the read is still under way, and nobody's");
+    }
+    nowait.drain();
+    let stats = nowait.stats();
+    assert_eq!((stats.cancelled, stats.ended()), (1, stats.started), "`drain` sees to this thread's own ring");
+}
+
+#[test]
+fn dropped_instances_take_their_threads_with_them() {
+    child::play("instances");
+}
+
+fn instances_come_and_go() {
+    let sample = Sample::new(1 << 20);
+    let before = common::resources();
+    for round in 0..300 {
+        let file = sample.open(&forced(Path::Ring));
+        if round % 2 == 0 {
+            futures::executor::block_on(file.read_exact_at(0, 10)).unwrap();
+        }
+        #[cfg(feature = "tokio")]
+        {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build().unwrap();
+            let clone = file.clone();
+            runtime.block_on(runtime.spawn(async move { clone.read_exact_at(0, 10).await.unwrap() })).unwrap();
+            runtime.shutdown_background();
+        }
+    }
+    let gone = || common::resources().0 <= before.0 + 8 && common::resources().1 <= before.1 + 8;
+    assert!(eventually(gone), "{before:?} before, {:?} after", common::resources());
+}
+
 /// Descriptors of this process that are open on `path`.
 fn descriptors_of(path: &std::path::Path) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -465,6 +533,7 @@ fn child() {
         None => {}
         Some("signals") => pelted(),
         Some("announced reads") => announced(),
+        Some("instances") => instances_come_and_go(),
         Some("fork") => forked(),
         Some("fork while others read") => forked_while_others_read(),
         Some("forked thread ends") => forked_thread(),

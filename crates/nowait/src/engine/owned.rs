@@ -19,6 +19,7 @@
 //! `unsafe` here: pushing entries, whose memory the slots in the table keep alive.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::pin;
@@ -80,6 +81,10 @@ struct Owned {
     /// Entries staged since the last submission, and how many may be before there is one.
     staged: usize,
     submit_at: usize,
+    /// Places of the entries that the kernel has not taken yet, at the back; the bell has none.
+    entries: VecDeque<Option<u32>>,
+    /// The kernel refuses to be entered.
+    dead: bool,
     bell: Arc<Bell>,
     bell_polled: bool,
     /// Kept between turns for its capacity.
@@ -91,7 +96,7 @@ pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
     let mut slot = Some(slot);
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 {
-            if let Some(owned) = local.ring.borrow_mut().make(&local.bell) {
+            if let Some(owned) = local.ring.borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
                 slot.take().into_iter().for_each(|slot| owned.accept(slot));
             }
         }
@@ -131,6 +136,8 @@ impl Owned {
             backlog: Backlog::default(),
             staged: 0,
             submit_at: UNPLUGGED,
+            entries: VecDeque::with_capacity(depth as usize + 1),
+            dead: false,
             bell,
             bell_polled: false,
             completions: Vec::with_capacity(depth as usize),
@@ -138,7 +145,9 @@ impl Owned {
     }
 
     fn accept(&mut self, slot: Arc<Slot>) {
-        if self.free.is_empty() {
+        if self.dead {
+            super::pool::hand_on(slot);
+        } else if self.free.is_empty() {
             slot.count(Count::Queued);
             self.backlog.push(slot);
         } else {
@@ -154,20 +163,50 @@ impl Owned {
         if self.staged >= self.submit_at && self.in_flight() < self.staged + DEVICE_BUSY {
             self.submit();
         }
-        self.push_entry(entry.user_data(u64::from(place)));
+        if self.dead {
+            self.free.push(place);
+            return super::pool::hand_on(slot);
+        }
         self.slots[place as usize] = Some(slot);
+        self.push_entry(entry.user_data(u64::from(place)), Some(place));
     }
 
-    fn push_entry(&mut self, entry: io_uring::squeue::Entry) {
+    fn push_entry(&mut self, entry: io_uring::squeue::Entry, place: Option<u32>) {
         // One more entry than places can be staged: the bell's. The queue is flushed when it is full.
         loop {
             // SAFETY: the entry's memory belongs to a slot that stays in `slots` until its completion (the bell's entry
             // has none), and its descriptor to the slot's handle.
             if unsafe { self.ring.ring.submission().push(&entry) }.is_ok() {
                 self.staged += 1;
+                let not_taken = self.ring.ring.submission().len();
+                self.entries.drain(..(self.entries.len() + 1).saturating_sub(not_taken));
+                self.entries.push_back(place);
                 return;
             }
             self.submit();
+            if self.dead {
+                if let Some((place, slot)) = place.and_then(|place| Some((place, self.slots[place as usize].take()?))) {
+                    self.free.push(place);
+                    super::pool::hand_on(slot);
+                }
+                return;
+            }
+        }
+    }
+
+    /// The kernel refuses to be entered: what it has not taken goes to the pool, and all that follows.
+    fn give_up(&mut self) {
+        self.dead = true;
+        let not_taken = self.ring.ring.submission().len();
+        let taken = self.entries.len().saturating_sub(not_taken);
+        for place in self.entries.drain(..).skip(taken).flatten() {
+            if let Some(slot) = self.slots[place as usize].take() {
+                self.free.push(place);
+                super::pool::hand_on(slot);
+            }
+        }
+        while let Some(slot) = self.backlog.pop() {
+            super::pool::hand_on(slot);
         }
     }
 
@@ -177,7 +216,10 @@ impl Owned {
         let staged = self.ring.ring.submission().len() as u32;
         // With GETEVENTS, so that completions which came meanwhile are worked on now and not all at the end.
         // SAFETY: no argument is passed, so there is none to be wrong; the staged entries keep `push_entry`'s promise.
-        let _ = unsafe { self.ring.ring.submitter().enter::<()>(staged, 0, GETEVENTS, None) };
+        let result = unsafe { self.ring.ring.submitter().enter::<()>(staged, 0, GETEVENTS, None) };
+        if result.is_err_and(|error| uring::is_lasting(&error)) {
+            return self.give_up();
+        }
         let at_once = self.ring.ring.completion().len().saturating_sub(there) >= self.staged;
         self.submit_at = if at_once { (self.submit_at * 2).min(self.slots.len()) } else { UNPLUGGED };
         self.staged = 0;
@@ -196,7 +238,7 @@ impl Owned {
         if !self.bell_polled {
             if let Some(fd) = self.bell.descriptor() {
                 let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
-                self.push_entry(entry.user_data(BELL));
+                self.push_entry(entry.user_data(BELL), None);
                 self.bell_polled = true;
             }
         }
@@ -212,13 +254,14 @@ impl Owned {
                 self.ring.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&timeout))
             }
         };
-        if let Err(error) = result {
-            match Errno::from_io_error(&error) {
-                // Interrupted or timed out, or the kernel wants completions to be reaped first: the caller goes round.
-                Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY) => {}
-                // Nothing else is documented for a sound ring. Do not burn the processor should it be something lasting.
-                _ => std::thread::sleep(Duration::from_millis(1)),
+        match result {
+            Err(error) if uring::is_lasting(&error) => {
+                self.give_up();
+                // What the kernel has is lost with the ring. Do not burn the processor over it.
+                std::thread::sleep(Duration::from_millis(1));
             }
+            // Interrupted or timed out, or the kernel wants completions to be reaped first: the caller goes round.
+            Ok(_) | Err(_) => {}
         }
         for entry in self.ring.ring.completion() {
             if entry.user_data() == BELL {
@@ -259,8 +302,9 @@ pub(crate) fn drive<F: Future>(future: F) -> F::Output {
     // Inside a tokio task its budget may be used up, and tokio wakes whom it turned away when the task ends: after us.
     #[cfg(feature = "tokio")]
     let future = tokio::task::coop::unconstrained(future);
-    let mut future = pin!(future);
+    // Before the future, which is dropped first: what it leaves behind is not wanted any more.
     let driving = Driving::new();
+    let mut future = pin!(future);
     let notice = Arc::new(Notice { notified: AtomicBool::new(false), bell: driving.bell.clone() });
     let waker = Waker::from(notice.clone());
     let mut context = Context::from_waker(&waker);
@@ -269,7 +313,8 @@ pub(crate) fn drive<F: Future>(future: F) -> F::Output {
             return output;
         }
         turn(&notice);
-        notice.notified.store(false, SeqCst);
+        // Reading it, too: what the waker wrote before is seen by the poll that follows.
+        notice.notified.swap(false, SeqCst);
     }
 }
 
@@ -311,6 +356,11 @@ fn turn(notice: &Notice) {
         std::thread::park();
         notice.bell.sleep.store(AWAKE, SeqCst);
     }
+}
+
+/// Waits until nothing is in flight in this thread's ring, abandoned operations included.
+pub(crate) fn drain() {
+    while enter(|owned| (owned.in_flight() > 0).then_some(1)) {}
 }
 
 /// Submits everything that is staged on this thread without waiting, before it blocks in another call.

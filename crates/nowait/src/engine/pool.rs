@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{Engine, run};
 use crate::buf::lock;
-use crate::op::{Backlog, Request, Slot};
+use crate::op::{Backlog, Slot};
 use crate::select::Path;
 use crate::stats::Count;
 use crate::sys::PerProcess;
@@ -47,10 +47,13 @@ struct State {
     closing: bool,
 }
 
-/// What an operation adds to the load.
-fn weight(slot: &Slot) -> usize {
-    let announced = slot.with(|work| matches!(&work.request, Request::Read(transfer) if transfer.announced));
-    if announced == Some(true) { ANNOUNCED } else { THREAD }
+impl State {
+    /// Threads that what is running and in line keeps busy.
+    fn wanted(&self) -> usize {
+        let announced = self.queue.announced();
+        let line = (self.queue.len() - announced) * THREAD + announced * ANNOUNCED;
+        (self.load + line).div_ceil(THREAD)
+    }
 }
 
 impl Pool {
@@ -67,12 +70,9 @@ impl Pool {
 impl Engine for Pool {
     fn submit(&self, slot: Arc<Slot>) {
         let shared = &self.0;
-        let weight = weight(&slot);
         let mut state = lock(&shared.state);
         state.queue.push(slot);
-        // As if all in line were like this one: for those that want more, threads were called when they came.
-        let load = state.load + state.queue.len() * weight;
-        if load.div_ceil(THREAD) <= state.threads - state.idle {
+        if state.wanted() <= state.threads - state.idle {
             // Somebody who is at work, or called, comes to it.
         } else if state.idle > 0 {
             state.idle -= 1;
@@ -146,7 +146,7 @@ fn serve(shared: &Shared) {
 /// Runs what is queued until nothing is.
 fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     while let Some(slot) = state.queue.pop() {
-        let weight = weight(&slot);
+        let weight = if slot.is_announced() { ANNOUNCED } else { THREAD };
         state.running += 1;
         state.load += weight;
         drop(state);

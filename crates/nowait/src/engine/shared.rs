@@ -9,9 +9,10 @@
 //! `unsafe` here: both queues are used through a shared reference, each under its lock, and a slot's pointer travels
 //! through the kernel as user data.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock, TryLockError};
 use std::task::Waker;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
@@ -43,6 +44,8 @@ pub(super) struct Shard {
     watched: AtomicBool,
     /// Whoever submits what is staged when its thread has nothing else to run; nobody under the reaper.
     flusher: Mutex<Flusher>,
+    /// Held, for reading, while the kernel may take entries; true once it refuses to be entered.
+    dead: RwLock<bool>,
 }
 
 #[derive(Default)]
@@ -77,6 +80,10 @@ struct Line {
     in_flight: u32,
     staged: u32,
     backlog: Backlog,
+    /// The shares that were made into user data, of the entries that the kernel has not taken yet, at the back.
+    entries: VecDeque<u64>,
+    /// The kernel refuses to be entered.
+    dead: bool,
 }
 
 impl Shard {
@@ -89,11 +96,17 @@ impl Shard {
             quiet: Condvar::new(),
             watched: AtomicBool::new(false),
             flusher: Mutex::default(),
+            dead: RwLock::default(),
         }))
     }
 
     fn submit(&self, slot: Arc<Slot>) {
         let mut line = lock(&self.line);
+        if line.dead {
+            drop(line);
+            pool::hand_on(slot);
+            return;
+        }
         if line.in_flight >= self.ring.depth {
             slot.count(Count::Queued);
             line.backlog.push(slot);
@@ -133,12 +146,16 @@ impl Shard {
     /// Waits until something is staged.
     #[cfg(feature = "tokio")]
     pub(super) fn poll_staged(&self, context: &mut Context<'_>) -> Poll<()> {
+        // A waker's clone and drop may run anything: not under a lock.
+        let asleep = Flusher::Asleep(context.waker().clone());
         // In this order, as in `submit`.
         let line = lock(&self.line);
         if line.staged > 0 {
             return Poll::Ready(());
         }
-        *lock(&self.flusher) = Flusher::Asleep(context.waker().clone());
+        let old = std::mem::replace(&mut *lock(&self.flusher), asleep);
+        drop(line);
+        drop(old);
         Poll::Pending
     }
 
@@ -153,27 +170,30 @@ impl Shard {
 
     /// Stages a slot that has a place (counted in `in_flight`). False, and the place is free again, when the ring cannot do it.
     fn push(&self, line: &mut Line, slot: Arc<Slot>) -> bool {
-        let Some(entry) = self.ring.encode(&slot) else {
+        let Some(entry) = self.ring.encode(&slot).filter(|_| !line.dead) else {
             line.in_flight -= 1;
             pool::hand_on(slot);
             return false;
         };
-        let entry = entry.user_data(Arc::into_raw(slot) as u64);
-        loop {
-            // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
-            // which the user data is a share that lasts until the completion.
-            let pushed = unsafe {
-                let mut queue = self.ring.ring.submission_shared();
-                queue.push(&entry).is_ok()
-            };
-            if pushed {
-                line.staged += 1;
-                return true;
-            }
-            // As many places as entries: full only until what is staged is submitted.
-            line.staged = 0;
-            self.submit_entries();
+        let share = Arc::into_raw(slot) as u64;
+        // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
+        // which the user data is a share that lasts until the completion.
+        let (pushed, not_taken) = unsafe {
+            let mut queue = self.ring.ring.submission_shared();
+            (queue.push(&entry.user_data(share)).is_ok(), queue.len())
+        };
+        if !pushed {
+            debug_assert!(false, "there are as many entries as places");
+            line.in_flight -= 1;
+            // SAFETY: the share was made above, and the kernel did not get it.
+            pool::hand_on(unsafe { Arc::from_raw(share as *const Slot) });
+            return false;
         }
+        let taken = (line.entries.len() + 1).saturating_sub(not_taken);
+        line.entries.drain(..taken);
+        line.entries.push_back(share);
+        line.staged += 1;
+        true
     }
 
     /// Hands the kernel what is staged, by whomever.
@@ -186,13 +206,40 @@ impl Shard {
 
     fn submit_entries(&self) {
         loop {
-            match self.ring.ring.submit().map_err(|error| Errno::from_io_error(&error)) {
+            let dead = self.dead.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let result = if *dead { Ok(0) } else { self.ring.ring.submit() };
+            drop(dead);
+            match result {
                 Ok(_) => return,
-                Err(Some(Errno::INTR)) => {}
-                // Short of memory or of room for completions (others are reaping those): try again.
+                Err(error) if uring::is_lasting(&error) => return self.give_up(),
+                // Interrupted, or short of memory or of room for completions (others are reaping those): try again.
                 Err(_) => std::thread::yield_now(),
             }
         }
+    }
+
+    /// The kernel refuses to be entered: what it has not taken goes to the pool, and all that follows.
+    fn give_up(&self) {
+        // From here no thread enters: a filter may be that of one thread only, and two must not own an entry.
+        *self.dead.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        let mut line = lock(&self.line);
+        line.dead = true;
+        // SAFETY: `line` is the lock of this submission queue.
+        let not_taken = unsafe { self.ring.ring.submission_shared() }.len();
+        let taken = line.entries.len().saturating_sub(not_taken);
+        let mut slots: Vec<Arc<Slot>> = Vec::new();
+        for share in std::mem::take(&mut line.entries).into_iter().skip(taken) {
+            line.in_flight -= 1;
+            // SAFETY: the share was made in `push`, and the kernel never gets the entry.
+            slots.push(unsafe { Arc::from_raw(share as *const Slot) });
+        }
+        slots.extend(std::iter::from_fn(|| line.backlog.pop()));
+        line.staged = 0;
+        if line.in_flight == 0 {
+            self.quiet.notify_all();
+        }
+        drop(line);
+        slots.into_iter().for_each(pool::hand_on);
     }
 
     /// Settles every completion there is and gives the places to those in line.
@@ -335,11 +382,12 @@ impl Shards {
 
 /// The ring engine.
 pub(crate) struct Uring {
-    reaper: Arc<Reaper>,
     shards: Shards,
     shards_max: usize,
     #[cfg(feature = "tokio")]
     runtimes: super::tokio::Runtimes,
+    /// Dropped last: the bell that its drop rings has the reaper look who else holds the rings.
+    reaper: Arc<Reaper>,
 }
 
 impl Uring {

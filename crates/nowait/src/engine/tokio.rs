@@ -70,7 +70,7 @@ impl Runtimes {
         if made {
             // With nothing locked: a runtime that is ending drops the tasks at once.
             let (runtimes, reaper) = (self.0.clone(), reaper.clone());
-            let flusher = Flusher(shard.clone());
+            let flusher = Flusher { shard: shard.clone(), _reaper: reaper.clone() };
             let watcher = Watcher { shard: shard.clone(), id, runtimes, reaper, driver: driver.clone(), ready: false };
             let tasks = [handle.spawn(flush(flusher)), handle.spawn(watch(watcher))];
             if let Some(runtime) = lock(&self.0).iter_mut().find(|runtime| runtime.id == id) {
@@ -138,18 +138,22 @@ async fn watch(mut watcher: Watcher) {
 /// sleep.
 async fn flush(flusher: Flusher) {
     loop {
-        std::future::poll_fn(|context| flusher.0.poll_staged(context)).await;
+        std::future::poll_fn(|context| flusher.shard.poll_staged(context)).await;
         tokio::task::yield_now().await;
-        flusher.0.enter();
+        flusher.shard.enter();
     }
 }
 
 /// Dropped with the task that flushes.
-struct Flusher(Arc<Shard>);
+struct Flusher {
+    shard: Arc<Shard>,
+    /// After the ring: whoever drops the last share of the reaper rings its bell.
+    _reaper: Arc<Reaper>,
+}
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        self.0.end_flushing();
+        self.shard.end_flushing();
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) const DEPTH: u32 = 256;
 const DEPTH_MIN: u32 = 8;
 /// Kernel workers (`IORING_REGISTER_IOWQ_MAX_WORKERS`, 5.15): bounded ones serve files, and by default there may be
 /// hundreds of the unbounded kind.
-const KERNEL_WORKERS_MAX: [u32; 2] = [32, 8];
+const KERNEL_WORKERS_MAX: u32 = 32;
 
 /// Who uses the ring; it decides the set-up flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +92,23 @@ fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
         ring = plain.build(entries);
     }
     let ring = ring.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
-    // Both are improvements only; a kernel without them has its own defaults.
-    let _ = ring.submitter().register_iowq_max_workers(&mut KERNEL_WORKERS_MAX.clone());
+    // A filter may let a ring be made and not be used.
+    ring.submit().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
+    cap_kernel_workers(&ring);
     let mut probe = Probe::new();
     let has_read = ring.submitter().register_probe(&mut probe).is_ok() && probe.is_supported(opcode::Read::CODE);
     let depth = ring.params().sq_entries();
     Ok(Ring { ring: ManuallyDrop::new(ring), depth, has_read, generation: fork_generation() })
+}
+
+/// Workers belong to the thread and all its rings, which may be others' too: only the kind that serves files is capped, and only
+/// downwards. Zero asks and changes nothing. A kernel without this has its own limits.
+fn cap_kernel_workers(ring: &IoUring) {
+    let mut bounded_and_unbounded = [0, 0];
+    let asked = ring.submitter().register_iowq_max_workers(&mut bounded_and_unbounded);
+    if asked.is_ok() && bounded_and_unbounded[0] > KERNEL_WORKERS_MAX {
+        let _ = ring.submitter().register_iowq_max_workers(&mut [KERNEL_WORKERS_MAX, 0]);
+    }
 }
 
 impl Ring {
@@ -123,6 +134,12 @@ impl Ring {
             }
         })?
     }
+}
+
+/// Whether the kernel will not be entered for this ring again, such as under a seccomp filter that came later. The rest passes:
+/// interruptions, timeouts, shortage of memory or of room for completions.
+pub(crate) fn is_lasting(error: &std::io::Error) -> bool {
+    !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
 }
 
 /// An operation's result as the kernel puts it: a count, or an errno below zero.

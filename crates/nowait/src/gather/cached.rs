@@ -151,7 +151,8 @@ impl<'a> FirstPass<'a> {
             let mut bytes = length;
             while let Some((after, more)) = ranges.get(next + count) {
                 let touches = offset.checked_add(bytes as u64) == Some(*after);
-                if !touches || bytes + more > REQUEST_BYTES_MAX {
+                // A range that no file can have stands alone, so that it fails alone.
+                if !touches || bytes + more > REQUEST_BYTES_MAX || self.file.check(*after, *more).is_err() {
                     break;
                 }
                 bytes += more;
@@ -161,7 +162,7 @@ impl<'a> FirstPass<'a> {
             if self.file.check(offset, bytes).is_err() {
                 self.refuse(&ranges[next..next + count], first + next, run);
             } else {
-                let now = self.read(offset, run);
+                let now = self.read(offset, run, limit - at);
                 self.settle(&ranges[next..next + count], first + next, run, start + at, now);
             }
             next += count;
@@ -177,10 +178,10 @@ impl<'a> FirstPass<'a> {
         (next, at)
     }
 
-    /// Reads consecutive bytes as far as that takes no waiting.
-    fn read(&mut self, offset: u64, run: &mut [u8]) -> Now {
+    /// Reads consecutive bytes as far as that takes no waiting, and until `limit` bytes were moved.
+    fn read(&mut self, offset: u64, run: &mut [u8], limit: usize) -> Now {
         let mut done = 0;
-        while done < run.len() {
+        while done < run.len() && done < limit {
             let length = (run.len() - done).min(REQUEST_BYTES_MAX);
             let chunk = &mut run[done..done + length];
             match self.read_chunk(offset + done as u64, chunk) {
@@ -196,6 +197,10 @@ impl<'a> FirstPass<'a> {
         let Inner { instance, reads, open, .. } = self.file;
         let handle = &open.handle;
         let engine = self.engine;
+        if open.direct {
+            // There is nothing cached, and `RWF_NOWAIT` would wait for the device.
+            return Now::Part(0);
+        }
         let (policy, counters) = (&instance.policy, &instance.counters);
         if let Some(trust) = &mut self.trust {
             // Anything but all of it is for the attempt to judge.

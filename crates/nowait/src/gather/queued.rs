@@ -139,13 +139,18 @@ impl Slow {
     ) -> Poll<()> {
         let mut moved = 0;
         loop {
-            while let Some(place) = self.free.pop() {
-                if !self.submit(file, place) {
-                    self.free.push(place);
-                    break;
+            // What is cached after all is copied while it is submitted.
+            while moved < limit {
+                let Some(place) = self.free.pop() else { break };
+                match self.submit(file, place) {
+                    Some(bytes) => moved += bytes,
+                    None => {
+                        self.free.push(place);
+                        break;
+                    }
                 }
             }
-            if self.free.len() == self.in_flight.len() {
+            if self.free.len() == self.in_flight.len() && self.pieces.is_empty() {
                 return Poll::Ready(());
             }
             if moved >= limit {
@@ -165,9 +170,9 @@ impl Slow {
         (self.rest, self.exceptions.sorted())
     }
 
-    /// Puts the next request on its way. False when there is none.
-    fn submit(&mut self, file: &Inner, place: usize) -> bool {
-        let Some(piece) = self.pieces.pop() else { return false };
+    /// Puts the next request on its way. Gives the bytes that it asks for; None when there is none.
+    fn submit(&mut self, file: &Inner, place: usize) -> Option<usize> {
+        let piece = self.pieces.pop()?;
         let offset = piece.offset;
         let (memory, segments) = match self.follows(&piece) {
             true => self.merge(piece),
@@ -176,10 +181,12 @@ impl Slow {
                 (Memory::Part(piece.part), segments)
             }
         };
-        let request = Request::Read(Transfer::new(memory, offset));
+        let transfer = Transfer::new(memory, offset);
+        let bytes = transfer.left();
+        let request = Request::Read(transfer);
         let slot = file.target().submit(request, Notify::Batch(self.batch.clone(), place));
         self.in_flight[place] = Some(Flight { slot: Submitted(slot), offset, segments });
-        true
+        Some(bytes)
     }
 
     /// The next piece is to be read together with this one.
