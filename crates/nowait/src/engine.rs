@@ -44,6 +44,9 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Waits until nothing that was submitted is in flight or in line.
     fn drain(&self);
+
+    /// Has a thread of its own notice all completions from now on: a runtime that should may be blocked by the caller.
+    fn watch_all(&self) {}
 }
 
 /// One attempt at filling a borrowed slice; see [`Engine::try_now`].

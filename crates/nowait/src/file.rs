@@ -364,7 +364,7 @@ impl File {
         }
     }
 
-    /// Closes the file for all clones: operations begun after this fail with [`ErrorKind::Closed`]; those under way finish.
+    /// Closes the file for all clones: operations made after this fail with [`ErrorKind::Closed`]; those made before finish.
     /// Blocks for `close(2)` if this was the last use, and reports its error; otherwise the last one closes.
     ///
     /// # Errors

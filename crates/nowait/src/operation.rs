@@ -72,11 +72,12 @@ impl<'f, F: Finish> Operation<'f, F> {
     /// is submitted first.)
     pub fn wait(mut self) -> F::Output {
         let instance = self.target.instance;
-        if matches!(instance.policy.forced, Some(Path::Ring | Path::Pool)) {
-            return owned::drive(self);
+        if let State::Under(_) = self.state {
+            instance.engines().ring.watch_all();
         }
+        let forced = matches!(instance.policy.forced, Some(Path::Ring | Path::Pool));
         match std::mem::replace(&mut self.state, State::Spent) {
-            State::New(mut request) => {
+            State::New(mut request) if !forced => {
                 owned::flush();
                 let handle = self.target.file.map(|(file, _)| &file.handle);
                 let outcome = instance.engines().pool.run(handle, &mut request);

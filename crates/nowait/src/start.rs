@@ -66,7 +66,7 @@ impl Builder {
         self
     }
 
-    /// Sends every operation one way: for measuring, and for those who know better. `Path::Inline` still leaves to the slow path
+    /// Sends every read one way: for measuring, and for those who know better. `Path::Inline` still leaves to the slow path
     /// what is not cached. Default: the selector chooses for each operation.
     pub fn path(mut self, path: Option<Path>) -> Self {
         self.policy.forced = path;
@@ -106,7 +106,11 @@ impl Builder {
 /// an instance never waits: operations in flight finish in their own time, and what they need lives until then.
 ///
 /// After a `fork`, the child's first operation makes new engines; operations that were in flight in the parent never
-/// complete in the child.
+/// complete in the child. A fork in the very moment in which another thread uses the library, or an instance, for the first
+/// time may leave the child waiting for that thread for ever: use it once before.
+///
+/// A future that was begun inside a task of a current-thread tokio runtime (feature `tokio`) is noticed by that runtime: moved
+/// elsewhere, it completes while the runtime runs, or has ended, or when it is `.wait()`ed for.
 #[derive(Clone)]
 pub struct Nowait(pub(crate) Arc<Instance>);
 

@@ -181,6 +181,27 @@ fn tokio_task_that_blocks() {
     });
 }
 
+/// The runtime that would notice the read is the one that the wait blocks.
+#[test]
+fn tokio_task_waits_for_what_it_began() {
+    on_each_instance("tokio_task_waits_for_what_it_began", |file, sample| {
+        let runtime = current_thread();
+        let file = file.clone();
+        let task = runtime.spawn(async move {
+            // So that the runtime is known to run here.
+            read_mix(&file, sample).await;
+            for i in 0..20 {
+                sample.cool();
+                let mut read = Box::pin(file.read_exact_at(i * 60_000, PAGE));
+                if poll_once(read.as_mut()).is_pending() {
+                    std::pin::Pin::into_inner(read).wait().unwrap();
+                }
+            }
+        });
+        runtime.block_on(task).unwrap();
+    });
+}
+
 #[test]
 fn tokio_ends_with_reads_in_flight() {
     let _watchdog = Watchdog::new("tokio_ends_with_reads_in_flight", 60);

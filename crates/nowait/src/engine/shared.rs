@@ -426,6 +426,13 @@ impl Engine for Uring {
         }
     }
 
+    fn watch_all(&self) {
+        #[cfg(feature = "tokio")]
+        for shard in self.runtimes.all() {
+            let _ = self.reaper.adopt(&shard);
+        }
+    }
+
     fn drain(&self) {
         #[cfg(feature = "tokio")]
         self.runtimes.all().iter().for_each(|shard| shard.drain());
