@@ -15,7 +15,7 @@ use crate::stats::Count;
 use crate::sys::Wait;
 
 /// A blocking gather of cached data uses more threads from this size on: below it, starting them costs more than they save.
-const PARALLEL_BYTES_MIN: usize = 8 << 20;
+const PARALLEL_BYTES_MIN: usize = 1 << 20;
 /// Ranges that must be found cached before more threads are started for the rest.
 const PARALLEL_EVIDENCE: usize = 64;
 /// A thread that is held up leaves shares to the others.
