@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::{Sample, Watchdog, assert_settled, child, mounts};
 use futures::future::join_all;
-use nowait::{Engine, ErrorKind, Nowait};
+use nowait::{Engine, ErrorKind, Nowait, Path};
 use promises::{Ctx, keeps_every_promise};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -61,7 +61,8 @@ fn child() {
 /// Both kinds of ring are used, then forbidden: what follows is served without them.
 fn late() {
     let sample = Sample::new(1 << 20);
-    let nowait = Nowait::builder().build().unwrap();
+    // Also what happens to be cached goes to a ring, so that both are used for certain.
+    let nowait = Nowait::builder().path(Some(Path::Ring)).build().unwrap();
     let file = sample.open(&nowait);
     let reads = || join_all((0..300).map(|i| file.read_exact_at(i * 3000, 4096)));
     let read_all = || {

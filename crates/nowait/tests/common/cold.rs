@@ -11,13 +11,13 @@ const PAGE: usize = 4096;
 /// written, or looked at, stays: it is tried again for a while, as it may be for others on a busy machine.
 pub(crate) fn drop_pages(path: &Path) {
     let file = File::open(path).unwrap();
-    for _ in 0..20 {
+    for _ in 0..100 {
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         if cached_pages(path) == 0 {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 
