@@ -19,7 +19,6 @@
 //! `unsafe` here: pushing entries, whose memory the slots in the table keep alive.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::pin;
@@ -33,7 +32,7 @@ use io_uring::{opcode, types};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use super::uring::{self, Ring, Usage};
+use super::uring::{self, Ring, Untaken, Usage};
 use crate::op::{Backlog, Slot};
 use crate::stats::Count;
 use crate::sys::PerProcess;
@@ -43,9 +42,6 @@ const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// `IORING_ENTER_GETEVENTS` of linux/io_uring.h.
 const GETEVENTS: u32 = 1;
-
-/// The most entries that the kernel submits without holding them back.
-const UNPLUGGED: usize = 2;
 
 /// With so many reads in flight the device does not run dry while a submission is held back, and one call for all saves
 /// processor time.
@@ -81,8 +77,8 @@ struct Owned {
     /// Entries staged since the last submission, and how many may be before there is one.
     staged: usize,
     submit_at: usize,
-    /// Places of the entries that the kernel has not taken yet, at the back; the bell has none.
-    entries: VecDeque<Option<u32>>,
+    /// Places of the entries that the kernel has not taken; the bell has none.
+    untaken: Untaken<Option<u32>>,
     /// The kernel refuses to be entered.
     dead: bool,
     bell: Arc<Bell>,
@@ -135,8 +131,8 @@ impl Owned {
             free: (0..depth).rev().collect(),
             backlog: Backlog::default(),
             staged: 0,
-            submit_at: UNPLUGGED,
-            entries: VecDeque::with_capacity(depth as usize + 1),
+            submit_at: uring::UNPLUGGED as usize,
+            untaken: Untaken::default(),
             dead: false,
             bell,
             bell_polled: false,
@@ -178,9 +174,7 @@ impl Owned {
             // has none), and its descriptor to the slot's handle.
             if unsafe { self.ring.ring.submission().push(&entry) }.is_ok() {
                 self.staged += 1;
-                let not_taken = self.ring.ring.submission().len();
-                self.entries.drain(..(self.entries.len() + 1).saturating_sub(not_taken));
-                self.entries.push_back(place);
+                self.untaken.push(place, self.ring.ring.submission().len());
                 return;
             }
             self.submit();
@@ -197,9 +191,8 @@ impl Owned {
     /// The kernel refuses to be entered: what it has not taken goes to the pool, and all that follows.
     fn give_up(&mut self) {
         self.dead = true;
-        let not_taken = self.ring.ring.submission().len();
-        let taken = self.entries.len().saturating_sub(not_taken);
-        for place in self.entries.drain(..).skip(taken).flatten() {
+        let length = self.ring.ring.submission().len();
+        for place in self.untaken.take(length).into_iter().flatten() {
             if let Some(slot) = self.slots[place as usize].take() {
                 self.free.push(place);
                 super::pool::hand_on(slot);
@@ -221,7 +214,7 @@ impl Owned {
             return self.give_up();
         }
         let at_once = self.ring.ring.completion().len().saturating_sub(there) >= self.staged;
-        self.submit_at = if at_once { (self.submit_at * 2).min(self.slots.len()) } else { UNPLUGGED };
+        self.submit_at = if at_once { (self.submit_at * 2).min(self.slots.len()) } else { uring::UNPLUGGED as usize };
         self.staged = 0;
     }
 

@@ -167,15 +167,18 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
 }
 
 /// The process's common pool.
-static COMMON: PerProcess<Pool> = PerProcess::new();
+fn common() -> &'static Pool {
+    static COMMON: PerProcess<Pool> = PerProcess::new();
+    COMMON.get(|| Pool::new(THREADS_MAX))
+}
 
 /// Hands a slot to the common pool: for rings, which hand on what they cannot do themselves.
 pub(crate) fn hand_on(slot: Arc<Slot>) {
     slot.count(Count::HandedOn);
-    COMMON.get(|| Pool::new(THREADS_MAX)).submit(slot);
+    common().submit(slot);
 }
 
 /// Waits until nothing that was handed on is under way, by whichever ring.
 pub(crate) fn drain_handed_on() {
-    COMMON.get(|| Pool::new(THREADS_MAX)).drain();
+    common().drain();
 }

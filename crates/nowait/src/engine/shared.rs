@@ -9,7 +9,6 @@
 //! `unsafe` here: both queues are used through a shared reference, each under its lock, and a slot's pointer travels
 //! through the kernel as user data.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock, TryLockError};
@@ -21,7 +20,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 
-use super::uring::{self, Refusal, Ring, Usage};
+use super::uring::{self, Refusal, Ring, Untaken, Usage};
 use super::{Engine, owned, pool};
 use crate::buf::lock;
 use crate::op::{Backlog, Slot};
@@ -58,9 +57,6 @@ enum Flusher {
     Asleep(Waker),
 }
 
-/// Entries that leave together: more would be held back by the kernel until the last is prepared (see `owned`).
-const TOGETHER: u32 = 2;
-
 /// With so many in flight for each entry held back the device has enough to do, and fewer calls mean fewer of its doorbells.
 const BUSY_PER_ENTRY: u32 = 8;
 
@@ -80,8 +76,8 @@ struct Line {
     in_flight: u32,
     staged: u32,
     backlog: Backlog,
-    /// The shares that were made into user data, of the entries that the kernel has not taken yet, at the back.
-    entries: VecDeque<u64>,
+    /// The shares that were made into user data, of the entries that the kernel has not taken.
+    untaken: Untaken<u64>,
     /// The kernel refuses to be entered.
     dead: bool,
 }
@@ -102,11 +98,6 @@ impl Shard {
 
     fn submit(&self, slot: Arc<Slot>) {
         let mut line = lock(&self.line);
-        if line.dead {
-            drop(line);
-            pool::hand_on(slot);
-            return;
-        }
         if line.in_flight >= self.ring.depth {
             slot.count(Count::Queued);
             line.backlog.push(slot);
@@ -118,28 +109,23 @@ impl Shard {
         }
         // While the device has something to do, an entry waits for others, or until this thread has nothing else to run:
         // system calls are saved, and the thread gets to sleep.
-        let together = TOGETHER.max(line.in_flight / BUSY_PER_ENTRY);
-        let wait = line.staged < together && line.in_flight > line.staged && self.wake_flusher();
+        let together = uring::UNPLUGGED.max(line.in_flight / BUSY_PER_ENTRY);
+        let waits = line.staged < together && line.in_flight > line.staged;
+        let flusher = if waits { self.call_flusher() } else { Flusher::Nobody };
         drop(line);
-        if !wait {
-            self.enter();
+        match flusher {
+            Flusher::Nobody => self.enter(),
+            Flusher::Awake => {}
+            Flusher::Asleep(waker) => waker.wake(),
         }
     }
 
-    /// Has somebody submit what is staged, soon. False when there is nobody.
-    fn wake_flusher(&self) -> bool {
+    /// Notes that somebody will submit what is staged, soon; gives who that is, to be woken when nothing is locked.
+    fn call_flusher(&self) -> Flusher {
         let mut flusher = lock(&self.flusher);
-        match std::mem::replace(&mut *flusher, Flusher::Awake) {
-            Flusher::Nobody => {
-                *flusher = Flusher::Nobody;
-                false
-            }
-            Flusher::Awake => true,
-            Flusher::Asleep(waker) => {
-                drop(flusher);
-                waker.wake();
-                true
-            }
+        match *flusher {
+            Flusher::Nobody => Flusher::Nobody,
+            Flusher::Awake | Flusher::Asleep(_) => std::mem::replace(&mut *flusher, Flusher::Awake),
         }
     }
 
@@ -178,7 +164,7 @@ impl Shard {
         let share = Arc::into_raw(slot) as u64;
         // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
         // which the user data is a share that lasts until the completion.
-        let (pushed, not_taken) = unsafe {
+        let (pushed, length) = unsafe {
             let mut queue = self.ring.ring.submission_shared();
             (queue.push(&entry.user_data(share)).is_ok(), queue.len())
         };
@@ -189,9 +175,7 @@ impl Shard {
             pool::hand_on(unsafe { Arc::from_raw(share as *const Slot) });
             return false;
         }
-        let taken = (line.entries.len() + 1).saturating_sub(not_taken);
-        line.entries.drain(..taken);
-        line.entries.push_back(share);
+        line.untaken.push(share, length);
         line.staged += 1;
         true
     }
@@ -225,10 +209,9 @@ impl Shard {
         let mut line = lock(&self.line);
         line.dead = true;
         // SAFETY: `line` is the lock of this submission queue.
-        let not_taken = unsafe { self.ring.ring.submission_shared() }.len();
-        let taken = line.entries.len().saturating_sub(not_taken);
+        let length = unsafe { self.ring.ring.submission_shared() }.len();
         let mut slots: Vec<Arc<Slot>> = Vec::new();
-        for share in std::mem::take(&mut line.entries).into_iter().skip(taken) {
+        for share in line.untaken.take(length) {
             line.in_flight -= 1;
             // SAFETY: the share was made in `push`, and the kernel never gets the entry.
             slots.push(unsafe { Arc::from_raw(share as *const Slot) });

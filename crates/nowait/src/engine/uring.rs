@@ -2,6 +2,7 @@
 //!
 //! `unsafe` here: a ring is dropped in the process that made it, and in no other.
 
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -21,6 +22,9 @@ const DEPTH_MIN: u32 = 8;
 /// Kernel workers (`IORING_REGISTER_IOWQ_MAX_WORKERS`, 5.15): bounded ones serve files, and by default there may be
 /// hundreds of the unbounded kind.
 const KERNEL_WORKERS_MAX: u32 = 32;
+
+/// The most entries that the kernel submits without holding them back (see `owned`).
+pub(crate) const UNPLUGGED: u32 = 2;
 
 /// Who uses the ring; it decides the set-up flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +144,32 @@ impl Ring {
 /// interruptions, timeouts, shortage of memory or of room for completions.
 pub(crate) fn is_lasting(error: &std::io::Error) -> bool {
     !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
+}
+
+/// What was pushed into a submission queue and the kernel may not have taken yet, in order. Lets a ring that may no longer be
+/// entered give back the rest.
+pub(crate) struct Untaken<T>(VecDeque<T>);
+
+impl<T> Default for Untaken<T> {
+    fn default() -> Self {
+        Untaken(VecDeque::new())
+    }
+}
+
+impl<T> Untaken<T> {
+    /// Notes an entry that was just pushed. `length` is the queue's since.
+    pub(crate) fn push(&mut self, entry: T, length: usize) {
+        self.0.drain(..(self.0.len() + 1).saturating_sub(length));
+        self.0.push_back(entry);
+    }
+
+    /// Gives those that the kernel has not taken, of which the queue holds `length`, and forgets all.
+    pub(crate) fn take(&mut self, length: usize) -> VecDeque<T> {
+        let taken = self.0.len().saturating_sub(length);
+        let rest = self.0.split_off(taken);
+        self.0.clear();
+        rest
+    }
 }
 
 /// An operation's result as the kernel puts it: a count, or an errno below zero.
