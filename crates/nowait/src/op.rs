@@ -519,26 +519,34 @@ impl Backlog {
     }
 }
 
-/// Every order in which an engine and a future can meet over a slot.
-#[cfg(all(test, nowait_loom))]
-mod loom_tests {
+#[cfg(test)]
+mod fixture {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
     #[derive(Default)]
-    struct Wakes(AtomicUsize);
+    pub(super) struct Wakes(pub(super) AtomicUsize);
     impl Wake for Wakes {
         fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
     }
 
-    fn slot(notify: Notify) -> (Arc<Slot>, Arc<Counters>) {
+    /// A slot with a read of eight bytes.
+    pub(super) fn slot(notify: Notify) -> (Arc<Slot>, Arc<Counters>) {
         let counters = Arc::new(Counters::default());
         let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
         (Slot::new(request, Owner::Nobody(counters.clone()), notify), counters)
     }
+}
+
+/// Every order in which an engine and a future can meet over a slot.
+#[cfg(all(test, nowait_loom))]
+mod loom_tests {
+    use super::fixture::{Wakes, slot};
+    use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn no_wake_up_is_lost_while_the_waker_changes() {
@@ -605,22 +613,12 @@ mod loom_tests {
 
 #[cfg(all(test, not(nowait_loom)))]
 mod tests {
+    use super::fixture::Wakes;
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
+    use std::sync::atomic::Ordering;
 
     fn slot() -> (Arc<Slot>, Arc<Counters>) {
-        let counters = Arc::new(Counters::default());
-        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
-        (Slot::new(request, Owner::Nobody(counters.clone()), Notify::Waker(Waker::noop().clone())), counters)
+        fixture::slot(Notify::Waker(Waker::noop().clone()))
     }
 
     #[test]
