@@ -1,5 +1,6 @@
 //! An operation as its caller sees it: await it on any executor, or `.wait()` for it without one.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -147,6 +148,24 @@ impl<F> Drop for Operation<'_, F> {
     }
 }
 
+/// How a read without waiting ended.
+pub(crate) enum Tried {
+    /// An attempt moved all of it.
+    Hit,
+    /// So many bytes are there; the rest is for the slow path.
+    Part(usize),
+    /// A plain call ran to its end.
+    Called(Result<usize, Errno>),
+}
+
+/// Counts this thread's attempts.
+#[inline]
+fn attempt_number() -> u32 {
+    thread_local!(static ATTEMPTS: Cell<u32> = const { Cell::new(0) });
+    // A thread that is being torn down times each.
+    ATTEMPTS.try_with(|attempts| attempts.replace(attempts.get().wrapping_add(1))).unwrap_or(0)
+}
+
 impl Target<'_> {
     /// Serves a request on this thread if that takes no waiting. What an attempt moved stays moved.
     pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
@@ -170,50 +189,67 @@ impl Target<'_> {
             _ => return None,
         };
         let engine = &self.instance.engines().pool;
-        let policy = &self.instance.policy;
         let left = transfer.left();
-        let mut choice = reads.choose(policy, left);
+        let tried = self.try_read(left, |wait| match (wait, &mut *request) {
+            (Wait::Never, Request::Read(transfer)) => engine.try_now(handle, transfer, wait),
+            // How much it moved is in the request.
+            (_, request) => engine.run(Some(handle), request).map(|_| left),
+        });
+        match tried {
+            Tried::Hit => {
+                counters.add(Count::InlineAttempt);
+                Some(Ok(Done::Nothing))
+            }
+            Tried::Called(result) => inline(result.map(|_| Done::Nothing)),
+            Tried::Part(_) => None,
+        }
+    }
+
+    /// Reads `length` bytes on this thread if that takes no waiting, by the way that suits the file. `call` makes one attempt, or,
+    /// allowed to wait, reads to the end.
+    #[inline]
+    pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
+        let Instance { policy, counters, .. } = &**self.instance;
+        let Some((_, reads)) = self.file else { return Tried::Part(0) };
+        let mut choice = reads.choose(policy, length);
         if choice == Choice::Attempt {
-            match engine.try_now(handle, transfer, Wait::Never) {
-                // Never the end of the file: kernels 5.9 and 5.10 answered so before it (tokio-rs/tokio#3803).
-                answer @ (Ok(0) | Err(Errno::AGAIN)) => {
-                    if answer.is_err() {
+            let begun = reads.is_timed(attempt_number()).then(Instant::now);
+            let answer = call(Wait::Never);
+            let elapsed_ns = begun.map(|begun| begun.elapsed().as_nanos() as u64);
+            match answer {
+                // Never the end of the file: kernels 5.9 and 5.10 answered with nothing before it (tokio-rs/tokio#3803).
+                Ok(n) if n > 0 => {
+                    reads.attempt_hit(n, elapsed_ns);
+                    if n == length {
+                        return Tried::Hit;
+                    }
+                    counters.add(Count::ShortAttempts);
+                    return Tried::Part(n);
+                }
+                Err(Errno::OPNOTSUPP) => {
+                    reads.attempt_refused();
+                    choice = reads.choose(policy, length);
+                }
+                // Whatever an error is, the slow path reports it.
+                answer => {
+                    if answer == Err(Errno::AGAIN) {
                         reads.attempt_accepted();
                     }
                     counters.add(Count::Misses);
                     reads.attempt_missed();
-                    return None;
-                }
-                Ok(_) => {
-                    reads.attempt_hit();
-                    if transfer.left() == 0 {
-                        counters.add(Count::InlineAttempt);
-                        return Some(Ok(Done::Nothing));
-                    }
-                    counters.add(Count::ShortAttempts);
-                    return None;
-                }
-                Err(Errno::OPNOTSUPP) => {
-                    reads.attempt_refused();
-                    choice = reads.choose(policy, left);
-                }
-                // Whatever it is, the slow path reports it.
-                Err(_) => {
-                    counters.add(Count::Misses);
-                    reads.attempt_missed();
-                    return None;
+                    return Tried::Part(0);
                 }
             }
         }
-        if choice == Choice::Budgeted {
-            let start = Instant::now();
-            let outcome = engine.run(Some(handle), request);
-            if reads.budgeted(policy, left, start.elapsed().as_nanos() as u64) {
-                counters.add(Count::Stalls);
-            }
-            return inline(outcome);
+        if choice != Choice::Budgeted {
+            return Tried::Part(0);
         }
-        None
+        let begun = Instant::now();
+        let result = call(Wait::Allowed);
+        if reads.budgeted(policy, length, begun.elapsed().as_nanos() as u64) {
+            counters.add(Count::Stalls);
+        }
+        Tried::Called(result)
     }
 
     /// Runs a request to its end on this thread.

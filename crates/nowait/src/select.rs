@@ -3,7 +3,11 @@
 //! One per open file. It starts from hope (the first read is tried inline) and learns from what the file's own operations
 //! did. Two kinds of inline call exist, and one rule serves both:
 //!
-//! * an **attempt** (`RWF_NOWAIT`): the kernel promises not to wait for the device. Bad luck is a miss;
+//! * an **attempt** (`RWF_NOWAIT`): the kernel promises not to wait for the device. Bad luck is a miss, or a hit that was none:
+//!   the kernel begins to read what is not cached (`filemap_get_pages` in mm/filemap.c, 5.10 to 6.18), and where the device is
+//!   done before the attempt looks again, the attempt has read from the device on the caller's time. Only the clock tells: a
+//!   hit that took longer than a copy does is bad luck. (On a virtio disk whose doorbell took 30 µs, four reads in five of
+//!   a cold file "hit", and the disk never saw more than one at a time.);
 //! * a **budgeted** call, where the file never accepts `RWF_NOWAIT` (tmpfs, overlayfs, FUSE; there io_uring would hand every
 //!   operation to a kernel worker): a plain call that is expected to be cheap. Bad luck is a call over the stall budget.
 //!
@@ -56,6 +60,11 @@ const STALLS_BORNE: u32 = 0;
 /// The longest run of operations that are not tried inline.
 const SKIP_MAX: u32 = 256;
 
+/// A cached read takes no longer than this, and a nanosecond for each byte.
+const HIT_NS_MAX: u64 = 4_000;
+/// The clock costs a twentieth of a small cached read. After so many hits in a row only one attempt in as many is timed.
+const PROVEN: u32 = 16;
+
 /// After so many hits in a row a caller that blocks anyway need not ask first: the plain call costs a twentieth less. With one
 /// cold read in a thousand, waiting for it at once is no worse than queueing it.
 const TRUST: u32 = 1024;
@@ -89,7 +98,6 @@ impl Backoff {
 
     #[inline]
     fn good(&self) {
-        // The common case writes nothing, so that threads do not fight for the cache line.
         if self.streak.load(Relaxed) != 0 {
             self.streak.store(0, Relaxed);
             self.skip.store(0, Relaxed);
@@ -115,7 +123,7 @@ pub(crate) struct ReadSelector {
     nowait: AtomicU8,
     inline: Backoff,
     announcements: Backoff,
-    /// Attempts of blocking callers that hit in a row, up to [`TRUST`].
+    /// Attempts that hit in a row, up to [`TRUST`].
     hits: AtomicU32,
 }
 
@@ -149,11 +157,25 @@ impl ReadSelector {
         }
     }
 
-    /// An attempt moved at least one byte.
+    /// Whether an attempt should be timed, if it is its thread's `number`th.
     #[inline]
-    pub(crate) fn attempt_hit(&self) {
+    pub(crate) fn is_timed(&self, number: u32) -> bool {
+        number % PROVEN == 0 || self.hits.load(Relaxed) < PROVEN
+    }
+
+    /// An attempt moved `bytes`, in `elapsed_ns` if it was timed.
+    #[inline]
+    pub(crate) fn attempt_hit(&self, bytes: usize, elapsed_ns: Option<u64>) {
         self.attempt_accepted();
-        self.inline.good();
+        if elapsed_ns.is_some_and(|elapsed| elapsed > HIT_NS_MAX.saturating_add(bytes as u64)) {
+            return self.attempt_missed();
+        }
+        // The common case writes nothing, so that threads do not fight for the cache line.
+        let hits = self.hits.load(Relaxed);
+        if hits < TRUST {
+            self.hits.store(hits + 1, Relaxed);
+            self.inline.good();
+        }
     }
 
     /// An attempt was answered with bytes, or with EAGAIN.
@@ -173,14 +195,6 @@ impl ReadSelector {
     /// A caller that blocks may take it that reads are cached. Its calls are to be timed.
     pub(crate) fn trusts(&self, policy: &Policy) -> bool {
         self.hits.load(Relaxed) >= TRUST && policy.forced.is_none()
-    }
-
-    /// A caller that blocks had `n` hits and nothing else.
-    pub(crate) fn hits(&self, n: u64) {
-        let hits = self.hits.load(Relaxed);
-        if hits < TRUST {
-            self.hits.store(hits.saturating_add(n.min(TRUST.into()) as u32).min(TRUST), Relaxed);
-        }
     }
 
     /// Plain calls in trust moved `bytes` in `elapsed_ns`. False when that was too long, which ends the trust.
@@ -248,7 +262,7 @@ mod tests {
         for i in 0..n {
             if selector.choose(&POLICY, 4096) == Choice::Attempt {
                 attempts += 1;
-                if cached(i) { selector.attempt_hit() } else { selector.attempt_missed() }
+                if cached(i) { selector.attempt_hit(4096, Some(1_000)) } else { selector.attempt_missed() }
             }
         }
         attempts
@@ -275,14 +289,44 @@ mod tests {
     }
 
     #[test]
+    fn hits_that_the_device_served_count_as_misses() {
+        let selector = ReadSelector::default();
+        let mut attempts = 0;
+        for number in 0..10_000 {
+            if selector.choose(&POLICY, 4096) == Choice::Attempt {
+                attempts += 1;
+                selector.attempt_hit(4096, selector.is_timed(number).then_some(30_000));
+            }
+        }
+        assert!(attempts < 10_000 / SKIP_MAX as usize + 12, "{attempts} attempts");
+    }
+
+    #[test]
+    fn a_file_that_turns_cold_after_many_hits_is_noticed_though_few_attempts_are_timed() {
+        let selector = ReadSelector::default();
+        (0..10_000).for_each(|_| selector.attempt_hit(4096, None));
+        let timed = (0..10_000).filter(|&number| selector.is_timed(number)).count();
+        assert_eq!(timed, 10_000 / PROVEN as usize);
+        let mut slow = 0;
+        for number in 0..10_000 {
+            if selector.choose(&POLICY, 4096) == Choice::Attempt {
+                slow += 1;
+                selector.attempt_hit(4096, selector.is_timed(number).then_some(30_000));
+            }
+        }
+        assert!(slow < 2 * PROVEN as usize + 10_000 / SKIP_MAX as usize + 12, "{slow} on the caller's time");
+    }
+
+    #[test]
     fn trust_takes_a_long_streak_and_ends_with_one_slow_call_or_miss() {
         let selector = ReadSelector::default();
-        selector.hits(u64::from(TRUST) - 1);
+        let hit = |times: u32| (0..times).for_each(|_| selector.attempt_hit(4096, None));
+        hit(TRUST - 1);
         assert!(!selector.trusts(&POLICY));
-        selector.hits(1);
+        hit(1);
         assert!(selector.trusts(&POLICY) && selector.keeps_trust(4096, 1_000));
         assert!(!selector.keeps_trust(4096, 80_000) && !selector.trusts(&POLICY));
-        selector.hits(u64::MAX);
+        hit(TRUST);
         assert!(selector.trusts(&POLICY));
         selector.attempt_missed();
         assert!(!selector.trusts(&POLICY));

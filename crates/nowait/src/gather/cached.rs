@@ -10,7 +10,8 @@ use crate::buf::lock;
 use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::Operation as Name;
 use crate::file::Inner;
-use crate::select::{Choice, ReadSelector};
+use crate::operation::Tried;
+use crate::select::ReadSelector;
 use crate::stats::Count;
 use crate::sys::Wait;
 
@@ -142,7 +143,6 @@ impl<'a> FirstPass<'a> {
         limit: usize,
     ) -> (usize, usize) {
         let (mut next, mut at) = (0, 0);
-        let missed = self.found.misses.len();
         (self.hits, self.trusted) = (0, 0);
         while next < ranges.len() && at < limit {
             let (offset, length) = ranges[next];
@@ -172,8 +172,6 @@ impl<'a> FirstPass<'a> {
         self.file.instance.counters.add_many(Count::Blocking, self.trusted);
         if let Some(trust) = &mut self.trust {
             trust.check(&self.file.reads);
-        } else if self.found.misses.len() == missed {
-            self.file.reads.hits(self.hits);
         }
         (next, at)
     }
@@ -201,7 +199,7 @@ impl<'a> FirstPass<'a> {
             // There is nothing cached, and `RWF_NOWAIT` would wait for the device.
             return Now::Part(0);
         }
-        let (policy, counters) = (&instance.policy, &instance.counters);
+        let counters = &instance.counters;
         if let Some(trust) = &mut self.trust {
             // Anything but all of it is for the attempt to judge.
             if read_now(engine, handle, chunk, offset, Wait::Allowed) == Ok(chunk.len()) {
@@ -214,46 +212,24 @@ impl<'a> FirstPass<'a> {
                 return Now::Part(chunk.len());
             }
         }
-        let mut choice = reads.choose(policy, chunk.len());
-        if choice == Choice::Attempt {
-            match read_now(engine, handle, chunk, offset, Wait::Never) {
-                Ok(n) if n == chunk.len() => {
-                    reads.attempt_hit();
-                    self.hits += 1;
-                    return Now::Part(n);
-                }
-                Ok(n) if n > 0 => {
-                    reads.attempt_hit();
-                    counters.add(Count::ShortAttempts);
-                    return Now::Part(n);
-                }
-                Err(Errno::OPNOTSUPP) => {
-                    reads.attempt_refused();
-                    choice = reads.choose(policy, chunk.len());
-                }
-                // No bytes are never the end of the file here, and an error is the slow path's to report.
-                answer => {
-                    if answer == Err(Errno::AGAIN) {
-                        reads.attempt_accepted();
-                    }
-                    counters.add(Count::Misses);
-                    reads.attempt_missed();
-                    return Now::Part(0);
-                }
+        let length = chunk.len();
+        let tried = self.file.target().try_read(length, |wait| match wait {
+            Wait::Never => read_now(engine, handle, chunk, offset, wait),
+            Wait::Allowed => read_blocking(engine, handle, chunk, offset),
+        });
+        match tried {
+            Tried::Hit => {
+                self.hits += 1;
+                Now::Part(length)
             }
-        }
-        if choice == Choice::Budgeted {
-            let begun = Instant::now();
-            let result = read_blocking(engine, handle, chunk, offset);
-            if reads.budgeted(policy, chunk.len(), begun.elapsed().as_nanos() as u64) {
-                counters.add(Count::Stalls);
-            }
-            if let Ok(n) = result {
+            Tried::Called(Ok(n)) => {
                 counters.add(Count::InlineCall);
-                return if n == chunk.len() { Now::Part(n) } else { Now::Ended(n) };
+                if n == length { Now::Part(n) } else { Now::Ended(n) }
             }
+            Tried::Part(n) => Now::Part(n),
+            // The slow path reports it.
+            Tried::Called(Err(_)) => Now::Part(0),
         }
-        Now::Part(0)
     }
 
     /// Tells what one read means for each of its ranges.
