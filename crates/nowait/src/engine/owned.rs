@@ -1,13 +1,14 @@
 //! The ring of a thread that blocks: submit and wait in one system call, no other thread, no lock.
 //!
 //! [`drive`] polls a future on the caller's thread. What the future submits meanwhile is staged in this thread's own ring
-//! (SINGLE_ISSUER | DEFER_TASKRUN); when nothing is left to poll, one `io_uring_enter` submits what is staged and waits for the
+//! (SINGLE_ISSUER | COOP_TASKRUN); when nothing is left to poll, one `io_uring_enter` submits what is staged and waits for the
 //! first completion. So many operations in flight cost what a hand-written loop costs.
 //!
 //! Cold reads do not wait for that: they leave in pairs. From three entries on, a submission is held back ("plugged",
 //! `io_submit_state_start` in io_uring/io_uring.c, 6.18) until its last entry is prepared, and meanwhile the device is idle: a sixth
-//! of the speed at depth 32 on a virtio disk. Reads that complete inside the submission, being cached, rather share one call,
-//! so the number that leaves together doubles while they do.
+//! of the speed at depth 32 on a virtio disk. While a submission finds as many completions as it submits, the number that leaves
+//! together doubles: the reads complete inside it, being cached, or the device keeps up without being hurried. Both rather
+//! share one call.
 //!
 //! The ring is made on first use and kept for the thread. Wakers may be called from anywhere: a thread that sleeps in its ring
 //! is woken by an eventfd that the ring polls, one that sleeps elsewhere is unparked, one that is awake finds a flag.
@@ -213,8 +214,8 @@ impl Owned {
         if result.is_err_and(|error| uring::is_lasting(&error)) {
             return self.give_up();
         }
-        let at_once = self.ring.ring.completion().len().saturating_sub(there) >= self.staged;
-        self.submit_at = if at_once { (self.submit_at * 2).min(self.slots.len()) } else { uring::UNPLUGGED as usize };
+        let keeps_up = self.ring.ring.completion().len().saturating_sub(there) >= self.staged;
+        self.submit_at = if keeps_up { (self.submit_at * 2).min(self.slots.len()) } else { uring::UNPLUGGED as usize };
         self.staged = 0;
     }
 
