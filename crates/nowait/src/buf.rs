@@ -285,7 +285,14 @@ impl Memory {
 #[derive(Debug)]
 pub(crate) enum Segments {
     One([libc::iovec; 1]),
-    Many { all: Vec<libc::iovec>, first: usize },
+    /// Behind a pointer, so that the usual case is small: operations are moved about.
+    Many(Box<Many>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Many {
+    all: Vec<libc::iovec>,
+    first: usize,
 }
 
 impl Segments {
@@ -307,8 +314,10 @@ impl Segments {
         let new = libc::iovec { iov_base: start.cast(), iov_len: len };
         match self {
             Segments::One([only]) if only.iov_len == 0 => *only = new,
-            Segments::One([only]) => *self = Segments::Many { all: vec![*only, new], first: 0 },
-            Segments::Many { all, .. } => all.push(new),
+            Segments::One([only]) => {
+                *self = Segments::Many(Box::new(Many { all: vec![*only, new], first: 0 }));
+            }
+            Segments::Many(many) => many.all.push(new),
         }
     }
 
@@ -317,7 +326,7 @@ impl Segments {
     pub(crate) fn rest(&self) -> &[libc::iovec] {
         match self {
             Segments::One(one) => one,
-            Segments::Many { all, first } => &all[*first..],
+            Segments::Many(many) => &many.all[many.first..],
         }
     }
 
@@ -336,7 +345,8 @@ impl Segments {
         };
         match self {
             Segments::One([only]) => shorten(only, n),
-            Segments::Many { all, first } => {
+            Segments::Many(many) => {
+                let Many { all, first } = &mut **many;
                 while *first + 1 < all.len() && n >= all[*first].iov_len {
                     n -= all[*first].iov_len;
                     *first += 1;

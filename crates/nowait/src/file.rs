@@ -29,20 +29,19 @@ pub struct File(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) open: Arc<OpenFile>,
     pub(crate) path: Arc<Path>,
-    pub(crate) reads: ReadSelector,
     pub(crate) instance: Arc<Instance>,
     closed: AtomicBool,
 }
 
 impl Inner {
     pub(crate) fn target(&self) -> Target<'_> {
-        Target { instance: &self.instance, file: Some((&self.open, &self.reads)) }
+        Target { instance: &self.instance, file: Some(&self.open) }
     }
 
     /// Reads go through the page cache, so that it can be told to read ahead. (What refuses `RWF_NOWAIT` may go past it without
     /// saying so: FUSE with `FOPEN_DIRECT_IO`.)
     pub(crate) fn reads_ahead(&self) -> bool {
-        !self.open.direct && self.instance.policy.forced.is_none() && self.reads.nowait_accepted() == Some(true)
+        !self.open.direct && self.instance.policy.forced.is_none() && self.open.reads.nowait_accepted() == Some(true)
     }
 
     /// EBADF once `File::close` was called; EOVERFLOW for bytes that no file can have.
@@ -238,10 +237,10 @@ impl File {
     }
 
     fn new(handle: Handle, path: Arc<Path>, instance: Arc<Instance>) -> File {
-        let reads = ReadSelector::default();
         let direct = handle.is_direct();
-        let open = Arc::new(OpenFile { handle, direct, counters: instance.counters.clone() });
-        File(Arc::new(Inner { open, path, reads, instance, closed: AtomicBool::new(false) }))
+        let open =
+            Arc::new(OpenFile { handle, direct, reads: ReadSelector::default(), counters: instance.counters.clone() });
+        File(Arc::new(Inner { open, path, instance, closed: AtomicBool::new(false) }))
     }
 
     /// The path it was opened by.
@@ -256,7 +255,7 @@ impl File {
 
     /// Whether reads of this file can be tried without waiting (`RWF_NOWAIT`). `None` until a read has shown it.
     pub fn nowait_reads(&self) -> Option<bool> {
-        self.0.reads.nowait_accepted()
+        self.0.open.reads.nowait_accepted()
     }
 
     /// Fills `buffer[..buffer.len()]` from `offset`; gives the number of bytes and the buffer. Fewer than asked for means the
@@ -266,9 +265,8 @@ impl File {
     /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what
     /// the kernel reports.
     pub fn read_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, ReadAt<'_, B>> {
-        let request = Transfer::new(buffer.into_memory().0, offset);
-        let length = request.left();
-        self.read(request, ReadAt { file: &self.0, offset, length, back: B::from_memory })
+        let transfer = Transfer::new(buffer.into_memory().0, offset);
+        self.read(transfer, ReadAt { file: &self.0, back: B::from_memory })
     }
 
     /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's, which is not cleared first.
@@ -276,27 +274,30 @@ impl File {
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] when the file ends before; else as [`File::read_at`].
     pub fn read_exact_at(&self, offset: u64, length: usize) -> Operation<'_, ReadExact<'_>> {
-        let finish = ReadExact { file: &self.0, offset, length };
+        let finish = ReadExact { file: &self.0 };
+        let refused = |errno| {
+            let request = Request::Read(Transfer::void(offset, length));
+            Operation::refused(self.0.target(), errno, request, ReadExact { file: &self.0 })
+        };
         // Before memory is asked for.
         if let Err(errno) = self.0.check(offset, length) {
-            return Operation::refused(self.0.target(), errno, Request::Size, finish);
+            return refused(errno);
         }
         match Buf::uncleared(length) {
             Some(buf) => self.read(Transfer::new(Memory::Buf(buf), offset), finish),
-            None => Operation::refused(self.0.target(), Errno::NOMEM, Request::Size, finish),
+            None => refused(Errno::NOMEM),
         }
     }
 
     /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
     pub fn read_vectored_at<B: ReadBuffer>(&self, buffers: Vec<B>, offset: u64) -> Operation<'_, ReadAt<'_, Vec<B>>> {
         let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_memory().0).collect());
-        let request = Transfer::new(memory, offset);
-        let length = request.left();
+        let transfer = Transfer::new(memory, offset);
         let back = |memory: Erased| match memory.0 {
             Memory::Many(many) => many.into_iter().map(|memory| B::from_memory(Erased(memory))).collect(),
             other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
         };
-        self.read(request, ReadAt { file: &self.0, offset, length, back })
+        self.read(transfer, ReadAt { file: &self.0, back })
     }
 
     fn read<F: Finish>(&self, transfer: Transfer, finish: F) -> Operation<'_, F> {
@@ -392,44 +393,31 @@ fn ended(file: &Inner, offset: u64, length: usize, n: usize) -> Error {
         .detail(format!("{n} bytes are there"))
 }
 
-/// Bytes that a transfer moved, or the error with its range.
+/// The transfer that was asked for, and how it ended: the bytes it moved, or the error with its range.
 #[inline]
-fn transferred(
-    file: &Inner,
-    offset: u64,
-    length: usize,
-    outcome: Outcome,
-    transfer: Option<&Transfer>,
-) -> Result<usize> {
-    match outcome {
-        Ok(_) => Ok(transfer.map_or(0, Transfer::done)),
-        Err(errno) => Err(file.error(Name::Read, errno).range(offset, length as u64)),
-    }
-}
-
-#[inline]
-fn transfer_of(request: Option<Request>) -> Option<Transfer> {
-    match request {
-        Some(Request::Read(transfer)) => Some(transfer),
-        _ => None,
-    }
+fn transferred<'r>(file: &Inner, outcome: Outcome, request: &'r mut Request) -> (&'r mut Transfer, Result<usize>) {
+    let Request::Read(transfer) = request else {
+        unreachable!("a read is answered with its transfer, not {request:?}")
+    };
+    let result = outcome.map(|_| transfer.done()).map_err(|errno| {
+        let (offset, length) = transfer.asked();
+        file.error(Name::Read, errno).range(offset, length as u64)
+    });
+    (transfer, result)
 }
 
 /// Result of [`File::read_at`] and [`File::read_vectored_at`] in the making.
 pub struct ReadAt<'f, B> {
     file: &'f Inner,
-    offset: u64,
-    length: usize,
     back: fn(Erased) -> B,
 }
 
 impl<B> Finish for ReadAt<'_, B> {
     type Output = std::result::Result<(usize, B), BufferError<B>>;
-    fn finish(self, answer: Answer) -> Self::Output {
-        let transfer = transfer_of(answer.request);
-        let result = transferred(self.file, self.offset, self.length, answer.outcome, transfer.as_ref());
-        let memory = transfer.map_or(Memory::None, Transfer::into_memory);
-        let buffer = (self.back)(Erased(memory));
+    #[inline]
+    fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
+        let (transfer, result) = transferred(self.file, outcome, request);
+        let buffer = (self.back)(Erased(transfer.take_memory()));
         match result {
             Ok(n) => Ok((n, buffer)),
             Err(error) => Err(BufferError { error, buffer }),
@@ -440,21 +428,19 @@ impl<B> Finish for ReadAt<'_, B> {
 /// Result of [`File::read_exact_at`] in the making.
 pub struct ReadExact<'f> {
     file: &'f Inner,
-    offset: u64,
-    length: usize,
 }
 
 impl Finish for ReadExact<'_> {
     type Output = Result<Buf>;
-    fn finish(self, answer: Answer) -> Self::Output {
-        let transfer = transfer_of(answer.request);
-        let n = transferred(self.file, self.offset, self.length, answer.outcome, transfer.as_ref())?;
-        if n < self.length {
-            return Err(ended(self.file, self.offset, self.length, n));
+    fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
+        let (transfer, result) = transferred(self.file, outcome, request);
+        let (n, (offset, length)) = (result?, transfer.asked());
+        if n < length {
+            return Err(ended(self.file, offset, length, n));
         }
-        match transfer.map(Transfer::into_memory) {
-            Some(Memory::Buf(buf)) => Ok(buf),
-            _ => unreachable!("an exact read works on a pooled buffer"),
+        match transfer.take_memory() {
+            Memory::Buf(buf) => Ok(buf),
+            other => unreachable!("an exact read works on a pooled buffer, not {other:?}"),
         }
     }
 }
@@ -467,7 +453,7 @@ pub struct Open {
 
 impl Finish for Open {
     type Output = Result<File>;
-    fn finish(self, answer: Answer) -> Self::Output {
+    fn finish(self, answer: Answer<'_>) -> Self::Output {
         match answer.outcome {
             Ok(Done::Opened(handle)) => Ok(File::new(handle, self.path, self.instance)),
             Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
@@ -483,7 +469,7 @@ pub struct Size<'f> {
 
 impl Finish for Size<'_> {
     type Output = Result<u64>;
-    fn finish(self, answer: Answer) -> Self::Output {
+    fn finish(self, answer: Answer<'_>) -> Self::Output {
         match answer.outcome {
             Ok(Done::Size(size)) => Ok(size),
             Ok(other) => unreachable!("a size is answered with a size, not {other:?}"),
@@ -501,7 +487,7 @@ pub struct Advised<'f> {
 
 impl Finish for Advised<'_> {
     type Output = Result<()>;
-    fn finish(self, answer: Answer) -> Self::Output {
+    fn finish(self, answer: Answer<'_>) -> Self::Output {
         answer.outcome.map(drop).map_err(|errno| self.file.error(Name::Advise, errno).range(self.offset, self.length))
     }
 }

@@ -30,7 +30,7 @@ use rustix::io::Errno;
 
 use self::sync::{Mutex, MutexGuard, lock};
 use crate::buf::{Memory, Segments};
-use crate::select::Path;
+use crate::select::{Path, ReadSelector};
 use crate::stats::{Count, Counters};
 
 /// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
@@ -55,6 +55,7 @@ pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
     /// Reads go past the page cache.
     pub(crate) direct: bool,
+    pub(crate) reads: ReadSelector,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -118,6 +119,11 @@ impl Transfer {
         Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0, announced: false }
     }
 
+    /// One that no memory could be had for.
+    pub(crate) fn void(offset: u64, length: usize) -> Transfer {
+        Transfer { left: length, ..Transfer::new(Memory::None, offset) }
+    }
+
     #[inline]
     pub(crate) fn segments(&self) -> &[libc::iovec] {
         self.segments.rest()
@@ -162,9 +168,17 @@ impl Transfer {
         n
     }
 
+    /// Where the first byte was to come from, and how many bytes were asked for.
     #[inline]
-    pub(crate) fn into_memory(self) -> Memory {
-        self.memory
+    pub(crate) fn asked(&self) -> (u64, usize) {
+        (self.position - self.done as u64, self.done + self.left)
+    }
+
+    /// Gives the memory back. The segments point to where it was: this ends the transfer's use.
+    #[inline]
+    pub(crate) fn take_memory(&mut self) -> Memory {
+        self.segments = Segments::none();
+        std::mem::replace(&mut self.memory, Memory::None)
     }
 }
 
@@ -271,36 +285,39 @@ pub(crate) struct Work {
 
 struct Inner {
     stage: Stage,
-    /// The engine's, until the slot is finished: from then on nothing keeps the file open for a future that is never polled.
-    work: Option<Work>,
-    /// The future's: the request that came back.
-    answer: Option<Request>,
+    /// The engine's until the slot is finished, then the future's. It stays where it is: an engine may have told the kernel.
+    request: Option<Request>,
+    /// Absent once the slot is finished, so that nothing keeps the file open for a future that is never polled; and while an engine
+    /// has taken the work out.
+    owner: Option<Owner>,
 }
 
 impl Slot {
     pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
         owner.counters().add(Count::Submitted);
-        let work = Some(Work { request, owner });
-        Arc::new(Slot(Mutex::new(Inner { stage: Stage::Waiting(notify), work, answer: None })))
+        let inner = Inner { stage: Stage::Waiting(notify), request: Some(request), owner: Some(owner) };
+        Arc::new(Slot(Mutex::new(inner)))
     }
 
     /// Engine: counts something about a slot that it has.
     pub(crate) fn count(&self, count: Count) {
-        if let Some(work) = &lock(&self.0).work {
-            work.owner.counters().add(count);
+        if let Some(owner) = &lock(&self.0).owner {
+            owner.counters().add(count);
         }
     }
 
     /// Engine: looks at the work, to encode it. The lock is uncontended but for the moment in which a future is dropped or
     /// changes its waker.
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut Work) -> T) -> Option<T> {
-        lock(&self.0).work.as_mut().map(look)
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&Request, &Owner) -> T) -> Option<T> {
+        let inner = lock(&self.0);
+        Some(look(inner.request.as_ref()?, inner.owner.as_ref()?))
     }
 
     /// Engine: takes the work out, to do it without holding the lock. None when it was abandoned, which ends it.
     pub(crate) fn take_work(&self) -> Option<Work> {
         let mut inner = lock(&self.0);
-        let work = inner.work.take()?;
+        let owner = inner.owner.take()?;
+        let work = Work { request: inner.request.take()?, owner };
         if !matches!(inner.stage, Stage::Abandoned) {
             return Some(work);
         }
@@ -311,12 +328,13 @@ impl Slot {
 
     /// Engine: puts back what `take_work` gave.
     pub(crate) fn put_back(&self, work: Work) {
-        lock(&self.0).work = Some(work);
+        let mut inner = lock(&self.0);
+        (inner.request, inner.owner) = (Some(work.request), Some(work.owner));
     }
 
     /// Engine: a read that the kernel was told of (`Transfer::announced`).
     pub(crate) fn is_announced(&self) -> bool {
-        self.with(|work| matches!(&work.request, Request::Read(transfer) if transfer.announced)) == Some(true)
+        self.with(|request, _| matches!(request, Request::Read(transfer) if transfer.announced)) == Some(true)
     }
 
     /// Nobody waits for it any more.
@@ -333,8 +351,8 @@ impl Slot {
     /// when it must.
     pub(crate) fn complete(&self, result: Result<usize, Errno>, path: Path) -> bool {
         let mut inner = lock(&self.0);
-        let step = match &mut inner.work {
-            Some(Work { request: Request::Read(transfer), .. }) => step(transfer, result),
+        let step = match &mut inner.request {
+            Some(Request::Read(transfer)) => step(transfer, result),
             _ => Step::Finish(result.map(drop)),
         };
         match (step, &inner.stage) {
@@ -351,7 +369,7 @@ impl Slot {
     }
 
     /// Future: the outcome and the request if it is finished; else `waker` is told when it is.
-    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Option<Request>)> {
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
         let mut inner = lock(&self.0);
         if let Stage::Waiting(notify) = &inner.stage {
             if matches!(notify, Notify::Waker(waker) if waker.will_wake(context.waker())) {
@@ -378,7 +396,7 @@ impl Slot {
     }
 
     /// The outcome and the request, once it is finished.
-    pub(crate) fn take(&self) -> Option<(Outcome, Option<Request>)> {
+    pub(crate) fn take(&self) -> Option<(Outcome, Request)> {
         take(&mut lock(&self.0))
     }
 
@@ -394,7 +412,7 @@ impl Slot {
 }
 
 fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
-    let Some(Work { request, owner }) = inner.work.take() else {
+    let Some(owner) = inner.owner.take() else {
         debug_assert!(false, "a slot finishes once, and with its work put back");
         return;
     };
@@ -408,26 +426,27 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
                 (Ok(_), Path::Pool) => Count::Pool,
             });
             inner.stage = Stage::Finished(outcome);
-            inner.answer = Some(request);
             drop(inner);
             // First the file is let go: who is told may want to find it closed.
             drop(owner);
             notify.tell();
         }
         Stage::Abandoned | Stage::Finished(_) | Stage::Taken => {
+            let request = inner.request.take();
             drop(inner);
+            drop(request);
             owner.counters().add(Count::Cancelled);
         }
     }
 }
 
-fn take(inner: &mut Inner) -> Option<(Outcome, Option<Request>)> {
-    match std::mem::replace(&mut inner.stage, Stage::Taken) {
-        Stage::Finished(outcome) => Some((outcome, inner.answer.take())),
-        other => {
-            inner.stage = other;
-            None
-        }
+fn take(inner: &mut Inner) -> Option<(Outcome, Request)> {
+    if !matches!(inner.stage, Stage::Finished(_)) {
+        return None;
+    }
+    match (std::mem::replace(&mut inner.stage, Stage::Taken), inner.request.take()) {
+        (Stage::Finished(outcome), Some(request)) => Some((outcome, request)),
+        _ => None,
     }
 }
 
@@ -581,7 +600,7 @@ mod loom_tests {
             thread.join().unwrap();
             let stats = counters.snapshot();
             assert_eq!(stats.pool + stats.cancelled, 1, "{stats:?}");
-            assert!(slot.with(|_| ()).is_none(), "the buffer is with the engine no longer");
+            assert!(slot.with(|_, _| ()).is_none(), "the buffer is with the engine no longer");
         });
     }
 
@@ -650,9 +669,9 @@ mod tests {
     fn abandoned_slot_counts_as_cancelled_and_frees_its_buffer_at_the_completion() {
         let (slot, counters) = slot();
         slot.abandon();
-        assert!(slot.with(|_| ()).is_some(), "the kernel may still write: the buffer stays");
+        assert!(slot.with(|_, _| ()).is_some(), "the kernel may still write: the buffer stays");
         slot.finish(Ok(Done::Nothing), Path::Ring);
-        assert!(slot.with(|_| ()).is_none());
+        assert!(slot.with(|_, _| ()).is_none());
         let stats = counters.snapshot();
         assert_eq!((stats.cancelled, stats.ring), (1, 0));
     }

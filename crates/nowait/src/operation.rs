@@ -11,16 +11,16 @@ use rustix::io::Errno;
 
 use crate::engine::{owned, read_blocking};
 use crate::op::{Done, Notify, OpenFile, Outcome, Owner, Request, Slot};
-use crate::select::{Choice, Path, ReadSelector};
+use crate::select::{Choice, Path};
 use crate::start::Instance;
 use crate::stats::Count;
 use crate::sys::Wait;
 
-/// What an operation works with. The file's parts are absent while there is no file yet.
+/// What an operation works with. The file is absent while there is none yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'f> {
     pub(crate) instance: &'f Arc<Instance>,
-    pub(crate) file: Option<(&'f Arc<OpenFile>, &'f ReadSelector)>,
+    pub(crate) file: Option<&'f Arc<OpenFile>>,
 }
 
 /// Turns an engine's answer into what the caller gets.
@@ -28,14 +28,14 @@ pub(crate) struct Target<'f> {
 pub trait Finish: Unpin {
     type Output;
     #[doc(hidden)]
-    fn finish(self, answer: Answer) -> Self::Output;
+    fn finish(self, answer: Answer<'_>) -> Self::Output;
 }
 
 /// An engine's answer and the request it answers.
 #[doc(hidden)]
-pub struct Answer {
+pub struct Answer<'r> {
     pub(crate) outcome: Outcome,
-    pub(crate) request: Option<Request>,
+    pub(crate) request: &'r mut Request,
 }
 
 /// A file operation that has not begun: `.await` it on any executor, or [`wait`](Operation::wait) for it.
@@ -52,8 +52,8 @@ pub struct Operation<'f, F> {
 
 enum State {
     New(Request),
-    /// Refused before it began.
-    Refused(Errno, Request),
+    /// Refused before it began. Behind a pointer, so that operations are small: they are moved about.
+    Refused(Box<(Errno, Request)>),
     Under(Arc<Slot>),
     Spent,
 }
@@ -65,7 +65,7 @@ impl<'f, F: Finish> Operation<'f, F> {
 
     /// One that fails with `errno` as soon as it is asked to begin.
     pub(crate) fn refused(target: Target<'f>, errno: Errno, request: Request, finish: F) -> Self {
-        Operation { target, state: State::Refused(errno, request), finish: Some(finish) }
+        Operation { target, state: State::Refused(Box::new((errno, request))), finish: Some(finish) }
     }
 
     /// Runs the operation to its end on this thread, needing no executor. A caller that waits is best served by the plain
@@ -80,10 +80,10 @@ impl<'f, F: Finish> Operation<'f, F> {
         match std::mem::replace(&mut self.state, State::Spent) {
             State::New(mut request) if !forced => {
                 owned::flush();
-                let handle = self.target.file.map(|(file, _)| &file.handle);
+                let handle = self.target.file.map(|file| &file.handle);
                 let outcome = instance.engines().pool.run(handle, &mut request);
                 instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-                self.end(outcome, Some(request))
+                self.end(outcome, &mut request)
             }
             state => {
                 self.state = state;
@@ -92,11 +92,17 @@ impl<'f, F: Finish> Operation<'f, F> {
         }
     }
 
-    fn end(&mut self, outcome: Outcome, request: Option<Request>) -> F::Output {
-        match self.finish.take() {
-            Some(finish) => finish.finish(Answer { outcome, request }),
-            None => panic!("a future was polled after it was ready"),
-        }
+    #[inline]
+    fn end(&mut self, outcome: Outcome, request: &mut Request) -> F::Output {
+        end(&mut self.finish, outcome, request)
+    }
+}
+
+#[inline]
+fn end<F: Finish>(finish: &mut Option<F>, outcome: Outcome, request: &mut Request) -> F::Output {
+    match finish.take() {
+        Some(finish) => finish.finish(Answer { outcome, request }),
+        None => panic!("a future was polled after it was ready"),
     }
 }
 
@@ -104,38 +110,40 @@ impl<F: Finish> Future for Operation<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let this = &mut *self;
-        if let State::Under(slot) = &this.state {
-            let (outcome, request) = ready!(slot.poll(context));
-            this.state = State::Spent;
-            return Poll::Ready(this.end(outcome, request));
+        let Operation { target, state, finish } = &mut *self;
+        if let State::Under(slot) = state {
+            let (outcome, mut request) = ready!(slot.poll(context));
+            *state = State::Spent;
+            return Poll::Ready(end(finish, outcome, &mut request));
         }
         // Tasks that only ever read cached data must let others run now and then.
         #[cfg(feature = "tokio")]
         let budget = ready!(tokio::task::coop::poll_proceed(context));
-        let now = match &mut this.state {
-            State::New(request) => this.target.try_now(request),
-            State::Refused(errno, _) => {
-                this.target.instance.counters.add(Count::FailedAtOnce);
-                Some(Err(*errno))
+        let now = match state {
+            // Worked on where it lies: a request is large, and this is the path of cached reads.
+            State::New(request) => target.try_now(request).map(|outcome| end(finish, outcome, request)),
+            State::Refused(refused) => {
+                let (errno, request) = &mut **refused;
+                target.instance.counters.add(Count::FailedAtOnce);
+                Some(end(finish, Err(*errno), request))
             }
             State::Under(_) | State::Spent => None,
         };
-        let request = match std::mem::replace(&mut this.state, State::Spent) {
-            State::New(request) | State::Refused(_, request) => request,
-            State::Under(_) | State::Spent => panic!("a future was polled after it was ready"),
-        };
-        if let Some(outcome) = now {
+        if let Some(output) = now {
             #[cfg(feature = "tokio")]
             budget.made_progress();
-            return Poll::Ready(this.end(outcome, Some(request)));
+            *state = State::Spent;
+            return Poll::Ready(output);
         }
-        let slot = this.target.submit(request, Notify::Waker(context.waker().clone()));
+        let State::New(request) = std::mem::replace(state, State::Spent) else {
+            panic!("a future was polled after it was ready");
+        };
+        let slot = target.submit(request, Notify::Waker(context.waker().clone()));
         // It may be complete already: then the answer is worth more than a wake-up.
-        if let Some((outcome, request)) = slot.take() {
-            return Poll::Ready(this.end(outcome, request));
+        if let Some((outcome, mut request)) = slot.take() {
+            return Poll::Ready(end(finish, outcome, &mut request));
         }
-        this.state = State::Under(slot);
+        *state = State::Under(slot);
         Poll::Pending
     }
 }
@@ -170,7 +178,7 @@ impl Target<'_> {
     /// Serves a request on this thread if that takes no waiting. What an attempt moved stays moved.
     pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
         let counters = &self.instance.counters;
-        let (file, reads) = self.file?;
+        let file = self.file?;
         let handle = &file.handle;
         let inline = |outcome: Outcome| {
             counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::FailedAtOnce });
@@ -183,7 +191,7 @@ impl Target<'_> {
             Request::Read(_) if file.direct => return None,
             Request::Read(transfer) => transfer,
             // The attributes of an open file are in memory, but for file systems behind a server.
-            Request::Size if reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
+            Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
                 return inline(self.instance.engines().pool.run(Some(handle), request));
             }
             _ => return None,
@@ -210,7 +218,7 @@ impl Target<'_> {
     #[inline]
     pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
         let Instance { policy, counters, .. } = &**self.instance;
-        let Some((_, reads)) = self.file else { return Tried::Part(0) };
+        let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
         let mut choice = reads.choose(policy, length);
         if choice == Choice::Attempt {
             let begun = reads.is_timed(attempt_number()).then(Instant::now);
@@ -254,13 +262,14 @@ impl Target<'_> {
 
     /// Runs a request to its end on this thread.
     pub(crate) fn run(&self, mut request: Request) -> Outcome {
-        let (file, _) = self.file.ok_or(Errno::BADF)?;
+        let file = self.file.ok_or(Errno::BADF)?;
         self.instance.engines().pool.run(Some(&file.handle), &mut request)
     }
 
     /// Has the kernel begin to read what a thread of the pool will collect, so that few threads keep the device busy.
     fn announce(&self, request: &mut Request) {
-        let (Request::Read(transfer), Some((file, reads))) = (request, self.file) else { return };
+        let (Request::Read(transfer), Some(file)) = (request, self.file) else { return };
+        let reads = &file.reads;
         let policy = &self.instance.policy;
         let length = transfer.left();
         if file.direct || !reads.may_announce(policy, length) {
@@ -279,14 +288,14 @@ impl Target<'_> {
     /// slot owns its memory.
     pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
         owned::flush();
-        let (file, _) = self.file.ok_or(Errno::BADF)?;
+        let file = self.file.ok_or(Errno::BADF)?;
         read_blocking(&*self.instance.engines().pool, &file.handle, slice, offset)
     }
 
     /// Gives a request to the engine that suits it.
     pub(crate) fn submit(&self, mut request: Request, notify: Notify) -> Arc<Slot> {
         let path = match (&request, self.file) {
-            (Request::Read(transfer), Some((_, reads))) => reads.slow_path(&self.instance.policy, transfer.left()),
+            (Request::Read(transfer), Some(file)) => file.reads.slow_path(&self.instance.policy, transfer.left()),
             // io_uring runs statx and nearly all advice on a kernel worker (io_uring/{statx,advise}.c, 6.12), and an open must be
             // followed by an fstat in any case.
             _ => Path::Pool,
@@ -296,7 +305,7 @@ impl Target<'_> {
             self.announce(&mut request);
         }
         let owner = match self.file {
-            Some((file, _)) => Owner::File(file.clone()),
+            Some(file) => Owner::File(file.clone()),
             None => Owner::Nobody(self.instance.counters.clone()),
         };
         let slot = Slot::new(request, owner, notify);

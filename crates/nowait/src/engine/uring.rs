@@ -10,7 +10,7 @@ use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::pool;
-use crate::op::{Request, Slot, Work};
+use crate::op::{Request, Slot};
 use crate::select::Path;
 use crate::sys::{TRANSFER_MAX, fork_generation};
 
@@ -121,7 +121,7 @@ impl Ring {
     /// worker, so that a thread of ours is the better choice.
     pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
         use std::os::fd::AsRawFd;
-        slot.with(|Work { request, owner }| {
+        slot.with(|request, owner| {
             let fd = types::Fd(owner.handle()?.descriptor().ok()?.as_raw_fd());
             match request {
                 Request::Read(transfer) => Some(match transfer.segments() {

@@ -128,7 +128,7 @@ impl<'a> FirstPass<'a> {
     /// One whose caller blocks.
     fn blocking(file: &'a Inner, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
         let mut pass = FirstPass::new(file, found, take);
-        pass.trust = file.reads.trusts(&file.instance.policy).then(Trust::new);
+        pass.trust = file.open.reads.trusts(&file.instance.policy).then(Trust::new);
         pass
     }
 
@@ -171,7 +171,7 @@ impl<'a> FirstPass<'a> {
         self.file.instance.counters.add_many(Count::InlineAttempt, self.hits);
         self.file.instance.counters.add_many(Count::Blocking, self.trusted);
         if let Some(trust) = &mut self.trust {
-            trust.check(&self.file.reads);
+            trust.check(&self.file.open.reads);
         }
         (next, at)
     }
@@ -192,8 +192,8 @@ impl<'a> FirstPass<'a> {
     }
 
     fn read_chunk(&mut self, offset: u64, chunk: &mut [u8]) -> Now {
-        let Inner { instance, reads, open, .. } = self.file;
-        let handle = &open.handle;
+        let Inner { instance, open, .. } = self.file;
+        let (handle, reads) = (&open.handle, &open.reads);
         let engine = self.engine;
         if open.direct {
             // There is nothing cached, and `RWF_NOWAIT` would wait for the device.

@@ -259,10 +259,10 @@ impl Slow {
         let Some(flight) = self.in_flight[place].take() else { return 0 };
         let Some((outcome, request)) = flight.slot.0.take() else { unreachable!("it said that it is finished") };
         self.free.push(place);
-        let Some(Request::Read(transfer)) = request else { unreachable!("a gather submits reads") };
+        let Request::Read(mut transfer) = request else { unreachable!("a gather submits reads") };
         let there = flight.offset + transfer.done() as u64;
         let moved = transfer.done();
-        match (flight.segments, transfer.into_memory()) {
+        match (flight.segments, transfer.take_memory()) {
             (Segments::One { waiting, at }, Memory::Part(part)) => {
                 self.settle(file, waiting, at, flight.offset, part, there, outcome.err(), take);
             }
