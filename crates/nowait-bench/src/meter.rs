@@ -35,7 +35,7 @@ pub struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    fn new(check: Option<&'a Check<'a>>) -> Self {
+    pub fn new(check: Option<&'a Check<'a>>) -> Self {
         Self { check, operations: 0, bytes: 0, wrong: None, latencies: latencies() }
     }
 
@@ -76,8 +76,9 @@ impl<'a> Tally<'a> {
         self.latencies.saturating_record((now - started).as_nanos() as u64);
     }
 
+    /// Checks bytes, if this round does.
     #[cold]
-    fn verify(&mut self, offset: u64, bytes: &[u8]) {
+    pub fn verify(&mut self, offset: u64, bytes: &[u8]) {
         if self.check.is_some_and(|holds| !holds(offset, bytes)) {
             self.wrong.get_or_insert(offset);
         }

@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -97,7 +96,7 @@ impl Way for Tokio {
             .map(|_| {
                 let (file, next, offsets) = (session.file.clone(), next.clone(), offsets.clone());
                 let mut buffer = vec![0xa5; job.block];
-                let mut seen = Seen::new(&round.tally, offsets.len() / job.depth + 1);
+                let mut seen = Seen::new(&round.tally);
                 async move {
                     while let Some(&(offset, expected)) = offsets.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let started = Instant::now();
@@ -116,10 +115,7 @@ impl Way for Tokio {
         let tasks: Vec<_> = tasks.into_iter().map(|task| runtime().spawn(task)).collect();
         let seen = finish(tasks);
         round.stop();
-        let zeros = vec![0; job.block];
-        for seen in seen? {
-            seen.tell(&mut round.tally, &zeros);
-        }
+        seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
         session.report(round);
         Ok(())
     }
@@ -162,40 +158,30 @@ fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<V
     runtime().block_on(all).into_iter().map(|joined| joined.map_err(io::Error::other)?).collect()
 }
 
-/// The completions that one task saw. Tasks outlive the round's borrow, so that they are told of when the clock has stopped.
+/// What one task saw. A task outlives the round's borrow, and so do its own figures; bytes that are to be verified are kept until
+/// the clock has stopped.
 struct Seen {
-    completions: Vec<Completion>,
-    /// For a round whose bytes are verified: a copy of them, end to end.
-    bytes: Option<Vec<u8>>,
-}
-
-struct Completion {
-    offset: u64,
-    length: usize,
-    started: Instant,
-    now: Instant,
+    tally: Tally<'static>,
+    kept: Option<Vec<(u64, Vec<u8>)>>,
 }
 
 impl Seen {
-    fn new(tally: &Tally<'_>, expected: usize) -> Seen {
-        Seen { completions: Vec::with_capacity(expected), bytes: tally.verifies().then(Vec::new) }
+    fn new(round: &Tally<'_>) -> Seen {
+        Seen { tally: Tally::new(None), kept: round.verifies().then(Vec::new) }
     }
 
     #[inline]
     fn add(&mut self, offset: u64, bytes: &[u8], started: Instant) {
-        self.completions.push(Completion { offset, length: bytes.len(), started, now: Instant::now() });
-        if let Some(copy) = &mut self.bytes {
-            copy.extend_from_slice(bytes);
+        self.tally.read(offset, bytes, started, Instant::now());
+        if let Some(kept) = &mut self.kept {
+            kept.push((offset, bytes.to_vec()));
         }
     }
 
-    fn tell(self, tally: &mut Tally<'_>, zeros: &[u8]) {
-        let mut at = 0;
-        for Completion { offset, length, started, now } in self.completions {
-            let place: Range<usize> = at..at + length;
-            let bytes = self.bytes.as_ref().map_or(&zeros[..length], |bytes| &bytes[place]);
-            tally.read(offset, bytes, started, now);
-            at += length;
+    fn tell(self, round: &mut Tally<'_>) {
+        round.merge(&self.tally);
+        for (offset, bytes) in self.kept.into_iter().flatten() {
+            round.verify(offset, &bytes);
         }
     }
 }
