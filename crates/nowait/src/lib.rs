@@ -203,8 +203,8 @@ pub use stats::Stats;
 ///
 /// Reads that the future submits are staged in this thread's ring. When there is nothing left to poll, one system call
 /// submits what is staged and waits for the first completion. So one thread keeps many operations in flight, with no other
-/// thread and at the cost of a hand-written io_uring loop. (Cold reads leave earlier, in pairs, so that the device is never
-/// idle while others are prepared.)
+/// thread and at the cost of a hand-written io_uring loop. (Of many, the first leave earlier, so that the device is not idle
+/// while the others are prepared.)
 ///
 /// ```
 /// use futures::stream::{FuturesUnordered, StreamExt};

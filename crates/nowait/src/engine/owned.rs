@@ -4,11 +4,12 @@
 //! (SINGLE_ISSUER | COOP_TASKRUN); when nothing is left to poll, one `io_uring_enter` submits what is staged and waits for the
 //! first completion. So many operations in flight cost what a hand-written loop costs.
 //!
-//! Cold reads do not wait for that: they leave in pairs. From three entries on, a submission is held back ("plugged",
-//! `io_submit_state_start` in io_uring/io_uring.c, 6.18) until its last entry is prepared, and meanwhile the device is idle: a sixth
-//! of the speed at depth 32 on a virtio disk. While a submission finds as many completions as it submits, the number that leaves
-//! together doubles: the reads complete inside it, being cached, or the device keeps up without being hurried. Both rather
-//! share one call.
+//! Not all of it waits for that call. A submission of many is held back ("plugged", `io_submit_state_start` in
+//! io_uring/io_uring.c, 6.18) until its last entry is prepared, and a device that completes its reads in one interrupt has nothing
+//! to do meanwhile. So after each wait the first entry leaves alone, and each submission that follows carries twice as many
+//! and one more: the device works on one while the next is prepared, and the calls and doorbells are few. On a virtio disk
+//! this was level with submissions in pairs, for a tenth less processor time at depth 32 and 128, and a quarter faster than
+//! one submission of all at depth 16 and 32.
 //!
 //! The ring is made on first use and kept for the thread. Wakers may be called from anywhere: a thread that sleeps in its ring
 //! is woken by an eventfd that the ring polls, one that sleeps elsewhere is unparked, one that is awake finds a flag.
@@ -44,10 +45,6 @@ const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// `IORING_ENTER_GETEVENTS` of linux/io_uring.h.
 const GETEVENTS: u32 = 1;
 
-/// With so many reads in flight the device does not run dry while a submission is held back, and one call for all saves
-/// processor time.
-const DEVICE_BUSY: usize = 64;
-
 /// User data of the ring's own poll of the bell. Slots have their index.
 const BELL: u64 = u64::MAX;
 
@@ -75,8 +72,9 @@ struct Owned {
     slots: Vec<Option<Arc<Slot>>>,
     free: Vec<u32>,
     backlog: Backlog,
-    /// Entries staged since the last submission, and how many may be before there is one.
+    /// Entries staged since the last submission.
     staged: usize,
+    /// How many may be before they are submitted; see the module's text.
     submit_at: usize,
     /// Places of the entries that the kernel has not taken; the bell has none.
     untaken: Untaken<Option<u32>>,
@@ -132,7 +130,7 @@ impl Owned {
             free: (0..depth).rev().collect(),
             backlog: Backlog::default(),
             staged: 0,
-            submit_at: uring::UNPLUGGED as usize,
+            submit_at: 1,
             untaken: Untaken::default(),
             dead: false,
             bell,
@@ -157,7 +155,7 @@ impl Owned {
         let Some(entry) = self.ring.encode(&slot) else { return super::pool::hand_on(slot) };
         let Some(place) = self.free.pop() else { return self.backlog.push(slot) };
         // Only now that there is one more: the last ones of a turn are left to the call that waits.
-        if self.staged >= self.submit_at && self.in_flight() < self.staged + DEVICE_BUSY {
+        if self.staged >= self.submit_at {
             self.submit();
         }
         if self.dead {
@@ -206,7 +204,6 @@ impl Owned {
 
     /// Submits what is staged without waiting. What a failed call leaves goes with the next one.
     fn submit(&mut self) {
-        let there = self.ring.ring.completion().len();
         let staged = self.ring.ring.submission().len() as u32;
         // With GETEVENTS, so that completions which came meanwhile are worked on now and not all at the end.
         // SAFETY: no argument is passed, so there is none to be wrong; the staged entries keep `push_entry`'s promise.
@@ -214,9 +211,8 @@ impl Owned {
         if result.is_err_and(|error| uring::is_lasting(&error)) {
             return self.give_up();
         }
-        let keeps_up = self.ring.ring.completion().len().saturating_sub(there) >= self.staged;
-        self.submit_at = if keeps_up { (self.submit_at * 2).min(self.slots.len()) } else { uring::UNPLUGGED as usize };
         self.staged = 0;
+        self.submit_at = (self.submit_at * 2 + 1).min(self.slots.len());
     }
 
     fn in_flight(&self) -> usize {
@@ -241,6 +237,7 @@ impl Owned {
     /// Submits what is staged, waits for `want` completions, and moves those that are there into `completions`.
     fn enter(&mut self, want: usize, patience: Option<Duration>) {
         self.staged = 0;
+        self.submit_at = 1;
         let result = match patience {
             None => self.ring.ring.submit_and_wait(want),
             Some(patience) => {

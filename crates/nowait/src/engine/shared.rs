@@ -57,6 +57,8 @@ enum Flusher {
     Asleep(Waker),
 }
 
+/// The most entries that the kernel submits without holding them back (see `owned`).
+const UNPLUGGED: u32 = 2;
 /// With so many in flight for each entry held back the device has enough to do, and fewer calls mean fewer of its doorbells.
 const BUSY_PER_ENTRY: u32 = 8;
 
@@ -109,7 +111,7 @@ impl Shard {
         }
         // While the device has something to do, an entry waits for others, or until this thread has nothing else to run:
         // system calls are saved, and the thread gets to sleep.
-        let together = uring::UNPLUGGED.max(line.in_flight / BUSY_PER_ENTRY);
+        let together = UNPLUGGED.max(line.in_flight / BUSY_PER_ENTRY);
         let waits = line.staged < together && line.in_flight > line.staged;
         let flusher = if waits { self.call_flusher() } else { Flusher::Nobody };
         drop(line);

@@ -23,9 +23,6 @@ const DEPTH_MIN: u32 = 8;
 /// hundreds of the unbounded kind.
 const KERNEL_WORKERS_MAX: u32 = 32;
 
-/// The most entries that the kernel submits without holding them back (see `owned`).
-pub(crate) const UNPLUGGED: u32 = 2;
-
 /// Who uses the ring; it decides the set-up flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Usage {
