@@ -57,11 +57,6 @@ enum Flusher {
     Asleep(Waker),
 }
 
-/// The most entries that the kernel submits without holding them back (see `owned`).
-const UNPLUGGED: u32 = 2;
-/// With so many in flight for each entry held back the device has enough to do, and fewer calls mean fewer of its doorbells.
-const BUSY_PER_ENTRY: u32 = 8;
-
 /// What to do when another thread is reading completions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reap {
@@ -77,6 +72,8 @@ struct Line {
     /// Places taken: in the kernel, or staged.
     in_flight: u32,
     staged: u32,
+    /// How many staged entries wait for one more. It grows with each submission since the flusher's last, as in `owned`.
+    held: u32,
     backlog: Backlog,
     /// The shares that were made into user data, of the entries that the kernel has not taken.
     untaken: Untaken<u64>,
@@ -111,8 +108,10 @@ impl Shard {
         }
         // While the device has something to do, an entry waits for others, or until this thread has nothing else to run:
         // system calls are saved, and the thread gets to sleep.
-        let together = UNPLUGGED.max(line.in_flight / BUSY_PER_ENTRY);
-        let waits = line.staged < together && line.in_flight > line.staged;
+        let waits = line.staged <= line.held && line.in_flight > line.staged;
+        if !waits {
+            line.held = (line.held * 2 + 2).min(self.ring.depth);
+        }
         let flusher = if waits { self.call_flusher() } else { Flusher::Nobody };
         drop(line);
         match flusher {
@@ -180,6 +179,13 @@ impl Shard {
         line.untaken.push(share, length);
         line.staged += 1;
         true
+    }
+
+    /// The flusher's thread has nothing else to run: hands the kernel what is staged.
+    #[cfg(feature = "tokio")]
+    pub(super) fn flush(&self) {
+        lock(&self.line).held = 0;
+        self.enter();
     }
 
     /// Hands the kernel what is staged, by whomever.

@@ -140,7 +140,7 @@ async fn flush(flusher: Flusher) {
     loop {
         std::future::poll_fn(|context| flusher.shard.poll_staged(context)).await;
         tokio::task::yield_now().await;
-        flusher.shard.enter();
+        flusher.shard.flush();
     }
 }
 
