@@ -1,4 +1,4 @@
-//! Memory that the kernel may write to: the library's own aligned, pooled [`Buf`], the buffers that callers bring, and
+//! Memory that the kernel may read or write: the library's own aligned, pooled [`Buf`], the buffers that callers bring, and
 //! [`Part`]s of one larger memory.
 //!
 //! Whatever it is, it moves into the operation and stays there until the completion arrives ([`Memory`]). A buffer's
@@ -7,6 +7,7 @@
 //! `unsafe` here: allocation, and slices of memory that several parts share.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::convert::identity;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -263,10 +264,33 @@ pub(crate) enum Memory {
     BytesMut(bytes::BytesMut),
     Part(Part),
     Many(Vec<Memory>),
+    /// Only to be written from, as are those below.
+    Static(&'static [u8]),
+    Shared(Arc<[u8]>),
+    #[cfg(feature = "bytes")]
+    Bytes(bytes::Bytes),
 }
 
 impl Memory {
-    /// Appends the writable segments. The pointers stay valid while this `Memory` lives, wherever it is moved.
+    /// Number of bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Memory::None => 0,
+            Memory::Vec(vec) => vec.len(),
+            Memory::Buf(buf) => buf.len,
+            #[cfg(feature = "bytes")]
+            Memory::BytesMut(bytes) => bytes.len(),
+            Memory::Part(part) => part.len,
+            Memory::Many(many) => many.iter().map(Memory::len).sum(),
+            Memory::Static(bytes) => bytes.len(),
+            Memory::Shared(bytes) => bytes.len(),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// Appends the segments. The pointers stay valid while this `Memory` lives, wherever it is moved. What is only to be written
+    /// from must not be written to: [`ReadBuffer`] keeps it out of reads.
     #[inline]
     pub(crate) fn segments(&mut self, out: &mut Segments) {
         match self {
@@ -277,6 +301,10 @@ impl Memory {
             Memory::BytesMut(bytes) => out.push(bytes.as_mut_ptr(), bytes.len()),
             Memory::Part(part) => out.push(part.pointer(), part.len),
             Memory::Many(many) => many.iter_mut().for_each(|memory| memory.segments(out)),
+            Memory::Static(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
+            Memory::Shared(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
         }
     }
 }
@@ -373,15 +401,23 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     fn from_memory(memory: Erased) -> Self;
 }
 
+/// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`], and what can only be read from:
+/// `&'static [u8]`, `Arc<[u8]>`, `String`, and `bytes::Bytes` with the `bytes` feature.
+pub trait WriteBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
+    #[doc(hidden)]
+    fn into_memory(self) -> Erased;
+    #[doc(hidden)]
+    fn from_memory(memory: Erased) -> Self;
+}
+
 /// A buffer whose type is put aside while an operation owns it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Erased(pub(crate) Memory);
 
-macro_rules! read_buffer {
-    ($type:ty, $variant:ident, $into:expr, $back:expr) => {
-        impl sealed::Sealed for $type {}
-        impl ReadBuffer for $type {
+macro_rules! buffer {
+    ($trait:ident, $type:ty, $variant:ident, $into:expr, $back:expr) => {
+        impl $trait for $type {
             #[inline]
             fn into_memory(self) -> Erased {
                 Erased(Memory::$variant($into(self)))
@@ -397,12 +433,33 @@ macro_rules! read_buffer {
     };
 }
 
-read_buffer!(Vec<u8>, Vec, std::convert::identity, std::convert::identity);
+macro_rules! read_and_write_buffer {
+    ($type:ty, $variant:ident, $into:expr, $back:expr) => {
+        impl sealed::Sealed for $type {}
+        buffer!(ReadBuffer, $type, $variant, $into, $back);
+        buffer!(WriteBuffer, $type, $variant, $into, $back);
+    };
+}
+
+macro_rules! write_buffer {
+    ($type:ty, $variant:ident, $into:expr, $back:expr) => {
+        impl sealed::Sealed for $type {}
+        buffer!(WriteBuffer, $type, $variant, $into, $back);
+    };
+}
+
+read_and_write_buffer!(Vec<u8>, Vec, identity, identity);
 // As a `Vec`: a `Box` may not be moved while a pointer into it is in use, a `Vec` may. Neither way allocates.
-read_buffer!(Box<[u8]>, Vec, <[u8]>::into_vec, Vec::into_boxed_slice);
-read_buffer!(Buf, Buf, std::convert::identity, std::convert::identity);
+read_and_write_buffer!(Box<[u8]>, Vec, <[u8]>::into_vec, Vec::into_boxed_slice);
+read_and_write_buffer!(Buf, Buf, identity, identity);
 #[cfg(feature = "bytes")]
-read_buffer!(bytes::BytesMut, BytesMut, std::convert::identity, std::convert::identity);
+read_and_write_buffer!(bytes::BytesMut, BytesMut, identity, identity);
+write_buffer!(&'static [u8], Static, identity, identity);
+write_buffer!(Arc<[u8]>, Shared, identity, identity);
+// The bytes come back unchanged, and so still are text.
+write_buffer!(String, Vec, String::into_bytes, |bytes| String::from_utf8(bytes).unwrap_or_default());
+#[cfg(feature = "bytes")]
+write_buffer!(bytes::Bytes, Bytes, identity, identity);
 
 #[cfg(test)]
 mod tests {

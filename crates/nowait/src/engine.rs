@@ -4,7 +4,7 @@
 //! arrows: a ring hands to the pool what it cannot do itself, and the shared ring leaves to a thread's own ring what that thread
 //! submits while it drives it.
 //!
-//! `unsafe` here: reads into memory that the caller lends for the call.
+//! `unsafe` here: transfers on memory that the caller lends for the call.
 
 pub(crate) mod owned;
 pub(crate) mod pool;
@@ -14,21 +14,21 @@ pub mod sim;
 mod tokio;
 pub(crate) mod uring;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-use crate::op::{Done, Handle, Outcome, Request, Slot, Step, Transfer, step};
-use crate::sys::{self, Wait};
+use crate::op::{Done, Handle, LaneKind, OpenFile, Outcome, Request, Slot, Step, Transfer, step};
+use crate::sys::{self, Wait, WriteFlags};
 
 pub(crate) trait Engine: Send + Sync {
     /// One attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and any answer but bytes means
     /// "not now": the slow path decides what is an error and what is the end of the file.
-    fn try_now(&self, handle: &Handle, transfer: &mut Transfer, wait: Wait) -> Result<usize, Errno> {
-        let fd = handle.descriptor()?;
-        // SAFETY: a transfer's segments are writable and used by one party at a time, now by us (see `Transfer`).
-        let n = unsafe { sys::read_at(fd, transfer.segments(), transfer.position(), wait) }?;
+    fn try_now(&self, handle: &Handle, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
+        let (transfer, result) = transfer_once(handle.descriptor()?, request, wait).ok_or(Errno::INVAL)?;
+        let n = result?;
         transfer.advance(n);
         Ok(n)
     }
@@ -41,6 +41,11 @@ pub(crate) trait Engine: Send + Sync {
     /// Takes a slot and finishes it, now or later, on any thread. Never waits for the operation. When its queue is full the
     /// slot waits in line; a place is given on by a completion, never by a poll.
     fn submit(&self, slot: Arc<Slot>);
+
+    /// A thread that entered a file's line, and worked there itself, leaves it to whoever has come since.
+    fn resume(&self, file: &Arc<OpenFile>, kind: LaneKind) {
+        file.lanes[kind as usize].leave();
+    }
 
     /// Waits until nothing that was submitted is in flight or in line.
     fn drain(&self);
@@ -64,8 +69,8 @@ pub(crate) fn read_now(
         return unsafe { sys::read_at(fd.as_fd(), &[segment], offset, wait) };
     }
     // SAFETY: an engine has the transfer for the call only, by reference, and `slice` is borrowed longer.
-    let mut transfer = unsafe { Transfer::lent(slice, offset) };
-    engine.try_now(handle, &mut transfer, wait)
+    let mut request = Request::Read(unsafe { Transfer::lent(slice, offset) });
+    engine.try_now(handle, &mut request, wait)
 }
 
 /// Fills a borrowed slice, waiting as long as it takes; fewer bytes than asked for mean the end of the file.
@@ -84,6 +89,64 @@ pub(crate) fn read_blocking(
     }
 }
 
+/// Writes a borrowed slice, waiting as long as it takes; gives how much was written, and why no more.
+pub(crate) fn write_blocking(
+    engine: &dyn Engine,
+    handle: &Handle,
+    slice: &[u8],
+    offset: u64,
+    flags: WriteFlags,
+) -> (usize, Outcome) {
+    // SAFETY: as in `read_now`; a write only reads it.
+    let mut request = Request::Write(unsafe { Transfer::lent_out(slice, offset) }, flags);
+    let outcome = engine.run(Some(handle), &mut request);
+    match request {
+        Request::Write(transfer, _) => (transfer.done(), outcome),
+        _ => (0, outcome),
+    }
+}
+
+/// One call for several writes, each of which goes on where the one before it ends.
+pub(crate) fn write_together<'r>(
+    handle: Option<&Handle>,
+    writes: impl Iterator<Item = &'r Request>,
+) -> Result<usize, Errno> {
+    let fd = handle.ok_or(Errno::BADF)?.descriptor()?;
+    let mut segments = Vec::new();
+    let mut place = None;
+    for write in writes {
+        if let Request::Write(transfer, flags) = write {
+            place.get_or_insert((transfer.position(), *flags));
+            segments.extend_from_slice(transfer.segments());
+        }
+    }
+    let (offset, flags) = place.ok_or(Errno::INVAL)?;
+    // SAFETY: the requests are borrowed for the call, and nobody writes to the memory of a transfer (see `Transfer`).
+    unsafe { sys::write_at(fd, &segments, offset, flags, Wait::Allowed) }
+}
+
+/// One call for a transfer, if it is one.
+#[inline]
+fn transfer_once<'r>(
+    fd: BorrowedFd<'_>,
+    request: &'r mut Request,
+    wait: Wait,
+) -> Option<(&'r mut Transfer, Result<usize, Errno>)> {
+    match request {
+        Request::Read(transfer) => {
+            // SAFETY: a transfer's segments are writable and used by one party at a time, now by us (see `Transfer`).
+            let result = unsafe { sys::read_at(fd, transfer.segments(), transfer.position(), wait) };
+            Some((transfer, result))
+        }
+        Request::Write(transfer, flags) => {
+            // SAFETY: as above; they are only read.
+            let result = unsafe { sys::write_at(fd, transfer.segments(), transfer.position(), *flags, wait) };
+            Some((transfer, result))
+        }
+        _ => None,
+    }
+}
+
 /// Plain system calls, as the pool's threads make them.
 pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
     let fd = match handle {
@@ -92,16 +155,32 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
     };
     let fd = || fd.ok_or(Errno::BADF);
     match request {
-        Request::Read(transfer) => {
-            while transfer.left() > 0 {
-                // SAFETY: as in `Engine::try_now`.
-                let result = unsafe { sys::read_at(fd()?, transfer.segments(), transfer.position(), Wait::Allowed) };
-                if let Step::Finish(end) = step(transfer, result) {
-                    return end.map(|()| Done::Nothing);
-                }
+        Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => Ok(Done::Nothing),
+        Request::Read(_) | Request::Write(..) => loop {
+            let Some((transfer, result)) = transfer_once(fd()?, request, Wait::Allowed) else {
+                return Err(Errno::INVAL);
+            };
+            if let Step::Finish(end) = step(transfer, result) {
+                return end.map(|()| Done::Nothing);
             }
-            Ok(Done::Nothing)
+        },
+        Request::Sync { data_only } => {
+            let sync = if *data_only { rustix::fs::fdatasync } else { rustix::fs::fsync };
+            // Not repeated when it is interrupted or fails: the kernel reports a failed write-back once.
+            sync(fd()?).map(|()| Done::Nothing)
         }
+        Request::SyncRange { offset, length } => sys::sync_range(fd()?, *offset, *length).map(|()| Done::Nothing),
+        Request::SetLen(length) => sys::retry(|| rustix::fs::ftruncate(fd()?, *length)).map(|()| Done::Nothing),
+        Request::Allocate { mode, offset, length } => {
+            sys::retry(|| rustix::fs::fallocate(fd()?, *mode, *offset, *length)).map(|()| Done::Nothing)
+        }
+        Request::Rename { from, to, replace } => {
+            let flags = if *replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+            let renamed = sys::retry(|| rustix::fs::renameat_with(CWD, &*from, CWD, &*to, flags));
+            renamed.map(|()| Done::Nothing)
+        }
+        Request::SyncDir(path) => sys::sync_dir(path).map(|()| Done::Nothing),
+        Request::Remove(path) => sys::retry(|| rustix::fs::unlink(&*path)).map(|()| Done::Nothing),
         Request::Open { path, flags, mode } => {
             sys::open(path, *flags, *mode).map(|fd| Done::Opened(Handle::Descriptor(fd)))
         }

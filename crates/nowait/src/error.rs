@@ -45,6 +45,18 @@ pub enum ErrorKind {
     InvalidInput,
     /// The engine that was asked for by name cannot be had here.
     EngineUnavailable,
+    /// The file exists already.
+    AlreadyExists,
+    /// No space is left, on the device or in the quota.
+    NoSpace,
+    /// The file would be larger than the process or the file system allows.
+    FileTooLarge,
+    /// A write-back failed before, and nobody has acknowledged it: see `File::acknowledge_sync_failure`.
+    SyncFailed,
+    /// It cannot be done now without waiting.
+    WouldBlock,
+    /// The file system took fewer bytes than it was given, and gave no reason.
+    WriteZero,
     /// Anything else; see [`Error::raw_os_error`].
     Other,
 }
@@ -67,6 +79,18 @@ pub enum Operation {
     Close,
     /// Setting an instance up.
     Build,
+    /// A write at a position or at the end, vectored or not.
+    Write,
+    /// Making data, or data and attributes, durable.
+    Sync,
+    /// Changing the length.
+    SetLen,
+    /// Reserving, punching or zeroing space.
+    Allocate,
+    /// Renaming.
+    Rename,
+    /// Removing a name.
+    Remove,
 }
 
 impl fmt::Display for Operation {
@@ -79,6 +103,12 @@ impl fmt::Display for Operation {
             Operation::Advise => "advise",
             Operation::Close => "close",
             Operation::Build => "build",
+            Operation::Write => "write",
+            Operation::Sync => "sync",
+            Operation::SetLen => "set length of",
+            Operation::Allocate => "allocate in",
+            Operation::Rename => "rename",
+            Operation::Remove => "remove",
         })
     }
 }
@@ -95,12 +125,22 @@ struct Inner {
     path: Option<Arc<Path>>,
     range: Option<(u64, u64)>,
     index: Option<usize>,
+    written: Option<Written>,
     detail: Option<String>,
 }
 
 impl Error {
     pub(crate) fn new(operation: Operation, kind: ErrorKind) -> Self {
-        Error(Arc::new(Inner { kind, errno: None, operation, path: None, range: None, index: None, detail: None }))
+        Error(Arc::new(Inner {
+            kind,
+            errno: None,
+            operation,
+            path: None,
+            range: None,
+            index: None,
+            written: None,
+            detail: None,
+        }))
     }
 
     pub(crate) fn from_errno(operation: Operation, errno: Errno) -> Self {
@@ -123,8 +163,18 @@ impl Error {
         self
     }
 
+    pub(crate) fn of_kind(mut self, kind: ErrorKind) -> Self {
+        self.inner().kind = kind;
+        self
+    }
+
     pub(crate) fn index(mut self, index: usize) -> Self {
         self.inner().index = Some(index);
+        self
+    }
+
+    pub(crate) fn written(mut self, written: Written) -> Self {
+        self.inner().written = Some(written);
         self
     }
 
@@ -163,10 +213,24 @@ impl Error {
         self.0.range.map(|(_, length)| length)
     }
 
-    /// The place in the caller's list, for a range of a gather.
+    /// How much of a failed write is in the file; `None` when it was no write.
+    pub fn bytes_written(&self) -> Option<Written> {
+        self.0.written
+    }
+
+    /// The place in the caller's list, for a range of a gather or one of several writes.
     pub fn range_index(&self) -> Option<usize> {
         self.0.index
     }
+}
+
+/// How much of a failed write is in the file (in the page cache, that is; durability is another matter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The first so many bytes, and nothing after them. Zero: the file is unchanged.
+    First(u64),
+    /// At least the first so many bytes; of the rest, nobody knows which.
+    AtLeast(u64),
 }
 
 /// The one table from errno to kind. Errno values not named here are [`ErrorKind::Other`].
@@ -183,6 +247,10 @@ fn kind_of(errno: Errno) -> ErrorKind {
         Errno::MFILE | Errno::NFILE => ErrorKind::TooManyFiles,
         Errno::OPNOTSUPP | Errno::NOSYS => ErrorKind::Unsupported,
         Errno::INVAL => ErrorKind::InvalidInput,
+        Errno::EXIST => ErrorKind::AlreadyExists,
+        Errno::NOSPC | Errno::DQUOT => ErrorKind::NoSpace,
+        Errno::FBIG => ErrorKind::FileTooLarge,
+        Errno::AGAIN => ErrorKind::WouldBlock,
         _ => ErrorKind::Other,
     }
 }
@@ -213,6 +281,22 @@ impl ErrorKind {
             ErrorKind::Unsupported => ("not supported for this file", None),
             ErrorKind::InvalidInput => ("a parameter is not valid", None),
             ErrorKind::EngineUnavailable => ("that engine cannot be used here", Some("choose Engine::Auto")),
+            ErrorKind::AlreadyExists => {
+                ("it exists already", Some("choose another name, or open it without create_new"))
+            }
+            ErrorKind::NoSpace => ("no space is left", Some("free some, or raise the quota, and write the rest again")),
+            ErrorKind::FileTooLarge => (
+                "the file would be too large",
+                Some("raise the limit (ulimit -f), or use a file system with larger files"),
+            ),
+            ErrorKind::SyncFailed => (
+                "a write-back failed, and its data may be lost",
+                Some("write it again, then call acknowledge_sync_failure"),
+            ),
+            ErrorKind::WouldBlock => ("it would have to wait", Some("await it, or try later")),
+            ErrorKind::WriteZero => {
+                ("the file system took no more bytes and gave no reason", Some("try the rest again"))
+            }
             ErrorKind::Other => ("it failed", None),
         }
     }
@@ -239,6 +323,12 @@ impl fmt::Display for Error {
         }
         if let Some(detail) = &inner.detail {
             write!(f, ": {detail}")?;
+        }
+        match inner.written {
+            Some(Written::First(0)) => f.write_str("; nothing was written")?,
+            Some(Written::First(n)) => write!(f, "; the first {n} bytes were written")?,
+            Some(Written::AtLeast(n)) => write!(f, "; {n} bytes were written, and perhaps more")?,
+            None => {}
         }
         match next {
             Some(next) => write!(f, "; {next}"),
@@ -272,7 +362,14 @@ impl From<Error> for io::Error {
             ErrorKind::UnexpectedEof => io::ErrorKind::UnexpectedEof,
             ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
             ErrorKind::Unsupported | ErrorKind::EngineUnavailable => io::ErrorKind::Unsupported,
-            ErrorKind::Closed | ErrorKind::Io | ErrorKind::TooManyFiles | ErrorKind::Other => io::ErrorKind::Other,
+            ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
+            ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+            ErrorKind::FileTooLarge => io::ErrorKind::FileTooLarge,
+            ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
+            ErrorKind::WriteZero => io::ErrorKind::WriteZero,
+            ErrorKind::Closed | ErrorKind::Io | ErrorKind::TooManyFiles | ErrorKind::SyncFailed | ErrorKind::Other => {
+                io::ErrorKind::Other
+            }
         };
         io::Error::new(kind, error)
     }

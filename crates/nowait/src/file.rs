@@ -14,7 +14,6 @@ use crate::buf::{Buf, Erased, Memory, ReadBuffer};
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
 use crate::op::{Done, Handle, OpenFile, Outcome, Request, Transfer};
 use crate::operation::{Answer, Finish, Operation, Target};
-use crate::select::ReadSelector;
 use crate::start::{Instance, Nowait};
 use crate::stats::Count;
 use crate::sys;
@@ -57,10 +56,14 @@ impl Inner {
         let error = Error::from_errno(operation, errno).at(&self.path);
         match self.open.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
             // The descriptor is sound, so that EBADF says something else than it seems to.
-            Ok(flags) if errno == Errno::BADF && flags & OFlags::RWMODE == OFlags::WRONLY => {
-                Error::new(operation, ErrorKind::PermissionDenied)
-                    .at(&self.path)
-                    .detail("the file was not opened for reading")
+            Ok(flags) if errno == Errno::BADF && !self.closed.load(Ordering::Relaxed) => {
+                let needed = match flags & OFlags::RWMODE {
+                    OFlags::WRONLY => "reading",
+                    OFlags::RDONLY => "writing",
+                    _ => return error,
+                };
+                let error = Error::new(operation, ErrorKind::PermissionDenied).at(&self.path);
+                error.detail(format!("the file was not opened for {needed}"))
             }
             _ => error,
         }
@@ -237,9 +240,7 @@ impl File {
     }
 
     fn new(handle: Handle, path: Arc<Path>, instance: Arc<Instance>) -> File {
-        let direct = handle.is_direct();
-        let open =
-            Arc::new(OpenFile { handle, direct, reads: ReadSelector::default(), counters: instance.counters.clone() });
+        let open = Arc::new(OpenFile::new(handle, instance.counters.clone()));
         File(Arc::new(Inner { open, path, instance, closed: AtomicBool::new(false) }))
     }
 

@@ -178,9 +178,11 @@
 //! something else serves.
 
 mod buf;
+mod dirty;
 mod engine;
 mod error;
 mod file;
+pub mod fs;
 mod gather;
 mod op;
 mod operation;
@@ -188,16 +190,19 @@ mod select;
 mod start;
 mod stats;
 mod sys;
+mod throttle;
+mod write;
 
-pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer};
+pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, WriteBuffer};
 pub use engine::sim;
-pub use error::{BufferError, Error, ErrorKind, Operation as OperationName, Result};
+pub use error::{BufferError, Error, ErrorKind, Operation as OperationName, Result, Written};
 pub use file::{Advice, Advised, File, Open, OpenOptions, ReadAt, ReadExact, Size};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
 pub use operation::{Answer, Finish, Operation};
 pub use select::Path;
 pub use start::{Builder, Engine, Nowait, RingRefusal};
 pub use stats::Stats;
+pub use write::{Allocate, Changed, WriteAll, WriteAt, WriteMany, Writes};
 
 /// Runs a future to its end on the calling thread, which drives a ring of its own meanwhile.
 ///

@@ -19,19 +19,22 @@
 //!
 //! `unsafe` here: sending raw segments between threads, filling them, and requests over memory that the caller lends.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
-use rustix::fs::{Advice, Mode, OFlags};
+use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::sync::{Mutex, MutexGuard, lock};
 use crate::buf::{Memory, Segments};
-use crate::select::{Path, ReadSelector};
+use crate::select::{Path, ReadSelector, WriteSelector};
 use crate::stats::{Count, Counters};
+use crate::sys::WriteFlags;
 
 /// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
 mod sync {
@@ -53,10 +56,89 @@ mod sync {
 /// An open file as an engine knows it, and where its operations are counted.
 pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
-    /// Reads go past the page cache.
+    /// Reads and writes go past the page cache.
     pub(crate) direct: bool,
     pub(crate) reads: ReadSelector,
+    pub(crate) writes: WriteSelector,
+    /// Writes and syncs that a thread will do, one after the other, those that belong together in one call.
+    pub(crate) lanes: [Lane; 2],
+    /// Where the file was last known to end; where the last write ended, whose page is cached; and how many bytes of writes are on their way (guarded by the throttle's lock).
+    pub(crate) end: AtomicU64,
+    pub(crate) written_to: AtomicU64,
+    under_way: AtomicU64,
+    /// The errno of a write-back that failed, until somebody acknowledges it. The kernel tells it once to each descriptor, and
+    /// takes the pages for clean from then on (`fsync(2)`, NOTES): a second sync that succeeds proves nothing.
+    sync_failure: Mutex<Option<Errno>>,
     pub(crate) counters: Arc<Counters>,
+}
+
+/// The end of a file that nobody has asked for.
+pub(crate) const END_UNKNOWN: u64 = u64::MAX;
+
+impl OpenFile {
+    pub(crate) fn new(handle: Handle, counters: Arc<Counters>) -> OpenFile {
+        OpenFile {
+            direct: handle.is_direct(),
+            handle,
+            reads: ReadSelector::default(),
+            writes: WriteSelector::default(),
+            lanes: Default::default(),
+            end: AtomicU64::new(END_UNKNOWN),
+            written_to: AtomicU64::new(END_UNKNOWN),
+            under_way: AtomicU64::new(0),
+            sync_failure: Mutex::new(None),
+            counters,
+        }
+    }
+
+    /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does.
+    pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
+        if let Some(errno) = *lock(&self.sync_failure) {
+            return Err(errno);
+        }
+        let outcome = sync();
+        if let Err(errno) = outcome {
+            self.note_failure(errno);
+        }
+        outcome
+    }
+
+    /// Throttle, under its lock: the bytes of writes that are on their way, changed.
+    pub(crate) fn on_their_way(&self, change: impl FnOnce(u64) -> u64) -> u64 {
+        let changed = change(self.under_way.load(Relaxed));
+        self.under_way.store(changed, Relaxed);
+        changed
+    }
+
+    /// Nobody knows any more where the file ends.
+    pub(crate) fn forget_end(&self) {
+        self.end.store(END_UNKNOWN, Relaxed);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        lock(&self.sync_failure).is_some()
+    }
+
+    pub(crate) fn acknowledge_failure(&self) -> Option<Errno> {
+        lock(&self.sync_failure).take()
+    }
+
+    /// Takes note that a write ended at `end`.
+    #[inline]
+    pub(crate) fn wrote_to(&self, end: u64) {
+        self.written_to.store(end, Relaxed);
+        // Not when it is unknown, which is the largest number.
+        if self.end.load(Relaxed) < end {
+            self.end.fetch_max(end, Relaxed);
+        }
+    }
+
+    /// Remembers an errno that tells of lost data, for all clones and for all time.
+    pub(crate) fn note_failure(&self, errno: Errno) {
+        if matches!(errno, Errno::IO | Errno::NOSPC | Errno::DQUOT) {
+            lock(&self.sync_failure).get_or_insert(errno);
+        }
+    }
 }
 
 /// What an engine knows a file by.
@@ -83,12 +165,12 @@ impl Handle {
     }
 }
 
-/// Bytes on their way from a file into memory.
+/// Bytes on their way between a file and memory.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     memory: Memory,
     segments: Segments,
-    /// Where the next byte comes from.
+    /// Where in the file the next byte is.
     position: u64,
     left: usize,
     done: usize,
@@ -101,7 +183,7 @@ pub(crate) struct Transfer {
 unsafe impl Send for Transfer {}
 
 impl Transfer {
-    /// Fills `memory` from `offset`.
+    /// Fills `memory` from `offset`, or writes it there.
     #[inline]
     pub(crate) fn new(mut memory: Memory, offset: u64) -> Transfer {
         let mut segments = Segments::none();
@@ -116,6 +198,15 @@ impl Transfer {
     /// The transfer is not used after the borrow of `slice` has ended; so it is not given to a slot.
     pub(crate) unsafe fn lent(slice: &mut [u8], offset: u64) -> Transfer {
         let segments = Segments::one(slice.as_mut_ptr(), slice.len());
+        Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0, announced: false }
+    }
+
+    /// Writes a borrowed slice.
+    ///
+    /// # Safety
+    /// As for [`Transfer::lent`]; and it is only written from.
+    pub(crate) unsafe fn lent_out(slice: &[u8], offset: u64) -> Transfer {
+        let segments = Segments::one(slice.as_ptr().cast_mut(), slice.len());
         Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0, announced: false }
     }
 
@@ -168,7 +259,20 @@ impl Transfer {
         n
     }
 
-    /// Where the first byte was to come from, and how many bytes were asked for.
+    /// Copies the next `n` bytes to the end of `out`, as a kernel would take them.
+    pub(crate) fn copy_to(&self, n: usize, out: &mut Vec<u8>) {
+        let mut left = n.min(self.left);
+        for segment in self.segments.rest() {
+            let length = left.min(segment.iov_len);
+            if length > 0 {
+                // SAFETY: a segment is initialised memory of its length that nobody writes to meanwhile (see `Transfer`).
+                out.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.iov_base.cast(), length) });
+            }
+            left -= length;
+        }
+    }
+
+    /// The place of the first byte, and how many bytes were asked for.
     #[inline]
     pub(crate) fn asked(&self) -> (u64, usize) {
         (self.position - self.done as u64, self.done + self.left)
@@ -186,9 +290,40 @@ impl Transfer {
 #[derive(Debug)]
 pub(crate) enum Request {
     Read(Transfer),
-    Open { path: PathBuf, flags: OFlags, mode: Mode },
+    Write(Transfer, WriteFlags),
+    /// Makes what was written durable: the data and what is needed to find it, or the attributes also.
+    Sync {
+        data_only: bool,
+    },
+    /// Writes a range back, and waits for that; durable it is not.
+    SyncRange {
+        offset: u64,
+        length: u64,
+    },
+    SetLen(u64),
+    Allocate {
+        mode: FallocateFlags,
+        offset: u64,
+        length: u64,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+        replace: bool,
+    },
+    Remove(PathBuf),
+    SyncDir(PathBuf),
+    Open {
+        path: PathBuf,
+        flags: OFlags,
+        mode: Mode,
+    },
     Size,
-    Advise { offset: u64, length: u64, advice: Advice },
+    Advise {
+        offset: u64,
+        length: u64,
+        advice: Advice,
+    },
     Close(Handle),
 }
 
@@ -255,6 +390,49 @@ enum Stage {
 /// See the module's text.
 pub(crate) struct Slot(Mutex<Inner>);
 
+/// Operations on one file of which a thread does one at a time: the kernel would make others wait for the file's lock.
+#[derive(Default)]
+pub(crate) struct Lane(Mutex<Waiting>);
+
+#[derive(Default)]
+pub(crate) struct Waiting {
+    pub(crate) slots: VecDeque<Arc<Slot>>,
+    /// A thread is at it, or called.
+    pub(crate) busy: bool,
+}
+
+impl Lane {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Waiting> {
+        lock(&self.0)
+    }
+
+    /// Begins the work of the line itself. False when somebody is at it.
+    pub(crate) fn enter(&self) -> bool {
+        !std::mem::replace(&mut self.lock().busy, true)
+    }
+
+    /// Whoever entered is done. True when others have come, for whom a thread must be called.
+    pub(crate) fn leave(&self) -> bool {
+        let mut waiting = self.lock();
+        waiting.busy = !waiting.slots.is_empty();
+        waiting.busy
+    }
+
+    /// Puts a slot in line. True when a thread must be called.
+    pub(crate) fn join(&self, slot: Arc<Slot>) -> bool {
+        let mut waiting = self.lock();
+        waiting.slots.push_back(slot);
+        !std::mem::replace(&mut waiting.busy, true)
+    }
+}
+
+/// Which line of its file a request stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneKind {
+    Writes,
+    Syncs,
+}
+
 /// What a slot belongs to: a file that it keeps open, or, for an open, nothing yet.
 pub(crate) enum Owner {
     File(Arc<OpenFile>),
@@ -266,6 +444,23 @@ impl Owner {
         match self {
             Owner::File(file) => Some(&file.handle),
             Owner::Nobody(_) => None,
+        }
+    }
+
+    /// The line of its file that `request` stands in.
+    pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<OpenFile>, LaneKind)> {
+        match (self, request) {
+            (Owner::File(file), Request::Write(..)) if !file.direct => Some((file.clone(), LaneKind::Writes)),
+            (Owner::File(file), Request::Sync { .. }) => Some((file.clone(), LaneKind::Syncs)),
+            _ => None,
+        }
+    }
+
+    /// Makes the file's data durable by `sync`: see [`OpenFile::synced`].
+    pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
+        match self {
+            Owner::File(file) => file.synced(sync),
+            Owner::Nobody(_) => sync(),
         }
     }
 
@@ -290,13 +485,27 @@ struct Inner {
     /// Absent once the slot is finished, so that nothing keeps the file open for a future that is never polled; and while an engine
     /// has taken the work out.
     owner: Option<Owner>,
+    /// Dropped when the slot is finished or discarded: a permit.
+    held: Option<Box<dyn Send>>,
 }
 
 impl Slot {
     pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
         owner.counters().add(Count::Submitted);
-        let inner = Inner { stage: Stage::Waiting(notify), request: Some(request), owner: Some(owner) };
+        let inner = Inner { stage: Stage::Waiting(notify), request: Some(request), owner: Some(owner), held: None };
         Arc::new(Slot(Mutex::new(inner)))
+    }
+
+    /// Keeps something until the slot is finished or discarded.
+    pub(crate) fn hold(&self, held: Box<dyn Send>) {
+        let mut inner = lock(&self.0);
+        if inner.owner.is_some() {
+            inner.held = Some(held);
+            return;
+        }
+        // It has ended meanwhile.
+        drop(inner);
+        drop(held);
     }
 
     /// Engine: counts something about a slot that it has.
@@ -321,7 +530,9 @@ impl Slot {
         if !matches!(inner.stage, Stage::Abandoned) {
             return Some(work);
         }
+        let held = inner.held.take();
         drop(inner);
+        drop(held);
         work.owner.counters().add(Count::Cancelled);
         None
     }
@@ -352,7 +563,7 @@ impl Slot {
     pub(crate) fn complete(&self, result: Result<usize, Errno>, path: Path) -> bool {
         let mut inner = lock(&self.0);
         let step = match &mut inner.request {
-            Some(Request::Read(transfer)) => step(transfer, result),
+            Some(Request::Read(transfer) | Request::Write(transfer, _)) => step(transfer, result),
             _ => Step::Finish(result.map(drop)),
         };
         match (step, &inner.stage) {
@@ -416,6 +627,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
         debug_assert!(false, "a slot finishes once, and with its work put back");
         return;
     };
+    let held = inner.held.take();
     match std::mem::replace(&mut inner.stage, Stage::Taken) {
         Stage::Waiting(notify) => {
             // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
@@ -429,12 +641,14 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
             drop(inner);
             // First the file is let go: who is told may want to find it closed.
             drop(owner);
+            drop(held);
             notify.tell();
         }
         Stage::Abandoned | Stage::Finished(_) | Stage::Taken => {
             let request = inner.request.take();
             drop(inner);
             drop(request);
+            drop(held);
             owner.counters().add(Count::Cancelled);
         }
     }

@@ -4,17 +4,19 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::engine::{owned, read_blocking};
-use crate::op::{Done, Notify, OpenFile, Outcome, Owner, Request, Slot};
-use crate::select::{Choice, Path};
+use crate::dirty;
+use crate::engine::{owned, read_blocking, read_now, write_blocking};
+use crate::op::{Done, END_UNKNOWN, LaneKind, Notify, OpenFile, Outcome, Owner, Request, Slot};
+use crate::select::{Choice, Ladder, Path, ReadLadder, WriteLadder};
 use crate::start::Instance;
 use crate::stats::Count;
-use crate::sys::Wait;
+use crate::sys::{Wait, WriteFlags};
 
 /// What an operation works with. The file is absent while there is none yet.
 #[derive(Clone, Copy)]
@@ -80,8 +82,19 @@ impl<'f, F: Finish> Operation<'f, F> {
         match std::mem::replace(&mut self.state, State::Spent) {
             State::New(mut request) if !forced => {
                 owned::flush();
-                let handle = self.target.file.map(|file| &file.handle);
-                let outcome = instance.engines().pool.run(handle, &mut request);
+                // A sync that is under way on another thread covers less than this one has to: the next is shared.
+                let lane = match (&request, self.target.file) {
+                    (Request::Sync { .. }, Some(file)) => Some((file, &file.lanes[LaneKind::Syncs as usize])),
+                    _ => None,
+                };
+                if lane.is_some_and(|(_, lane)| !lane.enter()) {
+                    self.state = State::New(request);
+                    return owned::drive(self);
+                }
+                let outcome = self.target.run_here(&mut request);
+                if let Some((file, _)) = lane {
+                    instance.engines().pool.resume(file, LaneKind::Syncs);
+                }
                 instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
                 self.end(outcome, &mut request)
             }
@@ -89,6 +102,15 @@ impl<'f, F: Finish> Operation<'f, F> {
                 self.state = state;
                 owned::drive(self)
             }
+        }
+    }
+
+    /// The request, while it has not begun.
+    pub(crate) fn request_mut(&mut self) -> Option<&mut Request> {
+        match &mut self.state {
+            State::New(request) => Some(request),
+            State::Refused(refused) => Some(&mut refused.1),
+            State::Under(_) | State::Spent => None,
         }
     }
 
@@ -184,12 +206,17 @@ impl Target<'_> {
             counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::FailedAtOnce });
             Some(outcome)
         };
-        let transfer = match request {
-            // An empty read asks nothing of the file. (`left` is what is missing: nothing here.)
-            Request::Read(transfer) if transfer.left() == 0 => return inline(Ok(Done::Nothing)),
+        let left = match request {
+            // Nothing is asked of the file. (`left` is what is missing.)
+            Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => {
+                return inline(Ok(Done::Nothing));
+            }
             // Direct I/O has nothing cached, and takes `RWF_NOWAIT` to mean all but the wait for the device.
-            Request::Read(_) if file.direct => return None,
-            Request::Read(transfer) => transfer,
+            Request::Read(_) | Request::Write(..) if file.direct => return None,
+            Request::Read(transfer) => transfer.left(),
+            Request::Write(transfer, flags) if *flags == WriteFlags::NONE || *flags == WriteFlags::APPEND => {
+                transfer.left()
+            }
             // The attributes of an open file are in memory, but for file systems behind a server.
             Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
                 return inline(self.instance.engines().pool.run(Some(handle), request));
@@ -197,12 +224,24 @@ impl Target<'_> {
             _ => return None,
         };
         let engine = &self.instance.engines().pool;
-        let left = transfer.left();
-        let tried = self.try_read(left, |wait| match (wait, &mut *request) {
-            (Wait::Never, Request::Read(transfer)) => engine.try_now(handle, transfer, wait),
+        let policy = &self.instance.policy;
+        let place = match request {
+            Request::Write(transfer, flags) => Some((transfer.position(), *flags == WriteFlags::APPEND)),
+            _ => None,
+        };
+        let call = |wait| match (wait, &mut *request) {
+            (Wait::Never, request) => engine.try_now(handle, request, wait),
             // How much it moved is in the request.
-            (_, request) => engine.run(Some(handle), request).map(|_| left),
-        });
+            (Wait::Allowed, request) => engine.run(Some(handle), request).map(|_| left),
+        };
+        let tried = match place {
+            None => self.try_read(left, call),
+            Some((offset, appends)) => {
+                let is_cheap = || self.writes_cheaply(file, offset, left, appends);
+                let ladder = WriteLadder { writes: &file.writes, policy, length: left, is_cheap };
+                self.climb(ladder, left, call)
+            }
+        };
         match tried {
             Tried::Hit => {
                 counters.add(Count::InlineAttempt);
@@ -216,18 +255,28 @@ impl Target<'_> {
     /// Reads `length` bytes on this thread if that takes no waiting, by the way that suits the file. `call` makes one attempt, or,
     /// allowed to wait, reads to the end.
     #[inline]
-    pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
-        let Instance { policy, counters, .. } = &**self.instance;
+    pub(crate) fn try_read(&self, length: usize, call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
         let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
-        let mut choice = reads.choose(policy, length);
+        self.climb(ReadLadder { reads, policy: &self.instance.policy, length }, length, call)
+    }
+
+    #[inline]
+    fn climb(
+        &self,
+        mut ladder: impl Ladder,
+        length: usize,
+        mut call: impl FnMut(Wait) -> Result<usize, Errno>,
+    ) -> Tried {
+        let counters = &self.instance.counters;
+        let mut choice = ladder.choose();
         if choice == Choice::Attempt {
-            let begun = reads.is_timed(attempt_number()).then(Instant::now);
+            let begun = ladder.is_timed(attempt_number()).then(Instant::now);
             let answer = call(Wait::Never);
             let elapsed_ns = begun.map(|begun| begun.elapsed().as_nanos() as u64);
             match answer {
                 // Never the end of the file: kernels 5.9 and 5.10 answered with nothing before it (tokio-rs/tokio#3803).
                 Ok(n) if n > 0 => {
-                    reads.attempt_hit(n, elapsed_ns);
+                    ladder.hit(n, elapsed_ns);
                     if n == length {
                         return Tried::Hit;
                     }
@@ -235,16 +284,16 @@ impl Target<'_> {
                     return Tried::Part(n);
                 }
                 Err(Errno::OPNOTSUPP) => {
-                    reads.attempt_refused();
-                    choice = reads.choose(policy, length);
+                    ladder.refused();
+                    choice = ladder.choose();
                 }
                 // Whatever an error is, the slow path reports it.
                 answer => {
                     if answer == Err(Errno::AGAIN) {
-                        reads.attempt_accepted();
+                        ladder.accepted();
                     }
                     counters.add(Count::Misses);
-                    reads.attempt_missed();
+                    ladder.missed();
                     return Tried::Part(0);
                 }
             }
@@ -254,10 +303,55 @@ impl Target<'_> {
         }
         let begun = Instant::now();
         let result = call(Wait::Allowed);
-        if reads.budgeted(policy, length, begun.elapsed().as_nanos() as u64) {
+        if ladder.budgeted(begun.elapsed().as_nanos() as u64) {
             counters.add(Count::Stalls);
         }
         Tried::Called(result)
+    }
+
+    /// Whether a plain write is expected not to wait: for a device, since it covers whole pages, or pages beyond the end of the file, or
+    /// its edges are cached; for another write to the same file; or because too much is dirty.
+    fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
+        const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
+        let end = offset + length as u64;
+        let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
+        file.on_their_way(|bytes| bytes) == 0
+            && (appends
+                || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
+                    && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))
+            && dirty::allows(length)
+    }
+
+    /// A write into the page at `start` need not read it first. Asking begins to read it, where it is not cached.
+    fn page_is_cached(&self, file: &OpenFile, start: u64) -> bool {
+        let engine = &*self.instance.engines().pool;
+        if file.end.load(Relaxed) == END_UNKNOWN {
+            match engine.run(Some(&file.handle), &mut Request::Size) {
+                Ok(Done::Size(size)) => file.end.store(size, Relaxed),
+                _ => return false,
+            }
+        }
+        if start >= file.end.load(Relaxed) {
+            return true;
+        }
+        match read_now(engine, &file.handle, &mut [0], start, Wait::Never) {
+            Ok(n) => n > 0,
+            // In memory (tmpfs), or for the stall budget to judge.
+            Err(errno) => errno == Errno::OPNOTSUPP,
+        }
+    }
+
+    /// Runs a request to its end on this thread, on behalf of a caller that waits.
+    pub(crate) fn run_here(&self, request: &mut Request) -> Outcome {
+        let pool = &self.instance.engines().pool;
+        match (self.file, &*request) {
+            (Some(file), Request::Sync { .. }) => file.synced(|| pool.run(Some(&file.handle), request)),
+            (Some(file), Request::Write(_, flags)) if flags.contains(WriteFlags::DURABLE) => {
+                let outcome = pool.run(Some(&file.handle), request);
+                outcome.inspect_err(|errno| file.note_failure(*errno))
+            }
+            (file, _) => pool.run(file.map(|file| &file.handle), request),
+        }
     }
 
     /// Runs a request to its end on this thread.
@@ -292,10 +386,21 @@ impl Target<'_> {
         read_blocking(&*self.instance.engines().pool, &file.handle, slice, offset)
     }
 
+    /// Writes a borrowed slice on this thread, waiting as long as it takes; gives how much was written, and why no more.
+    pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
+        owned::flush();
+        let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
+        write_blocking(&*self.instance.engines().pool, &file.handle, slice, offset, WriteFlags::NONE)
+    }
+
     /// Gives a request to the engine that suits it.
     pub(crate) fn submit(&self, mut request: Request, notify: Notify) -> Arc<Slot> {
         let path = match (&request, self.file) {
             (Request::Read(transfer), Some(file)) => file.reads.slow_path(&self.instance.policy, transfer.left()),
+            (Request::Write(..), Some(file)) if file.direct && self.instance.policy.forced != Some(Path::Pool) => {
+                Path::Ring
+            }
+            // Through the page cache a ring hands each write to a kernel worker that cannot be done at once, and each sync.
             // io_uring runs statx and nearly all advice on a kernel worker (io_uring/{statx,advise}.c, 6.12), and an open must be
             // followed by an fstat in any case.
             _ => Path::Pool,
@@ -308,10 +413,18 @@ impl Target<'_> {
             Some(file) => Owner::File(file.clone()),
             None => Owner::Nobody(self.instance.counters.clone()),
         };
+        let written = match (&request, self.file) {
+            (Request::Write(transfer, _), Some(file)) => Some((file, transfer.left())),
+            _ => None,
+        };
         let slot = Slot::new(request, owner, notify);
-        match path {
-            Path::Pool => engines.pool.submit(slot.clone()),
-            Path::Inline | Path::Ring => engines.ring.submit(slot.clone()),
+        let engine = match path {
+            Path::Pool => &engines.pool,
+            Path::Inline | Path::Ring => &engines.ring,
+        };
+        match written {
+            Some((file, bytes)) => engines.throttle.submit(slot.clone(), file.clone(), engine.clone(), bytes),
+            None => engine.submit(slot.clone()),
         }
         slot
     }

@@ -250,6 +250,159 @@ impl ReadSelector {
     }
 }
 
+/// One operation before a selector: what may be tried inline, and how it went.
+pub(crate) trait Ladder {
+    fn choose(&mut self) -> Choice;
+    /// Whether an attempt should be timed, if it is its thread's `number`th.
+    fn is_timed(&self, number: u32) -> bool;
+    /// An attempt moved `bytes`, in `elapsed_ns` if it was timed.
+    fn hit(&self, bytes: usize, elapsed_ns: Option<u64>);
+    /// An attempt was answered with "not now" (EAGAIN), and so is accepted.
+    fn accepted(&self);
+    /// An attempt moved nothing.
+    fn missed(&self);
+    /// The file does not accept attempts.
+    fn refused(&self);
+    /// A plain call took so long. True when that was over the budget.
+    fn budgeted(&self, elapsed_ns: u64) -> bool;
+}
+
+/// A read of `length` bytes.
+pub(crate) struct ReadLadder<'a> {
+    pub(crate) reads: &'a ReadSelector,
+    pub(crate) policy: &'a Policy,
+    pub(crate) length: usize,
+}
+
+impl Ladder for ReadLadder<'_> {
+    #[inline]
+    fn choose(&mut self) -> Choice {
+        self.reads.choose(self.policy, self.length)
+    }
+
+    #[inline]
+    fn is_timed(&self, number: u32) -> bool {
+        self.reads.is_timed(number)
+    }
+
+    #[inline]
+    fn hit(&self, bytes: usize, elapsed_ns: Option<u64>) {
+        self.reads.attempt_hit(bytes, elapsed_ns);
+    }
+
+    fn accepted(&self) {
+        self.reads.attempt_accepted();
+    }
+
+    fn missed(&self) {
+        self.reads.attempt_missed();
+    }
+
+    fn refused(&self) {
+        self.reads.attempt_refused();
+    }
+
+    fn budgeted(&self, elapsed_ns: u64) -> bool {
+        self.reads.budgeted(self.policy, self.length, elapsed_ns)
+    }
+}
+
+/// A write of `length` bytes, and what tells whether a plain call is expected not to wait.
+pub(crate) struct WriteLadder<'a, C> {
+    pub(crate) writes: &'a WriteSelector,
+    pub(crate) policy: &'a Policy,
+    pub(crate) length: usize,
+    pub(crate) is_cheap: C,
+}
+
+impl<C: FnMut() -> bool> Ladder for WriteLadder<'_, C> {
+    #[inline]
+    fn choose(&mut self) -> Choice {
+        self.writes.choose(self.policy, self.length, &mut self.is_cheap)
+    }
+
+    fn is_timed(&self, _: u32) -> bool {
+        // No device is waited for, and what else may take long is not to be learned from one write.
+        false
+    }
+
+    fn hit(&self, _: usize, _: Option<u64>) {
+        self.writes.attempt_hit();
+    }
+
+    fn accepted(&self) {}
+
+    fn missed(&self) {
+        self.writes.attempt_missed();
+    }
+
+    fn refused(&self) {
+        self.writes.attempt_refused();
+    }
+
+    #[inline]
+    fn budgeted(&self, elapsed_ns: u64) -> bool {
+        self.writes.budgeted(self.policy, self.length, elapsed_ns)
+    }
+}
+
+/// What is known about writes to one open file.
+///
+/// The kernel writes through the page cache without waiting where it can (`RWF_NOWAIT`: xfs, btrfs without copy-on-write). ext4, tmpfs and
+/// overlayfs cannot, and btrfs with copy-on-write always answers "not now". There a plain call is made, if the caller
+/// expects it to be cheap.
+#[derive(Debug, Default)]
+pub(crate) struct WriteSelector {
+    nowait: AtomicU8,
+    attempts: Backoff,
+    plain: Backoff,
+}
+
+impl WriteSelector {
+    /// What to do with a write of `len` bytes. `is_cheap` tells whether a plain call is expected not to wait.
+    #[inline]
+    pub(crate) fn choose(&self, policy: &Policy, len: usize, is_cheap: impl FnOnce() -> bool) -> Choice {
+        let refused = self.nowait.load(Relaxed) == NOWAIT_REFUSED;
+        match policy.forced {
+            None if len > policy.inline_bytes_max => Choice::Slow,
+            None if !refused && self.attempts.allows() => Choice::Attempt,
+            None if !policy.strict && self.plain.allows() && is_cheap() => Choice::Budgeted,
+            None => Choice::Slow,
+            Some(Path::Inline) if refused => Choice::Budgeted,
+            Some(Path::Inline) => Choice::Attempt,
+            Some(_) => Choice::Slow,
+        }
+    }
+
+    /// An attempt moved bytes.
+    #[inline]
+    pub(crate) fn attempt_hit(&self) {
+        self.attempts.good();
+    }
+
+    /// An attempt was answered with "not now".
+    pub(crate) fn attempt_missed(&self) {
+        self.attempts.bad(MISSES_BORNE);
+    }
+
+    /// The file does not accept `RWF_NOWAIT` for writes; remembered for good.
+    pub(crate) fn attempt_refused(&self) {
+        self.nowait.store(NOWAIT_REFUSED, Relaxed);
+    }
+
+    /// A plain call of `len` bytes took `elapsed_ns`. True when that was over the budget.
+    #[inline]
+    pub(crate) fn budgeted(&self, policy: &Policy, len: usize, elapsed_ns: u64) -> bool {
+        let over = elapsed_ns > policy.budget_ns.saturating_add(len as u64);
+        if over {
+            self.plain.bad(STALLS_BORNE)
+        } else {
+            self.plain.good()
+        }
+        over
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::select::{Path, Policy};
 use crate::stats::{Counters, Stats};
 use crate::sys::PerProcess;
+use crate::throttle::Throttle;
 
 /// Which engine serves what cannot be served inline.
 #[non_exhaustive]
@@ -36,6 +37,7 @@ pub struct Builder {
     engine: Engine,
     policy: Policy,
     threads_max: usize,
+    writes_max: (u64, u64),
 }
 
 impl Builder {
@@ -80,6 +82,13 @@ impl Builder {
         self
     }
 
+    /// How many bytes of writes may be on their way, for one file and for all: what is not written on the caller's thread, and is
+    /// not finished. A writer beyond that waits its turn. Default: 16 MiB and 64 MiB.
+    pub fn write_bytes_max(mut self, per_file: u64, per_instance: u64) -> Self {
+        self.writes_max = (per_file.max(1), per_instance.max(1));
+        self
+    }
+
     /// Makes the instance.
     ///
     /// # Errors
@@ -90,6 +99,7 @@ impl Builder {
             counters: Arc::default(),
             engine: self.engine,
             threads_max: self.threads_max,
+            writes_max: self.writes_max,
             engines: PerProcess::new(),
         };
         if let (Engine::Uring, Some(refusal)) = (&instance.engine, &instance.engines().refusal) {
@@ -118,7 +128,7 @@ impl Nowait {
     /// An instance with its own engines, policy and counters.
     pub fn builder() -> Builder {
         let policy = Policy { strict: false, budget_ns: 100_000, forced: None, inline_bytes_max: 1 << 20 };
-        Builder { engine: Engine::Auto, policy, threads_max: THREADS_MAX }
+        Builder { engine: Engine::Auto, policy, threads_max: THREADS_MAX, writes_max: (16 << 20, 64 << 20) }
     }
 
     /// The instance that `File::open` uses.
@@ -150,9 +160,15 @@ impl Nowait {
     /// threads stage in their own rings (see [`block_on`](crate::block_on)) is not waited for: those threads see to it.
     pub fn drain(&self) {
         let engines = self.0.engines();
-        owned::drain();
-        engines.ring.drain();
-        engines.pool.drain();
+        loop {
+            owned::drain();
+            engines.ring.drain();
+            engines.pool.drain();
+            // Writes that waited their turn were submitted by those that have ended.
+            if engines.throttle.is_quiet() {
+                return;
+            }
+        }
     }
 }
 
@@ -194,6 +210,7 @@ pub(crate) struct Instance {
     pub(crate) counters: Arc<Counters>,
     engine: Engine,
     threads_max: usize,
+    writes_max: (u64, u64),
     engines: PerProcess<Engines>,
 }
 
@@ -202,15 +219,17 @@ pub(crate) struct Engines {
     pub(crate) ring: Arc<dyn engine::Engine>,
     pub(crate) pool: Arc<dyn engine::Engine>,
     pub(crate) has_ring: bool,
+    pub(crate) throttle: Arc<Throttle>,
     refusal: Option<RingRefusal>,
 }
 
 impl Instance {
     pub(crate) fn engines(&self) -> &Engines {
         self.engines.get(|| {
+            let throttle = Arc::new(Throttle::new(self.writes_max.0, self.writes_max.1));
             if let Engine::Sim(sim) = &self.engine {
                 let sim = sim.engine();
-                return Engines { ring: sim.clone(), pool: sim, has_ring: false, refusal: None };
+                return Engines { ring: sim.clone(), pool: sim, has_ring: false, throttle, refusal: None };
             }
             let pool: Arc<dyn engine::Engine> = Arc::new(Pool::new(self.threads_max));
             let ring = match self.engine {
@@ -218,12 +237,12 @@ impl Instance {
                 _ => Some(Uring::new()),
             };
             match ring {
-                Some(Ok(ring)) => Engines { ring: Arc::new(ring), pool, has_ring: true, refusal: None },
+                Some(Ok(ring)) => Engines { ring: Arc::new(ring), pool, has_ring: true, throttle, refusal: None },
                 Some(Err(refusal)) => {
                     let refusal = RingRefusal { errno: refusal.errno.raw_os_error(), entries: refusal.entries };
-                    Engines { ring: pool.clone(), pool, has_ring: false, refusal: Some(refusal) }
+                    Engines { ring: pool.clone(), pool, has_ring: false, throttle, refusal: Some(refusal) }
                 }
-                None => Engines { ring: pool.clone(), pool, has_ring: false, refusal: None },
+                None => Engines { ring: pool.clone(), pool, has_ring: false, throttle, refusal: None },
             }
         })
     }

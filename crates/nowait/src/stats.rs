@@ -40,6 +40,10 @@ pub struct Stats {
     pub stalls: u64,
     /// Operations that had to wait for a place in a full queue.
     pub queued: u64,
+    /// Writes and syncs that shared a system call of the pool with others.
+    pub joined: u64,
+    /// Writes that had to wait because too many bytes were on their way.
+    pub throttled: u64,
     /// Requests that a ring handed to the pool: for what the kernel lacks, or would not wait for, or gave up because the thread
     /// that had submitted it ended.
     pub handed_on: u64,
@@ -74,9 +78,11 @@ pub(crate) enum Count {
     Stalls,
     Queued,
     HandedOn,
+    Joined,
+    Throttled,
 }
 
-const CELLS: usize = Count::HandedOn as usize + 1;
+const CELLS: usize = Count::Throttled as usize + 1;
 const GROUPS: usize = 16;
 
 /// Two lines of 64 bytes: neighbouring lines are fetched in pairs on x86-64.
@@ -118,6 +124,8 @@ impl Counters {
             stalls: sum(Count::Stalls),
             queued: sum(Count::Queued),
             handed_on: sum(Count::HandedOn),
+            joined: sum(Count::Joined),
+            throttled: sum(Count::Throttled),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! System calls that std lacks, in and out in Rust's terms. EINTR of plain calls is dealt with here and nowhere else (of an
 //! engine's completions: in `op::step`).
 //!
-//! `unsafe` here: reads into raw segments, a block device's size, `close(2)` with its answer, and the fork handler. Calls go through rustix, which
+//! `unsafe` here: reads into and writes from raw segments, a block device's size, `close(2)` with its answer, and the fork handler. Calls go through rustix, which
 //! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached read.
 
-use std::io::IoSliceMut;
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
@@ -58,6 +58,87 @@ pub(crate) unsafe fn read_at(
     retry(|| match wait {
         Wait::Allowed => rustix::io::preadv(fd, &mut slices, offset),
         Wait::Never => rustix::io::preadv2(fd, &mut slices, offset, ReadWriteFlags::NOWAIT),
+    })
+}
+
+/// What a write asks for beyond the bytes: `RWF_DSYNC`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC` (`pwritev2(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct WriteFlags(u32);
+
+impl WriteFlags {
+    pub(crate) const NONE: WriteFlags = WriteFlags(0);
+    /// Linux 4.7.
+    pub(crate) const DURABLE: WriteFlags = WriteFlags(libc::RWF_DSYNC as u32);
+    /// Linux 4.16.
+    pub(crate) const APPEND: WriteFlags = WriteFlags(libc::RWF_APPEND as u32);
+    /// Linux 6.14; not in every libc yet.
+    pub(crate) const UNCACHED: WriteFlags = WriteFlags(0x80);
+    /// Linux 6.11; not in every libc yet.
+    pub(crate) const ATOMIC: WriteFlags = WriteFlags(0x40);
+
+    pub(crate) fn with(self, other: WriteFlags) -> WriteFlags {
+        WriteFlags(self.0 | other.0)
+    }
+
+    pub(crate) fn contains(self, other: WriteFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// Writes `segments` at `offset`; at the end of the file when told to append.
+///
+/// # Safety
+/// Each segment is initialised memory that nothing writes to meanwhile.
+pub(crate) unsafe fn write_at(
+    fd: BorrowedFd<'_>,
+    segments: &[libc::iovec],
+    offset: u64,
+    flags: WriteFlags,
+    wait: Wait,
+) -> Result<usize, Errno> {
+    let slice = |segment: &libc::iovec| -> &[u8] {
+        let start = std::ptr::NonNull::new(segment.iov_base.cast()).unwrap_or(std::ptr::NonNull::dangling());
+        // SAFETY: the caller vouches for the memory. An empty segment may have no address.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), segment.iov_len.min(TRANSFER_MAX)) }
+    };
+    let mut bits = ReadWriteFlags::from_bits_retain(flags.bits());
+    if wait == Wait::Never {
+        bits |= ReadWriteFlags::NOWAIT;
+    }
+    match segments {
+        [one] if bits.is_empty() => retry(|| rustix::io::pwrite(fd, slice(one), offset)),
+        [one] => retry(|| rustix::io::pwritev2(fd, &[IoSlice::new(slice(one))], offset, bits)),
+        many => {
+            let slices: Vec<_> = many.iter().take(SEGMENTS_MAX).map(|segment| IoSlice::new(slice(segment))).collect();
+            if bits.is_empty() {
+                // `pwritev2` is of 4.6; without flags it is not needed.
+                return retry(|| rustix::io::pwritev(fd, &slices, offset));
+            }
+            retry(|| rustix::io::pwritev2(fd, &slices, offset, bits))
+        }
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(path: &Path) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = retry(|| rustix::fs::open(path, flags, Mode::empty()))?;
+    rustix::fs::fsync(directory)
+}
+
+/// Starts write-back of a range and waits for it: `sync_file_range(2)`.
+pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    retry(|| {
+        // SAFETY: no memory is passed.
+        match unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, length as i64, flags) } {
+            0 => Ok(()),
+            _ => Err(last_errno()),
+        }
     })
 }
 

@@ -5,16 +5,21 @@
 //!
 //! An operation that waits for a device wants a thread of its own. A read that was announced to the kernel is under way
 //! before any thread takes it, so that one thread collects several: fewer threads sleep and wake for the same depth at the device.
+//!
+//! Writes through the page cache, and syncs, of one file are done by one thread at a time, in order: the kernel would have others
+//! wait for the file's lock. Writes that continue each other become one call; syncs that were asked for while one
+//! was under way share the next.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::{Engine, run};
+use super::{Engine, run, write_together};
 use crate::buf::lock;
-use crate::op::{Backlog, Slot};
+use crate::op::{Backlog, Done, LaneKind, OpenFile, Outcome, Request, Slot, Work};
 use crate::select::Path;
 use crate::stats::Count;
-use crate::sys::PerProcess;
+use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
 
 /// As many threads as a device usefully has reads in flight; they exist only while there is work for them.
 pub(crate) const THREADS_MAX: usize = 64;
@@ -33,9 +38,15 @@ struct Shared {
 const THREAD: usize = 8;
 const ANNOUNCED: usize = 1;
 
+/// What one call writes at most when several writes are merged: enough that the call's own cost is nothing, and not so much that
+/// the first of them waits long for the last.
+const MERGED_BYTES_MAX: usize = 1 << 20;
+
 #[derive(Default)]
 struct State {
     queue: Backlog,
+    /// Files of which a line has nobody at work.
+    lanes: VecDeque<(Arc<OpenFile>, LaneKind)>,
     /// What is running, in parts of a thread.
     load: usize,
     threads: usize,
@@ -51,7 +62,7 @@ impl State {
     /// Threads that what is running and in line keeps busy.
     fn wanted(&self) -> usize {
         let announced = self.queue.announced();
-        let line = (self.queue.len() - announced) * THREAD + announced * ANNOUNCED;
+        let line = (self.lanes.len() + self.queue.len() - announced) * THREAD + announced * ANNOUNCED;
         (self.load + line).div_ceil(THREAD)
     }
 }
@@ -69,9 +80,36 @@ impl Pool {
 
 impl Engine for Pool {
     fn submit(&self, slot: Arc<Slot>) {
+        match slot.with(|request, owner| owner.lane(request)).flatten() {
+            Some((file, kind)) => {
+                if file.lanes[kind as usize].join(slot) {
+                    self.add(|state| state.lanes.push_back((file, kind)));
+                }
+            }
+            None => self.add(|state| state.queue.push(slot)),
+        }
+    }
+
+    fn resume(&self, file: &Arc<OpenFile>, kind: LaneKind) {
+        if file.lanes[kind as usize].leave() {
+            self.add(|state| state.lanes.push_back((file.clone(), kind)));
+        }
+    }
+
+    fn drain(&self) {
+        let mut state = lock(&self.0.state);
+        while state.running > 0 || state.queue.len() > 0 || !state.lanes.is_empty() {
+            state = wait(&self.0.quiet, state);
+        }
+    }
+}
+
+impl Pool {
+    /// Adds work, and sees to it that a thread comes to it.
+    fn add(&self, add: impl FnOnce(&mut State)) {
         let shared = &self.0;
         let mut state = lock(&shared.state);
-        state.queue.push(slot);
+        add(&mut state);
         if state.wanted() <= state.threads - state.idle {
             // Somebody who is at work, or called, comes to it.
         } else if state.idle > 0 {
@@ -83,13 +121,6 @@ impl Engine for Pool {
             state.threads += 1;
             drop(state);
             spawn(shared);
-        }
-    }
-
-    fn drain(&self) {
-        let mut state = lock(&self.0.state);
-        while state.running > 0 || state.queue.len() > 0 {
-            state = wait(&self.0.quiet, state);
         }
     }
 }
@@ -145,17 +176,28 @@ fn serve(shared: &Shared) {
 
 /// Runs what is queued until nothing is.
 fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-    while let Some(slot) = state.queue.pop() {
-        let weight = if slot.is_announced() { ANNOUNCED } else { THREAD };
+    loop {
+        let (lane, slot) = match state.lanes.pop_front() {
+            Some(lane) => (Some(lane), None),
+            None => (None, state.queue.pop()),
+        };
+        let weight = match &slot {
+            Some(slot) if slot.is_announced() => ANNOUNCED,
+            None if lane.is_none() => break,
+            _ => THREAD,
+        };
         state.running += 1;
         state.load += weight;
         drop(state);
-        if let Some(mut work) = slot.take_work() {
-            let outcome = run(work.owner.handle(), &mut work.request);
-            slot.put_back(work);
-            slot.finish(outcome, Path::Pool);
+        if let Some((file, kind)) = lane {
+            serve_lane(&file, kind);
         }
-        drop(slot);
+        if let Some(slot) = slot {
+            if let Some(mut work) = slot.take_work() {
+                let outcome = run(work.owner.handle(), &mut work.request);
+                end(slot, work, outcome);
+            }
+        }
         state = lock(&shared.state);
         state.running -= 1;
         state.load -= weight;
@@ -164,6 +206,119 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
         shared.quiet.notify_all();
     }
     state
+}
+
+fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
+    slot.put_back(work);
+    slot.finish(outcome, Path::Pool);
+}
+
+/// Does what stands in a file's line until nothing does.
+fn serve_lane(file: &OpenFile, kind: LaneKind) {
+    loop {
+        let mut waiting = file.lanes[kind as usize].lock();
+        let batch = match kind {
+            LaneKind::Writes => next_writes(&mut waiting.slots),
+            LaneKind::Syncs => waiting.slots.drain(..).collect(),
+        };
+        if batch.is_empty() {
+            waiting.busy = false;
+            return;
+        }
+        drop(waiting);
+        // Outside the lock: what ends here may put more in line.
+        let works = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
+        match kind {
+            LaneKind::Writes => write(file, works),
+            LaneKind::Syncs => sync(file, works),
+        }
+    }
+}
+
+/// Takes the first write, and those after it that go on where it ends.
+fn next_writes(slots: &mut VecDeque<Arc<Slot>>) -> Vec<Arc<Slot>> {
+    let mut taken = Vec::new();
+    let (mut next, mut bytes, mut segments) = (None, 0, 0);
+    while let Some(slot) = slots.front() {
+        let (place, length, count) = slot
+            .with(|request, _| match request {
+                Request::Write(transfer, flags) => {
+                    (Some((transfer.position(), *flags)), transfer.left(), transfer.segments().len())
+                }
+                _ => (None, 0, 0),
+            })
+            .unwrap_or((None, 0, 0));
+        bytes += length;
+        segments += count;
+        let goes_on =
+            next.is_none_or(|next| place == Some(next)) && bytes <= MERGED_BYTES_MAX && segments <= SEGMENTS_MAX;
+        if !taken.is_empty() && !goes_on {
+            break;
+        }
+        taken.extend(slots.pop_front());
+        match place {
+            Some((position, flags)) if !flags.contains(WriteFlags::APPEND) && !flags.contains(WriteFlags::ATOMIC) => {
+                next = Some((position + length as u64, flags));
+            }
+            _ => break,
+        }
+    }
+    taken
+}
+
+/// Writes what goes on where the one before it ends; not quite, if some were abandoned.
+fn write(file: &OpenFile, mut works: Vec<(Arc<Slot>, Work)>) {
+    while !works.is_empty() {
+        let goes_on = works.windows(2).take_while(|pair| follows(&pair[0].1.request, &pair[1].1.request)).count();
+        let mut rest = works.split_off(goes_on + 1);
+        if works.len() > 1 {
+            let result = write_together(Some(&file.handle), works.iter().map(|(_, work)| &work.request));
+            let mut n = result.unwrap_or(0);
+            for (_, work) in &mut works {
+                if let Request::Write(transfer, _) = &mut work.request {
+                    let mine = n.min(transfer.left());
+                    transfer.advance(mine);
+                    n -= mine;
+                }
+            }
+            file.counters.add_many(Count::Joined, works.len() as u64);
+        }
+        for (slot, mut work) in works.drain(..) {
+            // What is left, for a short call or an error, is each one's own.
+            let outcome = run(Some(&file.handle), &mut work.request);
+            if let (Request::Write(_, flags), Err(errno)) = (&work.request, &outcome) {
+                if flags.contains(WriteFlags::DURABLE) {
+                    file.note_failure(*errno);
+                }
+            }
+            end(slot, work, outcome);
+        }
+        std::mem::swap(&mut works, &mut rest);
+    }
+}
+
+fn follows(first: &Request, second: &Request) -> bool {
+    match (first, second) {
+        (Request::Write(first, _), Request::Write(second, _)) => {
+            first.position() + first.left() as u64 == second.position()
+        }
+        _ => false,
+    }
+}
+
+/// One sync for all: each was asked for before it begins, so that it covers what each has to.
+fn sync(file: &OpenFile, works: Vec<(Arc<Slot>, Work)>) {
+    if works.is_empty() {
+        return;
+    }
+    let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
+    let outcome = file.synced(|| run(Some(&file.handle), &mut Request::Sync { data_only })).map(drop);
+    if works.len() > 1 {
+        file.counters.add_many(Count::Joined, works.len() as u64);
+    }
+    for (slot, work) in works {
+        end(slot, work, outcome.map(|()| Done::Nothing));
+    }
 }
 
 /// The process's common pool.

@@ -7,14 +7,15 @@
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Engine;
 use crate::buf::lock;
-use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Transfer, Work, step};
+use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Work, step};
 use crate::select::Path;
 use crate::stats::Count;
-use crate::sys::Wait;
+use crate::sys::{Wait, WriteFlags};
 
 /// Chances of faults, each from 0 to 1, for each call.
 #[non_exhaustive]
@@ -32,9 +33,14 @@ pub struct Faults {
     pub interrupted: f64,
     /// A call that may wait fails with EIO.
     pub io_error: f64,
+    /// A sync fails with EIO.
+    pub sync_error: f64,
     /// Attempts are refused for good (EOPNOTSUPP), as on tmpfs, overlayfs and FUSE.
     pub nowait_refused: bool,
 }
+
+/// The largest file that a simulated disk takes.
+const FILE_MAX: usize = 1 << 30;
 
 /// A simulated disk. Clones are the same disk.
 #[derive(Clone)]
@@ -152,11 +158,17 @@ impl World {
     }
 
     /// One call on one transfer, with what may go wrong.
-    fn transfer(&mut self, handle: Option<&Handle>, transfer: &mut Transfer, wait: Wait) -> Result<usize, Errno> {
+    fn transfer(&mut self, handle: Option<&Handle>, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
         let contents = self.contents(handle)?;
         let faults = self.faults;
-        let start = usize::try_from(transfer.position()).unwrap_or(usize::MAX).min(contents.len());
-        let mut n = (contents.len() - start).min(transfer.left());
+        let (transfer, flags) = match request {
+            Request::Read(transfer) => (transfer, None),
+            Request::Write(transfer, flags) => (transfer, Some(*flags)),
+            _ => return Err(Errno::INVAL),
+        };
+        let position = usize::try_from(transfer.position()).unwrap_or(usize::MAX);
+        let start = position.min(contents.len());
+        let mut n = if flags.is_some() { transfer.left() } else { (contents.len() - start).min(transfer.left()) };
         let short = match wait {
             Wait::Never if faults.nowait_refused => return Err(Errno::OPNOTSUPP),
             Wait::Never if self.chance(faults.not_now) => return Err(Errno::AGAIN),
@@ -169,18 +181,85 @@ impl World {
         if short && n > 1 {
             n = 1 + (self.next() % (n as u64 - 1)) as usize;
         }
-        Ok(transfer.fill(&contents[start..start + n]))
+        let Some(flags) = flags else { return Ok(transfer.fill(&contents[start..start + n])) };
+        drop(contents);
+        let start = if flags.contains(WriteFlags::APPEND) { usize::MAX } else { position };
+        let mut bytes = Vec::with_capacity(n);
+        transfer.copy_to(n, &mut bytes);
+        self.change(handle, |contents| {
+            let start = if start == usize::MAX { contents.len() } else { start };
+            let end = start.checked_add(bytes.len()).filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
+            contents.resize(contents.len().max(end), 0);
+            contents[start..end].copy_from_slice(&bytes);
+            Ok(bytes.len())
+        })
+    }
+
+    fn change<T>(
+        &mut self,
+        handle: Option<&Handle>,
+        change: impl FnOnce(&mut Vec<u8>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match handle {
+            // Only copied while a read of it is under way.
+            Some(Handle::Simulated(index)) => {
+                change(Arc::make_mut(&mut self.files.get_mut(*index).ok_or(Errno::BADF)?.1))
+            }
+            _ => Err(Errno::BADF),
+        }
     }
 
     /// Everything but transfers is done in one call.
     fn other(&mut self, handle: Option<&Handle>, request: &Request) -> Outcome {
         match request {
-            Request::Open { path, .. } => match self.files.iter().rposition(|(known, _)| known == path) {
-                Some(index) => Ok(Done::Opened(Handle::Simulated(index))),
-                None => Err(Errno::NOENT),
-            },
+            Request::Open { path, flags, .. } => {
+                let index = match self.files.iter().rposition(|(known, _)| known == path) {
+                    Some(_) if flags.contains(OFlags::CREATE | OFlags::EXCL) => return Err(Errno::EXIST),
+                    Some(index) => index,
+                    None if flags.contains(OFlags::CREATE) => {
+                        self.files.push((path.clone(), Arc::default()));
+                        self.files.len() - 1
+                    }
+                    None => return Err(Errno::NOENT),
+                };
+                if flags.contains(OFlags::TRUNC) {
+                    self.files[index].1 = Arc::default();
+                }
+                Ok(Done::Opened(Handle::Simulated(index)))
+            }
             Request::Size => self.contents(handle).map(|contents| Done::Size(contents.len() as u64)),
-            Request::Advise { .. } | Request::Close(_) | Request::Read(_) => Ok(Done::Nothing),
+            Request::SetLen(length) => {
+                let length = usize::try_from(*length).ok().filter(|length| *length <= FILE_MAX).ok_or(Errno::FBIG)?;
+                self.change(handle, |contents| {
+                    contents.resize(length, 0);
+                    Ok(Done::Nothing)
+                })
+            }
+            Request::Sync { .. } if self.chance(self.faults.sync_error) => Err(Errno::IO),
+            Request::Rename { from, to, replace } => {
+                let find = |files: &[(PathBuf, Arc<Vec<u8>>)], path| files.iter().rposition(|(known, _)| known == path);
+                let index = find(&self.files, from).ok_or(Errno::NOENT)?;
+                if !replace && find(&self.files, to).is_some() {
+                    return Err(Errno::EXIST);
+                }
+                // Handles are places in the list, so that entries stay where they are.
+                self.files.iter_mut().filter(|(known, _)| known == to).for_each(|(known, _)| *known = PathBuf::new());
+                self.files[index].0 = to.clone();
+                Ok(Done::Nothing)
+            }
+            Request::Remove(path) => {
+                let index = self.files.iter().rposition(|(known, _)| known == path).ok_or(Errno::NOENT)?;
+                self.files[index].0 = PathBuf::new();
+                Ok(Done::Nothing)
+            }
+            Request::Allocate { .. } => Err(Errno::OPNOTSUPP),
+            Request::Sync { .. }
+            | Request::SyncRange { .. }
+            | Request::SyncDir(_)
+            | Request::Advise { .. }
+            | Request::Close(_)
+            | Request::Read(_)
+            | Request::Write(..) => Ok(Done::Nothing),
         }
     }
 }
@@ -196,15 +275,17 @@ impl Disk {
         world.settling += 1;
         let end = slot.take_work().and_then(|mut work| {
             let Work { request, owner } = &mut work;
-            let step = match request {
-                Request::Read(transfer) => {
-                    let result = world.transfer(owner.handle(), transfer, Wait::Allowed);
-                    match step(transfer, result) {
-                        Step::Again => None,
-                        Step::Finish(end) => Some(end.map(|()| Done::Nothing)),
-                    }
-                }
-                request => Some(world.other(owner.handle(), request)),
+            let result = match request {
+                Request::Read(_) | Request::Write(..) => Some(world.transfer(owner.handle(), request, Wait::Allowed)),
+                _ => None,
+            };
+            let step = match (result, &mut *request) {
+                (Some(result), Request::Read(transfer) | Request::Write(transfer, _)) => match step(transfer, result) {
+                    Step::Again => None,
+                    Step::Finish(end) => Some(end.map(|()| Done::Nothing)),
+                },
+                (_, Request::Sync { .. }) => Some(owner.synced(|| world.other(owner.handle(), request))),
+                (_, request) => Some(world.other(owner.handle(), request)),
             };
             slot.put_back(work);
             if step.is_none() {
@@ -255,23 +336,29 @@ impl Drop for SimEngine {
 }
 
 impl Engine for SimEngine {
-    fn try_now(&self, handle: &Handle, transfer: &mut Transfer, wait: Wait) -> Result<usize, Errno> {
-        let n = lock(&self.0.world).transfer(Some(handle), transfer, wait)?;
-        transfer.advance(n);
+    fn try_now(&self, handle: &Handle, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
+        let n = lock(&self.0.world).transfer(Some(handle), request, wait)?;
+        if let Request::Read(transfer) | Request::Write(transfer, _) = request {
+            transfer.advance(n);
+        }
         Ok(n)
     }
 
     fn run(&self, handle: Option<&Handle>, request: &mut Request) -> Outcome {
-        let Request::Read(transfer) = request else {
-            return lock(&self.0.world).other(handle, request);
-        };
-        while transfer.left() > 0 {
-            let result = lock(&self.0.world).transfer(handle, transfer, Wait::Allowed);
-            if let Step::Finish(end) = step(transfer, result) {
-                return end.map(|()| Done::Nothing);
+        loop {
+            let result = match request {
+                Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => {
+                    return Ok(Done::Nothing);
+                }
+                Request::Read(_) | Request::Write(..) => lock(&self.0.world).transfer(handle, request, Wait::Allowed),
+                _ => return lock(&self.0.world).other(handle, request),
+            };
+            if let Request::Read(transfer) | Request::Write(transfer, _) = request {
+                if let Step::Finish(end) = step(transfer, result) {
+                    return end.map(|()| Done::Nothing);
+                }
             }
         }
-        Ok(Done::Nothing)
     }
 
     fn submit(&self, slot: Arc<Slot>) {

@@ -10,7 +10,7 @@ use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::pool;
-use crate::op::{Request, Slot};
+use crate::op::{Owner, Request, Slot};
 use crate::select::Path;
 use crate::sys::{TRANSFER_MAX, fork_generation};
 
@@ -119,6 +119,7 @@ impl Ring {
     pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
         use std::os::fd::AsRawFd;
         slot.with(|request, owner| {
+            let is_direct = matches!(owner, Owner::File(file) if file.direct);
             let fd = types::Fd(owner.handle()?.descriptor().ok()?.as_raw_fd());
             match request {
                 Request::Read(transfer) => Some(match transfer.segments() {
@@ -132,7 +133,25 @@ impl Ring {
                         opcode::Readv::new(fd, many.as_ptr(), count).offset(transfer.position()).build()
                     }
                 }),
-                Request::Open { .. } | Request::Size | Request::Advise { .. } | Request::Close(_) => None,
+                // Through the page cache a write that cannot be done at once, and any sync, is a kernel worker's.
+                Request::Write(transfer, flags) if is_direct => {
+                    let many = transfer.segments();
+                    let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
+                    let entry = opcode::Writev::new(fd, many.as_ptr(), count).offset(transfer.position());
+                    Some(entry.rw_flags(flags.bits() as i32).build())
+                }
+                Request::Write(..)
+                | Request::Sync { .. }
+                | Request::SyncRange { .. }
+                | Request::SetLen(_)
+                | Request::Allocate { .. }
+                | Request::Rename { .. }
+                | Request::Remove(_)
+                | Request::SyncDir(_)
+                | Request::Open { .. }
+                | Request::Size
+                | Request::Advise { .. }
+                | Request::Close(_) => None,
             }
         })?
     }

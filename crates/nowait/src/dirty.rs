@@ -1,0 +1,186 @@
+//! How far the system is from putting writers to sleep.
+//!
+//! A buffered write only dirties pages, until there are too many: then the kernel has the writer sleep in the call
+//! (`balance_dirty_pages` in mm/page-writeback.c, 5.10 to 6.18), for up to 200 ms. It does so beyond the middle between the two
+//! thresholds, the background one and the hard one; in a memory cgroup also beyond the middle of the cgroup's own. Both are
+//! looked at here, now and then: a sample allows a part of the distance to be written before the next.
+//!
+//! One sampler for the process, since the limits are not an instance's.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::sys::PerProcess;
+
+/// A sample allows this part of the distance to be written,
+const SHARE: u64 = 8;
+/// but no more than this: others write, too. (A sample takes as long as 200 KiB do.)
+const ALLOWANCE_MAX: u64 = 32 << 20;
+/// Nearer than this there is no allowance. The counters of `/proc/vmstat` lag behind, by up to half a megabyte per processor.
+const MARGIN: u64 = 4 << 20;
+/// A sample says nothing for longer than this,
+const OLD: Duration = Duration::from_millis(200);
+/// and is not taken more often than this once writers would sleep.
+const AGAIN: Duration = Duration::from_millis(5);
+
+const PAGE: u64 = 4096;
+
+/// Whether `bytes` can be dirtied now, as far as one knows, without being put to sleep for it. Takes them off the allowance.
+pub(crate) fn allows(bytes: usize) -> bool {
+    static SAMPLER: PerProcess<Sampler> = PerProcess::new();
+    SAMPLER.get(Sampler::new).allows(bytes, Instant::now())
+}
+
+struct Sampler {
+    /// Bytes that may be written before the next sample.
+    allowance: AtomicI64,
+    /// When the sample was taken, in nanoseconds since `epoch`.
+    sampled_at: AtomicU64,
+    epoch: Instant,
+    source: Mutex<Source>,
+}
+
+impl Sampler {
+    fn new() -> Sampler {
+        Sampler {
+            allowance: AtomicI64::new(0),
+            sampled_at: AtomicU64::new(0),
+            epoch: Instant::now(),
+            source: Mutex::new(Source::find()),
+        }
+    }
+
+    fn allows(&self, bytes: usize, now: Instant) -> bool {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let now_ns = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        let sampled_at = self.sampled_at.load(Relaxed);
+        let age = Duration::from_nanos(now_ns.saturating_sub(sampled_at));
+        let fresh = sampled_at != 0 && age < OLD;
+        if fresh && self.allowance.fetch_sub(bytes, Relaxed) >= bytes {
+            return true;
+        }
+        if fresh && self.allowance.load(Relaxed) < 0 && age < AGAIN {
+            return false;
+        }
+        // One thread samples; the others take the cautious answer.
+        let Ok(mut source) = self.source.try_lock() else { return false };
+        let allowance = source
+            .distance()
+            .map_or(0, |distance| if distance < MARGIN { 0 } else { (distance / SHARE).clamp(1, ALLOWANCE_MAX) });
+        let allowance = i64::try_from(allowance).unwrap_or(i64::MAX);
+        self.allowance.store(allowance - bytes, Relaxed);
+        self.sampled_at.store(now_ns.max(1), Relaxed);
+        allowance >= bytes
+    }
+}
+
+/// Where the numbers are.
+struct Source {
+    vmstat: Option<fs::File>,
+    /// The process's memory cgroup and those above it that have a limit. Found once: processes seldom move.
+    groups: Vec<PathBuf>,
+    text: String,
+}
+
+impl Source {
+    fn find() -> Source {
+        Source { vmstat: fs::File::open("/proc/vmstat").ok(), groups: groups(), text: String::new() }
+    }
+
+    /// Bytes until writers are put to sleep; zero when they are. None: nobody knows.
+    fn distance(&mut self) -> Option<u64> {
+        let system = self.system()?;
+        let groups = self.groups.iter().filter_map(|group| group_distance(group)).min();
+        Some(groups.map_or(system, |groups| groups.min(system)))
+    }
+
+    fn system(&mut self) -> Option<u64> {
+        use std::io::{Read, Seek, SeekFrom};
+        let file = self.vmstat.as_mut()?;
+        self.text.clear();
+        file.seek(SeekFrom::Start(0)).ok()?;
+        file.read_to_string(&mut self.text).ok()?;
+        let pages = |name| field(&self.text, name);
+        let dirty = pages("nr_dirty")? + pages("nr_writeback")?;
+        let middle = (pages("nr_dirty_threshold")? + pages("nr_dirty_background_threshold")?) / 2;
+        Some(middle.saturating_sub(dirty) * PAGE)
+    }
+}
+
+/// The number after `name` and a space, at the start of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')))?;
+    line[name.len()..].trim().parse().ok()
+}
+
+/// Version 2 only: version 1 has no write-back of its own per memory cgroup, so that only the system's thresholds count.
+fn groups() -> Vec<PathBuf> {
+    let Ok(own) = fs::read_to_string("/proc/self/cgroup") else { return Vec::new() };
+    let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) else { return Vec::new() };
+    let root = PathBuf::from("/sys/fs/cgroup");
+    let here = root.join(path.trim_start_matches('/'));
+    let limited = |group: &&std::path::Path| limit(group).is_some();
+    here.ancestors().take_while(|group| *group != root).filter(limited).map(PathBuf::from).collect()
+}
+
+fn limit(group: &std::path::Path) -> Option<u64> {
+    let limit = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
+    match (limit("memory.max"), limit("memory.high")) {
+        (Some(max), Some(high)) => Some(max.min(high)),
+        (max, high) => max.or(high),
+    }
+}
+
+/// As `domain_dirty_limits` works it out for a cgroup: thresholds are shares of what it has in files and may still take.
+fn group_distance(group: &std::path::Path) -> Option<u64> {
+    let stat = fs::read_to_string(group.join("memory.stat")).ok()?;
+    let current: u64 = fs::read_to_string(group.join("memory.current")).ok()?.trim().parse().ok()?;
+    let available = field(&stat, "file")? + limit(group)?.saturating_sub(current);
+    let share = |name: &str, usual: u64| {
+        let text = fs::read_to_string(format!("/proc/sys/vm/{name}")).ok();
+        // Zero: given in bytes, for the whole system, which the kernel turns into a share. The usual one is near enough.
+        text.and_then(|text| text.trim().parse().ok()).filter(|share| *share > 0).unwrap_or(usual)
+    };
+    let middle = available * (share("dirty_ratio", 20) + share("dirty_background_ratio", 10)) / 200;
+    let dirty = field(&stat, "file_dirty")? + field(&stat, "file_writeback")?;
+    Some(middle.saturating_sub(dirty))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "nr_dirty_threshold 7\nnr_dirty 5\nnr_dirtied 9\n";
+        assert_eq!(
+            (field(text, "nr_dirty"), field(text, "nr_dirty_threshold"), field(text, "nr")),
+            (Some(5), Some(7), None)
+        );
+    }
+
+    #[test]
+    fn this_system_tells_its_distance() {
+        let distance = Source::find().distance().expect("/proc/vmstat is there since 2.6");
+        assert!(distance < 1 << 46, "{distance}");
+    }
+
+    #[test]
+    fn an_allowance_is_used_up_and_renewed() {
+        let sampler = Sampler::new();
+        let now = sampler.epoch + Duration::from_millis(1);
+        sampler.sampled_at.store(1_000_000, Relaxed);
+        sampler.allowance.store(8192, Relaxed);
+        assert!(sampler.allows(4096, now) && sampler.allows(4096, now));
+        assert_eq!(sampler.allowance.load(Relaxed), 0);
+        // Used up, and not old enough to be looked at again once it is below zero.
+        sampler.allowance.store(-1, Relaxed);
+        assert!(!sampler.allows(4096, now + Duration::from_millis(1)));
+        let sampled_at = sampler.sampled_at.load(Relaxed);
+        sampler.allows(4096, now + OLD * 2);
+        assert_ne!(sampler.sampled_at.load(Relaxed), sampled_at, "a new sample");
+    }
+}

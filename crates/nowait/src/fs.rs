@@ -1,0 +1,121 @@
+//! Names: renaming and removing files, making names durable, and replacing a file as a whole.
+//!
+//! Everything here blocks in the kernel, and is done by a thread of the pool, never by an executor's.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::buf::WriteBuffer;
+use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::file::OpenOptions;
+use crate::op::Request;
+use crate::operation::{Answer, Finish, Operation, Target};
+use crate::start::Nowait;
+
+/// Renames a file or directory, replacing a file that has the new name. All or nothing for whoever looks; durable after
+/// [`sync_dir`] of the directories (`rename(2)`).
+///
+/// # Errors
+/// What `rename(2)` reports.
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Named> {
+    let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: true };
+    named(request, Name::Rename, from.as_ref())
+}
+
+/// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`, `renameat2(2)`).
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`]; what else `renameat2(2)` reports.
+pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Named> {
+    let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: false };
+    named(request, Name::Rename, from.as_ref())
+}
+
+/// Removes a name of a file; the file goes with its last name and the last handle (`unlink(2)`).
+///
+/// # Errors
+/// What `unlink(2)` reports.
+pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Named> {
+    named(Request::Remove(path.as_ref().into()), Name::Remove, path.as_ref())
+}
+
+/// Makes the names in a directory durable: those of files that were created, renamed and removed there (`fsync(2)`, NOTES).
+///
+/// # Errors
+/// What `open(2)` and `fsync(2)` report.
+pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
+    named(Request::SyncDir(path.as_ref().into()), Name::Sync, path.as_ref())
+}
+
+/// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the old contents or the
+/// new, whole. Durable when this is ready.
+///
+/// The data is written to a file with a temporary name in the same directory, synced, and renamed; then the directory is synced. The
+/// new file has the mode of a new one (0o666 less the umask), and is not a link if the old one was.
+///
+/// # Errors
+/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is gone.
+pub async fn write_atomic<B: WriteBuffer>(path: impl AsRef<Path>, data: B) -> Result<()> {
+    let path = path.as_ref();
+    let (directory, temporary) = beside(path)?;
+    let written = write_new(&temporary, data).await;
+    let renamed = match written {
+        Ok(()) => rename(&temporary, path).await,
+        Err(error) => Err(error),
+    };
+    if renamed.is_err() {
+        let _ = remove_file(&temporary).await;
+    }
+    renamed?;
+    sync_dir(directory).await
+}
+
+async fn write_new<B: WriteBuffer>(path: &Path, data: B) -> Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path).await?;
+    file.write_all_at(data, 0).await?;
+    file.sync_all().await?;
+    file.close()
+}
+
+/// A path's directory, and a name in it that nothing else uses.
+fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let Some(name) = path.file_name() else {
+        let error = Error::new(Name::Write, ErrorKind::InvalidInput).at(&Arc::from(path));
+        return Err(error.detail("the path names no file"));
+    };
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}-{}.tmp", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
+    let temporary = directory.join(temporary);
+    Ok((directory, temporary))
+}
+
+fn named(request: Request, name: Name, path: &Path) -> Operation<'static, Named> {
+    Operation::new(Target { instance: &Nowait::shared().0, file: None }, request, Named { name, path: Arc::from(path) })
+}
+
+/// Result of an operation on a name, in the making.
+pub struct Named {
+    name: Name,
+    path: Arc<Path>,
+}
+
+impl Finish for Named {
+    type Output = Result<()>;
+    fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
+        outcome.map(drop).map_err(|errno| {
+            let error = Error::from_errno(self.name, errno).at(&self.path);
+            match request {
+                Request::Rename { to, .. } => error.detail(format!("to {}", to.display())),
+                _ => error,
+            }
+        })
+    }
+}

@@ -1,0 +1,594 @@
+//! Writes, syncs, and what else changes a file.
+//!
+//! A write is done when its bytes are in the page cache (or, with `O_DIRECT`, at the device): any read sees them. Durable
+//! it is after a later [`File::sync_data`] or [`File::sync_all`], or by itself when it was made [`durable`](Operation::durable).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::buf::{Erased, Memory, WriteBuffer};
+use crate::engine::owned;
+use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result, Written};
+use crate::file::{File, Inner};
+use crate::op::{Batch, Notify, OpenFile, Outcome, Request, Slot, Transfer};
+use crate::operation::{Answer, Finish, Operation};
+use crate::stats::Count;
+use crate::sys::WriteFlags;
+
+/// What [`File::allocate`] does with a range; see `fallocate(2)`.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Reserves space; the file grows to the end of the range if it is shorter.
+    Reserve,
+    /// Reserves space and leaves the size as it is.
+    ReserveKeepSize,
+    /// Gives the space back; the range reads as zeros.
+    PunchHole,
+    /// The range reads as zeros, and keeps its space where the file system can.
+    Zero,
+}
+
+impl File {
+    /// Writes `buffer` at `offset`; gives the number of bytes written and the buffer. Fewer than given means that the file system
+    /// took no more: it is full, or a limit was reached. The next write says which.
+    ///
+    /// Tried on the caller's thread where that is not expected to wait: by `RWF_NOWAIT` where the file accepts it, else by a plain
+    /// call if it covers whole pages, or cached ones, and writers are not about to be put to sleep. What remains is a thread's.
+    ///
+    /// Two writes under way at a time may end in either order. A future that is dropped before it is ready has written nothing,
+    /// or its first pages, or all; a page is never half old and half new by our doing.
+    ///
+    /// # Errors
+    /// The error carries the buffer, and tells by [`Error::bytes_written`] what is in the file. [`ErrorKind::NoSpace`],
+    /// [`ErrorKind::FileTooLarge`], [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and
+    /// what the kernel reports.
+    pub fn write_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, WriteAt<'_, B>> {
+        let transfer = Transfer::new(buffer.into_memory().0, offset);
+        self.write(transfer, WriteFlags::NONE, WriteAt { file: &self.0, back: B::from_memory })
+    }
+
+    /// Writes all of `buffer` at `offset` and gives it back; as [`File::write_at`] otherwise.
+    ///
+    /// # Errors
+    /// As [`File::write_at`], also when only a part could be written.
+    pub fn write_all_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, WriteAll<'_, B>> {
+        let transfer = Transfer::new(buffer.into_memory().0, offset);
+        self.write(transfer, WriteFlags::NONE, WriteAll(WriteAt { file: &self.0, back: B::from_memory }))
+    }
+
+    /// Writes several buffers, one after the other, at `offset`; as [`File::write_at`] otherwise.
+    pub fn write_vectored_at<B: WriteBuffer>(
+        &self,
+        buffers: Vec<B>,
+        offset: u64,
+    ) -> Operation<'_, WriteAt<'_, Vec<B>>> {
+        let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_memory().0).collect());
+        self.write(Transfer::new(memory, offset), WriteFlags::NONE, WriteAt { file: &self.0, back: all_back })
+    }
+
+    /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux 4.16). Appends of one call each are
+    /// whole and do not overlap, whoever makes them; one that the file system takes in two parts may have others between.
+    ///
+    /// # Errors
+    /// As [`File::write_all_at`].
+    pub fn append<B: WriteBuffer>(&self, buffer: B) -> Operation<'_, WriteAll<'_, B>> {
+        let transfer = Transfer::new(buffer.into_memory().0, 0);
+        self.write(transfer, WriteFlags::APPEND, WriteAll(WriteAt { file: &self.0, back: B::from_memory }))
+    }
+
+    fn write<F: Finish>(&self, transfer: Transfer, flags: WriteFlags, finish: F) -> Operation<'_, F> {
+        let checked = self.0.check(transfer.position(), transfer.left());
+        let request = Request::Write(transfer, flags);
+        match checked {
+            Ok(()) => Operation::new(self.0.target(), request, finish),
+            Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
+        }
+    }
+
+    /// Writes all of `buffer` now, if that takes no waiting: inline, or by a thread when fewer bytes are on their way than the
+    /// bounds allow. Gives an operation that is under way, or complete.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`], with the buffer, when it would have to wait its turn.
+    pub fn try_write_at<B: WriteBuffer>(
+        &self,
+        buffer: B,
+        offset: u64,
+    ) -> std::result::Result<Operation<'_, WriteAll<'_, B>>, BufferError<B>> {
+        let length = buffer.as_ref().len();
+        let engines = self.0.instance.engines();
+        if !engines.throttle.has_room(&self.0.open, length) {
+            let error = self.0.error(Name::Write, Errno::AGAIN).range(offset, length as u64);
+            return Err(BufferError { error: error.written(Written::First(0)), buffer });
+        }
+        Ok(self.write_all_at(buffer, offset))
+    }
+
+    /// Writes many buffers, each at its place, as one batch: those that continue the one before in the list are merged into one
+    /// write. Through the page cache they are written in the order of the list, so that of overlapping ones the last wins.
+    ///
+    /// # Errors
+    /// All are tried. The error is that of the first that failed, with its place in the list; it carries all buffers.
+    pub fn write_many<B: WriteBuffer>(&self, writes: Vec<(u64, B)>) -> WriteMany<'_, B> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut next = None;
+        for (index, (offset, buffer)) in writes.into_iter().enumerate() {
+            let length = buffer.as_ref().len();
+            let memory = buffer.into_memory().0;
+            let goes_on = next == Some(offset) && self.0.check(offset, length).is_ok();
+            match runs.last_mut() {
+                Some(run)
+                    if goes_on && run.bytes + length <= RUN_BYTES_MAX && run.memories.len() < RUN_SEGMENTS_MAX =>
+                {
+                    run.bytes += length;
+                    run.memories.push(memory);
+                }
+                _ => runs.push(Run { first: index, offset, bytes: length, memories: vec![memory] }),
+            }
+            next = offset.checked_add(length as u64);
+        }
+        WriteMany {
+            file: &self.0,
+            next: 0,
+            slots: runs.iter().map(|_| None).collect(),
+            backs: runs.iter().map(|_| None).collect(),
+            runs: runs.into_iter().map(Some).collect(),
+            outstanding: 0,
+            queues: false,
+            batch: Arc::default(),
+            finished: Vec::new(),
+            error: None,
+            back: B::from_memory,
+        }
+    }
+
+    /// Blocks until `data` is written at `offset` or no more is taken; gives the number of bytes.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_from(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let file = &*self.0;
+        let (n, outcome) = match file.check(offset, data.len()) {
+            Ok(()) => file.target().write_blocking(data, offset),
+            Err(errno) => (0, Err(errno)),
+        };
+        file.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
+        written(file, offset, data.len(), n, WriteFlags::NONE, outcome, Short::Allowed)
+    }
+
+    /// Blocks until all of `data` is written.
+    ///
+    /// # Errors
+    /// As [`File::write_all_at`].
+    pub fn write_all_from(&self, data: &[u8], offset: u64) -> Result<()> {
+        let file = &*self.0;
+        let (n, outcome) = match file.check(offset, data.len()) {
+            Ok(()) => file.target().write_blocking(data, offset),
+            Err(errno) => (0, Err(errno)),
+        };
+        file.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
+        written(file, offset, data.len(), n, WriteFlags::NONE, outcome, Short::Error).map(drop)
+    }
+
+    /// Cuts the file to `length` bytes, or extends it with zeros that take no space.
+    ///
+    /// # Errors
+    /// What `ftruncate(2)` reports.
+    pub fn set_len(&self, length: u64) -> Operation<'_, Changed<'_>> {
+        self.change(Request::SetLen(length), Name::SetLen, 0, length)
+    }
+
+    /// Reserves, punches or zeroes a range, without writing it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the file system cannot do it; what else `fallocate(2)` reports.
+    pub fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Operation<'_, Changed<'_>> {
+        let mode = match how {
+            Allocate::Reserve => FallocateFlags::empty(),
+            Allocate::ReserveKeepSize => FallocateFlags::KEEP_SIZE,
+            Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Allocate::Zero => FallocateFlags::ZERO_RANGE,
+        };
+        self.change(Request::Allocate { mode, offset, length }, Name::Allocate, offset, length)
+    }
+
+    /// Makes every write that was complete when this was called durable, with what is needed to find it again, the size included
+    /// (`fdatasync(2)`). The name of a new file is not: see [`fs::sync_dir`](crate::fs::sync_dir).
+    ///
+    /// Never on an executor's thread. Syncs of one file that are asked for while one is under way share the next.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SyncFailed`] when a write-back failed: data that was written may be lost, although reads may still show it. From
+    /// then on every sync of this file, through whatever clone, fails, until
+    /// [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel says it only once, and takes the pages for clean.
+    pub fn sync_data(&self) -> Operation<'_, Changed<'_>> {
+        self.change(Request::Sync { data_only: true }, Name::Sync, 0, 0)
+    }
+
+    /// As [`File::sync_data`], with all attributes, such as times (`fsync(2)`).
+    ///
+    /// # Errors
+    /// As [`File::sync_data`].
+    pub fn sync_all(&self) -> Operation<'_, Changed<'_>> {
+        self.change(Request::Sync { data_only: false }, Name::Sync, 0, 0)
+    }
+
+    /// Writes the dirty pages of a range back and waits for that; a length of zero means to the end. **Not durable**: neither the
+    /// device's cache nor what is needed to find new blocks is flushed (`sync_file_range(2)`). It bounds what is dirty.
+    ///
+    /// # Errors
+    /// What `sync_file_range(2)` reports.
+    pub fn sync_range(&self, offset: u64, length: u64) -> Operation<'_, Changed<'_>> {
+        self.change(Request::SyncRange { offset, length }, Name::Sync, offset, length)
+    }
+
+    /// Takes note that a write-back failed, so that syncs are made again. Call it when everything since the last sync that succeeded has
+    /// been written again, or given up. Gives the failure, if there was one.
+    pub fn acknowledge_sync_failure(&self) -> Option<Error> {
+        let errno = self.0.open.acknowledge_failure()?;
+        Some(self.0.error(Name::Sync, errno))
+    }
+
+    fn change(&self, request: Request, name: Name, offset: u64, length: u64) -> Operation<'_, Changed<'_>> {
+        let finish = Changed { file: &self.0, name, offset, length };
+        let fits = usize::try_from(length).map_err(|_| Errno::OVERFLOW).and_then(|length| self.0.check(offset, length));
+        match fits {
+            Ok(()) => Operation::new(self.0.target(), request, finish),
+            Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
+        }
+    }
+}
+
+/// A merged write is not larger than what one thread writes in one go.
+const RUN_BYTES_MAX: usize = 1 << 20;
+const RUN_SEGMENTS_MAX: usize = 64;
+
+fn all_back<B: WriteBuffer>(memory: Erased) -> Vec<B> {
+    match memory.0 {
+        Memory::Many(many) => many.into_iter().map(|memory| B::from_memory(Erased(memory))).collect(),
+        other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
+    }
+}
+
+/// Whether a write of which a part was taken is a success.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Short {
+    Allowed,
+    Error,
+}
+
+/// What a write came to, for its caller and for what is known of the file.
+#[inline]
+fn written(
+    file: &Inner,
+    offset: u64,
+    length: usize,
+    n: usize,
+    flags: WriteFlags,
+    outcome: Outcome,
+    short: Short,
+) -> Result<usize> {
+    if !flags.contains(WriteFlags::APPEND) {
+        file.open.wrote_to(offset + n as u64);
+    }
+    let errno = outcome.err();
+    if (errno.is_none() && n == length) || (short == Short::Allowed && (errno.is_none() || n > 0)) {
+        return Ok(n);
+    }
+    let error = write_error(file, errno, flags).range(offset, length as u64);
+    Err(error.written(how_much(n, errno)))
+}
+
+/// After EIO nobody knows what became of the rest; all other errors come before a byte moves.
+fn how_much(n: usize, errno: Option<Errno>) -> Written {
+    if errno == Some(Errno::IO) { Written::AtLeast(n as u64) } else { Written::First(n as u64) }
+}
+
+#[cold]
+fn write_error(file: &Inner, errno: Option<Errno>, flags: WriteFlags) -> Error {
+    match errno {
+        None => Error::new(Name::Write, ErrorKind::WriteZero).at(&file.path),
+        Some(errno) => {
+            let error = file.error(Name::Write, errno);
+            let asked = [
+                (WriteFlags::UNCACHED, "RWF_DONTCACHE (Linux 6.14) is not known to this file system or kernel"),
+                (
+                    WriteFlags::ATOMIC,
+                    "RWF_ATOMIC takes direct I/O, a size and place that statx(2) allows, and Linux 6.11",
+                ),
+            ];
+            match asked.iter().find(|(flag, _)| flags.contains(*flag)) {
+                Some((_, why)) if matches!(errno, Errno::OPNOTSUPP | Errno::INVAL) => {
+                    Error::new(Name::Write, ErrorKind::Unsupported).at(&file.path).detail(*why)
+                }
+                _ => error,
+            }
+        }
+    }
+}
+
+/// Result of [`File::write_at`] and [`File::write_vectored_at`] in the making.
+pub struct WriteAt<'f, B> {
+    file: &'f Inner,
+    back: fn(Erased) -> B,
+}
+
+impl<B> WriteAt<'_, B> {
+    #[inline]
+    fn done(
+        self,
+        Answer { outcome, request }: Answer<'_>,
+        short: Short,
+    ) -> std::result::Result<(usize, B), BufferError<B>> {
+        let Request::Write(transfer, flags) = request else {
+            unreachable!("a write is answered with its transfer, not {request:?}")
+        };
+        let (offset, length) = transfer.asked();
+        let result = written(self.file, offset, length, transfer.done(), *flags, outcome, short);
+        let buffer = (self.back)(Erased(transfer.take_memory()));
+        match result {
+            Ok(n) => Ok((n, buffer)),
+            Err(error) => Err(BufferError { error, buffer }),
+        }
+    }
+}
+
+impl<B> Finish for WriteAt<'_, B> {
+    type Output = std::result::Result<(usize, B), BufferError<B>>;
+    #[inline]
+    fn finish(self, answer: Answer<'_>) -> Self::Output {
+        self.done(answer, Short::Allowed)
+    }
+}
+
+/// Result of [`File::write_all_at`] and [`File::append`] in the making.
+pub struct WriteAll<'f, B>(WriteAt<'f, B>);
+
+impl<B> Finish for WriteAll<'_, B> {
+    type Output = std::result::Result<B, BufferError<B>>;
+    #[inline]
+    fn finish(self, answer: Answer<'_>) -> Self::Output {
+        self.0.done(answer, Short::Error).map(|(_, buffer)| buffer)
+    }
+}
+
+/// Writes, which can be asked for more than the bytes.
+#[doc(hidden)]
+pub trait Writes: Finish {}
+impl<B> Writes for WriteAt<'_, B> {}
+impl<B> Writes for WriteAll<'_, B> {}
+
+impl<F: Writes> Operation<'_, F> {
+    /// Ready only when the bytes are on stable storage, with what is needed to find them: as a write and
+    /// [`File::sync_data`], but of this write alone (`RWF_DSYNC`, Linux 4.7).
+    pub fn durable(self) -> Self {
+        self.with_flags(WriteFlags::DURABLE)
+    }
+
+    /// Writes through the page cache and drops the pages when they are on the device (`RWF_DONTCACHE`, Linux 6.14).
+    /// [`ErrorKind::Unsupported`] where the kernel or the file system does not know it.
+    pub fn uncached(self) -> Self {
+        self.with_flags(WriteFlags::UNCACHED)
+    }
+
+    /// All of it or nothing, also when the power fails (`RWF_ATOMIC`, Linux 6.11): with `O_DIRECT`, of a size and at a place that
+    /// `statx(2)` allows. [`ErrorKind::Unsupported`] elsewhere.
+    pub fn atomic(self) -> Self {
+        self.with_flags(WriteFlags::ATOMIC)
+    }
+
+    fn with_flags(mut self, more: WriteFlags) -> Self {
+        if let Some(Request::Write(_, flags)) = self.request_mut() {
+            *flags = flags.with(more);
+        }
+        self
+    }
+}
+
+/// Result of what changes a file without data, in the making.
+pub struct Changed<'f> {
+    file: &'f Inner,
+    name: Name,
+    offset: u64,
+    length: u64,
+}
+
+impl Finish for Changed<'_> {
+    type Output = Result<()>;
+    fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
+        let open: &OpenFile = &self.file.open;
+        match outcome {
+            Ok(_) => {
+                if let Request::SetLen(length) = request {
+                    open.end.store(*length, Relaxed);
+                } else if let Request::Allocate { .. } = request {
+                    open.forget_end();
+                }
+                Ok(())
+            }
+            Err(errno) => {
+                let error = match request {
+                    Request::Sync { .. } if open.has_failed() => {
+                        self.file.error(self.name, errno).of_kind(ErrorKind::SyncFailed)
+                    }
+                    _ => self.file.error(self.name, errno),
+                };
+                Err(if self.length > 0 { error.range(self.offset, self.length) } else { error })
+            }
+        }
+    }
+}
+
+/// Writes that go on where the one before ends, as one.
+struct Run {
+    /// Place of the first in the caller's list.
+    first: usize,
+    offset: u64,
+    bytes: usize,
+    memories: Vec<Memory>,
+}
+
+/// Many writes under way; see [`File::write_many`]. Await it, or [`wait`](WriteMany::wait). Dropped, what is under way is finished in
+/// its own time, and the rest is not begun.
+#[must_use = "nothing is written until it is awaited or waited for"]
+pub struct WriteMany<'f, B> {
+    file: &'f Inner,
+    /// Taken, one after the other, when they are begun.
+    runs: Vec<Option<Run>>,
+    next: usize,
+    slots: Vec<Option<Submitted>>,
+    /// What came back, by run.
+    backs: Vec<Option<Vec<Memory>>>,
+    outstanding: usize,
+    /// One had to be queued, so that none after it may be written before it.
+    queues: bool,
+    batch: Arc<Batch>,
+    finished: Vec<usize>,
+    /// The first error, by place in the list.
+    error: Option<(usize, Error)>,
+    back: fn(Erased) -> B,
+}
+
+struct Submitted {
+    slot: Arc<Slot>,
+    first: usize,
+    lengths: Vec<usize>,
+}
+
+impl<B> Drop for WriteMany<'_, B> {
+    fn drop(&mut self) {
+        self.slots.iter().flatten().for_each(|submitted| submitted.slot.abandon());
+    }
+}
+
+impl<B> Unpin for WriteMany<'_, B> {}
+
+impl<B: WriteBuffer> WriteMany<'_, B> {
+    /// Blocks until all is written.
+    ///
+    /// # Errors
+    /// As [`File::write_many`].
+    pub fn wait(mut self) -> std::result::Result<Vec<B>, BufferError<Vec<B>>> {
+        if self.next > 0 || self.outstanding > 0 {
+            self.file.instance.engines().ring.watch_all();
+            return owned::drive(self);
+        }
+        owned::flush();
+        while let Some((number, first, lengths, mut request)) = self.take_next() {
+            let checked = self.check(&request);
+            let outcome = checked.and_then(|()| self.file.target().run_here(&mut request));
+            self.file.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
+            self.settle(number, first, &lengths, outcome, request);
+        }
+        self.result()
+    }
+
+    fn check(&self, request: &Request) -> std::result::Result<(), Errno> {
+        match request {
+            Request::Write(transfer, _) => self.file.check(transfer.position(), transfer.left()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next run: its number, the place of its first write, the lengths of its writes, and what to ask for.
+    fn take_next(&mut self) -> Option<(usize, usize, Vec<usize>, Request)> {
+        let number = self.next;
+        let Run { first, offset, memories, .. } = self.runs.get_mut(number)?.take()?;
+        self.next += 1;
+        let lengths = memories.iter().map(Memory::len).collect();
+        let request = Request::Write(Transfer::new(Memory::Many(memories), offset), WriteFlags::NONE);
+        Some((number, first, lengths, request))
+    }
+
+    fn settle(&mut self, number: usize, first: usize, lengths: &[usize], outcome: Outcome, mut request: Request) {
+        let Request::Write(transfer, flags) = &mut request else { return };
+        let ((mut offset, length), done) = (transfer.asked(), transfer.done());
+        if let Memory::Many(memories) = transfer.take_memory() {
+            self.backs[number] = Some(memories);
+        }
+        // Of a run that failed, the first that is not in the file is to blame.
+        let errno = outcome.as_ref().err().copied();
+        if written(self.file, offset, length, done, *flags, outcome, Short::Error).is_err() {
+            let mut left = done;
+            for (number, length) in lengths.iter().enumerate() {
+                if left < *length {
+                    let index = first + number;
+                    if self.error.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
+                        let error = write_error(self.file, errno, *flags).range(offset, *length as u64).index(index);
+                        self.error = Some((index, error.written(how_much(left, errno))));
+                    }
+                    return;
+                }
+                left -= length;
+                offset += *length as u64;
+            }
+        }
+    }
+
+    fn result(&mut self) -> std::result::Result<Vec<B>, BufferError<Vec<B>>> {
+        let memories = self.backs.drain(..).flatten().flatten();
+        let buffer: Vec<B> = memories.map(|memory| (self.back)(Erased(memory))).collect();
+        match self.error.take() {
+            None => Ok(buffer),
+            Some((_, error)) => Err(BufferError { error, buffer }),
+        }
+    }
+}
+
+impl<B: WriteBuffer> Future for WriteMany<'_, B> {
+    type Output = std::result::Result<Vec<B>, BufferError<Vec<B>>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let target = this.file.target();
+        let mut inline = 0;
+        while this.next < this.runs.len() {
+            if inline > this.file.instance.policy.inline_bytes_max {
+                // Others want their turn.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let Some((number, first, lengths, mut request)) = this.take_next() else { break };
+            inline += lengths.iter().sum::<usize>();
+            let now = match this.check(&request) {
+                Err(errno) => {
+                    this.file.instance.counters.add(Count::FailedAtOnce);
+                    Some(Err(errno))
+                }
+                Ok(()) if this.queues => None,
+                Ok(()) => target.try_now(&mut request),
+            };
+            match now {
+                Some(outcome) => this.settle(number, first, &lengths, outcome, request),
+                None => {
+                    this.queues = true;
+                    this.outstanding += 1;
+                    let slot = target.submit(request, Notify::Batch(this.batch.clone(), number));
+                    this.slots[number] = Some(Submitted { slot, first, lengths });
+                }
+            }
+        }
+        while this.outstanding > 0 {
+            let mut finished = std::mem::take(&mut this.finished);
+            let polled = this.batch.poll(context, &mut finished);
+            for number in finished.drain(..) {
+                if let Some(Submitted { slot, first, lengths }) = this.slots[number].take() {
+                    if let Some((outcome, request)) = slot.take() {
+                        this.settle(number, first, &lengths, outcome, request);
+                    }
+                    this.outstanding -= 1;
+                }
+            }
+            this.finished = finished;
+            ready!(polled);
+        }
+        Poll::Ready(this.result())
+    }
+}
