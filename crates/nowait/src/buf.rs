@@ -394,6 +394,10 @@ mod sealed {
 ///
 /// A read fills the first bytes of `buffer[..buffer.len()]`, as std's positioned reads do; spare capacity is not used
 /// and the length never changes. To read without clearing memory first use `File::read_exact_at`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no buffer that a read can own",
+    note = "give a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `read_into`"
+)]
 pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     #[doc(hidden)]
     fn into_memory(self) -> Erased;
@@ -403,6 +407,10 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
 
 /// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`], and what can only be read from:
 /// `&'static [u8]`, `Arc<[u8]>`, `String`, and `bytes::Bytes` with the `bytes` feature.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no buffer that a write can own",
+    note = "give a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `write_from`"
+)]
 pub trait WriteBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     #[doc(hidden)]
     fn into_memory(self) -> Erased;

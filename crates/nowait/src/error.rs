@@ -117,7 +117,7 @@ impl fmt::Display for Operation {
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     errno: Option<Errno>,
@@ -127,6 +127,8 @@ struct Inner {
     index: Option<usize>,
     written: Option<Written>,
     detail: Option<String>,
+    /// The detail says what to do next.
+    explained: bool,
 }
 
 impl Error {
@@ -140,6 +142,7 @@ impl Error {
             index: None,
             written: None,
             detail: None,
+            explained: false,
         }))
     }
 
@@ -181,6 +184,12 @@ impl Error {
     pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
         self.inner().detail = Some(detail.into());
         self
+    }
+
+    /// A detail that says what to do next, in place of the kind's advice.
+    pub(crate) fn explained(mut self, detail: impl Into<String>) -> Self {
+        self.inner().explained = true;
+        self.detail(detail)
     }
 
     /// What went wrong.
@@ -310,7 +319,7 @@ impl fmt::Display for Error {
             write!(f, " range {index}")?;
         }
         if let Some(path) = &inner.path {
-            write!(f, " {}", path.display())?;
+            if path.as_os_str().is_empty() { f.write_str(" \"\"") } else { write!(f, " {}", path.display()) }?;
         }
         if let Some((offset, length)) = inner.range {
             write!(f, " (offset {offset}, length {length})")?;
@@ -325,21 +334,23 @@ impl fmt::Display for Error {
             write!(f, ": {detail}")?;
         }
         match inner.written {
+            Some(Written::First(0)) if inner.index.is_some() => f.write_str("; nothing of this one was written")?,
             Some(Written::First(0)) => f.write_str("; nothing was written")?,
             Some(Written::First(n)) => write!(f, "; the first {n} bytes were written")?,
             Some(Written::AtLeast(n)) => write!(f, "; {n} bytes were written, and perhaps more")?,
             None => {}
         }
-        match next {
+        match next.filter(|_| !inner.explained) {
             Some(next) => write!(f, "; {next}"),
             None => Ok(()),
         }
     }
 }
 
+/// The same text: it is what `unwrap` and a `main` that fails print.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -397,8 +408,9 @@ impl<B> fmt::Display for BufferError<B> {
 }
 
 impl<B> std::error::Error for BufferError<B> {
+    /// The error's own: this one says the same as the error.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+        std::error::Error::source(&self.error)
     }
 }
 

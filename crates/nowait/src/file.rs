@@ -63,7 +63,7 @@ impl Inner {
                     _ => return error,
                 };
                 let error = Error::new(operation, ErrorKind::PermissionDenied).at(&self.path);
-                error.detail(format!("the file was not opened for {needed}"))
+                error.explained(format!("the file was not opened for {needed}; open it with that option"))
             }
             _ => error,
         }
@@ -260,7 +260,8 @@ impl File {
     }
 
     /// Fills `buffer[..buffer.len()]` from `offset`; gives the number of bytes and the buffer. Fewer than asked for means the
-    /// end of the file.
+    /// end of the file. The length counts, not the capacity: an empty `Vec` reads nothing. For a borrowed slice there is
+    /// [`File::read_into`].
     ///
     /// # Errors
     /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what
@@ -387,6 +388,16 @@ impl fmt::Debug for File {
     }
 }
 
+fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
+    use std::os::unix::ffi::OsStrExt;
+    let error = Error::from_errno(Name::Open, errno).at(path);
+    match errno {
+        Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.detail("the path has a zero byte in it"),
+        Errno::INVAL => error.detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions"),
+        _ => error,
+    }
+}
+
 fn ended(file: &Inner, offset: u64, length: usize, n: usize) -> Error {
     Error::new(Name::Read, ErrorKind::UnexpectedEof)
         .at(&file.path)
@@ -458,7 +469,7 @@ impl Finish for Open {
         match answer.outcome {
             Ok(Done::Opened(handle)) => Ok(File::new(handle, self.path, self.instance)),
             Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
-            Err(errno) => Err(Error::from_errno(Name::Open, errno).at(&self.path)),
+            Err(errno) => Err(open_error(errno, &self.path)),
         }
     }
 }

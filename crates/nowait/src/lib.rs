@@ -4,7 +4,7 @@
 //! io_uring, or, where io_uring is refused or of no use, to a few threads. Which way is best depends on the file system and on
 //! what is cached; it is decided for each operation from what the file's earlier ones did, and every decision is counted.
 //!
-//! So far there are reads: single ones, vectored ones, and many ranges in one call. There are no writes yet.
+//! There are reads and writes: single ones, vectored ones, and many in one call; syncs that share; and what changes files and names.
 //!
 //! # A read
 //!
@@ -59,6 +59,32 @@
 //!
 //! What is cached is copied on the spot. For the rest a bounded number of reads is kept in flight to the end, neighbours read
 //! together. See [`Gather`]; [`File::gather_into`] is the blocking form that fills a borrowed slice.
+//!
+//! # A write
+//!
+//! ```
+//! use nowait::OpenOptions;
+//!
+//! # fn main() -> nowait::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let (path, other) = (dir.path().join("table.dat"), dir.path().join("config"));
+//! let file = OpenOptions::new().write(true).create(true).open(&path).wait()?;
+//! let page = vec![7u8; 4096];
+//! let page = file.write_all_at(page, 0).wait()?;
+//! file.write_all_at(page, 4096).durable().wait()?;
+//! file.sync_data().wait()?;
+//! nowait::block_on(nowait::fs::write_atomic(&other, "all or nothing".to_string()))?;
+//! # assert_eq!(std::fs::read(&path).unwrap(), [7; 8192]);
+//! # assert_eq!(std::fs::read(&other).unwrap(), b"all or nothing");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A write is done when its bytes are in the page cache. It is durable after a later [`File::sync_data`], or by itself if it was made
+//! [`durable`](Operation::durable). As a future it is made on the thread that polls it where that is expected not to wait: whole
+//! pages, or cached ones, or pages beyond the end, while writers are not about to be put to sleep. What remains is done by one
+//! thread a file, in order, neighbours in one call. The bytes on their way are bounded
+//! ([`Builder::write_bytes_max`]).
 //!
 //! # Many reads from one thread
 //!

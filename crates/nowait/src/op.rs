@@ -103,11 +103,15 @@ impl OpenFile {
         outcome
     }
 
-    /// Throttle, under its lock: the bytes of writes that are on their way, changed.
-    pub(crate) fn on_their_way(&self, change: impl FnOnce(u64) -> u64) -> u64 {
-        let changed = change(self.under_way.load(Relaxed));
-        self.under_way.store(changed, Relaxed);
-        changed
+    /// The bytes of writes that are on their way: with an engine, or about to be.
+    #[inline]
+    pub(crate) fn on_their_way(&self) -> u64 {
+        self.under_way.load(Relaxed)
+    }
+
+    /// Throttle, which is the only one to change it, under its lock.
+    pub(crate) fn set_on_their_way(&self, bytes: u64) {
+        self.under_way.store(bytes, Relaxed);
     }
 
     /// Nobody knows any more where the file ends.

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -50,6 +50,8 @@ pub struct Operation<'f, F> {
     target: Target<'f>,
     state: State,
     finish: Option<F>,
+    /// It is finished also when this is dropped.
+    outlives: bool,
 }
 
 enum State {
@@ -57,17 +59,19 @@ enum State {
     /// Refused before it began. Behind a pointer, so that operations are small: they are moved about.
     Refused(Box<(Errno, Request)>),
     Under(Arc<Slot>),
+    /// Through, before it was asked for.
+    Ended(Box<(Outcome, Request)>),
     Spent,
 }
 
 impl<'f, F: Finish> Operation<'f, F> {
     pub(crate) fn new(target: Target<'f>, request: Request, finish: F) -> Self {
-        Operation { target, state: State::New(request), finish: Some(finish) }
+        Operation { target, state: State::New(request), finish: Some(finish), outlives: false }
     }
 
     /// One that fails with `errno` as soon as it is asked to begin.
     pub(crate) fn refused(target: Target<'f>, errno: Errno, request: Request, finish: F) -> Self {
-        Operation { target, state: State::Refused(Box::new((errno, request))), finish: Some(finish) }
+        Operation { target, state: State::Refused(Box::new((errno, request))), finish: Some(finish), outlives: false }
     }
 
     /// Runs the operation to its end on this thread, needing no executor. A caller that waits is best served by the plain
@@ -105,12 +109,26 @@ impl<'f, F: Finish> Operation<'f, F> {
         }
     }
 
+    /// Begins without being polled.
+    pub(crate) fn begun(mut self) -> Self {
+        if let State::New(request) = &mut self.state {
+            let now = self.target.try_now(request);
+            let State::New(request) = std::mem::replace(&mut self.state, State::Spent) else { return self };
+            self.state = match now {
+                Some(outcome) => State::Ended(Box::new((outcome, request))),
+                None => State::Under(self.target.submit(request, Notify::Waker(Waker::noop().clone()))),
+            };
+            self.outlives = true;
+        }
+        self
+    }
+
     /// The request, while it has not begun.
     pub(crate) fn request_mut(&mut self) -> Option<&mut Request> {
         match &mut self.state {
             State::New(request) => Some(request),
             State::Refused(refused) => Some(&mut refused.1),
-            State::Under(_) | State::Spent => None,
+            State::Under(_) | State::Ended(_) | State::Spent => None,
         }
     }
 
@@ -132,7 +150,7 @@ impl<F: Finish> Future for Operation<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let Operation { target, state, finish } = &mut *self;
+        let Operation { target, state, finish, .. } = &mut *self;
         if let State::Under(slot) = state {
             let (outcome, mut request) = ready!(slot.poll(context));
             *state = State::Spent;
@@ -148,6 +166,10 @@ impl<F: Finish> Future for Operation<'_, F> {
                 let (errno, request) = &mut **refused;
                 target.instance.counters.add(Count::FailedAtOnce);
                 Some(end(finish, Err(*errno), request))
+            }
+            State::Ended(ended) => {
+                let (outcome, request) = &mut **ended;
+                Some(end(finish, std::mem::replace(outcome, Ok(Done::Nothing)), request))
             }
             State::Under(_) | State::Spent => None,
         };
@@ -172,7 +194,7 @@ impl<F: Finish> Future for Operation<'_, F> {
 
 impl<F> Drop for Operation<'_, F> {
     fn drop(&mut self) {
-        if let State::Under(slot) = &self.state {
+        if let (State::Under(slot), false) = (&self.state, self.outlives) {
             slot.abandon();
         }
     }
@@ -293,8 +315,7 @@ impl Target<'_> {
                         ladder.accepted();
                     }
                     counters.add(Count::Misses);
-                    ladder.missed();
-                    return Tried::Part(0);
+                    choice = ladder.missed();
                 }
             }
         }
@@ -310,12 +331,14 @@ impl Target<'_> {
     }
 
     /// Whether a plain write is expected not to wait: for a device, since it covers whole pages, or pages beyond the end of the file, or
-    /// its edges are cached; for another write to the same file; or because too much is dirty.
+    /// its edges are cached; long for other writes to the same file; or because too much is dirty.
     fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
         const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
+        /// The file's lock is held while these are written: a few tens of microseconds.
+        const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
         let end = offset + length as u64;
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
-        file.on_their_way(|bytes| bytes) == 0
+        file.on_their_way() <= OVERTAKEN_BYTES_MAX
             && (appends
                 || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
                     && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))

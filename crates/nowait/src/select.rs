@@ -259,8 +259,8 @@ pub(crate) trait Ladder {
     fn hit(&self, bytes: usize, elapsed_ns: Option<u64>);
     /// An attempt was answered with "not now" (EAGAIN), and so is accepted.
     fn accepted(&self);
-    /// An attempt moved nothing.
-    fn missed(&self);
+    /// An attempt moved nothing. What to do instead.
+    fn missed(&mut self) -> Choice;
     /// The file does not accept attempts.
     fn refused(&self);
     /// A plain call took so long. True when that was over the budget.
@@ -294,8 +294,9 @@ impl Ladder for ReadLadder<'_> {
         self.reads.attempt_accepted();
     }
 
-    fn missed(&self) {
+    fn missed(&mut self) -> Choice {
         self.reads.attempt_missed();
+        Choice::Slow
     }
 
     fn refused(&self) {
@@ -332,8 +333,9 @@ impl<C: FnMut() -> bool> Ladder for WriteLadder<'_, C> {
 
     fn accepted(&self) {}
 
-    fn missed(&self) {
+    fn missed(&mut self) -> Choice {
         self.writes.attempt_missed();
+        self.writes.instead(self.policy, &mut self.is_cheap)
     }
 
     fn refused(&self) {
@@ -366,12 +368,19 @@ impl WriteSelector {
         match policy.forced {
             None if len > policy.inline_bytes_max => Choice::Slow,
             None if !refused && self.attempts.allows() => Choice::Attempt,
-            None if !policy.strict && self.plain.allows() && is_cheap() => Choice::Budgeted,
-            None => Choice::Slow,
+            None => self.instead(policy, is_cheap),
             Some(Path::Inline) if refused => Choice::Budgeted,
             Some(Path::Inline) => Choice::Attempt,
             Some(_) => Choice::Slow,
         }
+    }
+
+    /// What to do where no attempt is made, or one was answered with "not now". (xfs answers so once each clock tick, when the
+    /// file's times are to be changed; a plain call takes some microseconds for that.)
+    #[inline]
+    fn instead(&self, policy: &Policy, is_cheap: impl FnOnce() -> bool) -> Choice {
+        let plain = !policy.strict && policy.forced.is_none() && self.plain.allows() && is_cheap();
+        if plain { Choice::Budgeted } else { Choice::Slow }
     }
 
     /// An attempt moved bytes.

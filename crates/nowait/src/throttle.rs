@@ -41,7 +41,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = lock(&self.throttle.state);
         state.under_way -= self.bytes;
-        self.file.on_their_way(|bytes| bytes - self.bytes);
+        self.file.set_on_their_way(self.file.on_their_way() - self.bytes);
         let free = self.throttle.take_admissible(&mut state);
         drop(state);
         free.into_iter().for_each(|entry| self.throttle.admit(entry));
@@ -80,7 +80,7 @@ impl Throttle {
         let state = lock(&self.state);
         state.line.is_empty()
             && state.under_way + bytes as u64 <= self.per_instance
-            && file.on_their_way(|now| now) + bytes as u64 <= self.per_file
+            && file.on_their_way() + bytes as u64 <= self.per_file
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -90,14 +90,14 @@ impl Throttle {
 
     /// One that is larger than a bound goes alone.
     fn fits(&self, state: &State, entry: &Entry) -> bool {
-        let on_file = entry.file.on_their_way(|now| now);
+        let on_file = entry.file.on_their_way();
         (state.under_way == 0 || state.under_way + entry.bytes <= self.per_instance)
             && (on_file == 0 || on_file + entry.bytes <= self.per_file)
     }
 
     fn charge(&self, state: &mut State, entry: &Entry) {
         state.under_way += entry.bytes;
-        entry.file.on_their_way(|now| now + entry.bytes);
+        entry.file.set_on_their_way(entry.file.on_their_way() + entry.bytes);
     }
 
     /// Takes those from the line for which there is room now. A file whose bound is reached does not hold up others.

@@ -92,8 +92,8 @@ impl File {
         }
     }
 
-    /// Writes all of `buffer` now, if that takes no waiting: inline, or by a thread when fewer bytes are on their way than the
-    /// bounds allow. Gives an operation that is under way, or complete.
+    /// Begins to write all of `buffer` now, if it need not wait its turn: inline, or by a thread when fewer bytes are on their way than
+    /// the bounds allow. Gives an operation that is under way, or complete; dropped, it is finished in its own time.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`], with the buffer, when it would have to wait its turn.
@@ -108,7 +108,7 @@ impl File {
             let error = self.0.error(Name::Write, Errno::AGAIN).range(offset, length as u64);
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
         }
-        Ok(self.write_all_at(buffer, offset))
+        Ok(self.write_all_at(buffer, offset).begun())
     }
 
     /// Writes many buffers, each at its place, as one batch: those that continue the one before in the list are merged into one
