@@ -28,6 +28,11 @@ pub struct Environment {
     pub governor: Option<String>,
     pub memory_bytes: u64,
     pub cgroup_memory_max: Option<u64>,
+    /// In the table of stalls: from how much dirty data on writers were made to wait, and how much a round wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirty_limit_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_bytes: Option<u64>,
     pub file_bytes: u64,
     pub file_origin: String,
     pub seed: u64,

@@ -8,9 +8,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The disk (or the quota) has no room for the test file.
+    /// The options contradict each other.
+    Usage,
+    /// The disk (or the quota) has no room for the test file, or for what is to be written.
     NoRoom,
-    /// The test file cannot be made in this directory.
+    /// No file can be made in this directory.
     NotWritable,
     /// The file given cannot be measured: missing, a directory, too small.
     BadFile,

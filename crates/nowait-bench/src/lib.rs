@@ -6,22 +6,27 @@
 //! * [`sys`]: the few system calls that need `unsafe`: page-cache residency, CPU usage, kernel workers.
 //! * [`random`]: seeded numbers and permutations, so that a run can be repeated exactly.
 //! * [`environment`]: where a figure comes from: kernel, file system, device, limits.
+//! * [`dirty_limit`]: from how much dirty data on writers are put to sleep.
 //! * [`testfile`]: the file that is read, and how it is made cold, warm or half-cached, *verified*.
+//! * [`mounts`]: file systems of our own to write on.
 //! * [`work`]: what a way is asked to do, as plain data.
 //! * [`meter`]: one round on the clock: latencies, CPU of the whole process, switches, punts.
 //! * [`ways`]: the ways of doing the work that are compared. Each is one implementation of [`ways::Way`].
 //! * [`report`]: the result as plain data, which is also the JSON.
 //! * [`tables`]: which cases each table has, as plain data.
 //! * [`run`]: interleaves the ways over the rounds and fills the report.
+//! * [`writes`]: the same for the tables that write.
 //!
 //! The rules that make the figures worth reading: every way reads the same file at the same seeded offsets
 //! into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared disk drifts; cold
 //! is verified before every cold round; CPU is that of the whole process, because a thread's own clock does
 //! not see the kernel workers that it caused.
 
+pub mod dirty_limit;
 pub mod environment;
 pub mod error;
 pub mod meter;
+pub mod mounts;
 pub mod random;
 pub mod report;
 pub mod run;
@@ -30,5 +35,6 @@ pub mod tables;
 pub mod testfile;
 pub mod ways;
 pub mod work;
+pub mod writes;
 
 pub use error::{Error, ErrorKind, Result};

@@ -15,6 +15,9 @@ use crate::work::Batch;
 /// Two digits and 32-bit counters: the whole histogram stays in the CPU's nearest caches.
 pub type Latencies = Histogram<u32>;
 
+/// A thread that is away for longer than this keeps others waiting.
+const STALL: Duration = Duration::from_millis(1);
+
 const LONGEST: Duration = Duration::from_secs(100);
 
 pub fn latencies() -> Latencies {
@@ -32,17 +35,19 @@ pub struct Tally<'a> {
     /// The offset of the first wrong bytes.
     wrong: Option<u64>,
     latencies: Latencies,
+    /// Time in gaps that were longer than [`STALL`].
+    stalled: Duration,
 }
 
 impl<'a> Tally<'a> {
     pub fn new(check: Option<&'a Check<'a>>) -> Self {
-        Self { check, operations: 0, bytes: 0, wrong: None, latencies: latencies() }
+        Self { check, operations: 0, bytes: 0, wrong: None, latencies: latencies(), stalled: Duration::ZERO }
     }
 
-    /// A read of one block is complete. `started`: the clock just before it was submitted, one reading per
+    /// A block is read or written. `started`: the clock just before it was submitted, one reading per
     /// operation; `now`: one reading per harvest of completions. The same rule for every way.
     #[inline]
-    pub fn read(&mut self, offset: u64, bytes: &[u8], started: Instant, now: Instant) {
+    pub fn block(&mut self, offset: u64, bytes: &[u8], started: Instant, now: Instant) {
         self.operations += 1;
         self.record(bytes.len(), started, now);
         if self.check.is_some() {
@@ -62,6 +67,23 @@ impl<'a> Tally<'a> {
                 self.verify(range.offset, record);
                 rest = after;
             }
+        }
+    }
+
+    /// A write is complete in a round whose latencies are gaps.
+    #[inline]
+    pub fn wrote(&mut self, bytes: usize) {
+        self.operations += 1;
+        self.bytes += bytes as u64;
+    }
+
+    /// A thread was away from its other work between these two moments. Recorded as a latency.
+    #[inline]
+    pub fn gap(&mut self, left: Instant, back: Instant) {
+        let gap = back - left;
+        self.latencies.saturating_record(gap.as_nanos() as u64);
+        if gap > STALL {
+            self.stalled += gap;
         }
     }
 
@@ -89,6 +111,7 @@ impl<'a> Tally<'a> {
         self.bytes += other.bytes;
         self.wrong = self.wrong.or(other.wrong);
         self.latencies += &other.latencies;
+        self.stalled += other.stalled;
     }
 }
 
@@ -169,6 +192,8 @@ pub struct Sample {
     /// Of the driving threads alone.
     pub caller_us: f64,
     pub punts: u64,
+    /// The share of the time that lay in gaps of more than a millisecond; 0 where no gaps were told.
+    pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,
 }
 
@@ -184,8 +209,10 @@ impl Sample {
         let mut tally = Tally::new(None);
         callers.iter().for_each(|caller| tally.merge(&caller.tally));
         let inline: Option<Vec<f64>> = callers.iter().map(|caller| caller.inline_fraction).collect();
+        let seconds = (last.at - first.at).as_secs_f64();
         Some(Self {
-            seconds: (last.at - first.at).as_secs_f64(),
+            seconds,
+            stalled_fraction: (tally.stalled.as_secs_f64() / seconds).min(1.0),
             operations: tally.operations,
             bytes: tally.bytes,
             wrong: tally.wrong,
@@ -227,7 +254,7 @@ mod tests {
             let mut round = Round::new(&gate, Some(&check));
             round.start();
             let now = Instant::now();
-            round.tally.read(offset, &[0; 100], now, now + Duration::from_micros(50));
+            round.tally.block(offset, &[0; 100], now, now + Duration::from_micros(50));
             round.stop();
             round
         });

@@ -25,7 +25,7 @@ pub struct Row {
     /// The median of `rounds`. For a gather, an operation is a record.
     pub ops_per_s: f64,
     pub bytes_per_s: f64,
-    /// From submission to completion, over all rounds. For a gather, of a batch.
+    /// From submission to completion, over all rounds. For a gather, of a batch. In the table of stalls these are the gaps.
     pub latency_ns: Latency,
     pub cpu_us_per_op: Cpu,
     pub context_switches_per_op: f64,
@@ -38,6 +38,9 @@ pub struct Row {
     /// Only in the table of the whole file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times_s: Option<Times>,
+    /// Only in the table of stalls: the share of the time that lay in gaps of more than a millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stalled_fraction: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -98,6 +101,7 @@ impl Row {
             inline_fraction: inline.map(|sum| sum / samples.len() as f64),
             rounds,
             times_s: None,
+            stalled_fraction: None,
         }
     }
 
@@ -108,6 +112,12 @@ impl Row {
             user: mean(|sample| sample.usage.user_us / 1e6),
             system: mean(|sample| sample.usage.system_us / 1e6),
         });
+        self
+    }
+
+    pub fn with_stalls(mut self, samples: &[Sample]) -> Self {
+        let sum: f64 = samples.iter().map(|sample| sample.stalled_fraction).sum();
+        self.stalled_fraction = Some(sum / samples.len().max(1) as f64);
         self
     }
 
@@ -138,6 +148,10 @@ impl Report {
 
     pub fn ways(&self) -> Vec<&str> {
         in_order(self.rows.iter().map(|row| row.way.as_str()))
+    }
+
+    pub fn ways_of(&self, table: &str) -> Vec<&str> {
+        in_order(self.rows.iter().filter(|row| row.table == table).map(|row| row.way.as_str()))
     }
 
     /// The cases of a table in order, each with its rows.
@@ -213,6 +227,7 @@ mod tests {
             usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
             caller_us: 100.0,
             punts: 10,
+            stalled_fraction: 0.0,
             inline_fraction: None,
         }
     }

@@ -248,7 +248,7 @@ impl TestFile {
 }
 
 /// A new file in `dir` that has lost its name already.
-fn create_nameless(dir: &Path) -> Result<File> {
+pub(crate) fn create_nameless(dir: &Path) -> Result<File> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let path = dir.join(format!(".nowait-bench-{}-{number}", std::process::id()));
@@ -318,7 +318,7 @@ fn cannot_write(operation: &str, dir: &Path, error: &io::Error) -> Error {
 }
 
 /// The seeded content of `buffer.len()` bytes at any `offset`.
-fn fill(seed: u64, offset: u64, buffer: &mut [u8]) {
+pub(crate) fn fill(seed: u64, offset: u64, buffer: &mut [u8]) {
     let mut random = Random::at(seed, offset / 8);
     let head = (offset % 8) as usize;
     let mut rest = buffer;

@@ -2,7 +2,10 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::testfile;
 
 /// The file to read from.
 #[derive(Clone, Copy)]
@@ -40,6 +43,67 @@ impl Reads<'_> {
     #[inline]
     pub fn len_at(&self, offset: u64) -> usize {
         self.block.min(self.target.size.saturating_sub(offset) as usize)
+    }
+}
+
+/// Writes of one block each, from the start of an empty file on, `depth` of them in flight at any time, until there are `blocks`.
+#[derive(Clone, Copy)]
+pub struct Writes<'a> {
+    /// Open for writing. Shared, for tasks that outlive a borrow.
+    pub file: &'a Arc<File>,
+    /// By which a way that has its own idea of a file can open it again.
+    pub path: &'a Path,
+    pub block: usize,
+    pub depth: usize,
+    pub blocks: u64,
+    pub contents: Contents,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Writes<'_> {
+    /// The offset of write number `index`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn offset(&self, index: u64) -> Option<u64> {
+        (index < self.blocks && !self.cancel.load(Ordering::Relaxed)).then(|| index * self.block as u64)
+    }
+
+    /// All offsets in turn, until the user wants to stop.
+    pub fn each_offset(&self) -> impl Iterator<Item = u64> {
+        (0..).map_while(|index| self.offset(index))
+    }
+
+    /// A buffer for each write in flight, for ways that own theirs.
+    pub fn buffers(&self) -> Vec<Vec<u8>> {
+        let mut block = vec![0; self.block];
+        self.contents.prepare(&mut block, self.block);
+        vec![block; self.depth]
+    }
+}
+
+/// What is written: random bytes, the same in each block, and the block's offset at both of its ends. So a block is made on the
+/// clock in a few nanoseconds, and one that lies in a wrong place is noticed. No block is all zeros.
+#[derive(Debug, Clone, Copy)]
+pub struct Contents {
+    seed: u64,
+}
+
+impl Contents {
+    pub fn new(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// Fills every block of `buffer` with what all blocks have in common.
+    pub fn prepare(&self, buffer: &mut [u8], block: usize) {
+        buffer.chunks_mut(block).for_each(|block| testfile::fill(self.seed, 0, block));
+    }
+
+    /// Makes of a prepared block the one for `offset`.
+    #[inline]
+    pub fn place(&self, block: &mut [u8], offset: u64) {
+        let mark = (offset ^ self.seed).to_le_bytes();
+        let last = block.len() - mark.len();
+        block[..mark.len()].copy_from_slice(&mark);
+        block[last..].copy_from_slice(&mark);
     }
 }
 
@@ -151,6 +215,21 @@ mod tests {
             cancel.store(true, Ordering::Relaxed);
             assert_eq!(reads.each_offset().count(), 0);
         });
+    }
+
+    #[test]
+    fn blocks_differ_by_their_offset_only() {
+        let contents = Contents::new(9);
+        let mut blocks = vec![0; 8192];
+        contents.prepare(&mut blocks, 4096);
+        let (first, second) = blocks.split_at_mut(4096);
+        assert_eq!(first, second);
+        contents.place(first, 0);
+        contents.place(second, 4096);
+        assert_ne!(first, second);
+        assert_eq!(first[8..4088], second[8..4088]);
+        contents.place(second, 0);
+        assert_eq!(first, second);
     }
 
     #[test]

@@ -1,7 +1,10 @@
-//! Every way returns the right bytes, in every case of every table, on a small file whose last block is short.
+//! Every way returns the right bytes, in every case of every table, on a small file whose last block is short; and every way that
+//! writes writes these bytes and no others.
 
 use std::env;
 use std::fs;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,8 +13,9 @@ use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::tables::Table;
 use nowait_bench::testfile::{SMALLEST, TestFile};
-use nowait_bench::ways::{self, Way};
-use nowait_bench::work::{Buffer, Gather, Range, Reads, Target};
+use nowait_bench::ways::{self, Way, WriteWay};
+use nowait_bench::work::{Buffer, Contents, Gather, Range, Reads, Target, Writes};
+use nowait_bench::writes;
 use nowait_bench::{ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -179,4 +183,112 @@ fn the_same_file_of_a_user_is_not_modified() {
     if let Err(error) = result {
         assert_eq!(error.kind(), ErrorKind::NotCold, "{error}");
     }
+}
+
+/// A new file in the build's directory.
+fn empty_file(name: &str) -> (Arc<fs::File>, std::path::PathBuf) {
+    let path = std::path::PathBuf::from(format!("{}/{name}-{}", on_disk(), std::process::id()));
+    let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+    (Arc::new(file), path)
+}
+
+fn usable_writers() -> impl Iterator<Item = &'static dyn WriteWay> {
+    ways::writers().iter().chain(ways::stallers()).copied().filter(|way| way.refused().is_none())
+}
+
+#[test]
+fn writes_leave_exactly_their_bytes_at_every_depth() {
+    const BLOCKS: u64 = 333;
+    let cancel = AtomicBool::new(false);
+    for way in usable_writers() {
+        for depth in [1, 3, 16, 400] {
+            let (file, path) = empty_file("written");
+            let contents = Contents::new(SEED);
+            let block = writes::BLOCK;
+            let job = Writes { file: &file, path: &path, block, depth, blocks: BLOCKS, contents, cancel: &cancel };
+            let mut buffer = Buffer::new(depth * block);
+            contents.prepare(buffer.bytes(), block);
+            let gate = std::sync::Barrier::new(1);
+            let mut round = Round::new(&gate, None);
+            way.writes(&job, buffer.bytes(), &mut round).unwrap();
+            let sample = Sample::of(&[round]).unwrap();
+            let seen = (sample.operations, sample.bytes);
+            assert_eq!(seen, (BLOCKS, BLOCKS * block as u64), "{} depth {depth}", way.name());
+            assert!(!sample.latencies.is_empty(), "{}", way.name());
+            let wrong = writes::first_wrong(&file, contents, BLOCKS).unwrap();
+            assert_eq!(wrong, None, "{} depth {depth}", way.name());
+        }
+    }
+}
+
+#[test]
+fn a_block_that_is_wrong_missing_or_too_many_is_noticed() {
+    use std::os::unix::fs::FileExt;
+    let (file, path) = empty_file("wrong");
+    let (contents, cancel) = (Contents::new(SEED), AtomicBool::new(false));
+    let block = writes::BLOCK;
+    let job = Writes { file: &file, path: &path, block, depth: 1, blocks: 8, contents, cancel: &cancel };
+    let mut buffer = Buffer::new(block);
+    contents.prepare(buffer.bytes(), block);
+    let gate = std::sync::Barrier::new(1);
+    ways::writers()[0].writes(&job, buffer.bytes(), &mut Round::new(&gate, None)).unwrap();
+    let wrong = |blocks| writes::first_wrong(&file, contents, blocks).unwrap();
+    assert_eq!((wrong(8), wrong(7), wrong(9)), (None, Some(7 * 4096), Some(8 * 4096)));
+    file.write_all_at(&[0], 5000).unwrap();
+    assert_eq!(wrong(8), Some(4096));
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_an_error_and_not_a_hang() {
+    // A folder can be written by no way, whoever asks.
+    let folder = Arc::new(fs::File::open(on_disk()).unwrap());
+    let (contents, cancel) = (Contents::new(SEED), AtomicBool::new(false));
+    for way in usable_writers() {
+        let block = writes::BLOCK;
+        let path = on_disk().as_ref();
+        let job = Writes { file: &folder, path, block, depth: 8, blocks: 100, contents, cancel: &cancel };
+        let mut buffer = Buffer::new(8 * block);
+        let gate = std::sync::Barrier::new(1);
+        assert!(way.writes(&job, buffer.bytes(), &mut Round::new(&gate, None)).is_err(), "{}", way.name());
+    }
+}
+
+fn tiny_write_plan() -> writes::Plan {
+    writes::Plan {
+        tables: writes::Table::ALL.into(),
+        writers: ways::writers().into(),
+        stallers: ways::stallers().into(),
+        depths: vec![1, 16],
+        rounds: 2,
+        bytes: 2 << 20,
+        stall_bytes: Some(2 << 20),
+        own_file_systems: false,
+        lower_dirty_limit: false,
+        seed: SEED,
+    }
+}
+
+#[test]
+fn a_run_that_writes_fills_a_row_for_each_case_and_way() {
+    let mut quiet = Quiet::new();
+    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
+    tiny_write_plan().run(on_disk().as_ref(), &cancel, &mut &mut quiet, &mut report).unwrap();
+    assert_eq!(report.tables(), ["writes", "stall"]);
+    let usable = |ways: &[&dyn WriteWay]| ways.iter().filter(|way| way.refused().is_none()).count();
+    assert_eq!(report.rows.len(), 2 * usable(ways::writers()) + usable(ways::stallers()));
+    for row in &report.rows {
+        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2, "{row:?}");
+        assert!((row.bytes_per_s / row.ops_per_s - 4096.0).abs() < 1e-6, "{row:?}");
+        assert!(row.case.starts_with("dir="), "{row:?}");
+        assert_eq!(row.stalled_fraction.is_some(), row.table == "stall");
+    }
+}
+
+#[test]
+fn a_run_that_writes_stops_when_told() {
+    let (cancel, mut report) = (AtomicBool::new(true), Report::default());
+    let stopped = tiny_write_plan().run(on_disk().as_ref(), &cancel, &mut &mut Quiet::new(), &mut report);
+    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
 }

@@ -13,7 +13,8 @@ use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::tables::{DEPTHS, RECORDS, Table};
 use nowait_bench::testfile::TestFile;
-use nowait_bench::ways::{self, Way};
+use nowait_bench::ways::{self, WriteWay};
+use nowait_bench::writes;
 use nowait_bench::{Error, ErrorKind, Result};
 
 use crate::cli;
@@ -21,7 +22,11 @@ use crate::show::{self, Colour};
 
 const QUICK_SIZE: u64 = 64 << 20;
 const FULL_SIZE: u64 = 1 << 30;
+const QUICK_WRITE_SIZE: u64 = 8 << 20;
+const FULL_WRITE_SIZE: u64 = 64 << 20;
+const QUICK_STALL_SIZE: u64 = 64 << 20;
 const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
+const QUICK_WRITE_DEPTHS: [usize; 2] = [1, 16];
 const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];
 /// For the timed rounds of a quick run, at a middling way's speed. The slow ways take as long again.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
@@ -32,16 +37,27 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
     let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
     let seed = options.seed.unwrap_or_else(fresh_seed);
-    let plan = plan(options, seed);
+    let (plan, write_plan) = (plan(options, seed), write_plan(options, seed));
+    check_usage(options, &plan, &write_plan)?;
     let mut bar = Bar::new();
 
-    let file = test_file(options, seed, &cancel, &mut bar)?;
-    let mut report = Report { environment: environment(options, &file, seed), ..Report::default() };
+    let file = if plan.tables.is_empty() { None } else { Some(test_file(options, seed, &cancel, &mut bar)?) };
+    let mut report =
+        Report { environment: environment(options, file.as_ref(), &write_plan, seed), ..Report::default() };
     bar.hide();
     output.print(&show::environment(&report.environment))?;
 
-    let ran = plan.run(&file, &cancel, &mut bar, &mut report);
-    bar.hide();
+    let mut ran = Ok(());
+    if let Some(file) = &file {
+        ran = plan.run(file, &cancel, &mut bar, &mut report);
+        bar.hide();
+    }
+    // Its memory and its room on the disk are free again before anything is written.
+    drop(file);
+    if !write_plan.tables.is_empty() {
+        ran = ran.and_then(|()| write_plan.run(&options.dir, &cancel, &mut bar, &mut report));
+        bar.hide();
+    }
     // After an error, too: what is complete is worth having.
     output.print(&show::report(&report, options.details, output.colour()))?;
     ran?;
@@ -52,7 +68,7 @@ fn plan(options: &cli::Bench, seed: u64) -> Plan {
     let quick = options.quick;
     let mut plan = Plan {
         tables: tables(options),
-        ways: ways::all().iter().copied().filter(|way| chosen(*way, &options.ways)).collect(),
+        ways: ways::all().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
         depths: if quick { QUICK_DEPTHS.into() } else { DEPTHS.into() },
         records: if quick { QUICK_RECORDS.into() } else { RECORDS.into() },
         rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
@@ -60,9 +76,7 @@ fn plan(options: &cli::Bench, seed: u64) -> Plan {
         seed,
     };
     if !options.depths.is_empty() {
-        plan.depths = options.depths.iter().map(|&depth| depth as usize).collect();
-        plan.depths.sort_unstable();
-        plan.depths.dedup();
+        plan.depths = asked_depths(options);
     }
     if quick {
         plan.fit(QUICK_BUDGET);
@@ -70,14 +84,66 @@ fn plan(options: &cli::Bench, seed: u64) -> Plan {
     plan
 }
 
-fn chosen(way: &dyn Way, names: &[String]) -> bool {
-    names.is_empty() || names.iter().any(|name| name == way.name())
+fn write_plan(options: &cli::Bench, seed: u64) -> writes::Plan {
+    let quick = options.quick;
+    let asked: Vec<_> = options.tables.iter().filter_map(|name| name.writing()).collect();
+    let of = |ways: &[&'static dyn WriteWay]| {
+        ways.iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect::<Vec<_>>()
+    };
+    let usual_depths: &[usize] = if quick { &QUICK_WRITE_DEPTHS } else { &writes::DEPTHS };
+    let root = rustix::process::geteuid().is_root();
+    writes::Plan {
+        tables: writes::Table::ALL.into_iter().filter(|table| asked.contains(table)).collect(),
+        writers: of(ways::writers()),
+        stallers: of(ways::stallers()),
+        depths: if options.depths.is_empty() { usual_depths.into() } else { asked_depths(options) },
+        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
+        bytes: options.size.unwrap_or(if quick { QUICK_WRITE_SIZE } else { FULL_WRITE_SIZE }),
+        stall_bytes: options.stall_size.or(quick.then_some(QUICK_STALL_SIZE)),
+        own_file_systems: root && !quick,
+        lower_dirty_limit: root && !quick,
+        seed,
+    }
 }
 
-/// In their usual order, each once.
+fn asked_depths(options: &cli::Bench) -> Vec<usize> {
+    let mut depths: Vec<usize> = options.depths.iter().map(|&depth| depth as usize).collect();
+    depths.sort_unstable();
+    depths.dedup();
+    depths
+}
+
+/// What the command line alone cannot rule out.
+fn check_usage(options: &cli::Bench, plan: &Plan, write_plan: &writes::Plan) -> Result<()> {
+    let usage = |text: String| Err(Error::new(ErrorKind::Usage, text));
+    if options.file.is_some() && !write_plan.tables.is_empty() {
+        return usage("--file is only read; leave it out for the tables that write, or name others".to_owned());
+    }
+    let names = |ways: &[&dyn WriteWay]| ways.iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
+    if !plan.tables.is_empty() && plan.ways.is_empty() {
+        let all = ways::all().iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
+        return usage(format!("none of --ways reads; choose among {all}"));
+    }
+    for table in &write_plan.tables {
+        let (chosen, all) = match table {
+            writes::Table::Writes => (&write_plan.writers, ways::writers()),
+            writes::Table::Stall => (&write_plan.stallers, ways::stallers()),
+        };
+        if chosen.is_empty() {
+            return usage(format!("none of --ways is in the table {}; choose among {}", table.name(), names(all)));
+        }
+    }
+    Ok(())
+}
+
+fn chosen(way: &str, names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| name == way)
+}
+
+/// Those that read, in their usual order, each once.
 fn tables(options: &cli::Bench) -> Vec<Table> {
-    let asked: Vec<Table> = options.tables.iter().map(|&name| name.into()).collect();
-    Table::ALL.into_iter().filter(|table| asked.is_empty() || asked.contains(table)).collect()
+    let asked: Vec<Table> = options.tables.iter().filter_map(|name| name.reading()).collect();
+    Table::ALL.into_iter().filter(|table| options.tables.is_empty() || asked.contains(table)).collect()
 }
 
 fn test_file(options: &cli::Bench, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {
@@ -91,11 +157,15 @@ fn test_file(options: &cli::Bench, seed: u64, cancel: &AtomicBool, bar: &mut Bar
     }
 }
 
-fn environment(options: &cli::Bench, file: &TestFile, seed: u64) -> Environment {
+fn environment(options: &cli::Bench, file: Option<&TestFile>, writes: &writes::Plan, seed: u64) -> Environment {
+    let (bytes, origin) = match file {
+        Some(file) => (file.size(), file.origin()),
+        None => (writes.bytes, "a new one for each round, without a name"),
+    };
     Environment {
         io_uring: ways::io_uring_state(),
-        file_bytes: file.size(),
-        file_origin: file.origin().to_owned(),
+        file_bytes: bytes,
+        file_origin: origin.to_owned(),
         seed,
         ..Environment::of(options.file.as_deref().unwrap_or(&options.dir))
     }

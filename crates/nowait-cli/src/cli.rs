@@ -7,14 +7,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::ErrorKind;
 use nowait_bench::tables::Table;
 use nowait_bench::ways;
+use nowait_bench::writes;
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    another error
   2    wrong usage
-  3    no room for the test file
-  4    the test file cannot be made in that directory
+  3    no room for the test file, or for what is to be written
+  4    no file can be made in that directory
   5    the file given cannot be measured (missing, a directory, too small)
   6    the file cannot be made cold, so nothing cold was measured
   130  interrupted";
@@ -22,6 +23,7 @@ Exit codes:
 pub fn exit_code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Other => 1,
+        ErrorKind::Usage => 2,
         ErrorKind::NoRoom => 3,
         ErrorKind::NotWritable => 4,
         ErrorKind::BadFile => 5,
@@ -40,18 +42,23 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Compare the ways of reading a file on this disk, file system and kernel.
+    /// Compare the ways of reading and writing files on this disk, file system and kernel.
     Bench(Bench),
 }
 
-/// Compare the ways of reading a file on this disk, file system and kernel.
+/// Compare the ways of reading and writing files on this disk, file system and kernel.
 ///
 /// All ways read the same file at the same random offsets, in interleaved rounds; the figures are medians. What is called cold
 /// has been verified to be cold. A test file is made for the run and leaves nothing behind.
+///
+/// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new file for each round. They are
+/// only measured when they are named. As root, and without --quick, they also mount file systems of their own over images
+/// in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup), and `stall` lowers
+/// vm.dirty_bytes to 128 MiB while it runs, for all programs. Both are undone at the end, also after Ctrl-C, though not after SIGKILL.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// The tables to measure; all of them if none is named
+    /// The tables to measure; those that read if none is named
     #[arg(value_enum)]
     pub tables: Vec<TableName>,
 
@@ -67,9 +74,15 @@ pub struct Bench {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 
-    /// The size of the test file, such as 512M or 4G [default: 1G, with --quick 64M]
+    /// The size of the test file, such as 512M or 4G [default: 1G, with --quick 64M]. In `writes`, the most that a round writes
+    /// [default: 64M, with --quick 8M]; a slow way's round ends after about a second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
+
+    /// How much a round of `stall` writes [default: four times the limit of dirty data, at most 2G and a third of what is free; with
+    /// --quick 64M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub stall_size: Option<u64>,
 
     /// Timed rounds of each way in each case [default: 5, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -79,7 +92,7 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(ways::names()))]
     pub ways: Vec<String>,
 
-    /// Only these depths in the table of cold reads
+    /// Only these depths in the tables of cold reads and of writes
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depths: Vec<u32>,
 
@@ -104,14 +117,27 @@ pub enum TableName {
     Cached,
     /// Batches of small records, cold and cached
     Gather,
+    /// A file grows by writes of 4 KiB, by file system and depth
+    Writes,
+    /// What a thread that writes keeps its other work waiting for, when there is too much dirty data
+    Stall,
 }
 
-impl From<TableName> for Table {
-    fn from(name: TableName) -> Self {
-        match name {
-            TableName::Reads => Self::Reads,
-            TableName::Cached => Self::Cached,
-            TableName::Gather => Self::Gather,
+impl TableName {
+    pub fn reading(self) -> Option<Table> {
+        match self {
+            Self::Reads => Some(Table::Reads),
+            Self::Cached => Some(Table::Cached),
+            Self::Gather => Some(Table::Gather),
+            Self::Writes | Self::Stall => None,
+        }
+    }
+
+    pub fn writing(self) -> Option<writes::Table> {
+        match self {
+            Self::Writes => Some(writes::Table::Writes),
+            Self::Stall => Some(writes::Table::Stall),
+            Self::Reads | Self::Cached | Self::Gather => None,
         }
     }
 }

@@ -33,6 +33,9 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
         if table == "whole" {
             text += &times(report, table, colour);
         }
+        if table == "stall" {
+            text += &gaps(report, table, colour);
+        }
         if details {
             text += &all_figures(report, table, colour);
         }
@@ -53,6 +56,10 @@ fn title(table: &str) -> &str {
         "whole" => "whole: every 4 KiB of the file once, cold, in random order, operations/s",
         "cached" => "cached: random reads of 4 KiB that are cached, and of 64 KiB of which half is; operations/s",
         "gather" => "gather: batches of random records of 1 to 4 KiB, records/s by records in a batch",
+        "writes" => "writes: a new file grows by writes of 4 KiB through the page cache, writes/s",
+        "stall" => {
+            "stall: the same, far beyond the limit of dirty data, beside other work on the same thread; writes/s"
+        }
         other => other,
     }
 }
@@ -60,7 +67,7 @@ fn title(table: &str) -> &str {
 /// A line per case, a column per way; in several blocks where there are many ways.
 fn speeds(report: &Report, table: &str, colour: Colour) -> String {
     let cases = report.cases(table);
-    let ways: Vec<&str> = report.ways();
+    let ways: Vec<&str> = report.ways_of(table);
     let mut text = String::new();
     let blocks = ways.len().div_ceil(WAYS_ABREAST).max(1);
     for ways in ways.chunks(ways.len().div_ceil(blocks).max(1)) {
@@ -121,6 +128,28 @@ fn times(report: &Report, table: &str, colour: Colour) -> String {
             micro(row.latency_ns.p50),
             micro(row.latency_ns.p99),
         ]));
+    }
+    lines(&grid)
+}
+
+/// How long the other work had to wait at a time: under each case, a line per way.
+fn gaps(report: &Report, table: &str, colour: Colour) -> String {
+    let names = ["gaps", "MiB/s", "p50 µs", "p99 µs", "p99.9 µs", "longest µs", "in gaps > 1 ms", "CPU µs/op"];
+    let mut grid = grid(names.into_iter().map(heading).collect(), 2, colour);
+    for (case, rows) in report.cases(table) {
+        grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+        for row in rows {
+            grid.add_row(cells([
+                format!("  {}", row.way),
+                format!("{:.0}", row.bytes_per_s / f64::from(1 << 20)),
+                micro(row.latency_ns.p50),
+                micro(row.latency_ns.p99),
+                micro(row.latency_ns.p999),
+                micro(row.latency_ns.max),
+                row.stalled_fraction.map_or_else(|| "?".to_owned(), |share| format!("{:.0} %", share * 100.0)),
+                format!("{:.1}", row.cpu_us_per_op.total),
+            ]));
+        }
     }
     lines(&grid)
 }

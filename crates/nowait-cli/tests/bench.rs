@@ -148,6 +148,51 @@ fn a_json_path_that_cannot_be_written_is_noticed_before_the_work() {
     assert!(began.elapsed() < Duration::from_secs(2));
 }
 
+#[test]
+fn a_small_run_of_writes_prints_tables_and_writes_json() {
+    let dir = directory();
+    let json = dir.path().join("result.json");
+    let output = run(&[
+        "writes",
+        "stall",
+        "--quick",
+        "--rounds",
+        "1",
+        "--size",
+        "2M",
+        "--stall-size",
+        "2M",
+        "--depths",
+        "1,4",
+        "--ways",
+        "pwrite,nowait",
+        "--dir",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["writes: ", "depth=4", "stall: ", "longest", "Where each way is worst"] {
+        assert!(tables.contains(words), "{tables}");
+    }
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 + 2);
+    assert!(rows.iter().all(|row| row["ops_per_s"].as_f64().unwrap() > 0.0));
+    assert_eq!(report["environment"]["stall_bytes"], 2 << 20);
+    fs::remove_file(json).unwrap();
+    assert_empty(dir.path());
+}
+
+#[test]
+fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
+    assert_fails(&run(&["writes", "--ways", "pread"]), 2, &["writes", "pwrite"]);
+    assert_fails(&run(&["reads", "--ways", "pwrite"]), 2, &["pread"]);
+    assert_fails(&run(&["writes", "--file", "/etc/passwd"]), 2, &["--file"]);
+}
+
 /// A tmpfs of its own, unmounted also when a test fails. `None` for who may not mount.
 struct Tmpfs(TempDir);
 
@@ -175,12 +220,28 @@ fn a_full_disk_is_3_and_leaves_nothing() {
     let Some(disk) = Tmpfs::new("size=4m", MountFlags::empty()) else { return };
     assert_fails(&run(&["--dir", disk.path(), "--size", "64M"]), 3, &[disk.path(), "--size"]);
     assert_empty(disk.0.path());
+    assert_fails(&run(&["writes", "--quick", "--dir", disk.path(), "--size", "64M"]), 3, &[disk.path(), "--size"]);
+    assert_fails(&run(&["stall", "--quick", "--dir", disk.path()]), 3, &[disk.path(), "--stall-size"]);
+    assert_empty(disk.0.path());
+}
+
+#[test]
+fn a_disk_that_fills_up_meanwhile_is_3_and_leaves_nothing() {
+    let Some(disk) = Tmpfs::new("size=8m", MountFlags::empty()) else { return };
+    let mut command = nowait(&["writes", "--quick", "--rounds", "1000", "--size", "6M", "--dir", disk.path()]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    fs::write(disk.0.path().join("other"), vec![1; 4 << 20]).unwrap_or(());
+    assert_fails(&child.wait_with_output().unwrap(), 3, &["no room", "--size"]);
+    fs::remove_file(disk.0.path().join("other")).unwrap();
+    assert_empty(disk.0.path());
 }
 
 #[test]
 fn a_read_only_disk_is_4() {
     let Some(disk) = Tmpfs::new("size=4m", MountFlags::RDONLY) else { return };
     assert_fails(&run(&["--dir", disk.path()]), 4, &[disk.path(), "Read-only"]);
+    assert_fails(&run(&["writes", "--dir", disk.path()]), 4, &[disk.path(), "Read-only"]);
 }
 
 #[test]
@@ -207,6 +268,26 @@ fn an_interrupt_stops_at_once_and_leaves_nothing() {
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert!(message.contains("interrupted"), "{message}");
     assert_empty(dir.path());
+}
+
+/// As root this mounts file systems and lowers the limit of dirty data, which concerns the whole machine.
+#[test]
+fn an_interrupt_undoes_what_writes_and_stall_have_changed() {
+    let limits = || {
+        let names = ["dirty_bytes", "dirty_ratio", "dirty_background_bytes", "dirty_background_ratio"];
+        names.map(|name| fs::read_to_string(format!("/proc/sys/vm/{name}")).unwrap())
+    };
+    let before = limits();
+    for (table, pause) in [("writes", 1500), ("stall", 700)] {
+        let dir = directory();
+        let arguments = [table, "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--ways", "pwrite,nowait"];
+        let mut child = nowait(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(pause));
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert_empty(dir.path());
+    }
+    assert_eq!(limits(), before);
 }
 
 #[test]

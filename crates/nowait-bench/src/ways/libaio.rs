@@ -1,15 +1,16 @@
-//! Linux's older asynchronous interface, called directly. Buffered reads are accepted, and served one by one inside
+//! Linux's older asynchronous interface, called directly. Buffered reads and writes are accepted, and served one by one inside
 //! the submission: that is what a table of ways should show.
 
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use super::Way;
-use super::queue::{Desk, Queue};
+use super::queue::{Desk, Direction, Queue};
+use super::{Way, WriteWay};
 use crate::meter::Round;
-use crate::work::{Gather, Reads, Target};
+use crate::work::{Gather, Reads, Writes};
 
 pub struct Libaio;
 
@@ -26,12 +27,26 @@ impl Way for Libaio {
     }
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Aio::new(job.target, job.depth)?).reads(job, buffer, round)
+        Desk::new(Aio::new(job.target.file, job.depth, Direction::Read)?).reads(job, buffer, round)
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
-        Desk::new(Aio::new(job.target, depth)?).gather(job, output, round)
+        Desk::new(Aio::new(job.target.file, depth, Direction::Read)?).gather(job, output, round)
+    }
+}
+
+impl WriteWay for Libaio {
+    fn name(&self) -> &'static str {
+        Way::name(self)
+    }
+
+    fn refused(&self) -> Option<String> {
+        Way::refused(self)
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        Desk::new(Aio::new(job.file, job.depth, Direction::Write)?).writes(job, buffer, round)
     }
 }
 
@@ -66,6 +81,7 @@ struct Event {
 const _: () = assert!(mem::size_of::<Iocb>() == 64 && mem::size_of::<Event>() == 32);
 
 const PREAD: u16 = 0;
+const PWRITE: u16 = 1;
 
 /// An `aio_context_t`.
 struct Context(libc::c_ulong);
@@ -93,7 +109,8 @@ fn checked(status: libc::c_long) -> io::Result<usize> {
 struct Aio {
     context: Context,
     file: u32,
-    /// One for each read that can be in flight, by tag.
+    direction: Direction,
+    /// One for each transfer that can be in flight, by tag.
     iocbs: Vec<Iocb>,
     /// Tags that are to be submitted.
     queued: Vec<u32>,
@@ -108,10 +125,11 @@ struct Aio {
 }
 
 impl Aio {
-    fn new(target: Target<'_>, capacity: usize) -> io::Result<Self> {
+    fn new(file: &File, capacity: usize, direction: Direction) -> io::Result<Self> {
         Ok(Self {
             context: Context::new(capacity)?,
-            file: target.file.as_raw_fd() as u32,
+            file: file.as_raw_fd() as u32,
+            direction,
             iocbs: vec![Iocb::default(); capacity],
             queued: Vec::with_capacity(capacity),
             pointers: Vec::with_capacity(capacity),
@@ -157,10 +175,14 @@ impl Queue for Aio {
         self.iocbs.len()
     }
 
+    fn direction(&self) -> Direction {
+        self.direction
+    }
+
     unsafe fn push(&mut self, tag: u32, at: *mut u8, len: usize, offset: u64) -> io::Result<()> {
         self.iocbs[tag as usize] = Iocb {
             data: u64::from(tag),
-            opcode: PREAD,
+            opcode: if self.direction == Direction::Read { PREAD } else { PWRITE },
             file: self.file,
             buffer: at as u64,
             bytes: len as u64,

@@ -1,17 +1,22 @@
-//! The ways that are compared. To add one: implement [`Way`] in a file of its own and add it to [`all`].
+//! The ways that are compared. To add one: implement [`Way`] (it reads) or [`WriteWay`] in a file of its own and add it to
+//! [`all`], [`writers`] or [`stallers`].
 
+pub(crate) mod heartbeat;
 mod libaio;
 mod nowait;
 mod pread;
+mod pwrite;
 mod queue;
 mod ring;
+mod runtime;
+mod spawn_blocking;
 mod threads;
 mod willneed;
 
 use std::io;
 
 use crate::meter::Round;
-use crate::work::{Gather, Reads};
+use crate::work::{Gather, Reads, Writes};
 
 pub use ring::io_uring_state;
 
@@ -36,7 +41,22 @@ pub trait Way: Sync {
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
-/// Every way, in the order of the tables.
+/// One way of writing. The rules are those of [`Way`].
+pub trait WriteWay: Sync {
+    fn name(&self) -> &'static str;
+
+    /// Why this system refuses the way, if it does.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+
+    /// Completes all writes of `job`, `job.depth` of them in flight at a time. `buffer` has a prepared block for each of those;
+    /// a way that must own its buffers takes [`Writes::buffers`]. A block is placed ([`crate::work::Contents::place`]) just
+    /// before the clock is read for its submission.
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+}
+
+/// Every way that reads, in the order of the tables.
 pub fn all() -> &'static [&'static dyn Way] {
     &[
         &pread::Pread,
@@ -50,8 +70,43 @@ pub fn all() -> &'static [&'static dyn Way] {
     ]
 }
 
+/// Every way of the table of writes, in its order.
+pub fn writers() -> &'static [&'static dyn WriteWay] {
+    &[
+        &pwrite::Pwrite,
+        &threads::Threads,
+        &libaio::Libaio,
+        &ring::PLAIN,
+        &ring::TUNED,
+        &spawn_blocking::SpawnBlocking,
+        &nowait::Blocking,
+        &nowait::Tokio,
+    ]
+}
+
+/// Every way of the table of stalls, in its order.
+pub fn stallers() -> &'static [&'static dyn WriteWay] {
+    &[
+        &heartbeat::Blocking,
+        &heartbeat::Ring,
+        &heartbeat::Tokio,
+        &heartbeat::Futures { name: "nowait", strict: false },
+        &heartbeat::Futures { name: "nowait-strict", strict: true },
+    ]
+}
+
+/// The names of all ways, each once.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    all().iter().map(|way| way.name())
+    let reading = all().iter().map(|way| way.name());
+    let writing = writers().iter().chain(stallers()).map(|way| way.name());
+    let mut seen = Vec::new();
+    reading.chain(writing).filter(move |name| {
+        let new = !seen.contains(name);
+        if new {
+            seen.push(*name);
+        }
+        new
+    })
 }
 
 pub fn by_name(name: &str) -> Option<&'static dyn Way> {

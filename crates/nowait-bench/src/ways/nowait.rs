@@ -1,19 +1,21 @@
 //! `nowait` itself, in the two forms in which it is used: by a caller that blocks, and on tokio.
 //!
-//! `nowait`: depth 1 is the blocking read; more in flight is `block_on` over as many loops as the depth; a gather is
+//! `nowait`: depth 1 is the blocking call; more in flight is `block_on` over as many loops as the depth; a gather is
 //! `gather_into`. `nowait-tokio`: as many tasks as the depth on a multi-thread runtime with a worker per processor.
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use nowait::{Advice, File, Nowait, OpenOptions, Stats};
 
-use super::Way;
-use crate::meter::{Round, Tally};
-use crate::work::{Gather, Reads, Target};
+use super::runtime::{Seen, finish, runtime};
+use super::{Way, WriteWay};
+use crate::meter::Round;
+use crate::work::{Gather, Reads, Target, Writes};
 
 pub struct Blocking;
 
@@ -25,14 +27,14 @@ impl Way for Blocking {
     }
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::new(job.target)?;
+        let session = Session::reading(job.target)?;
         if job.depth == 1 {
             round.start();
             for offset in job.each_offset() {
                 let block = &mut buffer[..job.len_at(offset)];
                 let started = Instant::now();
                 session.file.read_exact_into(block, offset)?;
-                round.tally.read(offset, block, started, Instant::now());
+                round.tally.block(offset, block, started, Instant::now());
             }
             round.stop();
         } else {
@@ -43,7 +45,7 @@ impl Way for Blocking {
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::new(job.target)?;
+        let session = Session::reading(job.target)?;
         let ranges = extents(job);
         round.start();
         for (batch, ranges) in job.each_batch().zip(&ranges) {
@@ -73,7 +75,7 @@ fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<
                 if length != job.len_at(offset) {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                tally.borrow_mut().read(offset, &buffer[..length], started, Instant::now());
+                tally.borrow_mut().block(offset, &buffer[..length], started, Instant::now());
             }
             Ok(())
         }
@@ -89,7 +91,7 @@ impl Way for Tokio {
     }
 
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::new(job.target)?;
+        let session = Session::reading(job.target)?;
         let next = Arc::new(AtomicUsize::new(0));
         let offsets: Arc<[(u64, usize)]> = job.offsets.iter().map(|&offset| (offset, job.len_at(offset))).collect();
         let tasks: Vec<_> = (0..job.depth)
@@ -121,7 +123,7 @@ impl Way for Tokio {
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::new(job.target)?;
+        let session = Session::reading(job.target)?;
         let ranges = extents(job);
         let (file, mut buffer) = (session.file.clone(), vec![0xa5; output.len()]);
         let keep = round.tally.verifies();
@@ -153,68 +155,126 @@ fn in_full(exceptions: &nowait::Exceptions) -> io::Result<()> {
     if exceptions.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<Vec<T>> {
-    let all = futures_util::future::join_all(tasks);
-    runtime().block_on(all).into_iter().map(|joined| joined.map_err(io::Error::other)?).collect()
-}
-
-/// What one task saw. A task outlives the round's borrow, and so do its own figures; bytes that are to be verified are kept until
-/// the clock has stopped.
-struct Seen {
-    tally: Tally<'static>,
-    kept: Option<Vec<(u64, Vec<u8>)>>,
-}
-
-impl Seen {
-    fn new(round: &Tally<'_>) -> Seen {
-        Seen { tally: Tally::new(None), kept: round.verifies().then(Vec::new) }
-    }
-
-    #[inline]
-    fn add(&mut self, offset: u64, bytes: &[u8], started: Instant) {
-        self.tally.read(offset, bytes, started, Instant::now());
-        if let Some(kept) = &mut self.kept {
-            kept.push((offset, bytes.to_vec()));
-        }
-    }
-
-    fn tell(self, round: &mut Tally<'_>) {
-        round.merge(&self.tally);
-        for (offset, bytes) in self.kept.into_iter().flatten() {
-            round.verify(offset, &bytes);
-        }
-    }
-}
-
 fn extents(job: &Gather<'_>) -> Vec<Vec<(u64, usize)>> {
     let extents =
         |batch: crate::work::Batch<'_>| batch.ranges.iter().map(|range| (range.offset, range.len as usize)).collect();
     job.each_batch().map(extents).collect()
 }
 
-fn runtime() -> &'static tokio::runtime::Runtime {
-    static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
-        tokio::runtime::Builder::new_multi_thread().enable_io().build().expect("a runtime starts where threads do")
-    })
+impl WriteWay for Blocking {
+    fn name(&self) -> &'static str {
+        Way::name(self)
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let session = Session::writing(Nowait::shared(), job.path)?;
+        if job.depth == 1 {
+            let block = &mut buffer[..job.block];
+            round.start();
+            for offset in job.each_offset() {
+                job.contents.place(block, offset);
+                let started = Instant::now();
+                session.file.write_all_from(block, offset)?;
+                round.tally.block(offset, block, started, Instant::now());
+            }
+            round.stop();
+        } else {
+            writes_in_flight(&session.file, job, round)?;
+        }
+        session.report(round);
+        Ok(())
+    }
 }
 
-/// One round's file and what was counted before it. The instance is the process's: several callers of one round share it.
-struct Session {
-    file: File,
+/// Keeps `job.depth` writes in flight from this thread.
+fn writes_in_flight(file: &File, job: &Writes<'_>, round: &mut Round<'_>) -> io::Result<()> {
+    let next = AtomicU64::new(0);
+    let buffers = job.buffers();
+    round.start();
+    let tally = RefCell::new(&mut round.tally);
+    let loops = buffers.into_iter().map(|mut buffer| {
+        let (next, tally) = (&next, &tally);
+        async move {
+            while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
+                job.contents.place(&mut buffer, offset);
+                let started = Instant::now();
+                buffer = file.write_all_at(buffer, offset).await?;
+                tally.borrow_mut().block(offset, &buffer, started, Instant::now());
+            }
+            Ok(())
+        }
+    });
+    let result: io::Result<Vec<()>> = nowait::block_on(futures_util::future::join_all(loops)).into_iter().collect();
+    round.stop();
+    result.map(drop)
+}
+
+impl WriteWay for Tokio {
+    fn name(&self) -> &'static str {
+        Way::name(self)
+    }
+
+    fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let session = Session::writing(Nowait::shared(), job.path)?;
+        let next = Arc::new(AtomicU64::new(0));
+        let (blocks, contents) = (job.blocks, job.contents);
+        let tasks: Vec<_> = job
+            .buffers()
+            .into_iter()
+            .map(|mut buffer| {
+                let (file, next) = (session.file.clone(), next.clone());
+                let mut seen = Seen::new(&round.tally);
+                async move {
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        if index >= blocks {
+                            return io::Result::Ok(seen);
+                        }
+                        let offset = index * buffer.len() as u64;
+                        contents.place(&mut buffer, offset);
+                        let started = Instant::now();
+                        buffer = file.write_all_at(buffer, offset).await?;
+                        seen.add(offset, &buffer, started);
+                    }
+                }
+            })
+            .collect();
+        round.start();
+        let tasks: Vec<_> = tasks.into_iter().map(|task| runtime().spawn(task)).collect();
+        let seen = finish(tasks);
+        round.stop();
+        seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
+        session.report(round);
+        Ok(())
+    }
+}
+
+/// One round's file and what was counted before it. The instance outlives the round: several callers of one may share it.
+pub(super) struct Session {
+    pub(super) file: File,
+    instance: Nowait,
     before: Stats,
 }
 
 impl Session {
-    fn new(target: Target<'_>) -> io::Result<Session> {
-        let file = OpenOptions::new().read(true).open(target.path).wait()?;
-        file.advise(0, 0, Advice::Random).wait()?;
-        Ok(Session { file, before: Nowait::shared().stats() })
+    fn reading(target: Target<'_>) -> io::Result<Session> {
+        let session = Session::open(Nowait::shared(), OpenOptions::new().read(true), target.path)?;
+        session.file.advise(0, 0, Advice::Random).wait()?;
+        Ok(session)
     }
 
-    /// A blocking read is a system call on the caller's thread whether it waits or not: it tells nothing.
-    fn report(&self, round: &mut Round<'_>) {
-        let now = Nowait::shared().stats();
+    pub(super) fn writing(instance: &Nowait, path: &Path) -> io::Result<Session> {
+        Session::open(instance, OpenOptions::new().write(true), path)
+    }
+
+    fn open(instance: &Nowait, options: &OpenOptions, path: &Path) -> io::Result<Session> {
+        let file = options.open_in(instance, path).wait()?;
+        Ok(Session { file, instance: instance.clone(), before: instance.stats() })
+    }
+
+    /// A blocking call is a system call on the caller's thread whether it waits or not: it tells nothing.
+    pub(super) fn report(&self, round: &mut Round<'_>) {
+        let now = self.instance.stats();
         let inline = now.inline - self.before.inline;
         let queued = (now.ring + now.pool + now.failed) - (self.before.ring + self.before.pool + self.before.failed);
         if inline + queued > 0 {

@@ -21,7 +21,7 @@ impl Way for Pread {
             let block = &mut buffer[..job.len_at(offset)];
             let started = Instant::now();
             job.target.file.read_exact_at(block, offset)?;
-            round.tally.read(offset, block, started, Instant::now());
+            round.tally.block(offset, block, started, Instant::now());
         }
         round.stop();
         Ok(())

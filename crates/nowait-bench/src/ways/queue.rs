@@ -1,7 +1,7 @@
-//! What every queue of reads (a ring, libaio) has in common: who owns a buffer while the kernel writes to it.
+//! What every queue of reads or writes (a ring, libaio) has in common: who owns a buffer while the kernel uses it.
 //!
-//! A [`Flight`] takes a buffer by value when a read is submitted and gives it back when the read is complete, so
-//! nobody can touch it in between; and a flight does not end before all its reads have.
+//! A [`Flight`] takes a buffer by value when a transfer is submitted and gives it back when it is complete, so
+//! nobody can touch it in between; and a flight does not end before all its transfers have.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,20 +9,28 @@ use std::process;
 use std::slice;
 use std::time::Instant;
 
-use crate::meter::Round;
-use crate::work::{Batch, Gather, Reads};
+use crate::meter::{Round, Tally};
+use crate::work::{Batch, Gather, Reads, Writes};
 
-/// A queue to the kernel. Its file is fixed when it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// A queue to the kernel. Its file, and whether it reads or writes, are fixed when it is made.
 pub(super) trait Queue {
-    /// The most reads in flight.
+    /// The most transfers in flight.
     fn capacity(&self) -> usize;
 
-    /// Queues a read; it may be submitted at once or with the next [`Queue::turn`]. There is room: at most
-    /// [`Queue::capacity`] reads are in flight. An error means that the kernel does not know of it and never will.
+    fn direction(&self) -> Direction;
+
+    /// Queues a transfer; it may be submitted at once or with the next [`Queue::turn`]. There is room: at most
+    /// [`Queue::capacity`] are in flight. An error means that the kernel does not know of it and never will.
     ///
     /// # Safety
     ///
-    /// The `len` bytes at `at` can be written, and nobody else touches them, until [`Queue::next`] has returned `tag`.
+    /// The `len` bytes at `at` can be read and written, and nobody else touches them, until [`Queue::next`] has returned `tag`.
     unsafe fn push(&mut self, tag: u32, at: *mut u8, len: usize, offset: u64) -> io::Result<()>;
 
     /// Submits what is queued and waits for at least `wait` completions. A signal may end the waiting early.
@@ -39,11 +47,11 @@ pub(super) struct Desk<Q> {
     free: Vec<u32>,
 }
 
-/// One read, from its start until all its bytes are there.
+/// One read or write, from its start until all its bytes have been moved.
 #[derive(Clone, Copy)]
 struct Transfer {
     at: *mut u8,
-    /// The whole buffer, of which the first `want` bytes are to be filled.
+    /// The whole buffer, of which the first `want` bytes are to be moved.
     len: usize,
     want: usize,
     have: usize,
@@ -63,24 +71,79 @@ impl<Q: Queue> Desk<Q> {
     }
 
     pub(super) fn reads(&mut self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
         let mut offsets = job.each_offset();
+        let next = |_: &mut [u8]| offsets.next().map(|offset| (offset, job.len_at(offset)));
+        self.blocks(buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
+    }
+
+    pub(super) fn writes(&mut self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let mut offsets = job.each_offset();
+        let next = |block: &mut [u8]| {
+            let offset = offsets.next()?;
+            job.contents.place(block, offset);
+            Some((offset, block.len()))
+        };
+        self.blocks(buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
+    }
+
+    /// Keeps all of `idle` in flight. `next` prepares a block, if it is to be written, and says where it goes and how much of it.
+    fn blocks(
+        &mut self,
+        mut idle: Vec<&mut [u8]>,
+        mut next: impl FnMut(&mut [u8]) -> Option<(u64, usize)>,
+        round: &mut Round<'_>,
+    ) -> io::Result<()> {
         let mut flight = self.flight();
         round.start();
         loop {
             while let Some(block) = idle.pop() {
-                let Some(offset) = offsets.next() else { break };
-                flight.start(block, job.len_at(offset), offset)?;
+                let Some((offset, len)) = next(block) else { break };
+                flight.start(block, len, offset)?;
             }
             if flight.in_flight == 0 {
                 break;
             }
             flight.turn(1)?;
             let now = Instant::now();
-            while let Some(read) = flight.next()? {
-                round.tally.read(read.offset, &read.buffer[..read.len], read.started, now);
-                idle.push(read.buffer);
+            while let Some(done) = flight.next()? {
+                round.tally.block(done.offset, &done.buffer[..done.len], done.started, now);
+                idle.push(done.buffer);
             }
+        }
+        round.stop();
+        Ok(())
+    }
+
+    /// Writes without ever waiting: what is complete is harvested, what there is room for is submitted, and then it is the turn of
+    /// `others`, which say whether to go on.
+    pub(super) fn writes_beside(
+        &mut self,
+        job: &Writes<'_>,
+        buffer: &mut [u8],
+        round: &mut Round<'_>,
+        mut others: impl FnMut(&mut Tally<'_>) -> bool,
+    ) -> io::Result<()> {
+        let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
+        let mut offsets = job.each_offset();
+        let mut flight = self.flight();
+        round.start();
+        let mut more = others(&mut round.tally);
+        loop {
+            while more && !idle.is_empty() {
+                let Some(offset) = offsets.next() else { break };
+                let Some(block) = idle.pop() else { break };
+                job.contents.place(block, offset);
+                flight.start(block, job.block, offset)?;
+            }
+            if flight.in_flight == 0 {
+                break;
+            }
+            flight.turn(0)?;
+            while let Some(done) = flight.next()? {
+                round.tally.wrote(done.len);
+                idle.push(done.buffer);
+            }
+            more &= others(&mut round.tally);
         }
         round.stop();
         Ok(())
@@ -118,17 +181,17 @@ impl<Q: Queue> Desk<Q> {
     }
 }
 
-/// Reads in flight, each with its buffer, which it owns for `'b`.
+/// Transfers in flight, each with its buffer, which it owns for `'b`.
 struct Flight<'q, 'b, Q: Queue> {
     desk: &'q mut Desk<Q>,
     in_flight: usize,
     buffers: PhantomData<&'b mut [u8]>,
 }
 
-/// A read that is complete, and its buffer.
+/// A transfer that is complete, and its buffer.
 struct Complete<'b> {
     buffer: &'b mut [u8],
-    /// How much of it was filled.
+    /// How much of it was moved.
     len: usize,
     offset: u64,
     started: Instant,
@@ -139,7 +202,7 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
         !self.desk.free.is_empty()
     }
 
-    /// Starts a read of `want` bytes. There must be room.
+    /// Starts a transfer of `want` bytes. There must be room.
     fn start(&mut self, buffer: &'b mut [u8], want: usize, offset: u64) -> io::Result<()> {
         assert!(want <= buffer.len());
         let tag = self.desk.free.pop().expect("there is room");
@@ -150,7 +213,7 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
         self.push(tag)
     }
 
-    /// Asks for the bytes of a transfer that are still missing.
+    /// Asks for the part of a transfer that is still missing.
     fn push(&mut self, tag: u32) -> io::Result<()> {
         let Transfer { at, want, have, offset, .. } = self.desk.transfers[tag as usize];
         // SAFETY: `at` points to the `len >= want` bytes of a buffer that `start` took by value for `'b` and that
@@ -172,7 +235,7 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
         self.desk.queue.turn(wait)
     }
 
-    /// The next complete read. One that stopped half-way (half of it was cached, or a signal came) is sent on.
+    /// The next complete transfer. One that stopped half-way (half of it was cached, or a signal came) is sent on.
     fn next(&mut self) -> io::Result<Option<Complete<'b>>> {
         while let Some((tag, result)) = self.desk.queue.next() {
             let transfer = &mut self.desk.transfers[tag as usize];
@@ -181,7 +244,11 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 failed => {
                     self.land(tag);
-                    return Err(failed.err().unwrap_or(io::ErrorKind::UnexpectedEof.into()));
+                    let nothing = match self.desk.queue.direction() {
+                        Direction::Read => io::ErrorKind::UnexpectedEof,
+                        Direction::Write => io::ErrorKind::WriteZero,
+                    };
+                    return Err(failed.err().unwrap_or(nothing.into()));
                 }
             }
             let Transfer { at, len, want, have, offset, started } = *transfer;
@@ -200,7 +267,7 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
 }
 
 impl<Q: Queue> Drop for Flight<'_, '_, Q> {
-    /// After an error: waits for the rest, whatever becomes of it, because the kernel still writes to the buffers.
+    /// After an error: waits for the rest, whatever becomes of it, because the kernel still uses the buffers.
     fn drop(&mut self) {
         loop {
             while let Some((tag, _)) = self.desk.queue.next() {

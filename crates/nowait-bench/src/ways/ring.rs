@@ -4,7 +4,7 @@
 //! `ring`: owned by one thread, completions run at its next system call (COOP_TASKRUN: no interruption of the thread), the
 //! last submission and the wait are one system call, and the file is registered.
 //!
-//! How many reads one submission should carry depends on where the data is. Cached reads complete inside the
+//! How many reads or writes one submission should carry depends on where the data is. Cached reads complete inside the
 //! submission, and the more of them share a system call the better (8 % on a gather of 64). Cold ones should not wait for
 //! each other: from three on, the kernel holds them back ("plugs" the queue) until the last is prepared, and meanwhile
 //! the disk is idle. So after each wait the first read leaves alone, and each submission that follows carries twice as many and
@@ -12,15 +12,16 @@
 //!
 //! DEFER_TASKRUN instead of COOP_TASKRUN cost an eighth more processor time at depth 16, and up to a tenth of the speed at 32.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
 
-use super::Way;
-use super::queue::{Desk, Queue};
+use super::queue::{Desk, Direction, Queue};
+use super::{Way, WriteWay};
 use crate::meter::Round;
-use crate::work::{Gather, Reads, Target};
+use crate::work::{Gather, Reads, Writes};
 
 pub struct Ring {
     name: &'static str,
@@ -54,34 +55,49 @@ impl Way for Ring {
     }
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Uring::new(job.target, job.depth, self.tuned)?).reads(job, buffer, round)
+        Desk::new(Uring::new(job.target.file, job.depth, self.tuned, Direction::Read)?).reads(job, buffer, round)
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
-        Desk::new(Uring::new(job.target, depth, self.tuned)?).gather(job, output, round)
+        Desk::new(Uring::new(job.target.file, depth, self.tuned, Direction::Read)?).gather(job, output, round)
     }
 }
 
-struct Uring {
+impl WriteWay for Ring {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn refused(&self) -> Option<String> {
+        Way::refused(self)
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        Desk::new(Uring::new(job.file, job.depth, self.tuned, Direction::Write)?).writes(job, buffer, round)
+    }
+}
+
+pub(super) struct Uring {
     ring: IoUring,
     capacity: usize,
     file: types::Fd,
     tuned: bool,
-    /// How many reads are queued, and how many a submission may carry.
+    direction: Direction,
+    /// How many transfers are queued, and how many a submission may carry.
     queued: usize,
     submit_at: usize,
 }
 
 impl Uring {
-    fn new(target: Target<'_>, capacity: usize, tuned: bool) -> io::Result<Self> {
+    pub(super) fn new(file: &File, capacity: usize, tuned: bool, direction: Direction) -> io::Result<Self> {
         let entries = capacity as u32;
         let ring = if tuned { tuned_ring(entries)? } else { IoUring::new(entries)? };
-        let file = target.file.as_raw_fd();
+        let file = file.as_raw_fd();
         if tuned {
             ring.submitter().register_files(&[file])?;
         }
-        Ok(Self { ring, capacity, file: types::Fd(file), tuned, queued: 0, submit_at: 1 })
+        Ok(Self { ring, capacity, file: types::Fd(file), tuned, direction, queued: 0, submit_at: 1 })
     }
 }
 
@@ -116,20 +132,26 @@ impl Queue for Uring {
         self.capacity
     }
 
+    fn direction(&self) -> Direction {
+        self.direction
+    }
+
     unsafe fn push(&mut self, tag: u32, at: *mut u8, len: usize, offset: u64) -> io::Result<()> {
         if self.tuned && self.queued == self.submit_at {
             // Only now that there is one more: the last ones of a turn are left to the call that waits.
             self.submit();
         }
-        let read = if self.tuned {
-            opcode::Read::new(types::Fixed(0), at, len as u32)
-        } else {
-            opcode::Read::new(self.file, at, len as u32)
+        let len = len as u32;
+        let entry = match (self.direction, self.tuned) {
+            (Direction::Read, true) => opcode::Read::new(types::Fixed(0), at, len).offset(offset).build(),
+            (Direction::Read, false) => opcode::Read::new(self.file, at, len).offset(offset).build(),
+            (Direction::Write, true) => opcode::Write::new(types::Fixed(0), at, len).offset(offset).build(),
+            (Direction::Write, false) => opcode::Write::new(self.file, at, len).offset(offset).build(),
         };
-        let entry = read.offset(offset).build().user_data(u64::from(tag));
+        let entry = entry.user_data(u64::from(tag));
         // SAFETY: the caller keeps the buffer valid and untouched until the completion, and the file stays open: the
         // ring is used within a call that borrows it.
-        unsafe { self.ring.submission().push(&entry) }.expect("the ring has an entry for each read in flight");
+        unsafe { self.ring.submission().push(&entry) }.expect("the ring has an entry for each transfer in flight");
         self.queued += 1;
         if !self.tuned {
             self.submit();

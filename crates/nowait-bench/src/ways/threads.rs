@@ -1,19 +1,19 @@
-//! Native threads, each in a blocking `pread`: `depth` of them taking offsets off one counter. For a gather, a
+//! Native threads, each in a blocking `pread` or `pwrite`: `depth` of them taking offsets off one counter. For a gather, a
 //! standing pool (rayon's) that takes records off one list.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use rayon::ThreadPool;
 
-use super::Way;
+use super::{Way, WriteWay};
 use crate::meter::{Round, Tally};
-use crate::work::{Batch, Gather, Reads};
+use crate::work::{Batch, Gather, Reads, Writes};
 
 /// As many as the depth at which the common comparison of 2020 was made.
 const GATHER_THREADS: usize = 32;
@@ -27,32 +27,7 @@ impl Way for Threads {
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let next = AtomicUsize::new(0);
-        let ready = Barrier::new(job.depth + 1);
-        let complete = Barrier::new(job.depth + 1);
-        thread::scope(|scope| {
-            let workers: Vec<_> = buffer
-                .chunks_mut(job.block)
-                .take(job.depth)
-                .map(|block| {
-                    let mut tally = round.new_tally();
-                    let (next, ready, complete) = (&next, &ready, &complete);
-                    scope.spawn(move || {
-                        ready.wait();
-                        let result = read_until_done(job, next, block, &mut tally);
-                        complete.wait();
-                        result.map(|()| tally)
-                    })
-                })
-                .collect();
-            round.start();
-            ready.wait();
-            complete.wait();
-            round.stop();
-            for worker in workers {
-                round.tally.merge(&worker.join().expect("a worker does not panic")?);
-            }
-            Ok(())
-        })
+        at_once(job.depth, job.block, buffer, round, |block, tally| read_until_done(job, &next, block, tally))
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -69,12 +44,69 @@ impl Way for Threads {
     }
 }
 
+impl WriteWay for Threads {
+    fn name(&self) -> &'static str {
+        Way::name(self)
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let next = AtomicU64::new(0);
+        at_once(job.depth, job.block, buffer, round, |block, tally| write_until_done(job, &next, block, tally))
+    }
+}
+
+/// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock runs.
+fn at_once(
+    depth: usize,
+    block: usize,
+    buffer: &mut [u8],
+    round: &mut Round<'_>,
+    work: impl Fn(&mut [u8], &mut Tally<'_>) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    let ready = Barrier::new(depth + 1);
+    let complete = Barrier::new(depth + 1);
+    thread::scope(|scope| {
+        let workers: Vec<_> = buffer
+            .chunks_mut(block)
+            .take(depth)
+            .map(|block| {
+                let mut tally = round.new_tally();
+                let (work, ready, complete) = (&work, &ready, &complete);
+                scope.spawn(move || {
+                    ready.wait();
+                    let result = work(block, &mut tally);
+                    complete.wait();
+                    result.map(|()| tally)
+                })
+            })
+            .collect();
+        round.start();
+        ready.wait();
+        complete.wait();
+        round.stop();
+        for worker in workers {
+            round.tally.merge(&worker.join().expect("a worker does not panic")?);
+        }
+        Ok(())
+    })
+}
+
+fn write_until_done(job: &Writes<'_>, next: &AtomicU64, block: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
+    while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
+        job.contents.place(block, offset);
+        let started = Instant::now();
+        job.file.write_all_at(block, offset)?;
+        tally.block(offset, block, started, Instant::now());
+    }
+    Ok(())
+}
+
 fn read_until_done(job: &Reads<'_>, next: &AtomicUsize, block: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
     while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
         let block = &mut block[..job.len_at(offset)];
         let started = Instant::now();
         job.target.file.read_exact_at(block, offset)?;
-        tally.read(offset, block, started, Instant::now());
+        tally.block(offset, block, started, Instant::now());
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ impl Way for WillNeed {
             let Some((offset, started)) = announced.pop_front() else { break };
             let block = &mut buffer[..job.len_at(offset)];
             file.read_exact_at(block, offset)?;
-            round.tally.read(offset, block, started, Instant::now());
+            round.tally.block(offset, block, started, Instant::now());
         }
         round.stop();
         Ok(())

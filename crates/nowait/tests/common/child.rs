@@ -11,13 +11,20 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
+/// This binary in `role`, not started yet. A file that it would grow too far is an error to it, not its end (`SIGXFSZ`).
+pub(crate) fn command(role: &str) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", r#"trap "" XFSZ; exec "$0" "$@""#])
+        .arg(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role);
+    command
+}
+
 /// Runs this binary again in `role`; panics with what it printed when it fails.
 pub(crate) fn play(role: &str) {
-    let Output { status, stdout, stderr } = Command::new(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .output()
-        .unwrap();
+    let Output { status, stdout, stderr } = command(role).output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "child {role:?} ended with {status}:\n{text}");
     // Skips and seeds, for whoever reads the log.

@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use nowait::{File, Nowait, OpenOptions};
+use nowait::{File, Finish, Nowait, OpenOptions, Operation};
 use rng::Rng;
 use tempfile::TempDir;
 
@@ -37,6 +37,56 @@ pub(crate) fn expected(contents: &[u8], offset: u64, len: usize) -> &[u8] {
 /// Opens a file for reading on an instance.
 pub(crate) fn open(nowait: &Nowait, path: &Path) -> File {
     OpenOptions::new().read(true).open_in(nowait, path).wait().unwrap()
+}
+
+/// Opens a file for reading and writing on an instance.
+pub(crate) fn writable(nowait: &Nowait, path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open_in(nowait, path).wait().unwrap()
+}
+
+/// Who waits for an operation: an executor that knows nothing of us, its caller, our own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Awaited,
+    Waited,
+    Driven,
+}
+
+impl Way {
+    pub(crate) const ALL: [Way; 3] = [Way::Awaited, Way::Waited, Way::Driven];
+
+    pub(crate) fn run<F: Finish>(self, operation: Operation<'_, F>) -> F::Output {
+        match self {
+            Way::Waited => operation.wait(),
+            way => way.run_future(operation),
+        }
+    }
+
+    /// For what can only be awaited.
+    pub(crate) fn run_future<F: Future>(self, future: F) -> F::Output {
+        match self {
+            Way::Awaited | Way::Waited => futures::executor::block_on(future),
+            Way::Driven => nowait::block_on(future),
+        }
+    }
+}
+
+/// What a write does to a file's contents.
+pub(crate) fn put(contents: &mut Vec<u8>, offset: u64, data: &[u8]) {
+    if !data.is_empty() {
+        let start = offset as usize;
+        contents.resize(contents.len().max(start + data.len()), 0);
+        contents[start..start + data.len()].copy_from_slice(data);
+    }
+}
+
+/// How much of a write is in the file that was dropped before it was ready: none, its first bytes, or all; `now` is what is there
+/// where `old` was and `new` was to be. With `pages`, only whole pages of the file. None: it is something else.
+pub(crate) fn kept_of_dropped(old: &[u8], new: &[u8], now: &[u8], offset: u64, pages: bool) -> Option<usize> {
+    let same = |a: &u8, b: &u8| a == b;
+    let first = now.iter().zip(new).take_while(|(a, b)| same(a, b)).count();
+    let last = now.iter().rev().zip(old.iter().rev()).take_while(|(a, b)| same(a, b)).count();
+    (now.len() - last..=first).find(|k| !pages || *k == 0 || *k == new.len() || (offset as usize + k) % 4096 == 0)
 }
 
 /// A file in a folder of its own, and its contents.

@@ -40,6 +40,11 @@ pub(crate) struct Mount {
 impl Mount {
     /// Makes one, or says why not.
     pub(crate) fn new(kind: Kind) -> Result<Mount, String> {
+        Mount::sized(kind, IMAGE_BYTES)
+    }
+
+    /// Makes one of so many bytes; an overlay has none of its own.
+    pub(crate) fn sized(kind: Kind, bytes: u64) -> Result<Mount, String> {
         if !super::child::is_root() {
             return Err("mounting needs root".into());
         }
@@ -51,10 +56,10 @@ impl Mount {
             fs::create_dir(folder).map_err(|error| error.to_string())?;
         }
         match kind {
-            Kind::Ext4 => on_loop(&["mkfs.ext4", "-q", "-O", "has_journal"], dir.path(), &point)?,
-            Kind::Xfs => on_loop(&["mkfs.xfs", "-q"], dir.path(), &point)?,
-            Kind::Btrfs => on_loop(&["mkfs.btrfs", "-q"], dir.path(), &point)?,
-            Kind::Tmpfs => mount(&["-t", "tmpfs", "-o", "size=512m", "nowait-test"], &point)?,
+            Kind::Ext4 => on_loop(&["mkfs.ext4", "-q", "-O", "has_journal"], dir.path(), &point, bytes)?,
+            Kind::Xfs => on_loop(&["mkfs.xfs", "-q"], dir.path(), &point, bytes)?,
+            Kind::Btrfs => on_loop(&["mkfs.btrfs", "-q"], dir.path(), &point, bytes)?,
+            Kind::Tmpfs => mount(&["-t", "tmpfs", "-o", &format!("size={bytes}"), "nowait-test"], &point)?,
             Kind::Overlay => {
                 let [lower, upper, work] = [lower, upper, work].map(|path| path.display().to_string());
                 let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
@@ -66,7 +71,11 @@ impl Mount {
 
     /// Makes one; where that cannot be, says so and gives none, or fails if `NOWAIT_REQUIRE_MOUNTS=1`.
     pub(crate) fn or_skip(kind: Kind) -> Option<Mount> {
-        match Mount::new(kind) {
+        Mount::sized_or_skip(kind, IMAGE_BYTES)
+    }
+
+    pub(crate) fn sized_or_skip(kind: Kind, bytes: u64) -> Option<Mount> {
+        match Mount::sized(kind, bytes) {
             Ok(mount) => Some(mount),
             Err(reason) if std::env::var("NOWAIT_REQUIRE_MOUNTS").is_ok_and(|value| value == "1") => {
                 panic!("{kind:?}: {reason}")
@@ -106,9 +115,9 @@ fn mount(what: &[&str], point: &Path) -> Result<(), String> {
     run(&[&["mount"], what, &[text(point)]].concat()).map(drop)
 }
 
-fn on_loop(mkfs: &[&str], dir: &Path, point: &Path) -> Result<(), String> {
+fn on_loop(mkfs: &[&str], dir: &Path, point: &Path, bytes: u64) -> Result<(), String> {
     let image = dir.join("image");
-    let sparse = fs::File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES));
+    let sparse = fs::File::create(&image).and_then(|file| file.set_len(bytes));
     sparse.map_err(|error| error.to_string())?;
     run(&[mkfs, &[text(&image)]].concat())?;
     let device = run(&["losetup", "--find", "--show", text(&image)])?;

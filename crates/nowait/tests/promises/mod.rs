@@ -14,7 +14,7 @@ use nowait::{Advice, Buf, Builder, Engine, Error, ErrorKind, File, Nowait, OpenO
 use tempfile::TempDir;
 
 use crate::common::rng::Rng;
-use crate::common::{Watchdog, assert_settled, cold, contents, expected, mounts, open, poll_once};
+use crate::common::{Watchdog, assert_settled, cold, contents, expected, mounts, open, poll_once, writable};
 
 /// An instance, and a place for files that it can open.
 pub(crate) struct Ctx {
@@ -69,6 +69,11 @@ impl Ctx {
         open(&self.nowait, &self.create(contents))
     }
 
+    /// Makes a file and opens it for reading and writing.
+    pub(crate) fn writable(&self, contents: &[u8]) -> File {
+        writable(&self.nowait, &self.create(contents))
+    }
+
     /// Drops a file's pages from the cache, where there is one.
     pub(crate) fn cool(&self, file: &File) {
         if let Store::Folder(_) = self.store {
@@ -87,7 +92,7 @@ impl Ctx {
 
 /// Runs the suite. Each function's name is printed before it runs, so that a failure is found.
 pub(crate) fn keeps_every_promise(ctx: &Ctx) {
-    for (name, promise) in PROMISES {
+    for (name, promise) in PROMISES.iter().chain(writes::PROMISES) {
         eprintln!("promise: {name}");
         let _watchdog = Watchdog::new(*name, 60);
         promise(ctx);
@@ -97,7 +102,7 @@ pub(crate) fn keeps_every_promise(ctx: &Ctx) {
 
 macro_rules! promises {
     ($($name:ident)*) => {
-        const PROMISES: &[(&str, fn(&Ctx))] = &[$((stringify!($name), $name)),*];
+        pub(crate) const PROMISES: &[(&str, fn(&Ctx))] = &[$((stringify!($name), $name)),*];
     };
 }
 
@@ -126,6 +131,9 @@ macro_rules! three_ways {
         [futures::executor::block_on($operation), $operation.wait(), nowait::block_on($operation)]
     };
 }
+
+// Below the macros that it uses.
+mod writes;
 
 const LEN: usize = 10_000;
 
