@@ -42,7 +42,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Compare the ways of reading and writing files on this disk, file system and kernel.
+    // Without words of its own here: they would take the place of the longer ones below.
     Bench(Bench),
 }
 

@@ -1,7 +1,7 @@
 //! `nowait bench` as a user meets it: exit codes, messages, what is written and what is left behind.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -120,7 +120,8 @@ fn wrong_usage_is_2() {
     }
     let help = run(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
-    assert!(text(&help.stdout).contains("130  interrupted"));
+    let help = text(&help.stdout);
+    assert!(help.contains("130  interrupted") && help.contains("vm.dirty_bytes"), "{help}");
 }
 
 #[test]
@@ -231,7 +232,12 @@ fn a_disk_that_fills_up_meanwhile_is_3_and_leaves_nothing() {
     let mut command = nowait(&["writes", "--quick", "--rounds", "1000", "--size", "6M", "--dir", disk.path()]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    fs::write(disk.0.path().join("other"), vec![1; 4 << 20]).unwrap_or(());
+    // Of a round's file and this one, either may be the one that does not fit. Tried until this one is there.
+    let mut other = fs::File::create(disk.0.path().join("other")).unwrap();
+    let began = Instant::now();
+    while other.metadata().unwrap().len() < 4 << 20 && began.elapsed() < Duration::from_secs(20) {
+        let _ = other.write(&[1; 4096]);
+    }
     assert_fails(&child.wait_with_output().unwrap(), 3, &["no room", "--size"]);
     fs::remove_file(disk.0.path().join("other")).unwrap();
     assert_empty(disk.0.path());

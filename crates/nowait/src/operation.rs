@@ -331,14 +331,13 @@ impl Target<'_> {
     }
 
     /// Whether a plain write is expected not to wait: for a device, since it covers whole pages, or pages beyond the end of the file, or
-    /// its edges are cached; long for other writes to the same file; or because too much is dirty.
+    /// its edges are cached; for other writes to the same file; or because too much is dirty.
     fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
         const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
-        /// The file's lock is held while these are written: a few tens of microseconds.
-        const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
         let end = offset + length as u64;
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
-        file.on_their_way() <= OVERTAKEN_BYTES_MAX
+        // A thread that writes holds the file's lock, and may have been put to sleep with it.
+        file.on_their_way() == 0
             && (appends
                 || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
                     && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))

@@ -1,0 +1,98 @@
+//! The amount of dirty data at which the kernel puts writers to sleep: read, and lowered for a while.
+//!
+//! A machine with much memory takes gigabytes before it does, so that a benchmark would never meet it. To lower it concerns every
+//! program on the machine; so it is done for the table that needs it only, and undone when that ends, by an error and Ctrl-C too.
+//! (Not by SIGKILL. Then the next one would take the low values for the usual ones.)
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::sys::PAGE;
+
+/// How much may be dirty before writers are made to wait (`nr_dirty_threshold` of `/proc/vmstat`); `None` where that cannot be read.
+pub fn bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    let pages = text.lines().find_map(|line| line.strip_prefix("nr_dirty_threshold "))?;
+    Some(pages.trim().parse::<u64>().ok()? * PAGE)
+}
+
+/// The limits as they were; put back when dropped.
+#[derive(Debug)]
+pub struct Lowered {
+    saved: Vec<(PathBuf, String)>,
+    /// Of two runs that overlap, the second would put back what the first has lowered. Let go after the values are back.
+    _lock: File,
+}
+
+impl Lowered {
+    /// Writers sleep from `limit` bytes on, and write-back begins at `background`. After an error all is as it was. `WouldBlock` says that
+    /// another run has lowered them.
+    pub fn new(limit: u64, background: u64) -> io::Result<Self> {
+        Self::in_folder("/proc/sys/vm".into(), limit, background)
+    }
+
+    fn in_folder(folder: PathBuf, limit: u64, background: u64) -> io::Result<Self> {
+        let lock = File::open(folder.join("dirty_bytes"))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let mut lowered = Self { saved: Vec::new(), _lock: lock };
+        // The background first: it is to stay below the other at any time.
+        for (name, value) in [("dirty_background", background), ("dirty", limit)] {
+            let (in_bytes, in_percent) = (folder.join(format!("{name}_bytes")), folder.join(format!("{name}_ratio")));
+            let bytes = fs::read_to_string(&in_bytes)?;
+            let percent = fs::read_to_string(&in_percent)?;
+            fs::write(&in_bytes, value.to_string())?;
+            // One of the two is in force; to write it zeroes the other.
+            let saved = if bytes.trim() == "0" { (in_percent, percent) } else { (in_bytes, bytes) };
+            lowered.saved.push(saved);
+        }
+        Ok(lowered)
+    }
+}
+
+impl Drop for Lowered {
+    fn drop(&mut self) {
+        for (path, value) in self.saved.drain(..).rev() {
+            if let Err(error) = fs::write(&path, value.trim()) {
+                let (path, value) = (path.display(), value.trim());
+                eprintln!("nowait: cannot write {value} back to {path}: {error}; write it there yourself");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_that_was_in_force_is_put_back() {
+        let folder = std::env::temp_dir().join(format!("nowait-bench-limits-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let before = [
+            ("dirty_bytes", "0\n"),
+            ("dirty_ratio", "20\n"),
+            ("dirty_background_bytes", "4096\n"),
+            ("dirty_background_ratio", "0\n"),
+        ];
+        for (name, value) in before {
+            fs::write(folder.join(name), value).unwrap();
+        }
+        let lowered = Lowered::in_folder(folder.clone(), 2000, 1000).unwrap();
+        let second = Lowered::in_folder(folder.clone(), 2, 1);
+        assert!(second.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock));
+        let value = |name: &str| fs::read_to_string(folder.join(name)).unwrap().trim().to_owned();
+        assert_eq!((value("dirty_bytes"), value("dirty_background_bytes")), ("2000".into(), "1000".into()));
+        fs::write(folder.join("dirty_ratio"), "0").unwrap();
+        drop(lowered);
+        assert_eq!((value("dirty_ratio"), value("dirty_background_bytes")), ("20".into(), "4096".into()));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_limit_can_be_read() {
+        assert!(bytes().is_some_and(|bytes| bytes > 0));
+    }
+}
