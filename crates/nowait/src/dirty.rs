@@ -28,13 +28,24 @@ const OLD: Duration = Duration::from_millis(200);
 /// and is not taken more often than this once writers would sleep.
 const AGAIN: Duration = Duration::from_millis(5);
 
+/// A write that slept all the same is paid for with so many times the time it slept, in which no other is made on a caller's
+/// thread: so no thread sleeps for more than a tenth of its time.
+const PENANCE: u64 = 10;
+const PENANCE_NS_MAX: u64 = 500_000_000;
+
 const PAGE: u64 = 4096;
 
 /// Whether `bytes` can be dirtied now, as far as one knows, without being put to sleep for it. Takes them off the allowance.
 pub(crate) fn allows(bytes: usize) -> bool {
-    static SAMPLER: PerProcess<Sampler> = PerProcess::new();
     SAMPLER.get(Sampler::new).allows(bytes, now_ns())
 }
+
+/// A write that was allowed took `elapsed_ns`, which is too long.
+pub(crate) fn slept(elapsed_ns: u64) {
+    SAMPLER.get(Sampler::new).slept(elapsed_ns, now_ns());
+}
+
+static SAMPLER: PerProcess<Sampler> = PerProcess::new();
 
 /// The clock of the last tick: some milliseconds old, for a fifth of the price of the exact one. Never zero.
 fn now_ns() -> u64 {
@@ -47,15 +58,25 @@ struct Sampler {
     allowance: AtomicI64,
     /// When the sample was taken; zero: never.
     sampled_at_ns: AtomicU64,
+    /// Nothing is allowed before.
+    not_before_ns: AtomicU64,
     source: Mutex<Source>,
 }
 
 impl Sampler {
     fn new() -> Sampler {
-        Sampler { allowance: AtomicI64::new(0), sampled_at_ns: AtomicU64::new(0), source: Mutex::new(Source::find()) }
+        Sampler {
+            allowance: AtomicI64::new(0),
+            sampled_at_ns: AtomicU64::new(0),
+            not_before_ns: AtomicU64::new(0),
+            source: Mutex::new(Source::find()),
+        }
     }
 
     fn allows(&self, bytes: usize, now_ns: u64) -> bool {
+        if now_ns < self.not_before_ns.load(Relaxed) {
+            return false;
+        }
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let sampled_at = self.sampled_at_ns.load(Relaxed);
         let age = Duration::from_nanos(now_ns.saturating_sub(sampled_at));
@@ -75,6 +96,13 @@ impl Sampler {
         self.allowance.store(allowance - bytes, Relaxed);
         self.sampled_at_ns.store(now_ns, Relaxed);
         allowance >= bytes
+    }
+}
+
+impl Sampler {
+    fn slept(&self, elapsed_ns: u64, now_ns: u64) {
+        let penance = elapsed_ns.saturating_mul(PENANCE).min(PENANCE_NS_MAX);
+        self.not_before_ns.fetch_max(now_ns + penance, Relaxed);
     }
 }
 
@@ -177,6 +205,11 @@ mod tests {
         sampler.allowance.store(8192, Relaxed);
         assert!(sampler.allows(4096, now) && sampler.allows(4096, now));
         assert_eq!(sampler.allowance.load(Relaxed), 0);
+        sampler.allowance.store(8192, Relaxed);
+        sampler.slept(1_000_000, now);
+        assert!(!sampler.allows(4096, now + 9_000_000) && sampler.allows(4096, now + 11_000_000));
+        sampler.sampled_at_ns.store(now + 11_000_000, Relaxed);
+        let now = now + 11_000_000;
         // Used up, and not old enough to be looked at again once it is below zero.
         sampler.allowance.store(-1, Relaxed);
         assert!(!sampler.allows(4096, now + 1_000_000));

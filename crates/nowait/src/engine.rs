@@ -20,7 +20,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 
-use crate::op::{Done, Handle, LaneKind, OpenFile, Outcome, Request, Slot, Step, Transfer, step};
+use crate::op::{Done, Handle, LaneKind, Lanes, Outcome, Request, Slot, Step, Transfer, step};
 use crate::sys::{self, Wait, WriteFlags};
 
 pub(crate) trait Engine: Send + Sync {
@@ -43,8 +43,8 @@ pub(crate) trait Engine: Send + Sync {
     fn submit(&self, slot: Arc<Slot>);
 
     /// A thread that entered a file's line, and worked there itself, leaves it to whoever has come since.
-    fn resume(&self, file: &Arc<OpenFile>, kind: LaneKind) {
-        file.lanes[kind as usize].leave();
+    fn resume(&self, lanes: &Arc<Lanes>, kind: LaneKind) {
+        lanes.of(kind).leave();
     }
 
     /// Waits until nothing that was submitted is in flight or in line.

@@ -56,7 +56,11 @@ impl Inner {
         let error = Error::from_errno(operation, errno).at(&self.path);
         match self.open.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
             // The descriptor is sound, so that EBADF says something else than it seems to.
-            Ok(flags) if errno == Errno::BADF && !self.closed.load(Ordering::Relaxed) => {
+            // (ftruncate(2) says EINVAL for a descriptor that is for reading only.)
+            Ok(flags)
+                if (errno == Errno::BADF || (errno == Errno::INVAL && operation == Name::SetLen))
+                    && !self.closed.load(Ordering::Relaxed) =>
+            {
                 let needed = match flags & OFlags::RWMODE {
                     OFlags::WRONLY => "reading",
                     OFlags::RDONLY => "writing",

@@ -2,14 +2,15 @@
 //!
 //! Everything here blocks in the kernel, and is done by a thread of the pool, never by an executor's.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
+use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buf::WriteBuffer;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
-use crate::file::OpenOptions;
+use crate::file::{File, OpenOptions};
 use crate::op::Request;
 use crate::operation::{Answer, Finish, Operation, Target};
 use crate::start::Nowait;
@@ -56,32 +57,40 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
 /// new file has the mode of a new one (0o666 less the umask), and is not a link if the old one was.
 ///
 /// # Errors
-/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is gone.
+/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is gone. (A future that is
+/// dropped half-way leaves it there, as a crash does: a name that begins with a dot and ends in `.tmp`.)
 pub async fn write_atomic<B: WriteBuffer>(path: impl AsRef<Path>, data: B) -> Result<()> {
     let path = path.as_ref();
-    let (directory, temporary) = beside(path)?;
-    let written = write_new(&temporary, data).await;
-    let renamed = match written {
-        Ok(()) => rename(&temporary, path).await,
-        Err(error) => Err(error),
+    let (directory, file, temporary) = create_beside(path).await?;
+    let done = async {
+        file.write_all_at(data, 0).await?;
+        file.sync_all().await?;
+        file.close()?;
+        rename(&temporary, path).await
     };
-    if renamed.is_err() {
+    if let Err(error) = done.await {
         let _ = remove_file(&temporary).await;
+        return Err(error);
     }
-    renamed?;
     sync_dir(directory).await
 }
 
-async fn write_new<B: WriteBuffer>(path: &Path, data: B) -> Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path).await?;
-    file.write_all_at(data, 0).await?;
-    file.sync_all().await?;
-    file.close()
+/// Creates a file of its own in a path's directory.
+async fn create_beside(path: &Path) -> Result<(PathBuf, File, PathBuf)> {
+    const TRIES: u32 = 8;
+    for last in (0..TRIES).rev() {
+        let (directory, temporary) = beside(path)?;
+        match OpenOptions::new().write(true).create_new(true).open(&temporary).await {
+            Ok(file) => return Ok((directory, file, temporary)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && last > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("the last try returns")
 }
 
 /// A path's directory, and a name in it that nothing else uses.
 fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let Some(name) = path.file_name() else {
         let error = Error::new(Name::Write, ErrorKind::InvalidInput).at(&Arc::from(path));
         return Err(error.detail("the path names no file"));
@@ -92,7 +101,9 @@ fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     };
     let mut temporary = OsString::from(".");
     temporary.push(name);
-    temporary.push(format!(".{}-{}.tmp", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
+    // Each hasher has random keys. Processes in containers may have the same id, and a directory in common.
+    let random = RandomState::new().build_hasher().finish();
+    temporary.push(format!(".{random:016x}.tmp"));
     let temporary = directory.join(temporary);
     Ok((directory, temporary))
 }

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
@@ -34,7 +34,7 @@ use self::sync::{Mutex, MutexGuard, lock};
 use crate::buf::{Memory, Segments};
 use crate::select::{Path, ReadSelector, WriteSelector};
 use crate::stats::{Count, Counters};
-use crate::sys::WriteFlags;
+use crate::sys::{PerProcess, WriteFlags};
 
 /// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
 mod sync {
@@ -60,15 +60,16 @@ pub(crate) struct OpenFile {
     pub(crate) direct: bool,
     pub(crate) reads: ReadSelector,
     pub(crate) writes: WriteSelector,
-    /// Writes and syncs that a thread will do, one after the other, those that belong together in one call.
-    pub(crate) lanes: [Lane; 2],
+    /// Writes and syncs that a thread will do. A thread that works there has a share of this, and none of the file.
+    lanes: PerProcess<Arc<Lanes>>,
+    /// Opened with `O_SYNC` or `O_DSYNC`: every write waits for the device, and tells of failed write-backs.
+    pub(crate) synchronous: bool,
     /// Where the file was last known to end; where the last write ended, whose page is cached; and how many bytes of writes are on their way (guarded by the throttle's lock).
     pub(crate) end: AtomicU64,
     pub(crate) written_to: AtomicU64,
-    under_way: AtomicU64,
     /// The errno of a write-back that failed, until somebody acknowledges it. The kernel tells it once to each descriptor, and
     /// takes the pages for clean from then on (`fsync(2)`, NOTES): a second sync that succeeds proves nothing.
-    sync_failure: Mutex<Option<Errno>>,
+    sync_failure: AtomicI32,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -79,21 +80,21 @@ impl OpenFile {
     pub(crate) fn new(handle: Handle, counters: Arc<Counters>) -> OpenFile {
         OpenFile {
             direct: handle.is_direct(),
+            synchronous: handle.is_synchronous(),
             handle,
             reads: ReadSelector::default(),
             writes: WriteSelector::default(),
-            lanes: Default::default(),
+            lanes: PerProcess::new(),
             end: AtomicU64::new(END_UNKNOWN),
             written_to: AtomicU64::new(END_UNKNOWN),
-            under_way: AtomicU64::new(0),
-            sync_failure: Mutex::new(None),
+            sync_failure: AtomicI32::new(0),
             counters,
         }
     }
 
     /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does.
     pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
-        if let Some(errno) = *lock(&self.sync_failure) {
+        if let Some(errno) = self.failure() {
             return Err(errno);
         }
         let outcome = sync();
@@ -106,12 +107,12 @@ impl OpenFile {
     /// The bytes of writes that are on their way: with an engine, or about to be.
     #[inline]
     pub(crate) fn on_their_way(&self) -> u64 {
-        self.under_way.load(Relaxed)
+        self.lanes().under_way.load(Relaxed)
     }
 
     /// Throttle, which is the only one to change it, under its lock.
     pub(crate) fn set_on_their_way(&self, bytes: u64) {
-        self.under_way.store(bytes, Relaxed);
+        self.lanes().under_way.store(bytes, Relaxed);
     }
 
     /// Nobody knows any more where the file ends.
@@ -119,12 +120,40 @@ impl OpenFile {
         self.end.store(END_UNKNOWN, Relaxed);
     }
 
+    fn failure(&self) -> Option<Errno> {
+        let errno = self.sync_failure.load(SeqCst);
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
+    }
+
+    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
+        self.lanes.get(Arc::default)
+    }
+
+    /// Whether the kernel tells of an earlier failed write-back in the answer to `request`, and to nobody after that.
+    fn learns_of_failures(&self, request: &Request) -> bool {
+        match request {
+            Request::Sync { .. } | Request::SyncRange { .. } => true,
+            Request::Write(_, flags) => self.synchronous || flags.contains(WriteFlags::DURABLE),
+            _ => false,
+        }
+    }
+
+    /// Takes note of what an answer tells of lost data.
+    pub(crate) fn heed(&self, request: &Request, outcome: &Outcome) {
+        if let Err(errno) = outcome {
+            if self.learns_of_failures(request) {
+                self.note_failure(*errno);
+            }
+        }
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
-        lock(&self.sync_failure).is_some()
+        self.failure().is_some()
     }
 
     pub(crate) fn acknowledge_failure(&self) -> Option<Errno> {
-        lock(&self.sync_failure).take()
+        let errno = self.sync_failure.swap(0, SeqCst);
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
     }
 
     /// Takes note that a write ended at `end`.
@@ -139,10 +168,30 @@ impl OpenFile {
 
     /// Remembers an errno that tells of lost data, for all clones and for all time.
     pub(crate) fn note_failure(&self, errno: Errno) {
-        if matches!(errno, Errno::IO | Errno::NOSPC | Errno::DQUOT) {
-            lock(&self.sync_failure).get_or_insert(errno);
+        if !tells_nothing(errno) {
+            let _ = self.sync_failure.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst);
         }
     }
+}
+
+/// Errors that show that nothing was tried. All others count as lost data: file systems pass on what the device said (ENODATA,
+/// ETIMEDOUT, EREMOTEIO, …), and a durable write's ENOSPC may be that of an earlier one.
+fn tells_nothing(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::BADF
+            | Errno::INVAL
+            | Errno::INTR
+            | Errno::AGAIN
+            | Errno::OPNOTSUPP
+            | Errno::NOSYS
+            | Errno::SPIPE
+            | Errno::ROFS
+            | Errno::FBIG
+            | Errno::FAULT
+            | Errno::PERM
+            | Errno::CANCELED
+    )
 }
 
 /// What an engine knows a file by.
@@ -158,6 +207,12 @@ impl Handle {
     pub(crate) fn is_direct(&self) -> bool {
         let flags = self.descriptor().and_then(rustix::fs::fcntl_getfl);
         flags.is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+    }
+
+    /// Opened with `O_SYNC` or `O_DSYNC`, which is a part of it.
+    fn is_synchronous(&self) -> bool {
+        let flags = self.descriptor().and_then(rustix::fs::fcntl_getfl);
+        flags.is_ok_and(|flags| flags.contains(OFlags::DSYNC))
     }
 
     /// The descriptor; EBADF for a simulated file, which only its simulator can serve.
@@ -405,6 +460,19 @@ pub(crate) struct Waiting {
     pub(crate) busy: bool,
 }
 
+/// What threads that write have in common, of one file and in one process.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    lanes: [Lane; 2],
+    under_way: AtomicU64,
+}
+
+impl Lanes {
+    pub(crate) fn of(&self, kind: LaneKind) -> &Lane {
+        &self.lanes[kind as usize]
+    }
+}
+
 impl Lane {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Waiting> {
         lock(&self.0)
@@ -452,12 +520,16 @@ impl Owner {
     }
 
     /// The line of its file that `request` stands in.
-    pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<OpenFile>, LaneKind)> {
-        match (self, request) {
-            (Owner::File(file), Request::Write(..)) if !file.direct => Some((file.clone(), LaneKind::Writes)),
-            (Owner::File(file), Request::Sync { .. }) => Some((file.clone(), LaneKind::Syncs)),
-            _ => None,
-        }
+    pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<Lanes>, LaneKind)> {
+        let Owner::File(file) = self else { return None };
+        let kind = match request {
+            Request::Write(..) if file.direct => return None,
+            // Two that learn of failed write-backs must not be under way at a time: one would be told what the other should say.
+            _ if file.learns_of_failures(request) => LaneKind::Syncs,
+            Request::Write(..) => LaneKind::Writes,
+            _ => return None,
+        };
+        Some((file.lanes().clone(), kind))
     }
 
     /// Makes the file's data durable by `sync`: see [`OpenFile::synced`].
@@ -466,6 +538,10 @@ impl Owner {
             Owner::File(file) => file.synced(sync),
             Owner::Nobody(_) => sync(),
         }
+    }
+
+    pub(crate) fn count(&self, count: Count) {
+        self.counters().add(count);
     }
 
     fn counters(&self) -> &Counters {
@@ -557,8 +633,15 @@ impl Slot {
         matches!(lock(&self.0).stage, Stage::Abandoned)
     }
 
+    /// Nobody waits for it any more, for its end neither. A permit that is given back lets others in, which is not to be done
+    /// under an engine's lock: what has one goes the whole way.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        let inner = lock(&self.0);
+        matches!(inner.stage, Stage::Abandoned) && inner.held.is_none()
+    }
+
     /// Engine: an abandoned slot was taken off a queue before the kernel had it. Frees what it holds.
-    fn discard(&self) {
+    pub(crate) fn discard(&self) {
         drop(self.take_work());
     }
 
@@ -631,6 +714,9 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
         debug_assert!(false, "a slot finishes once, and with its work put back");
         return;
     };
+    if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
+        file.heed(request, &outcome);
+    }
     let held = inner.held.take();
     match std::mem::replace(&mut inner.stage, Stage::Taken) {
         Stage::Waiting(notify) => {
@@ -720,7 +806,7 @@ impl Backlog {
     pub(crate) fn push(&mut self, slot: Arc<Slot>) {
         if self.slots.len() >= self.sweep_at.max(64) {
             self.slots.retain(|(slot, announced)| {
-                let keep = !slot.is_abandoned();
+                let keep = !slot.is_unwanted();
                 if !keep {
                     slot.discard();
                     self.announced -= usize::from(*announced);
@@ -738,7 +824,7 @@ impl Backlog {
     pub(crate) fn pop(&mut self) -> Option<Arc<Slot>> {
         while let Some((slot, announced)) = self.slots.pop_front() {
             self.announced -= usize::from(announced);
-            if !slot.is_abandoned() {
+            if !slot.is_unwanted() {
                 return Some(slot);
             }
             slot.discard();

@@ -88,16 +88,16 @@ impl<'f, F: Finish> Operation<'f, F> {
                 owned::flush();
                 // A sync that is under way on another thread covers less than this one has to: the next is shared.
                 let lane = match (&request, self.target.file) {
-                    (Request::Sync { .. }, Some(file)) => Some((file, &file.lanes[LaneKind::Syncs as usize])),
+                    (Request::Sync { .. }, Some(file)) => Some(file.lanes()),
                     _ => None,
                 };
-                if lane.is_some_and(|(_, lane)| !lane.enter()) {
+                if lane.is_some_and(|lanes| !lanes.of(LaneKind::Syncs).enter()) {
                     self.state = State::New(request);
                     return owned::drive(self);
                 }
                 let outcome = self.target.run_here(&mut request);
-                if let Some((file, _)) = lane {
-                    instance.engines().pool.resume(file, LaneKind::Syncs);
+                if let Some(lanes) = lane {
+                    instance.engines().pool.resume(lanes, LaneKind::Syncs);
                 }
                 instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
                 self.end(outcome, &mut request)
@@ -260,7 +260,10 @@ impl Target<'_> {
             None => self.try_read(left, call),
             Some((offset, appends)) => {
                 let is_cheap = || self.writes_cheaply(file, offset, left, appends);
-                let ladder = WriteLadder { writes: &file.writes, policy, length: left, is_cheap };
+                // Half an append by an attempt would leave room for another before the rest.
+                let attempts = !appends;
+                let slept = dirty::slept;
+                let ladder = WriteLadder { writes: &file.writes, policy, length: left, attempts, is_cheap, slept };
                 self.climb(ladder, left, call)
             }
         };
@@ -368,11 +371,12 @@ impl Target<'_> {
         let pool = &self.instance.engines().pool;
         match (self.file, &*request) {
             (Some(file), Request::Sync { .. }) => file.synced(|| pool.run(Some(&file.handle), request)),
-            (Some(file), Request::Write(_, flags)) if flags.contains(WriteFlags::DURABLE) => {
+            (Some(file), _) => {
                 let outcome = pool.run(Some(&file.handle), request);
-                outcome.inspect_err(|errno| file.note_failure(*errno))
+                file.heed(request, &outcome);
+                outcome
             }
-            (file, _) => pool.run(file.map(|file| &file.handle), request),
+            (None, _) => pool.run(None, request),
         }
     }
 
@@ -412,7 +416,12 @@ impl Target<'_> {
     pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
         owned::flush();
         let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
-        write_blocking(&*self.instance.engines().pool, &file.handle, slice, offset, WriteFlags::NONE)
+        let flags = if file.synchronous { WriteFlags::DURABLE } else { WriteFlags::NONE };
+        let (n, outcome) = write_blocking(&*self.instance.engines().pool, &file.handle, slice, offset, flags);
+        if let (Err(errno), true) = (&outcome, file.synchronous) {
+            file.note_failure(*errno);
+        }
+        (n, outcome)
     }
 
     /// Gives a request to the engine that suits it.

@@ -264,7 +264,7 @@ pub(crate) trait Ladder {
     /// The file does not accept attempts.
     fn refused(&self);
     /// A plain call took so long. True when that was over the budget.
-    fn budgeted(&self, elapsed_ns: u64) -> bool;
+    fn budgeted(&mut self, elapsed_ns: u64) -> bool;
 }
 
 /// A read of `length` bytes.
@@ -303,7 +303,7 @@ impl Ladder for ReadLadder<'_> {
         self.reads.attempt_refused();
     }
 
-    fn budgeted(&self, elapsed_ns: u64) -> bool {
+    fn budgeted(&mut self, elapsed_ns: u64) -> bool {
         self.reads.budgeted(self.policy, self.length, elapsed_ns)
     }
 }
@@ -313,12 +313,19 @@ pub(crate) struct WriteLadder<'a, C> {
     pub(crate) writes: &'a WriteSelector,
     pub(crate) policy: &'a Policy,
     pub(crate) length: usize,
+    /// Half of it may be written first.
+    pub(crate) attempts: bool,
     pub(crate) is_cheap: C,
+    /// Is told when one waited all the same, for so many nanoseconds.
+    pub(crate) slept: fn(u64),
 }
 
 impl<C: FnMut() -> bool> Ladder for WriteLadder<'_, C> {
     #[inline]
     fn choose(&mut self) -> Choice {
+        if !self.attempts && !matches!(self.policy.forced, Some(Path::Ring | Path::Pool)) {
+            return self.writes.instead(self.policy, &mut self.is_cheap);
+        }
         self.writes.choose(self.policy, self.length, &mut self.is_cheap)
     }
 
@@ -343,8 +350,12 @@ impl<C: FnMut() -> bool> Ladder for WriteLadder<'_, C> {
     }
 
     #[inline]
-    fn budgeted(&self, elapsed_ns: u64) -> bool {
-        self.writes.budgeted(self.policy, self.length, elapsed_ns)
+    fn budgeted(&mut self, elapsed_ns: u64) -> bool {
+        let over = self.writes.budgeted(self.policy, self.length, elapsed_ns);
+        if over {
+            (self.slept)(elapsed_ns);
+        }
+        over
     }
 }
 

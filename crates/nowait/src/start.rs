@@ -168,6 +168,8 @@ impl Nowait {
             if engines.throttle.is_quiet() {
                 return;
             }
+            // Some are on the ring of a thread that is at work there.
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A bound on the bytes of writes that are on their way, per file and per instance: beyond it a writer waits in line, first come
 //! first served, and its buffer with it. So memory stays bounded by what callers keep, whatever the device does.
 //!
-//! A place is given on by a completion, never by a poll.
+//! A place is given on by a completion, never by a poll. Writes are given to their engine by one thread at a time, so that
+//! those of one file get there in the order in which they came.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,9 @@ use crate::buf::lock;
 use crate::engine::Engine;
 use crate::op::{OpenFile, Slot};
 use crate::stats::Count;
+
+/// Abandoned writes are looked for in a line of this length, and again when it has doubled.
+const SWEEP_MIN: usize = 64;
 
 pub(crate) struct Throttle {
     per_file: u64,
@@ -20,12 +24,21 @@ pub(crate) struct Throttle {
 #[derive(Default)]
 struct State {
     under_way: u64,
-    line: VecDeque<Entry>,
+    /// The files that have writes in line. Those held up by the file's bound do not hold up others.
+    files: VecDeque<Waiting>,
+    waiting: usize,
+    sweep_at: usize,
+    /// A thread is giving writes to their engines.
+    admitting: bool,
+}
+
+struct Waiting {
+    file: Arc<OpenFile>,
+    entries: VecDeque<Entry>,
 }
 
 struct Entry {
     slot: Arc<Slot>,
-    file: Arc<OpenFile>,
     engine: Arc<dyn Engine>,
     bytes: u64,
 }
@@ -42,9 +55,8 @@ impl Drop for Permit {
         let mut state = lock(&self.throttle.state);
         state.under_way -= self.bytes;
         self.file.set_on_their_way(self.file.on_their_way() - self.bytes);
-        let free = self.throttle.take_admissible(&mut state);
         drop(state);
-        free.into_iter().for_each(|entry| self.throttle.admit(entry));
+        self.throttle.admit();
     }
 }
 
@@ -61,69 +73,107 @@ impl Throttle {
         engine: Arc<dyn Engine>,
         bytes: usize,
     ) {
-        let entry = Entry { slot, file, engine, bytes: bytes as u64 };
+        let entry = Entry { slot, engine, bytes: bytes as u64 };
         let mut state = lock(&self.state);
-        // Nobody overtakes an earlier write of the same file.
-        let waits = state.line.iter().any(|other| Arc::ptr_eq(&other.file, &entry.file)) || !self.fits(&state, &entry);
-        if waits {
+        if !self.fits_now(&state, &file, entry.bytes) {
             entry.slot.count(Count::Throttled);
-            state.line.push_back(entry);
-            return;
         }
-        self.charge(&mut state, &entry);
+        match state.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, &file)) {
+            Some(waiting) => waiting.entries.push_back(entry),
+            None => state.files.push_back(Waiting { file, entries: VecDeque::from([entry]) }),
+        }
+        state.waiting += 1;
+        let abandoned = state.sweep();
         drop(state);
-        self.admit(entry);
+        abandoned.iter().for_each(|entry| entry.slot.discard());
+        self.admit();
     }
 
     /// Whether `bytes` more could be submitted at once.
     pub(crate) fn has_room(&self, file: &OpenFile, bytes: usize) -> bool {
-        let state = lock(&self.state);
-        state.line.is_empty()
-            && state.under_way + bytes as u64 <= self.per_instance
-            && file.on_their_way() + bytes as u64 <= self.per_file
+        self.fits_now(&lock(&self.state), file, bytes as u64)
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
         let state = lock(&self.state);
-        state.under_way == 0 && state.line.is_empty()
+        state.under_way == 0 && state.waiting == 0
+    }
+
+    fn fits_now(&self, state: &State, file: &OpenFile, bytes: u64) -> bool {
+        state.waiting == 0 && self.fits_file(file, bytes) && self.fits_instance(state, bytes)
     }
 
     /// One that is larger than a bound goes alone.
-    fn fits(&self, state: &State, entry: &Entry) -> bool {
-        let on_file = entry.file.on_their_way();
-        (state.under_way == 0 || state.under_way + entry.bytes <= self.per_instance)
-            && (on_file == 0 || on_file + entry.bytes <= self.per_file)
+    fn fits_file(&self, file: &OpenFile, bytes: u64) -> bool {
+        let now = file.on_their_way();
+        now == 0 || now + bytes <= self.per_file
     }
 
-    fn charge(&self, state: &mut State, entry: &Entry) {
-        state.under_way += entry.bytes;
-        entry.file.set_on_their_way(entry.file.on_their_way() + entry.bytes);
+    fn fits_instance(&self, state: &State, bytes: u64) -> bool {
+        state.under_way == 0 || state.under_way + bytes <= self.per_instance
     }
 
-    /// Takes those from the line for which there is room now. A file whose bound is reached does not hold up others.
-    fn take_admissible(&self, state: &mut State) -> Vec<Entry> {
-        let mut free = Vec::new();
-        let mut held_up: Vec<*const OpenFile> = Vec::new();
-        let mut at = 0;
-        while at < state.line.len() && (state.under_way == 0 || state.under_way < self.per_instance) {
-            let entry = &state.line[at];
-            if entry.slot.is_abandoned() || (!held_up.contains(&Arc::as_ptr(&entry.file)) && self.fits(state, entry)) {
-                if let Some(entry) = state.line.remove(at) {
-                    self.charge(state, &entry);
-                    free.push(entry);
-                }
+    /// Gives those in line to their engines for whom there is room. With nothing locked: an engine may finish what it is given,
+    /// and so come back here, where it then finds somebody at work.
+    fn admit(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        if std::mem::replace(&mut state.admitting, true) {
+            return;
+        }
+        while let Some((file, Entry { slot, engine, bytes })) = self.next(&mut state) {
+            drop(state);
+            // Also to one that was abandoned: whoever takes it discards it, and the permit with it.
+            slot.hold(Box::new(Permit { throttle: self.clone(), file, bytes }));
+            engine.submit(slot);
+            state = lock(&self.state);
+        }
+        state.admitting = false;
+    }
+
+    /// Takes the next for which there is room, and counts its bytes. Files take turns. What the instance's bound holds up holds up
+    /// all behind it, or large writes would never have their turn.
+    fn next(&self, state: &mut State) -> Option<(Arc<OpenFile>, Entry)> {
+        for at in 0..state.files.len() {
+            let Waiting { file, entries } = &state.files[at];
+            let bytes = entries.front().map_or(0, |entry| entry.bytes);
+            if !self.fits_file(file, bytes) {
                 continue;
             }
-            held_up.push(Arc::as_ptr(&entry.file));
-            at += 1;
+            if !self.fits_instance(state, bytes) {
+                return None;
+            }
+            let mut waiting = state.files.remove(at)?;
+            let entry = waiting.entries.pop_front();
+            let file = waiting.file.clone();
+            if !waiting.entries.is_empty() {
+                state.files.push_back(waiting);
+            }
+            let entry = entry?;
+            state.waiting -= 1;
+            state.under_way += bytes;
+            file.set_on_their_way(file.on_their_way() + bytes);
+            return Some((file, entry));
         }
-        free
+        None
     }
+}
 
-    /// What was abandoned goes to the engine, too, which discards it, and the permit with it.
-    fn admit(self: &Arc<Self>, entry: Entry) {
-        let Entry { slot, file, engine, bytes } = entry;
-        slot.hold(Box::new(Permit { throttle: self.clone(), file, bytes }));
-        engine.submit(slot);
+impl State {
+    /// Takes out what was abandoned, often enough that it never outnumbers what is still wanted by more than a constant factor.
+    fn sweep(&mut self) -> Vec<Entry> {
+        if self.waiting < self.sweep_at.max(SWEEP_MIN) {
+            return Vec::new();
+        }
+        let mut abandoned = Vec::new();
+        for waiting in &mut self.files {
+            let (gone, wanted): (VecDeque<_>, VecDeque<_>) =
+                std::mem::take(&mut waiting.entries).into_iter().partition(|entry| entry.slot.is_abandoned());
+            waiting.entries = wanted;
+            abandoned.extend(gone);
+        }
+        self.files.retain(|waiting| !waiting.entries.is_empty());
+        self.waiting -= abandoned.len();
+        self.sweep_at = self.waiting * 2;
+        abandoned
     }
 }

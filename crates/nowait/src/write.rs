@@ -42,7 +42,8 @@ impl File {
     /// Tried on the caller's thread where that is not expected to wait: by `RWF_NOWAIT` where the file accepts it, else by a plain
     /// call if it covers whole pages, or cached ones, and writers are not about to be put to sleep. What remains is a thread's.
     ///
-    /// Two writes under way at a time may end in either order. A future that is dropped before it is ready has written nothing,
+    /// Two writes under way at a time may end in either order, also when one was dropped: to write a place again, wait for the first.
+    /// On a file opened for appending the kernel ignores the offset. A future that is dropped before it is ready has written nothing,
     /// or its first pages, or all; a page is never half old and half new by our doing.
     ///
     /// # Errors
@@ -85,6 +86,8 @@ impl File {
 
     fn write<F: Finish>(&self, transfer: Transfer, flags: WriteFlags, finish: F) -> Operation<'_, F> {
         let checked = self.0.check(transfer.position(), transfer.left());
+        // Such a file asks for it itself: it is not written on an executor's thread.
+        let flags = if self.0.open.synchronous { flags.with(WriteFlags::DURABLE) } else { flags };
         let request = Request::Write(transfer, flags);
         match checked {
             Ok(()) => Operation::new(self.0.target(), request, finish),
@@ -275,7 +278,7 @@ fn written(
     outcome: Outcome,
     short: Short,
 ) -> Result<usize> {
-    if !flags.contains(WriteFlags::APPEND) {
+    if n > 0 && !flags.contains(WriteFlags::APPEND) {
         file.open.wrote_to(offset + n as u64);
     }
     let errno = outcome.err();
@@ -283,12 +286,15 @@ fn written(
         return Ok(n);
     }
     let error = write_error(file, errno, flags).range(offset, length as u64);
-    Err(error.written(how_much(n, errno)))
+    Err(error.written(how_much(file, n, flags, errno)))
 }
 
-/// After EIO nobody knows what became of the rest; all other errors come before a byte moves.
-fn how_much(n: usize, errno: Option<Errno>) -> Written {
-    if errno == Some(Errno::IO) { Written::AtLeast(n as u64) } else { Written::First(n as u64) }
+/// Through the page cache, errors other than EIO come before a byte moves. On the way to the device nobody knows.
+fn how_much(file: &Inner, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
+    let waits = file.open.direct || flags.contains(WriteFlags::DURABLE) || file.open.synchronous;
+    let knows =
+        errno.is_none_or(|errno| errno != Errno::IO && (!waits || errno == Errno::INVAL || errno == Errno::BADF));
+    if knows { Written::First(n as u64) } else { Written::AtLeast(n as u64) }
 }
 
 #[cold]
@@ -503,7 +509,8 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
         let Run { first, offset, memories, .. } = self.runs.get_mut(number)?.take()?;
         self.next += 1;
         let lengths = memories.iter().map(Memory::len).collect();
-        let request = Request::Write(Transfer::new(Memory::Many(memories), offset), WriteFlags::NONE);
+        let flags = if self.file.open.synchronous { WriteFlags::DURABLE } else { WriteFlags::NONE };
+        let request = Request::Write(Transfer::new(Memory::Many(memories), offset), flags);
         Some((number, first, lengths, request))
     }
 
@@ -517,12 +524,15 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
         let errno = outcome.as_ref().err().copied();
         if written(self.file, offset, length, done, *flags, outcome, Short::Error).is_err() {
             let mut left = done;
+            // Empty ones are to blame when there is nothing else.
+            let last = lengths.len() - 1;
             for (number, length) in lengths.iter().enumerate() {
-                if left < *length {
+                if left < *length || number == last {
                     let index = first + number;
                     if self.error.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
                         let error = write_error(self.file, errno, *flags).range(offset, *length as u64).index(index);
-                        self.error = Some((index, error.written(how_much(left, errno))));
+                        let there = how_much(self.file, left, *flags, errno);
+                        self.error = Some((index, error.written(there)));
                     }
                     return;
                 }

@@ -5,7 +5,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use common::Sample;
+use common::{Sample, writable};
 use nowait::Nowait;
 
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
@@ -30,11 +30,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Allocations in a hundred calls of `read`, after some that may fill pools and make what is made once.
-fn allocations(mut read: impl FnMut(u64)) -> u64 {
-    (0..10).for_each(&mut read);
+/// Allocations in a hundred calls of `work`, after some that may fill pools and make what is made once.
+fn allocations(mut work: impl FnMut(u64)) -> u64 {
+    (0..10).for_each(&mut work);
     let before = ALLOCATIONS.get();
-    (0..100).for_each(&mut read);
+    (0..100).for_each(&mut work);
     ALLOCATIONS.get() - before
 }
 
@@ -63,4 +63,35 @@ fn cached_reads_allocate_nothing() {
     let ranges: Vec<(u64, usize)> = (0..64).map(|i| (i * 5000, 100)).collect();
     assert_eq!(allocations(|_| assert!(file.gather_into(&ranges, &mut memory).unwrap().is_empty())), 0, "gather_into");
     assert_eq!(nowait.stats().ring + nowait.stats().pool, 0, "all of it was cached");
+}
+
+#[test]
+fn cached_writes_allocate_nothing() {
+    let sample = Sample::new(1 << 20);
+    // A machine with other work may take its time: no write goes to a thread for that.
+    let nowait = Nowait::builder().stall_budget(std::time::Duration::from_secs(10)).build().unwrap();
+    let file = writable(&nowait, &sample.path);
+    std::fs::read(&sample.path).unwrap();
+    let page = [7; 4096];
+    assert_eq!(allocations(|i| file.write_all_from(&page, i * 4096).unwrap()), 0, "write_all_from");
+    let mut buffer = Some(vec![7; 4096]);
+    let mut waited = |i: u64| buffer = Some(file.write_all_at(buffer.take().unwrap(), i * 4096).wait().unwrap());
+    assert_eq!(allocations(&mut waited), 0, "write_all_at, waited for");
+    let mut awaited = |i: u64| {
+        let write = file.write_all_at(buffer.take().unwrap(), i * 4096);
+        buffer = Some(futures::executor::block_on(write).unwrap());
+    };
+    assert_eq!(allocations(&mut awaited), 0, "write_all_at, awaited");
+    // A `block_on` of ours makes its waker; what it drives makes nothing.
+    let driven = nowait::block_on(async {
+        let before = ALLOCATIONS.get();
+        for i in 0..100 {
+            let (n, back) = file.write_at(buffer.take().unwrap(), i * 4096).await.unwrap();
+            assert_eq!(n, 4096);
+            buffer = Some(back);
+        }
+        ALLOCATIONS.get() - before
+    });
+    assert_eq!(driven, 0, "write_at, driven by our own block_on");
+    assert_eq!(nowait.stats().ring + nowait.stats().pool, 0, "all of it was done here");
 }

@@ -221,7 +221,7 @@ impl Owned {
 
     /// Something here is still wanted by a future.
     fn is_wanted(&self) -> bool {
-        self.backlog.len() > 0 || self.slots.iter().flatten().any(|slot| !slot.is_abandoned())
+        self.backlog.len() > 0 || self.slots.iter().flatten().any(|slot| !slot.is_unwanted())
     }
 
     fn poll_bell(&mut self) {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::{Engine, run, write_together};
 use crate::buf::lock;
-use crate::op::{Backlog, Done, LaneKind, OpenFile, Outcome, Request, Slot, Work};
+use crate::op::{Backlog, Done, LaneKind, Lanes, Outcome, Request, Slot, Work};
 use crate::select::Path;
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
@@ -46,7 +46,9 @@ const MERGED_BYTES_MAX: usize = 1 << 20;
 struct State {
     queue: Backlog,
     /// Files of which a line has nobody at work.
-    lanes: VecDeque<(Arc<OpenFile>, LaneKind)>,
+    lanes: VecDeque<(Arc<Lanes>, LaneKind)>,
+    /// The queue has its turn before the next line.
+    queue_first: bool,
     /// What is running, in parts of a thread.
     load: usize,
     threads: usize,
@@ -81,18 +83,18 @@ impl Pool {
 impl Engine for Pool {
     fn submit(&self, slot: Arc<Slot>) {
         match slot.with(|request, owner| owner.lane(request)).flatten() {
-            Some((file, kind)) => {
-                if file.lanes[kind as usize].join(slot) {
-                    self.add(|state| state.lanes.push_back((file, kind)));
+            Some((lanes, kind)) => {
+                if lanes.of(kind).join(slot) {
+                    self.add(|state| state.lanes.push_back((lanes, kind)));
                 }
             }
             None => self.add(|state| state.queue.push(slot)),
         }
     }
 
-    fn resume(&self, file: &Arc<OpenFile>, kind: LaneKind) {
-        if file.lanes[kind as usize].leave() {
-            self.add(|state| state.lanes.push_back((file.clone(), kind)));
+    fn resume(&self, lanes: &Arc<Lanes>, kind: LaneKind) {
+        if lanes.of(kind).leave() {
+            self.add(|state| state.lanes.push_back((lanes.clone(), kind)));
         }
     }
 
@@ -177,10 +179,11 @@ fn serve(shared: &Shared) {
 /// Runs what is queued until nothing is.
 fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     loop {
-        let (lane, slot) = match state.lanes.pop_front() {
-            Some(lane) => (Some(lane), None),
-            None => (None, state.queue.pop()),
-        };
+        // Turn and turn about, so that neither many files that are written nor a long queue keeps the other waiting.
+        state.queue_first = !state.queue_first;
+        let slot = if state.queue_first { state.queue.pop() } else { None };
+        let lane = if slot.is_none() { state.lanes.pop_front() } else { None };
+        let slot = if slot.is_none() && lane.is_none() { state.queue.pop() } else { slot };
         let weight = match &slot {
             Some(slot) if slot.is_announced() => ANNOUNCED,
             None if lane.is_none() => break,
@@ -189,9 +192,7 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
         state.running += 1;
         state.load += weight;
         drop(state);
-        if let Some((file, kind)) = lane {
-            serve_lane(&file, kind);
-        }
+        let goes_on = lane.filter(|(lanes, kind)| serve_lane(lanes, *kind));
         if let Some(slot) = slot {
             if let Some(mut work) = slot.take_work() {
                 let outcome = run(work.owner.handle(), &mut work.request);
@@ -199,6 +200,7 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
             }
         }
         state = lock(&shared.state);
+        state.lanes.extend(goes_on);
         state.running -= 1;
         state.load -= weight;
     }
@@ -213,26 +215,33 @@ fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
     slot.finish(outcome, Path::Pool);
 }
 
-/// Does what stands in a file's line until nothing does.
-fn serve_lane(file: &OpenFile, kind: LaneKind) {
-    loop {
-        let mut waiting = file.lanes[kind as usize].lock();
-        let batch = match kind {
-            LaneKind::Writes => next_writes(&mut waiting.slots),
-            LaneKind::Syncs => waiting.slots.drain(..).collect(),
-        };
-        if batch.is_empty() {
-            waiting.busy = false;
-            return;
-        }
-        drop(waiting);
-        // Outside the lock: what ends here may put more in line.
-        let works = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
-        match kind {
-            LaneKind::Writes => write(file, works),
-            LaneKind::Syncs => sync(file, works),
-        }
+/// Does what stands first in a file's line, and what can be done together with it. False when nothing was there.
+fn serve_lane(lanes: &Lanes, kind: LaneKind) -> bool {
+    let mut waiting = lanes.of(kind).lock();
+    let slots = &mut waiting.slots;
+    let is_sync = |slot: &Arc<Slot>| slot.with(|request, _| matches!(request, Request::Sync { .. })) == Some(true);
+    let syncs = slots.front().is_some_and(is_sync);
+    let batch: Vec<_> = if syncs {
+        // All of them, wherever they stand: each was asked for before this begins.
+        let (syncs, others) = std::mem::take(slots).into_iter().partition::<VecDeque<_>, _>(is_sync);
+        *slots = others;
+        syncs.into()
+    } else {
+        next_writes(slots)
+    };
+    if batch.is_empty() {
+        waiting.busy = false;
+        return false;
     }
+    drop(waiting);
+    // Outside the lock: what ends here may put more in line.
+    let works = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
+    if syncs {
+        sync(works)
+    } else {
+        write(works)
+    }
+    true
 }
 
 /// Takes the first write, and those after it that go on where it ends.
@@ -266,31 +275,34 @@ fn next_writes(slots: &mut VecDeque<Arc<Slot>>) -> Vec<Arc<Slot>> {
     taken
 }
 
-/// Writes what goes on where the one before it ends; not quite, if some were abandoned.
-fn write(file: &OpenFile, mut works: Vec<(Arc<Slot>, Work)>) {
+/// Writes what goes on where the one before it ends; not quite, if some were abandoned. (Or does the one thing that is there.)
+fn write(mut works: Vec<(Arc<Slot>, Work)>) {
     while !works.is_empty() {
         let goes_on = works.windows(2).take_while(|pair| follows(&pair[0].1.request, &pair[1].1.request)).count();
         let mut rest = works.split_off(goes_on + 1);
+        let mut failed = None;
         if works.len() > 1 {
-            let result = write_together(Some(&file.handle), works.iter().map(|(_, work)| &work.request));
+            let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
+            let durable =
+                matches!(&works[0].1.request, Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE));
+            // It may tell of an earlier write, and does so once: it is everybody's.
+            failed = result.err().filter(|_| durable);
             let mut n = result.unwrap_or(0);
             for (_, work) in &mut works {
+                work.owner.count(Count::Joined);
                 if let Request::Write(transfer, _) = &mut work.request {
                     let mine = n.min(transfer.left());
                     transfer.advance(mine);
                     n -= mine;
                 }
             }
-            file.counters.add_many(Count::Joined, works.len() as u64);
         }
         for (slot, mut work) in works.drain(..) {
             // What is left, for a short call or an error, is each one's own.
-            let outcome = run(Some(&file.handle), &mut work.request);
-            if let (Request::Write(_, flags), Err(errno)) = (&work.request, &outcome) {
-                if flags.contains(WriteFlags::DURABLE) {
-                    file.note_failure(*errno);
-                }
-            }
+            let outcome = match failed {
+                Some(errno) => Err(errno),
+                None => run(work.owner.handle(), &mut work.request),
+            };
             end(slot, work, outcome);
         }
         std::mem::swap(&mut works, &mut rest);
@@ -307,16 +319,15 @@ fn follows(first: &Request, second: &Request) -> bool {
 }
 
 /// One sync for all: each was asked for before it begins, so that it covers what each has to.
-fn sync(file: &OpenFile, works: Vec<(Arc<Slot>, Work)>) {
-    if works.is_empty() {
-        return;
-    }
+fn sync(works: Vec<(Arc<Slot>, Work)>) {
+    let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
-    let outcome = file.synced(|| run(Some(&file.handle), &mut Request::Sync { data_only })).map(drop);
-    if works.len() > 1 {
-        file.counters.add_many(Count::Joined, works.len() as u64);
-    }
+    let outcome = owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop);
+    let many = works.len() > 1;
     for (slot, work) in works {
+        if many {
+            work.owner.count(Count::Joined);
+        }
         end(slot, work, outcome.map(|()| Done::Nothing));
     }
 }

@@ -273,7 +273,11 @@ impl Disk {
         let chosen = (world.next() % world.in_flight.len() as u64) as usize;
         let slot = world.in_flight.swap_remove(chosen);
         world.settling += 1;
-        let end = slot.take_work().and_then(|mut work| {
+        // Not under the lock: one that was abandoned gives back a permit, which lets others in.
+        drop(world);
+        let work = slot.take_work();
+        let mut world = lock(&self.world);
+        let end = work.and_then(|mut work| {
             let Work { request, owner } = &mut work;
             let result = match request {
                 Request::Read(_) | Request::Write(..) => Some(world.transfer(owner.handle(), request, Wait::Allowed)),

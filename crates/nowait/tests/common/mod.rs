@@ -83,10 +83,10 @@ pub(crate) fn put(contents: &mut Vec<u8>, offset: u64, data: &[u8]) {
 /// How much of a write is in the file that was dropped before it was ready: none, its first bytes, or all; `now` is what is there
 /// where `old` was and `new` was to be. With `pages`, only whole pages of the file. None: it is something else.
 pub(crate) fn kept_of_dropped(old: &[u8], new: &[u8], now: &[u8], offset: u64, pages: bool) -> Option<usize> {
-    let same = |a: &u8, b: &u8| a == b;
-    let first = now.iter().zip(new).take_while(|(a, b)| same(a, b)).count();
-    let last = now.iter().rev().zip(old.iter().rev()).take_while(|(a, b)| same(a, b)).count();
-    (now.len() - last..=first).find(|k| !pages || *k == 0 || *k == new.len() || (offset as usize + k) % 4096 == 0)
+    let first = now.iter().zip(new).take_while(|(a, b)| a == b).count();
+    let last = now.iter().rev().zip(old.iter().rev()).take_while(|(a, b)| a == b).count();
+    // The most of it, where bytes that are the same leave a choice.
+    (now.len() - last..=first).rev().find(|k| !pages || *k == 0 || *k == new.len() || (offset as usize + k) % 4096 == 0)
 }
 
 /// A file in a folder of its own, and its contents.
