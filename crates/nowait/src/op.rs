@@ -212,7 +212,8 @@ impl Handle {
     /// Opened with `O_SYNC` or `O_DSYNC`, which is a part of it.
     fn is_synchronous(&self) -> bool {
         let flags = self.descriptor().and_then(rustix::fs::fcntl_getfl);
-        flags.is_ok_and(|flags| flags.contains(OFlags::DSYNC))
+        // Not rustix's name for it, which means both bits of `O_SYNC`.
+        flags.is_ok_and(|flags| flags.bits() & libc::O_DSYNC as u32 != 0)
     }
 
     /// The descriptor; EBADF for a simulated file, which only its simulator can serve.

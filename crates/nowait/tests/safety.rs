@@ -518,6 +518,11 @@ fn fork_of_a_process_that_used_rings_and_pools() {
 }
 
 #[test]
+fn fork_while_a_thread_writes_and_syncs() {
+    child::play("fork while a thread syncs");
+}
+
+#[test]
 fn fork_while_other_threads_read() {
     child::play("fork while others read");
 }
@@ -535,6 +540,7 @@ fn child() {
         Some("announced reads") => announced(),
         Some("instances") => instances_come_and_go(),
         Some("fork") => forked(),
+        Some("fork while a thread syncs") => forked_while_a_thread_syncs(),
         Some("fork while others read") => forked_while_others_read(),
         Some("forked thread ends") => forked_thread(),
         Some(other) => unreachable!("{other}"),
@@ -633,6 +639,27 @@ fn assert_child_succeeds(child: libc::pid_t) {
     let why =
         if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM { "it hangs" } else { "it failed" };
     assert_eq!(status, 0, "forked child: {why}");
+}
+
+/// The child finds the file's lines as if nobody were at work there: that thread is not in the child.
+fn forked_while_a_thread_syncs() {
+    let folder = common::mounts::temp_dir();
+    let nowait = Nowait::builder().path(Some(Path::Pool)).write_bytes_max(1 << 20, 1 << 20).build().unwrap();
+    let mut options = nowait::OpenOptions::new();
+    let file = options.write(true).create(true).open_in(&nowait, folder.path().join("file")).wait().unwrap();
+    for _ in 0..5 {
+        (0..16).for_each(|i| file.write_all_from(&vec![1; 1 << 20], i << 20).unwrap());
+        let mut sync = Box::pin(file.sync_all());
+        let mut write = Box::pin(file.write_all_at(vec![2; 1 << 20], 0));
+        let (_, _) = (common::poll_once(sync.as_mut()), common::poll_once(write.as_mut()));
+        std::thread::sleep(Duration::from_millis(1));
+        in_fork(|| {
+            file.sync_data().wait().unwrap();
+            futures::executor::block_on(file.write_all_at(vec![3; 1 << 20], 1 << 20)).unwrap();
+            futures::executor::block_on(file.sync_data()).unwrap();
+        });
+        nowait.drain();
+    }
 }
 
 fn forked() {

@@ -519,6 +519,37 @@ fn direct_writes_that_are_dropped_hold_up_no_other_in_a_ring() {
     child::play("dropped past the cache: ring");
 }
 
+#[test]
+fn direct_write_left_in_a_threads_ring_holds_up_no_other_thread() {
+    let folder = temp_dir();
+    let nowait = Nowait::builder().write_bytes_max(1 << 20, 1 << 20).build().unwrap();
+    let file = direct(&nowait, &folder.path().join("direct"));
+    let _watchdog = Watchdog::new("a write left in a ring", 20);
+    nowait::block_on(async {
+        let mut write = Box::pin(file.write_all_at(Buf::zeroed(1 << 20), 0));
+        assert!(poll_once(write.as_mut()).is_pending());
+    });
+    // This thread's ring has it, and this thread does not go there again.
+    std::thread::scope(|scope| {
+        scope.spawn(|| futures::executor::block_on(file.write_all_at(page_of(1), 0)).unwrap());
+        scope.spawn(|| nowait.drain());
+    });
+}
+
+#[test]
+fn file_that_is_synchronous_is_not_written_on_the_callers_thread() {
+    let folder = temp_dir();
+    for flag in [libc::O_DSYNC, libc::O_SYNC] {
+        let nowait = Nowait::builder().build().unwrap();
+        let path = folder.path().join("synchronous");
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).custom_flags(flag).open_in(&nowait, path).wait().unwrap();
+        (0..20).for_each(|i| drop(nowait::block_on(file.write_all_at(vec![1; PAGE], i * PAGE as u64)).unwrap()));
+        let stats = nowait.stats();
+        assert_eq!((stats.inline, stats.pool), (0, 20), "{stats:?}");
+    }
+}
+
 /// More than a queue takes, more than may be on their way, and nearly all dropped.
 fn dropped_past_the_cache(builder: nowait::Builder) {
     let folder = temp_dir();
