@@ -26,7 +26,7 @@ pub fn environment(environment: &Environment) -> String {
 }
 
 pub fn report(report: &Report, details: bool, colour: Colour) -> String {
-    let mut text = String::new();
+    let mut text = legend(report);
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);
@@ -48,6 +48,36 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
         text += &format!("note: {note}\n");
     }
     text
+}
+
+/// What a cell says, and what each way does.
+fn legend(report: &Report) -> String {
+    if report.rows.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        String::from("A cell: the speed, its share of the line's best, that share as a bar; ▼ below half.\n");
+    for way in report.ways() {
+        text += &format!("  {way:<13} {}\n", meaning(way));
+    }
+    text.push('\n');
+    text
+}
+
+fn meaning(way: &str) -> &'static str {
+    match way {
+        "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
+        "threads" => "as many native threads as the depth, each in plain calls",
+        "willneed" => "posix_fadvise(WILLNEED) for as many reads as the depth, then pread in order",
+        "libaio" => "io_submit; through the page cache it does everything inside the submission",
+        "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
+        "ring" => "io_uring driven as well as we know how to, by hand, from one thread",
+        "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
+        "nowait" => "this library, blocking at depth 1, block_on with more in flight",
+        "nowait-strict" => "this library, never a plain call on the caller's thread",
+        "nowait-tokio" => "this library, on tokio's multi-thread runtime",
+        _ => "",
+    }
 }
 
 fn title(table: &str) -> &str {

@@ -32,12 +32,21 @@ const AGAIN: Duration = Duration::from_millis(5);
 /// thread: so no thread sleeps for more than a tenth of its time.
 const PENANCE: u64 = 10;
 const PENANCE_NS_MAX: u64 = 500_000_000;
+/// Nearer than this to the limit, a write that took long slept; farther from it, it was interrupted, or waited for a lock.
+const NEAR: u64 = 4 * MARGIN;
+/// The kernel has a writer sleep for up to 200 ms (`MAX_PAUSE`, mm/page-writeback.c). After so long without any reason to, none does.
+const CALM_NS: u64 = 300_000_000;
 
 const PAGE: u64 = 4096;
 
 /// Whether `bytes` can be dirtied now, as far as one knows, without being put to sleep for it. Takes them off the allowance.
 pub(crate) fn allows(bytes: usize) -> bool {
     SAMPLER.get(Sampler::new).allows(bytes, now_ns())
+}
+
+/// No writer sleeps now, as far as one knows.
+pub(crate) fn is_calm() -> bool {
+    SAMPLER.get(Sampler::new).is_calm(now_ns())
 }
 
 /// A write that was allowed took `elapsed_ns`, which is too long.
@@ -60,6 +69,8 @@ struct Sampler {
     sampled_at_ns: AtomicU64,
     /// Nothing is allowed before.
     not_before_ns: AtomicU64,
+    /// When it was last near the limit; zero: never.
+    near_at_ns: AtomicU64,
     source: Mutex<Source>,
 }
 
@@ -69,6 +80,7 @@ impl Sampler {
             allowance: AtomicI64::new(0),
             sampled_at_ns: AtomicU64::new(0),
             not_before_ns: AtomicU64::new(0),
+            near_at_ns: AtomicU64::new(0),
             source: Mutex::new(Source::find()),
         }
     }
@@ -89,9 +101,12 @@ impl Sampler {
         }
         // One thread samples; the others take the cautious answer.
         let Ok(mut source) = self.source.try_lock() else { return false };
-        let allowance = source
-            .distance()
-            .map_or(0, |distance| if distance < MARGIN { 0 } else { (distance / SHARE).clamp(1, ALLOWANCE_MAX) });
+        let distance = source.distance();
+        self.note(distance, now_ns);
+        let allowance = match distance {
+            Some(distance) if distance >= MARGIN => (distance / SHARE).clamp(1, ALLOWANCE_MAX),
+            _ => 0,
+        };
         let allowance = i64::try_from(allowance).unwrap_or(i64::MAX);
         self.allowance.store(allowance - bytes, Relaxed);
         self.sampled_at_ns.store(now_ns, Relaxed);
@@ -101,6 +116,28 @@ impl Sampler {
 
 impl Sampler {
     fn slept(&self, elapsed_ns: u64, now_ns: u64) {
+        let Ok(mut source) = self.source.try_lock() else { return };
+        if !self.note(source.distance(), now_ns) {
+            return;
+        }
+        self.repent(elapsed_ns, now_ns);
+    }
+
+    /// Whether that is near the limit; remembers it if so.
+    fn note(&self, distance: Option<u64>, now_ns: u64) -> bool {
+        let near = distance.is_none_or(|distance| distance < NEAR);
+        if near {
+            self.near_at_ns.store(now_ns, Relaxed);
+        }
+        near
+    }
+
+    fn is_calm(&self, now_ns: u64) -> bool {
+        let near_at = self.near_at_ns.load(Relaxed);
+        near_at == 0 || now_ns.saturating_sub(near_at) > CALM_NS
+    }
+
+    fn repent(&self, elapsed_ns: u64, now_ns: u64) {
         let penance = elapsed_ns.saturating_mul(PENANCE).min(PENANCE_NS_MAX);
         self.not_before_ns.fetch_max(now_ns + penance, Relaxed);
     }
@@ -198,6 +235,16 @@ mod tests {
     }
 
     #[test]
+    fn it_is_calm_a_while_after_the_limit_was_near() {
+        let sampler = Sampler::new();
+        let now = 1_000_000_000;
+        assert!(sampler.is_calm(now) && !sampler.note(Some(NEAR), now) && sampler.is_calm(now));
+        assert!(
+            sampler.note(Some(NEAR - 1), now) && !sampler.is_calm(now + CALM_NS) && sampler.is_calm(now + CALM_NS + 1)
+        );
+    }
+
+    #[test]
     fn an_allowance_is_used_up_and_renewed() {
         let sampler = Sampler::new();
         let now = 1_000_000_000;
@@ -206,7 +253,7 @@ mod tests {
         assert!(sampler.allows(4096, now) && sampler.allows(4096, now));
         assert_eq!(sampler.allowance.load(Relaxed), 0);
         sampler.allowance.store(8192, Relaxed);
-        sampler.slept(1_000_000, now);
+        sampler.repent(1_000_000, now);
         assert!(!sampler.allows(4096, now + 9_000_000) && sampler.allows(4096, now + 11_000_000));
         sampler.sampled_at_ns.store(now + 11_000_000, Relaxed);
         let now = now + 11_000_000;

@@ -337,10 +337,12 @@ impl Target<'_> {
     /// its edges are cached; for other writes to the same file; or because too much is dirty.
     fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
         const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
+        /// A thread that writes holds the file's lock: for so much, some tens of microseconds, unless it was put to sleep.
+        const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
         let end = offset + length as u64;
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
-        // A thread that writes holds the file's lock, and may have been put to sleep with it.
-        file.on_their_way() == 0
+        let on_their_way = file.on_their_way();
+        (on_their_way == 0 || (on_their_way <= OVERTAKEN_BYTES_MAX && dirty::is_calm()))
             && (appends
                 || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
                     && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))
