@@ -323,10 +323,7 @@ pub(crate) struct WriteLadder<'a, C> {
 impl<C: FnMut() -> bool> Ladder for WriteLadder<'_, C> {
     #[inline]
     fn choose(&mut self) -> Choice {
-        if !self.attempts && !matches!(self.policy.forced, Some(Path::Ring | Path::Pool)) {
-            return self.writes.instead(self.policy, &mut self.is_cheap);
-        }
-        self.writes.choose(self.policy, self.length, &mut self.is_cheap)
+        self.writes.choose(self.policy, self.length, self.attempts, &mut self.is_cheap)
     }
 
     fn is_timed(&self, _: u32) -> bool {
@@ -372,16 +369,23 @@ pub(crate) struct WriteSelector {
 }
 
 impl WriteSelector {
-    /// What to do with a write of `len` bytes. `is_cheap` tells whether a plain call is expected not to wait.
+    /// What to do with a write of `len` bytes. `attempts` tells whether half of it may be written first, `is_cheap` whether a
+    /// plain call is expected not to wait.
     #[inline]
-    pub(crate) fn choose(&self, policy: &Policy, len: usize, is_cheap: impl FnOnce() -> bool) -> Choice {
-        let refused = self.nowait.load(Relaxed) == NOWAIT_REFUSED;
+    pub(crate) fn choose(
+        &self,
+        policy: &Policy,
+        len: usize,
+        attempts: bool,
+        is_cheap: impl FnOnce() -> bool,
+    ) -> Choice {
+        let attempts = attempts && self.nowait.load(Relaxed) != NOWAIT_REFUSED;
         match policy.forced {
             None if len > policy.inline_bytes_max => Choice::Slow,
-            None if !refused && self.attempts.allows() => Choice::Attempt,
+            None if attempts && self.attempts.allows() => Choice::Attempt,
             None => self.instead(policy, is_cheap),
-            Some(Path::Inline) if refused => Choice::Budgeted,
-            Some(Path::Inline) => Choice::Attempt,
+            Some(Path::Inline) if attempts => Choice::Attempt,
+            Some(Path::Inline) => Choice::Budgeted,
             Some(_) => Choice::Slow,
         }
     }
@@ -527,6 +531,42 @@ mod tests {
         assert_eq!(selector.choose(&POLICY, 4096), Choice::Budgeted);
         assert!(!selector.budgeted(&POLICY, 4096, 1_000));
         assert_eq!(selector.choose(&POLICY, 4096), Choice::Budgeted);
+    }
+
+    #[test]
+    fn writes_are_attempts_where_they_are_accepted_and_plain_calls_where_those_are_cheap() {
+        let writes = WriteSelector::default();
+        let choose = |cheap| writes.choose(&POLICY, 4096, true, || cheap);
+        assert_eq!((choose(true), choose(false)), (Choice::Attempt, Choice::Attempt));
+        writes.attempt_refused();
+        assert_eq!((choose(true), choose(false)), (Choice::Budgeted, Choice::Slow));
+        assert_eq!(writes.choose(&Policy { strict: true, ..POLICY }, 4096, true, || true), Choice::Slow);
+        assert!(writes.budgeted(&POLICY, 4096, 10_000_000));
+        assert_eq!((choose(true), choose(true), choose(true)), (Choice::Slow, Choice::Slow, Choice::Budgeted));
+    }
+
+    #[test]
+    fn an_attempt_that_is_always_put_off_gives_way_to_plain_calls() {
+        let writes = WriteSelector::default();
+        let mut attempts = 0;
+        for _ in 0..10_000 {
+            if writes.choose(&POLICY, 4096, true, || true) == Choice::Attempt {
+                attempts += 1;
+                writes.attempt_missed();
+            }
+        }
+        assert!(attempts < 10_000 / SKIP_MAX as usize + 12, "{attempts} attempts");
+    }
+
+    #[test]
+    fn appends_are_never_attempts_and_large_writes_of_any_kind_never_inline() {
+        let writes = WriteSelector::default();
+        let forced = Policy { forced: Some(Path::Inline), ..POLICY };
+        assert_eq!(writes.choose(&POLICY, 4096, false, || true), Choice::Budgeted);
+        assert_eq!(writes.choose(&forced, 4096, false, || true), Choice::Budgeted);
+        for attempts in [false, true] {
+            assert_eq!(writes.choose(&POLICY, 2 << 20, attempts, || true), Choice::Slow);
+        }
     }
 
     #[test]
