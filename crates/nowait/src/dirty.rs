@@ -112,9 +112,7 @@ impl Sampler {
         self.sampled_at_ns.store(now_ns, Relaxed);
         allowance >= bytes
     }
-}
 
-impl Sampler {
     fn slept(&self, elapsed_ns: u64, now_ns: u64) {
         let Ok(mut source) = self.source.try_lock() else { return };
         if !self.note(source.distance(), now_ns) {

@@ -89,17 +89,16 @@ pub(crate) fn read_blocking(
     }
 }
 
-/// Writes a borrowed slice, waiting as long as it takes; gives how much was written, and why no more.
+/// Writes a borrowed slice by `run`, which waits as long as it takes; gives how much was written, and why no more.
 pub(crate) fn write_blocking(
-    engine: &dyn Engine,
-    handle: &Handle,
     slice: &[u8],
     offset: u64,
     flags: WriteFlags,
+    run: impl FnOnce(&mut Request) -> Outcome,
 ) -> (usize, Outcome) {
-    // SAFETY: as in `read_now`; a write only reads it.
+    // SAFETY: `run` has the transfer for the call only, by reference, and `slice` is borrowed longer; a write only reads it.
     let mut request = Request::Write(unsafe { Transfer::lent_out(slice, offset) }, flags);
-    let outcome = engine.run(Some(handle), &mut request);
+    let outcome = run(&mut request);
     match request {
         Request::Write(transfer, _) => (transfer.done(), outcome),
         _ => (0, outcome),

@@ -210,6 +210,7 @@ mod error;
 mod file;
 pub mod fs;
 mod gather;
+mod ladder;
 mod op;
 mod operation;
 mod select;

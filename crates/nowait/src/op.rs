@@ -63,9 +63,10 @@ pub(crate) struct OpenFile {
     /// Writes and syncs that a thread will do. A thread that works there has a share of this, and none of the file.
     lanes: PerProcess<Arc<Lanes>>,
     /// Opened with `O_SYNC` or `O_DSYNC`: every write waits for the device, and tells of failed write-backs.
-    pub(crate) synchronous: bool,
-    /// Where the file was last known to end; where the last write ended, whose page is cached; and how many bytes of writes are on their way (guarded by the throttle's lock).
+    synchronous: bool,
+    /// Where the file was last known to end.
     pub(crate) end: AtomicU64,
+    /// Where the last write ended, whose page is cached.
     pub(crate) written_to: AtomicU64,
     /// The errno of a write-back that failed, until somebody acknowledges it. The kernel tells it once to each descriptor, and
     /// takes the pages for clean from then on (`fsync(2)`, NOTES): a second sync that succeeds proves nothing.
@@ -78,9 +79,12 @@ pub(crate) const END_UNKNOWN: u64 = u64::MAX;
 
 impl OpenFile {
     pub(crate) fn new(handle: Handle, counters: Arc<Counters>) -> OpenFile {
+        // A simulated file has none.
+        let flags = handle.descriptor().and_then(rustix::fs::fcntl_getfl).unwrap_or(OFlags::empty());
         OpenFile {
-            direct: handle.is_direct(),
-            synchronous: handle.is_synchronous(),
+            direct: flags.contains(OFlags::DIRECT),
+            // A part of `O_SYNC`. Not rustix's name for it, which means all of that.
+            synchronous: flags.bits() & libc::O_DSYNC as u32 != 0,
             handle,
             reads: ReadSelector::default(),
             writes: WriteSelector::default(),
@@ -90,6 +94,16 @@ impl OpenFile {
             sync_failure: AtomicI32::new(0),
             counters,
         }
+    }
+
+    /// What every write to this file asks for.
+    pub(crate) fn write_flags(&self) -> WriteFlags {
+        if self.synchronous { WriteFlags::DURABLE } else { WriteFlags::NONE }
+    }
+
+    /// Whether nobody knows, after an error, how much of a write with these flags has moved: it went to the device.
+    pub(crate) fn reaches_the_device(&self, flags: WriteFlags) -> bool {
+        self.direct || flags.contains(WriteFlags::DURABLE)
     }
 
     /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does.
@@ -133,15 +147,16 @@ impl OpenFile {
     fn learns_of_failures(&self, request: &Request) -> bool {
         match request {
             Request::Sync { .. } | Request::SyncRange { .. } => true,
-            Request::Write(_, flags) => self.synchronous || flags.contains(WriteFlags::DURABLE),
+            Request::Write(_, flags) => flags.contains(WriteFlags::DURABLE),
             _ => false,
         }
     }
 
-    /// Takes note of what an answer tells of lost data.
+    /// Takes note of what an answer tells of lost data. (Of a sync's, [`OpenFile::synced`] does, once: many may share it, and it may be
+    /// acknowledged before the last of them has heard.)
     pub(crate) fn heed(&self, request: &Request, outcome: &Outcome) {
         if let Err(errno) = outcome {
-            if self.learns_of_failures(request) {
+            if self.learns_of_failures(request) && !matches!(request, Request::Sync { .. }) {
                 self.note_failure(*errno);
             }
         }
@@ -167,7 +182,7 @@ impl OpenFile {
     }
 
     /// Remembers an errno that tells of lost data, for all clones and for all time.
-    pub(crate) fn note_failure(&self, errno: Errno) {
+    fn note_failure(&self, errno: Errno) {
         if !tells_nothing(errno) {
             let _ = self.sync_failure.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst);
         }
@@ -203,19 +218,6 @@ pub(crate) enum Handle {
 }
 
 impl Handle {
-    /// Opened with `O_DIRECT`.
-    pub(crate) fn is_direct(&self) -> bool {
-        let flags = self.descriptor().and_then(rustix::fs::fcntl_getfl);
-        flags.is_ok_and(|flags| flags.contains(OFlags::DIRECT))
-    }
-
-    /// Opened with `O_SYNC` or `O_DSYNC`, which is a part of it.
-    fn is_synchronous(&self) -> bool {
-        let flags = self.descriptor().and_then(rustix::fs::fcntl_getfl);
-        // Not rustix's name for it, which means both bits of `O_SYNC`.
-        flags.is_ok_and(|flags| flags.bits() & libc::O_DSYNC as u32 != 0)
-    }
-
     /// The descriptor; EBADF for a simulated file, which only its simulator can serve.
     pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
         match self {
@@ -465,6 +467,7 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 pub(crate) struct Lanes {
     lanes: [Lane; 2],
+    /// Bytes of writes on their way; changed under the throttle's lock.
     under_way: AtomicU64,
 }
 

@@ -1,6 +1,5 @@
 //! An operation as its caller sees it: await it on any executor, or `.wait()` for it without one.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,8 +11,9 @@ use rustix::io::Errno;
 
 use crate::dirty;
 use crate::engine::{owned, read_blocking, read_now, write_blocking};
+use crate::ladder::{ReadLadder, Tried, WriteLadder, climb};
 use crate::op::{Done, END_UNKNOWN, LaneKind, Notify, OpenFile, Outcome, Owner, Request, Slot};
-use crate::select::{Choice, Ladder, Path, ReadLadder, WriteLadder};
+use crate::select::Path;
 use crate::start::Instance;
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
@@ -50,28 +50,33 @@ pub struct Operation<'f, F> {
     target: Target<'f>,
     state: State,
     finish: Option<F>,
-    /// It is finished also when this is dropped.
-    outlives: bool,
 }
 
 enum State {
     New(Request),
     /// Refused before it began. Behind a pointer, so that operations are small: they are moved about.
     Refused(Box<(Errno, Request)>),
-    Under(Arc<Slot>),
+    Under(Arc<Slot>, Dropped),
     /// Through, before it was asked for.
     Ended(Box<(Outcome, Request)>),
     Spent,
 }
 
+/// What becomes of an operation under way when its future is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dropped {
+    IsAbandoned,
+    Finishes,
+}
+
 impl<'f, F: Finish> Operation<'f, F> {
     pub(crate) fn new(target: Target<'f>, request: Request, finish: F) -> Self {
-        Operation { target, state: State::New(request), finish: Some(finish), outlives: false }
+        Operation { target, state: State::New(request), finish: Some(finish) }
     }
 
     /// One that fails with `errno` as soon as it is asked to begin.
     pub(crate) fn refused(target: Target<'f>, errno: Errno, request: Request, finish: F) -> Self {
-        Operation { target, state: State::Refused(Box::new((errno, request))), finish: Some(finish), outlives: false }
+        Operation { target, state: State::Refused(Box::new((errno, request))), finish: Some(finish) }
     }
 
     /// Runs the operation to its end on this thread, needing no executor. A caller that waits is best served by the plain
@@ -79,7 +84,7 @@ impl<'f, F: Finish> Operation<'f, F> {
     /// is submitted first.)
     pub fn wait(mut self) -> F::Output {
         let instance = self.target.instance;
-        if let State::Under(_) = self.state {
+        if let State::Under(..) = self.state {
             instance.engines().ring.watch_all();
         }
         let forced = matches!(instance.policy.forced, Some(Path::Ring | Path::Pool));
@@ -116,9 +121,10 @@ impl<'f, F: Finish> Operation<'f, F> {
             let State::New(request) = std::mem::replace(&mut self.state, State::Spent) else { return self };
             self.state = match now {
                 Some(outcome) => State::Ended(Box::new((outcome, request))),
-                None => State::Under(self.target.submit(request, Notify::Waker(Waker::noop().clone()))),
+                None => {
+                    State::Under(self.target.submit(request, Notify::Waker(Waker::noop().clone())), Dropped::Finishes)
+                }
             };
-            self.outlives = true;
         }
         self
     }
@@ -128,7 +134,7 @@ impl<'f, F: Finish> Operation<'f, F> {
         match &mut self.state {
             State::New(request) => Some(request),
             State::Refused(refused) => Some(&mut refused.1),
-            State::Under(_) | State::Ended(_) | State::Spent => None,
+            State::Under(..) | State::Ended(_) | State::Spent => None,
         }
     }
 
@@ -151,7 +157,7 @@ impl<F: Finish> Future for Operation<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let Operation { target, state, finish, .. } = &mut *self;
-        if let State::Under(slot) = state {
+        if let State::Under(slot, _) = state {
             let (outcome, mut request) = ready!(slot.poll(context));
             *state = State::Spent;
             return Poll::Ready(end(finish, outcome, &mut request));
@@ -171,7 +177,7 @@ impl<F: Finish> Future for Operation<'_, F> {
                 let (outcome, request) = &mut **ended;
                 Some(end(finish, std::mem::replace(outcome, Ok(Done::Nothing)), request))
             }
-            State::Under(_) | State::Spent => None,
+            State::Under(..) | State::Spent => None,
         };
         if let Some(output) = now {
             #[cfg(feature = "tokio")]
@@ -187,35 +193,17 @@ impl<F: Finish> Future for Operation<'_, F> {
         if let Some((outcome, mut request)) = slot.take() {
             return Poll::Ready(end(finish, outcome, &mut request));
         }
-        *state = State::Under(slot);
+        *state = State::Under(slot, Dropped::IsAbandoned);
         Poll::Pending
     }
 }
 
 impl<F> Drop for Operation<'_, F> {
     fn drop(&mut self) {
-        if let (State::Under(slot), false) = (&self.state, self.outlives) {
+        if let State::Under(slot, Dropped::IsAbandoned) = &self.state {
             slot.abandon();
         }
     }
-}
-
-/// How a read without waiting ended.
-pub(crate) enum Tried {
-    /// An attempt moved all of it.
-    Hit,
-    /// So many bytes are there; the rest is for the slow path.
-    Part(usize),
-    /// A plain call ran to its end.
-    Called(Result<usize, Errno>),
-}
-
-/// Counts this thread's attempts.
-#[inline]
-fn attempt_number() -> u32 {
-    thread_local!(static ATTEMPTS: Cell<u32> = const { Cell::new(0) });
-    // A thread that is being torn down times each.
-    ATTEMPTS.try_with(|attempts| attempts.replace(attempts.get().wrapping_add(1))).unwrap_or(0)
 }
 
 impl Target<'_> {
@@ -228,17 +216,17 @@ impl Target<'_> {
             counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::FailedAtOnce });
             Some(outcome)
         };
-        let left = match request {
+        let (left, written) = match request {
             // Nothing is asked of the file. (`left` is what is missing.)
             Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => {
                 return inline(Ok(Done::Nothing));
             }
             // Direct I/O has nothing cached, and takes `RWF_NOWAIT` to mean all but the wait for the device.
             Request::Read(_) | Request::Write(..) if file.direct => return None,
-            Request::Read(transfer) => transfer.left(),
-            Request::Write(transfer, flags) if *flags == WriteFlags::NONE || *flags == WriteFlags::APPEND => {
-                transfer.left()
-            }
+            Request::Read(transfer) => (transfer.left(), None),
+            // What other flags ask for waits for the device.
+            Request::Write(transfer, WriteFlags::NONE) => (transfer.left(), Some((transfer.position(), false))),
+            Request::Write(transfer, WriteFlags::APPEND) => (transfer.left(), Some((transfer.position(), true))),
             // The attributes of an open file are in memory, but for file systems behind a server.
             Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
                 return inline(self.instance.engines().pool.run(Some(handle), request));
@@ -247,24 +235,19 @@ impl Target<'_> {
         };
         let engine = &self.instance.engines().pool;
         let policy = &self.instance.policy;
-        let place = match request {
-            Request::Write(transfer, flags) => Some((transfer.position(), *flags == WriteFlags::APPEND)),
-            _ => None,
-        };
         let call = |wait| match (wait, &mut *request) {
             (Wait::Never, request) => engine.try_now(handle, request, wait),
             // How much it moved is in the request.
             (Wait::Allowed, request) => engine.run(Some(handle), request).map(|_| left),
         };
-        let tried = match place {
+        let tried = match written {
             None => self.try_read(left, call),
             Some((offset, appends)) => {
                 let is_cheap = || self.writes_cheaply(file, offset, left, appends);
                 // Half an append by an attempt would leave room for another before the rest.
                 let attempts = !appends;
-                let slept = dirty::slept;
-                let ladder = WriteLadder { writes: &file.writes, policy, length: left, attempts, is_cheap, slept };
-                self.climb(ladder, left, call)
+                let ladder = WriteLadder { writes: &file.writes, policy, length: left, attempts, is_cheap };
+                climb(counters, ladder, left, call)
             }
         };
         match tried {
@@ -282,55 +265,8 @@ impl Target<'_> {
     #[inline]
     pub(crate) fn try_read(&self, length: usize, call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
         let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
-        self.climb(ReadLadder { reads, policy: &self.instance.policy, length }, length, call)
-    }
-
-    #[inline]
-    fn climb(
-        &self,
-        mut ladder: impl Ladder,
-        length: usize,
-        mut call: impl FnMut(Wait) -> Result<usize, Errno>,
-    ) -> Tried {
-        let counters = &self.instance.counters;
-        let mut choice = ladder.choose();
-        if choice == Choice::Attempt {
-            let begun = ladder.is_timed(attempt_number()).then(Instant::now);
-            let answer = call(Wait::Never);
-            let elapsed_ns = begun.map(|begun| begun.elapsed().as_nanos() as u64);
-            match answer {
-                // Never the end of the file: kernels 5.9 and 5.10 answered with nothing before it (tokio-rs/tokio#3803).
-                Ok(n) if n > 0 => {
-                    ladder.hit(n, elapsed_ns);
-                    if n == length {
-                        return Tried::Hit;
-                    }
-                    counters.add(Count::ShortAttempts);
-                    return Tried::Part(n);
-                }
-                Err(Errno::OPNOTSUPP) => {
-                    ladder.refused();
-                    choice = ladder.choose();
-                }
-                // Whatever an error is, the slow path reports it.
-                answer => {
-                    if answer == Err(Errno::AGAIN) {
-                        ladder.accepted();
-                    }
-                    counters.add(Count::Misses);
-                    choice = ladder.missed();
-                }
-            }
-        }
-        if choice != Choice::Budgeted {
-            return Tried::Part(0);
-        }
-        let begun = Instant::now();
-        let result = call(Wait::Allowed);
-        if ladder.budgeted(begun.elapsed().as_nanos() as u64) {
-            counters.add(Count::Stalls);
-        }
-        Tried::Called(result)
+        let Instance { policy, counters, .. } = &**self.instance;
+        climb(counters, ReadLadder { reads, policy, length }, length, call)
     }
 
     /// Whether a plain write is expected not to wait: for a device, since it covers whole pages, or pages beyond the end of the file, or
@@ -418,12 +354,7 @@ impl Target<'_> {
     pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
         owned::flush();
         let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
-        let flags = if file.synchronous { WriteFlags::DURABLE } else { WriteFlags::NONE };
-        let (n, outcome) = write_blocking(&*self.instance.engines().pool, &file.handle, slice, offset, flags);
-        if let (Err(errno), true) = (&outcome, file.synchronous) {
-            file.note_failure(*errno);
-        }
-        (n, outcome)
+        write_blocking(slice, offset, file.write_flags(), |request| self.run_here(request))
     }
 
     /// Gives a request to the engine that suits it.

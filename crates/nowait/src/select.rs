@@ -42,6 +42,14 @@ pub(crate) struct Policy {
     pub(crate) inline_bytes_max: usize,
 }
 
+impl Policy {
+    /// A plain call of `len` bytes took longer than it may.
+    #[inline]
+    fn is_stall(&self, len: usize, elapsed_ns: u64) -> bool {
+        elapsed_ns > self.budget_ns.saturating_add(len as u64)
+    }
+}
+
 /// What to do with one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
@@ -102,6 +110,17 @@ impl Backoff {
             self.streak.store(0, Relaxed);
             self.skip.store(0, Relaxed);
         }
+    }
+
+    /// One that took too long is bad luck, any other good. Gives back which.
+    #[inline]
+    fn judge(&self, took_too_long: bool) -> bool {
+        if took_too_long {
+            self.bad(STALLS_BORNE)
+        } else {
+            self.good()
+        }
+        took_too_long
     }
 
     fn bad(&self, borne: u32) {
@@ -214,13 +233,7 @@ impl ReadSelector {
     /// A budgeted call of `len` bytes took `elapsed_ns`. True when that was over the budget.
     #[inline]
     pub(crate) fn budgeted(&self, policy: &Policy, len: usize, elapsed_ns: u64) -> bool {
-        let over = elapsed_ns > policy.budget_ns.saturating_add(len as u64);
-        if over {
-            self.inline.bad(STALLS_BORNE)
-        } else {
-            self.inline.good()
-        }
-        over
+        self.inline.judge(policy.is_stall(len, elapsed_ns))
     }
 
     /// The kernel may be told of a read of `len` bytes before a thread waits for it. A call that is not meant to wait, but may:
@@ -232,13 +245,7 @@ impl ReadSelector {
 
     /// Telling the kernel took `elapsed_ns`. True when that was over the budget.
     pub(crate) fn announced(&self, policy: &Policy, elapsed_ns: u64) -> bool {
-        let over = elapsed_ns > policy.budget_ns;
-        if over {
-            self.announcements.bad(STALLS_BORNE)
-        } else {
-            self.announcements.good()
-        }
-        over
+        self.announcements.judge(policy.is_stall(0, elapsed_ns))
     }
 
     /// Whether the file accepts `RWF_NOWAIT`: `None` until one attempt has shown it.
@@ -247,112 +254,6 @@ impl ReadSelector {
             NOWAIT_UNKNOWN => None,
             answer => Some(answer == NOWAIT_ACCEPTED),
         }
-    }
-}
-
-/// One operation before a selector: what may be tried inline, and how it went.
-pub(crate) trait Ladder {
-    fn choose(&mut self) -> Choice;
-    /// Whether an attempt should be timed, if it is its thread's `number`th.
-    fn is_timed(&self, number: u32) -> bool;
-    /// An attempt moved `bytes`, in `elapsed_ns` if it was timed.
-    fn hit(&self, bytes: usize, elapsed_ns: Option<u64>);
-    /// An attempt was answered with "not now" (EAGAIN), and so is accepted.
-    fn accepted(&self);
-    /// An attempt moved nothing. What to do instead.
-    fn missed(&mut self) -> Choice;
-    /// The file does not accept attempts.
-    fn refused(&self);
-    /// A plain call took so long. True when that was over the budget.
-    fn budgeted(&mut self, elapsed_ns: u64) -> bool;
-}
-
-/// A read of `length` bytes.
-pub(crate) struct ReadLadder<'a> {
-    pub(crate) reads: &'a ReadSelector,
-    pub(crate) policy: &'a Policy,
-    pub(crate) length: usize,
-}
-
-impl Ladder for ReadLadder<'_> {
-    #[inline]
-    fn choose(&mut self) -> Choice {
-        self.reads.choose(self.policy, self.length)
-    }
-
-    #[inline]
-    fn is_timed(&self, number: u32) -> bool {
-        self.reads.is_timed(number)
-    }
-
-    #[inline]
-    fn hit(&self, bytes: usize, elapsed_ns: Option<u64>) {
-        self.reads.attempt_hit(bytes, elapsed_ns);
-    }
-
-    fn accepted(&self) {
-        self.reads.attempt_accepted();
-    }
-
-    fn missed(&mut self) -> Choice {
-        self.reads.attempt_missed();
-        Choice::Slow
-    }
-
-    fn refused(&self) {
-        self.reads.attempt_refused();
-    }
-
-    fn budgeted(&mut self, elapsed_ns: u64) -> bool {
-        self.reads.budgeted(self.policy, self.length, elapsed_ns)
-    }
-}
-
-/// A write of `length` bytes, and what tells whether a plain call is expected not to wait.
-pub(crate) struct WriteLadder<'a, C> {
-    pub(crate) writes: &'a WriteSelector,
-    pub(crate) policy: &'a Policy,
-    pub(crate) length: usize,
-    /// Half of it may be written first.
-    pub(crate) attempts: bool,
-    pub(crate) is_cheap: C,
-    /// Is told when one waited all the same, for so many nanoseconds.
-    pub(crate) slept: fn(u64),
-}
-
-impl<C: FnMut() -> bool> Ladder for WriteLadder<'_, C> {
-    #[inline]
-    fn choose(&mut self) -> Choice {
-        self.writes.choose(self.policy, self.length, self.attempts, &mut self.is_cheap)
-    }
-
-    fn is_timed(&self, _: u32) -> bool {
-        // No device is waited for, and what else may take long is not to be learned from one write.
-        false
-    }
-
-    fn hit(&self, _: usize, _: Option<u64>) {
-        self.writes.attempt_hit();
-    }
-
-    fn accepted(&self) {}
-
-    fn missed(&mut self) -> Choice {
-        self.writes.attempt_missed();
-        self.writes.instead(self.policy, &mut self.is_cheap)
-    }
-
-    fn refused(&self) {
-        self.writes.attempt_refused();
-    }
-
-    #[inline]
-    fn budgeted(&mut self, elapsed_ns: u64) -> bool {
-        let over = self.writes.budgeted(self.policy, self.length, elapsed_ns);
-        if over {
-            (self.slept)(elapsed_ns);
-        }
-        over
     }
 }
 
@@ -393,7 +294,7 @@ impl WriteSelector {
     /// What to do where no attempt is made, or one was answered with "not now". (xfs answers so once each clock tick, when the
     /// file's times are to be changed; a plain call takes some microseconds for that.)
     #[inline]
-    fn instead(&self, policy: &Policy, is_cheap: impl FnOnce() -> bool) -> Choice {
+    pub(crate) fn instead(&self, policy: &Policy, is_cheap: impl FnOnce() -> bool) -> Choice {
         let plain = !policy.strict && policy.forced.is_none() && self.plain.allows() && is_cheap();
         if plain { Choice::Budgeted } else { Choice::Slow }
     }
@@ -417,13 +318,7 @@ impl WriteSelector {
     /// A plain call of `len` bytes took `elapsed_ns`. True when that was over the budget.
     #[inline]
     pub(crate) fn budgeted(&self, policy: &Policy, len: usize, elapsed_ns: u64) -> bool {
-        let over = elapsed_ns > policy.budget_ns.saturating_add(len as u64);
-        if over {
-            self.plain.bad(STALLS_BORNE)
-        } else {
-            self.plain.good()
-        }
-        over
+        self.plain.judge(policy.is_stall(len, elapsed_ns))
     }
 }
 

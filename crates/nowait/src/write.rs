@@ -86,9 +86,7 @@ impl File {
 
     fn write<F: Finish>(&self, transfer: Transfer, flags: WriteFlags, finish: F) -> Operation<'_, F> {
         let checked = self.0.check(transfer.position(), transfer.left());
-        // Such a file asks for it itself: it is not written on an executor's thread.
-        let flags = if self.0.open.synchronous { flags.with(WriteFlags::DURABLE) } else { flags };
-        let request = Request::Write(transfer, flags);
+        let request = Request::Write(transfer, flags.with(self.0.open.write_flags()));
         match checked {
             Ok(()) => Operation::new(self.0.target(), request, finish),
             Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
@@ -157,13 +155,7 @@ impl File {
     /// # Errors
     /// As [`File::write_at`].
     pub fn write_from(&self, data: &[u8], offset: u64) -> Result<usize> {
-        let file = &*self.0;
-        let (n, outcome) = match file.check(offset, data.len()) {
-            Ok(()) => file.target().write_blocking(data, offset),
-            Err(errno) => (0, Err(errno)),
-        };
-        file.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-        written(file, offset, data.len(), n, WriteFlags::NONE, outcome, Short::Allowed)
+        self.write_blocking(data, offset, Short::Allowed)
     }
 
     /// Blocks until all of `data` is written.
@@ -171,13 +163,17 @@ impl File {
     /// # Errors
     /// As [`File::write_all_at`].
     pub fn write_all_from(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.write_blocking(data, offset, Short::Error).map(drop)
+    }
+
+    fn write_blocking(&self, data: &[u8], offset: u64, short: Short) -> Result<usize> {
         let file = &*self.0;
         let (n, outcome) = match file.check(offset, data.len()) {
             Ok(()) => file.target().write_blocking(data, offset),
             Err(errno) => (0, Err(errno)),
         };
         file.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-        written(file, offset, data.len(), n, WriteFlags::NONE, outcome, Short::Error).map(drop)
+        written(file, offset, data.len(), n, file.open.write_flags(), outcome, short)
     }
 
     /// Cuts the file to `length` bytes, or extends it with zeros that take no space.
@@ -291,7 +287,7 @@ fn written(
 
 /// Through the page cache, errors other than EIO come before a byte moves. On the way to the device nobody knows.
 fn how_much(file: &Inner, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
-    let waits = file.open.direct || flags.contains(WriteFlags::DURABLE) || file.open.synchronous;
+    let waits = file.open.reaches_the_device(flags);
     let knows =
         errno.is_none_or(|errno| errno != Errno::IO && (!waits || errno == Errno::INVAL || errno == Errno::BADF));
     if knows { Written::First(n as u64) } else { Written::AtLeast(n as u64) }
@@ -509,8 +505,7 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
         let Run { first, offset, memories, .. } = self.runs.get_mut(number)?.take()?;
         self.next += 1;
         let lengths = memories.iter().map(Memory::len).collect();
-        let flags = if self.file.open.synchronous { WriteFlags::DURABLE } else { WriteFlags::NONE };
-        let request = Request::Write(Transfer::new(Memory::Many(memories), offset), flags);
+        let request = Request::Write(Transfer::new(Memory::Many(memories), offset), self.file.open.write_flags());
         Some((number, first, lengths, request))
     }
 

@@ -234,12 +234,14 @@ fn serve_lane(lanes: &Lanes, kind: LaneKind) -> bool {
         return false;
     }
     drop(waiting);
+    let taken = batch.len();
     // Outside the lock: what ends here may put more in line.
-    let works = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
+    let works: Vec<_> = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
+    let whole = works.len() == taken;
     if syncs {
         sync(works)
     } else {
-        write(works)
+        write(works, whole)
     }
     true
 }
@@ -275,46 +277,32 @@ fn next_writes(slots: &mut VecDeque<Arc<Slot>>) -> Vec<Arc<Slot>> {
     taken
 }
 
-/// Writes what goes on where the one before it ends; not quite, if some were abandoned. (Or does the one thing that is there.)
-fn write(mut works: Vec<(Arc<Slot>, Work)>) {
-    while !works.is_empty() {
-        let goes_on = works.windows(2).take_while(|pair| follows(&pair[0].1.request, &pair[1].1.request)).count();
-        let mut rest = works.split_off(goes_on + 1);
-        let mut failed = None;
-        if works.len() > 1 {
-            let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
-            let durable =
-                matches!(&works[0].1.request, Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE));
-            // It may tell of an earlier write, and does so once: it is everybody's.
-            failed = result.err().filter(|_| durable);
-            let mut n = result.unwrap_or(0);
-            for (_, work) in &mut works {
-                work.owner.count(Count::Joined);
-                if let Request::Write(transfer, _) = &mut work.request {
-                    let mine = n.min(transfer.left());
-                    transfer.advance(mine);
-                    n -= mine;
-                }
+/// Writes: as one, if all that was taken out of the line is still wanted, so that each goes on where the one before it ends. (Or does
+/// the one thing that is there.)
+fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool) {
+    let mut failed = None;
+    if whole && works.len() > 1 {
+        let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
+        let durable = matches!(&works[0].1.request, Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE));
+        // It may tell of an earlier write, and does so once: it is everybody's.
+        failed = result.err().filter(|_| durable);
+        let mut n = result.unwrap_or(0);
+        for (_, work) in &mut works {
+            work.owner.count(Count::Joined);
+            if let Request::Write(transfer, _) = &mut work.request {
+                let mine = n.min(transfer.left());
+                transfer.advance(mine);
+                n -= mine;
             }
         }
-        for (slot, mut work) in works.drain(..) {
-            // What is left, for a short call or an error, is each one's own.
-            let outcome = match failed {
-                Some(errno) => Err(errno),
-                None => run(work.owner.handle(), &mut work.request),
-            };
-            end(slot, work, outcome);
-        }
-        std::mem::swap(&mut works, &mut rest);
     }
-}
-
-fn follows(first: &Request, second: &Request) -> bool {
-    match (first, second) {
-        (Request::Write(first, _), Request::Write(second, _)) => {
-            first.position() + first.left() as u64 == second.position()
-        }
-        _ => false,
+    for (slot, mut work) in works {
+        // What is left, for a short call or an error, is each one's own.
+        let outcome = match failed {
+            Some(errno) => Err(errno),
+            None => run(work.owner.handle(), &mut work.request),
+        };
+        end(slot, work, outcome);
     }
 }
 

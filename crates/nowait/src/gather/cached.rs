@@ -10,7 +10,7 @@ use crate::buf::lock;
 use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::Operation as Name;
 use crate::file::Inner;
-use crate::operation::Tried;
+use crate::ladder::Tried;
 use crate::select::ReadSelector;
 use crate::stats::Count;
 use crate::sys::Wait;
