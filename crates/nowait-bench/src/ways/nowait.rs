@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use nowait::{Advice, File, Nowait, OpenOptions, Stats};
 
-use super::runtime::{Seen, finish, runtime};
+use super::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
 use super::{Way, WriteWay};
 use crate::meter::Round;
 use crate::work::{Gather, Reads, Target, Writes};
@@ -113,11 +113,7 @@ impl Way for Tokio {
                 }
             })
             .collect();
-        round.start();
-        let tasks: Vec<_> = tasks.into_iter().map(|task| runtime().spawn(task)).collect();
-        let seen = finish(tasks);
-        round.stop();
-        seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
+        run_on_the_clock(tasks, round)?;
         session.report(round);
         Ok(())
     }
@@ -216,34 +212,24 @@ impl WriteWay for Tokio {
 
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::writing(Nowait::shared(), job.path)?;
-        let next = Arc::new(AtomicU64::new(0));
-        let (blocks, contents) = (job.blocks, job.contents);
+        let blocks = Blocks::of(job);
         let tasks: Vec<_> = job
             .buffers()
             .into_iter()
             .map(|mut buffer| {
-                let (file, next) = (session.file.clone(), next.clone());
+                let (file, blocks) = (session.file.clone(), blocks.clone());
                 let mut seen = Seen::new(&round.tally);
                 async move {
-                    loop {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        if index >= blocks {
-                            return io::Result::Ok(seen);
-                        }
-                        let offset = index * buffer.len() as u64;
-                        contents.place(&mut buffer, offset);
+                    while let Some(offset) = blocks.next(&mut buffer) {
                         let started = Instant::now();
                         buffer = file.write_all_at(buffer, offset).await?;
                         seen.add(offset, &buffer, started);
                     }
+                    io::Result::Ok(seen)
                 }
             })
             .collect();
-        round.start();
-        let tasks: Vec<_> = tasks.into_iter().map(|task| runtime().spawn(task)).collect();
-        let seen = finish(tasks);
-        round.stop();
-        seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
+        run_on_the_clock(tasks, round)?;
         session.report(round);
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! What the ways that run on tokio share: the runtime, and the figures of a task.
 
+use std::future::Future;
 use std::io;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::meter::Tally;
+use crate::meter::{Round, Tally};
+use crate::work::{Contents, Writes};
 
 /// With a worker per processor.
 pub(super) fn runtime() -> &'static tokio::runtime::Runtime {
@@ -17,6 +20,42 @@ pub(super) fn runtime() -> &'static tokio::runtime::Runtime {
 pub(super) fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<Vec<T>> {
     let all = futures_util::future::join_all(tasks);
     runtime().block_on(all).into_iter().map(|joined| joined.map_err(io::Error::other)?).collect()
+}
+
+/// Runs the tasks of a round while its clock runs, and then tells what they saw.
+pub(super) fn run_on_the_clock<T>(tasks: Vec<T>, round: &mut Round<'_>) -> io::Result<()>
+where
+    T: Future<Output = io::Result<Seen>> + Send + 'static,
+{
+    round.start();
+    let tasks = tasks.into_iter().map(|task| runtime().spawn(task)).collect();
+    let seen = finish(tasks);
+    round.stop();
+    seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
+    Ok(())
+}
+
+/// The writes that are still to be made, for tasks, which cannot borrow the job.
+#[derive(Clone)]
+pub(super) struct Blocks {
+    next: Arc<AtomicU64>,
+    count: u64,
+    contents: Contents,
+}
+
+impl Blocks {
+    pub(super) fn of(job: &Writes<'_>) -> Blocks {
+        Blocks { next: Arc::default(), count: job.blocks, contents: job.contents }
+    }
+
+    /// Makes the next block in `buffer`; gives its offset.
+    #[inline]
+    pub(super) fn next(&self, buffer: &mut [u8]) -> Option<u64> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let offset = (index < self.count).then(|| index * buffer.len() as u64)?;
+        self.contents.place(buffer, offset);
+        Some(offset)
+    }
 }
 
 /// What one task saw. A task outlives the round's borrow, and so do its own figures; bytes that are to be verified are kept until

@@ -5,13 +5,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tokio::task;
 
 use super::WriteWay;
-use super::runtime::{Seen, finish, runtime};
+use super::runtime::{Blocks, Seen, run_on_the_clock};
 use crate::meter::Round;
 use crate::work::Writes;
 
@@ -23,35 +22,24 @@ impl WriteWay for SpawnBlocking {
     }
 
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let next = Arc::new(AtomicU64::new(0));
-        let (blocks, contents) = (job.blocks, job.contents);
+        let blocks = Blocks::of(job);
         let tasks: Vec<_> = job
             .buffers()
             .into_iter()
             .map(|mut buffer| {
-                let (file, next) = (job.file.clone(), next.clone());
+                let (file, blocks) = (job.file.clone(), blocks.clone());
                 let mut seen = Seen::new(&round.tally);
                 async move {
-                    loop {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        if index >= blocks {
-                            return io::Result::Ok(seen);
-                        }
-                        let offset = index * buffer.len() as u64;
-                        contents.place(&mut buffer, offset);
+                    while let Some(offset) = blocks.next(&mut buffer) {
                         let started = Instant::now();
                         buffer = write_all_at(&file, buffer, offset).await?;
                         seen.add(offset, &buffer, started);
                     }
+                    io::Result::Ok(seen)
                 }
             })
             .collect();
-        round.start();
-        let tasks: Vec<_> = tasks.into_iter().map(|task| runtime().spawn(task)).collect();
-        let seen = finish(tasks);
-        round.stop();
-        seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
-        Ok(())
+        run_on_the_clock(tasks, round)
     }
 }
 
