@@ -13,10 +13,11 @@ use rustix::io::Errno;
 use crate::buf::{Buf, Erased, Memory, ReadBuffer};
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
 use crate::op::{Done, Handle, OpenFile, Outcome, Request, Transfer};
-use crate::operation::{Answer, Finish, Operation, Target};
+use crate::operation::{Answer, Finish, Operation};
 use crate::start::{Instance, Nowait};
 use crate::stats::Count;
 use crate::sys;
+use crate::target::Target;
 
 /// An open file. Clones share the descriptor and what was learned about the file; any thread may use any clone.
 ///

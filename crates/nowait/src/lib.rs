@@ -217,6 +217,7 @@ mod select;
 mod start;
 mod stats;
 mod sys;
+mod target;
 mod throttle;
 mod write;
 

@@ -1,0 +1,212 @@
+//! What operations work on: an instance, and mostly a file. Here a request is tried on its caller's thread, run there to its end, or
+//! given to the engine that suits it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use crate::dirty;
+use crate::engine::{owned, read_blocking, read_now, write_blocking};
+use crate::ladder::{ReadLadder, Tried, WriteLadder, climb};
+use crate::op::{Done, END_UNKNOWN, Notify, OpenFile, Outcome, Owner, Request, Slot};
+use crate::select::Path;
+use crate::start::Instance;
+use crate::stats::Count;
+use crate::sys::{Wait, WriteFlags};
+
+/// What an operation works with. The file is absent while there is none yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'f> {
+    pub(crate) instance: &'f Arc<Instance>,
+    pub(crate) file: Option<&'f Arc<OpenFile>>,
+}
+
+impl Target<'_> {
+    /// Serves a request on this thread if that takes no waiting. What an attempt moved stays moved.
+    pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
+        let counters = &self.instance.counters;
+        let file = self.file?;
+        let handle = &file.handle;
+        let inline = |outcome: Outcome| {
+            counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::FailedAtOnce });
+            Some(outcome)
+        };
+        let (left, written) = match request {
+            // Nothing is asked of the file. (`left` is what is missing.)
+            Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => {
+                return inline(Ok(Done::Nothing));
+            }
+            // Direct I/O has nothing cached, and takes `RWF_NOWAIT` to mean all but the wait for the device.
+            Request::Read(_) | Request::Write(..) if file.direct => return None,
+            Request::Read(transfer) => (transfer.left(), None),
+            // What other flags ask for waits for the device.
+            Request::Write(transfer, WriteFlags::NONE) => (transfer.left(), Some((transfer.position(), false))),
+            Request::Write(transfer, WriteFlags::APPEND) => (transfer.left(), Some((transfer.position(), true))),
+            // The attributes of an open file are in memory, but for file systems behind a server.
+            Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
+                return inline(self.instance.engines().pool.run(Some(handle), request));
+            }
+            _ => return None,
+        };
+        let engine = &self.instance.engines().pool;
+        let policy = &self.instance.policy;
+        let call = |wait| match (wait, &mut *request) {
+            (Wait::Never, request) => engine.try_now(handle, request, wait),
+            // How much it moved is in the request.
+            (Wait::Allowed, request) => engine.run(Some(handle), request).map(|_| left),
+        };
+        let tried = match written {
+            None => self.try_read(left, call),
+            Some((offset, appends)) => {
+                let is_cheap = || self.writes_cheaply(file, offset, left, appends);
+                // Half an append by an attempt would leave room for another before the rest.
+                let attempts = !appends;
+                let ladder = WriteLadder { writes: &file.writes, policy, length: left, attempts, is_cheap };
+                climb(counters, ladder, left, call)
+            }
+        };
+        match tried {
+            Tried::Hit => {
+                counters.add(Count::InlineAttempt);
+                Some(Ok(Done::Nothing))
+            }
+            Tried::Called(result) => inline(result.map(|_| Done::Nothing)),
+            Tried::Part(_) => None,
+        }
+    }
+
+    /// Reads `length` bytes on this thread if that takes no waiting, by the way that suits the file. `call` makes one attempt, or,
+    /// allowed to wait, reads to the end.
+    #[inline]
+    pub(crate) fn try_read(&self, length: usize, call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
+        let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
+        let Instance { policy, counters, .. } = &**self.instance;
+        climb(counters, ReadLadder { reads, policy, length }, length, call)
+    }
+
+    /// Whether a plain write is expected not to wait: for a device, since it covers whole pages, or pages beyond the end of the file, or
+    /// its edges are cached; for other writes to the same file; or because too much is dirty.
+    fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
+        const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
+        /// A thread that writes holds the file's lock: for so much, some tens of microseconds, unless it was put to sleep.
+        const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
+        let end = offset + length as u64;
+        let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
+        let on_their_way = file.on_their_way();
+        (on_their_way == 0 || (on_their_way <= OVERTAKEN_BYTES_MAX && dirty::is_calm()))
+            && (appends
+                || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
+                    && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))
+            && dirty::allows(length)
+    }
+
+    /// A write into the page at `start` need not read it first. Asking begins to read it, where it is not cached.
+    fn page_is_cached(&self, file: &OpenFile, start: u64) -> bool {
+        let engine = &*self.instance.engines().pool;
+        if file.end.load(Relaxed) == END_UNKNOWN {
+            match engine.run(Some(&file.handle), &mut Request::Size) {
+                Ok(Done::Size(size)) => file.end.store(size, Relaxed),
+                _ => return false,
+            }
+        }
+        if start >= file.end.load(Relaxed) {
+            return true;
+        }
+        match read_now(engine, &file.handle, &mut [0], start, Wait::Never) {
+            Ok(n) => n > 0,
+            // In memory (tmpfs), or for the stall budget to judge.
+            Err(errno) => errno == Errno::OPNOTSUPP,
+        }
+    }
+
+    /// Runs a request to its end on this thread, on behalf of a caller that waits.
+    pub(crate) fn run_here(&self, request: &mut Request) -> Outcome {
+        let pool = &self.instance.engines().pool;
+        match (self.file, &*request) {
+            (Some(file), Request::Sync { .. }) => file.synced(|| pool.run(Some(&file.handle), request)),
+            (Some(file), _) => {
+                let outcome = pool.run(Some(&file.handle), request);
+                file.heed(request, &outcome);
+                outcome
+            }
+            (None, _) => pool.run(None, request),
+        }
+    }
+
+    /// Runs a request to its end on this thread.
+    pub(crate) fn run(&self, mut request: Request) -> Outcome {
+        let file = self.file.ok_or(Errno::BADF)?;
+        self.instance.engines().pool.run(Some(&file.handle), &mut request)
+    }
+
+    /// Has the kernel begin to read what a thread of the pool will collect, so that few threads keep the device busy.
+    fn announce(&self, request: &mut Request) {
+        let (Request::Read(transfer), Some(file)) = (request, self.file) else { return };
+        let reads = &file.reads;
+        let policy = &self.instance.policy;
+        let length = transfer.left();
+        if file.direct || !reads.may_announce(policy, length) {
+            return;
+        }
+        let advice = rustix::fs::Advice::WillNeed;
+        let begun = Instant::now();
+        let done = self.run(Request::Advise { offset: transfer.position(), length: length as u64, advice });
+        if reads.announced(policy, begun.elapsed().as_nanos() as u64) {
+            self.instance.counters.add(Count::Stalls);
+        }
+        transfer.announced = done.is_ok();
+    }
+
+    /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced path has no say: no slot is made, since a
+    /// slot owns its memory.
+    pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        owned::flush();
+        let file = self.file.ok_or(Errno::BADF)?;
+        read_blocking(&*self.instance.engines().pool, &file.handle, slice, offset)
+    }
+
+    /// Writes a borrowed slice on this thread, waiting as long as it takes; gives how much was written, and why no more.
+    pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
+        owned::flush();
+        let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
+        write_blocking(slice, offset, file.write_flags(), |request| self.run_here(request))
+    }
+
+    /// Gives a request to the engine that suits it.
+    pub(crate) fn submit(&self, mut request: Request, notify: Notify) -> Arc<Slot> {
+        let path = match (&request, self.file) {
+            (Request::Read(transfer), Some(file)) => file.reads.slow_path(&self.instance.policy, transfer.left()),
+            (Request::Write(..), Some(file)) if file.direct && self.instance.policy.forced != Some(Path::Pool) => {
+                Path::Ring
+            }
+            // Through the page cache a ring hands each write to a kernel worker that cannot be done at once, and each sync.
+            // io_uring runs statx and nearly all advice on a kernel worker (io_uring/{statx,advise}.c, 6.12), and an open must be
+            // followed by an fstat in any case.
+            _ => Path::Pool,
+        };
+        let engines = self.instance.engines();
+        if path == Path::Pool || !engines.has_ring {
+            self.announce(&mut request);
+        }
+        let owner = match self.file {
+            Some(file) => Owner::File(file.clone()),
+            None => Owner::Nobody(self.instance.counters.clone()),
+        };
+        let written = match (&request, self.file) {
+            (Request::Write(transfer, _), Some(file)) => Some((file, transfer.left())),
+            _ => None,
+        };
+        let slot = Slot::new(request, owner, notify);
+        let engine = match path {
+            Path::Pool => &engines.pool,
+            Path::Inline | Path::Ring => &engines.ring,
+        };
+        match written {
+            Some((file, bytes)) => engines.throttle.submit(slot.clone(), file.clone(), engine.clone(), bytes),
+            None => engine.submit(slot.clone()),
+        }
+        slot
+    }
+}
