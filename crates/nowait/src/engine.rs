@@ -124,6 +124,26 @@ pub(crate) fn write_together<'r>(
     unsafe { sys::write_at(fd, &segments, offset, flags, Wait::Allowed) }
 }
 
+/// One call for the writes of several slots, each of which goes on where the one before it ends.
+pub(crate) fn write_slots<'s>(
+    handle: &Handle,
+    slots: impl ExactSizeIterator<Item = &'s Slot>,
+    offset: u64,
+    wait: Wait,
+) -> Result<usize, Errno> {
+    let mut segments = Vec::with_capacity(slots.len());
+    for slot in slots {
+        slot.with(|request, _| {
+            if let Request::Write(transfer, _) = request {
+                segments.extend_from_slice(transfer.segments());
+            }
+        });
+    }
+    // SAFETY: what the segments point to belongs to the slots until they are finished, which only we may do, and nobody writes to the
+    // memory of a transfer (see `Transfer`).
+    unsafe { sys::write_at(handle.descriptor()?, &segments, offset, WriteFlags::NONE, wait) }
+}
+
 /// One call for a transfer, if it is one.
 #[inline]
 fn transfer_once<'r>(

@@ -219,6 +219,7 @@ mod stats;
 mod sys;
 mod target;
 mod throttle;
+mod together;
 mod write;
 
 pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, WriteBuffer};

@@ -727,7 +727,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
             // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
             owner.counters().add(match (&outcome, path) {
                 (Err(_), _) => Count::Failed,
-                (Ok(_), Path::Inline) => Count::InlineCall,
+                (Ok(_), Path::Inline) => Count::InlineTogether,
                 (Ok(_), Path::Ring) => Count::Ring,
                 (Ok(_), Path::Pool) => Count::Pool,
             });

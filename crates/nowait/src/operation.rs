@@ -12,6 +12,7 @@ use crate::op::{Done, LaneKind, Notify, Outcome, Request, Slot};
 use crate::select::Path;
 use crate::stats::Count;
 use crate::target::Target;
+use crate::together;
 
 /// Turns an engine's answer into what the caller gets.
 #[doc(hidden)]
@@ -153,7 +154,10 @@ impl<F: Finish> Future for Operation<'_, F> {
         // Tasks that only ever read cached data must let others run now and then.
         #[cfg(feature = "tokio")]
         let budget = ready!(tokio::task::coop::poll_proceed(context));
+        // What others are about to write may be written with it.
+        let in_company = matches!(state, State::New(request) if together::may_gain(target, request));
         let now = match state {
+            State::New(_) if in_company => None,
             // Worked on where it lies: a request is large, and this is the path of cached reads.
             State::New(request) => target.try_now(request).map(|outcome| end(finish, outcome, request)),
             State::Refused(refused) => {
@@ -176,7 +180,8 @@ impl<F: Finish> Future for Operation<'_, F> {
         let State::New(request) = std::mem::replace(state, State::Spent) else {
             panic!("a future was polled after it was ready");
         };
-        let slot = target.submit(request, Notify::Waker(context.waker().clone()));
+        let notify = Notify::Waker(context.waker().clone());
+        let slot = if in_company { together::collect(target, request, notify) } else { target.submit(request, notify) };
         // It may be complete already: then the answer is worth more than a wake-up.
         if let Some((outcome, mut request)) = slot.take() {
             return Poll::Ready(end(finish, outcome, &mut request));

@@ -267,6 +267,7 @@ pub(crate) struct WriteSelector {
     nowait: AtomicU8,
     attempts: Backoff,
     plain: Backoff,
+    together: Backoff,
 }
 
 impl WriteSelector {
@@ -297,6 +298,17 @@ impl WriteSelector {
     pub(crate) fn instead(&self, policy: &Policy, is_cheap: impl FnOnce() -> bool) -> Choice {
         let plain = !policy.strict && policy.forced.is_none() && self.plain.allows() && is_cheap();
         if plain { Choice::Budgeted } else { Choice::Slow }
+    }
+
+    /// Whether to see if other writes of the same thread continue this one, before it is made.
+    #[inline]
+    pub(crate) fn collects(&self, policy: &Policy) -> bool {
+        policy.forced.is_none() && self.together.allows()
+    }
+
+    /// So many writes were collected, and took so many calls.
+    pub(crate) fn collected(&self, writes: usize, calls: usize) {
+        if calls < writes { self.together.good() } else { self.together.bad(MISSES_BORNE) }
     }
 
     /// An attempt moved bytes.

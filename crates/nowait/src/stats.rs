@@ -40,7 +40,7 @@ pub struct Stats {
     pub stalls: u64,
     /// Operations that had to wait for a place in a full queue.
     pub queued: u64,
-    /// Writes and syncs that shared a system call of the pool with others.
+    /// Writes and syncs that shared a system call with others.
     pub joined: u64,
     /// Writes that had to wait because too many bytes were on their way.
     pub throttled: u64,
@@ -65,6 +65,10 @@ pub(crate) enum Count {
     InlineAttempt,
     /// Served inline by a plain call.
     InlineCall,
+    /// Served inline after it was submitted: with others, or alone where others were expected.
+    InlineTogether,
+    /// An attempt that served all of these.
+    AttemptTogether,
     Blocking,
     Ring,
     Pool,
@@ -107,18 +111,21 @@ impl Counters {
     pub(crate) fn snapshot(&self) -> Stats {
         let sum =
             |count: Count| -> u64 { self.0.iter().map(|group| group.0[count as usize].load(Ordering::Relaxed)).sum() };
-        let inline = sum(Count::InlineAttempt) + sum(Count::InlineCall);
+        let at_once = sum(Count::InlineAttempt) + sum(Count::InlineCall);
         let (blocking, failed_at_once) = (sum(Count::Blocking), sum(Count::FailedAtOnce));
         Stats {
-            started: sum(Count::Submitted) + inline + blocking + failed_at_once,
-            inline,
+            started: sum(Count::Submitted) + at_once + blocking + failed_at_once,
+            inline: at_once + sum(Count::InlineTogether),
             blocking,
             ring: sum(Count::Ring),
             aio: 0,
             pool: sum(Count::Pool),
             cancelled: sum(Count::Cancelled),
             failed: sum(Count::Failed) + failed_at_once,
-            attempts: sum(Count::InlineAttempt) + sum(Count::Misses) + sum(Count::ShortAttempts),
+            attempts: [Count::InlineAttempt, Count::AttemptTogether, Count::Misses, Count::ShortAttempts]
+                .map(sum)
+                .iter()
+                .sum(),
             misses: sum(Count::Misses),
             short_attempts: sum(Count::ShortAttempts),
             stalls: sum(Count::Stalls),

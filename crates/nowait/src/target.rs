@@ -51,7 +51,6 @@ impl Target<'_> {
             _ => return None,
         };
         let engine = &self.instance.engines().pool;
-        let policy = &self.instance.policy;
         let call = |wait| match (wait, &mut *request) {
             (Wait::Never, request) => engine.try_now(handle, request, wait),
             // How much it moved is in the request.
@@ -59,13 +58,7 @@ impl Target<'_> {
         };
         let tried = match written {
             None => self.try_read(left, call),
-            Some((offset, appends)) => {
-                let is_cheap = || self.writes_cheaply(file, offset, left, appends);
-                // Half an append by an attempt would leave room for another before the rest.
-                let attempts = !appends;
-                let ladder = WriteLadder { writes: &file.writes, policy, length: left, attempts, is_cheap };
-                climb(counters, ladder, left, call)
-            }
+            Some((offset, appends)) => self.try_write(file, offset, left, appends, call),
         };
         match tried {
             Tried::Hit => {
@@ -84,6 +77,24 @@ impl Target<'_> {
         let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
         let Instance { policy, counters, .. } = &**self.instance;
         climb(counters, ReadLadder { reads, policy, length }, length, call)
+    }
+
+    /// Writes `length` bytes on this thread if that takes no waiting, by the way that suits the file. `call` makes one attempt, or,
+    /// allowed to wait, writes to the end.
+    #[inline]
+    pub(crate) fn try_write(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        length: usize,
+        appends: bool,
+        call: impl FnMut(Wait) -> Result<usize, Errno>,
+    ) -> Tried {
+        let Instance { policy, counters, .. } = &**self.instance;
+        let is_cheap = || self.writes_cheaply(file, offset, length, appends);
+        // Half an append by an attempt would leave room for another before the rest.
+        let ladder = WriteLadder { writes: &file.writes, policy, length, attempts: !appends, is_cheap };
+        climb(counters, ladder, length, call)
     }
 
     /// Whether a plain write is expected not to wait: for a device, since it covers whole pages, or pages beyond the end of the file, or
@@ -194,19 +205,25 @@ impl Target<'_> {
             Some(file) => Owner::File(file.clone()),
             None => Owner::Nobody(self.instance.counters.clone()),
         };
-        let written = match (&request, self.file) {
-            (Request::Write(transfer, _), Some(file)) => Some((file, transfer.left())),
+        let written = match &request {
+            Request::Write(transfer, _) => Some(transfer.left()),
             _ => None,
         };
         let slot = Slot::new(request, owner, notify);
+        self.submit_slot(slot.clone(), path, written);
+        slot
+    }
+
+    /// Gives a slot, one that writes so many bytes if it writes, to the engine of a path.
+    pub(crate) fn submit_slot(&self, slot: Arc<Slot>, path: Path, written: Option<usize>) {
+        let engines = self.instance.engines();
         let engine = match path {
             Path::Pool => &engines.pool,
             Path::Inline | Path::Ring => &engines.ring,
         };
-        match written {
-            Some((file, bytes)) => engines.throttle.submit(slot.clone(), file.clone(), engine.clone(), bytes),
-            None => engine.submit(slot.clone()),
+        match (written, self.file) {
+            (Some(bytes), Some(file)) => engines.throttle.submit(slot, file.clone(), engine.clone(), bytes),
+            _ => engine.submit(slot),
         }
-        slot
     }
 }

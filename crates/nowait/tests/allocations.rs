@@ -82,16 +82,19 @@ fn cached_writes_allocate_nothing() {
         buffer = Some(futures::executor::block_on(write).unwrap());
     };
     assert_eq!(allocations(&mut awaited), 0, "write_all_at, awaited");
-    // A `block_on` of ours makes its waker; what it drives makes nothing.
+    // Under a `block_on` of ours a write is kept now and then, to see if others continue it; that takes a slot, and a list.
     let driven = nowait::block_on(async {
-        let before = ALLOCATIONS.get();
-        for i in 0..100 {
-            let (n, back) = file.write_at(buffer.take().unwrap(), i * 4096).await.unwrap();
+        let mut before = 0;
+        for i in 0..2000 {
+            if i == 1000 {
+                before = ALLOCATIONS.get();
+            }
+            let (n, back) = file.write_at(buffer.take().unwrap(), i % 200 * 4096).await.unwrap();
             assert_eq!(n, 4096);
             buffer = Some(back);
         }
         ALLOCATIONS.get() - before
     });
-    assert_eq!(driven, 0, "write_at, driven by our own block_on");
+    assert!(driven <= 40, "{driven} allocations of 1000 writes that come alone, driven by our own block_on");
     assert_eq!(nowait.stats().ring + nowait.stats().pool, 0, "all of it was done here");
 }

@@ -53,6 +53,8 @@ struct Local {
     depth: Cell<u32>,
     ring: RefCell<State>,
     bell: PerProcess<Arc<Bell>>,
+    /// To be called before the thread sleeps, or blocks elsewhere.
+    due: Cell<Option<fn()>>,
 }
 
 enum State {
@@ -63,7 +65,7 @@ enum State {
 }
 
 thread_local!(static LOCAL: Local = const {
-    Local { depth: Cell::new(0), ring: RefCell::new(State::New), bell: PerProcess::new() }
+    Local { depth: Cell::new(0), ring: RefCell::new(State::New), bell: PerProcess::new(), due: Cell::new(None) }
 });
 
 struct Owned {
@@ -309,6 +311,27 @@ pub(crate) fn drive<F: Future>(future: F) -> F::Output {
     }
 }
 
+/// This thread polls a future of somebody who waits.
+pub(crate) fn is_driving() -> bool {
+    LOCAL.try_with(|local| local.depth.get() > 0).unwrap_or(false)
+}
+
+/// Has `work` called, once, before this thread, which drives something, sleeps or blocks elsewhere. There is one kind of such work.
+pub(crate) fn before_sleep(work: fn()) {
+    let _ = LOCAL.try_with(|local| local.due.set(Some(work)));
+}
+
+/// Does what was put off. What is staged goes first: the device works on it meanwhile.
+fn do_what_is_due() {
+    let Some(work) = LOCAL.try_with(|local| local.due.take()).unwrap_or(None) else { return };
+    let _ = LOCAL.try_with(|local| {
+        if let Some(owned) = local.ring.borrow_mut().get().filter(|owned| owned.staged > 0) {
+            owned.submit();
+        }
+    });
+    work();
+}
+
 /// This thread drives its ring while this lives, which covers a future that panics.
 struct Driving {
     bell: Arc<Bell>,
@@ -327,6 +350,9 @@ impl Driving {
 impl Drop for Driving {
     fn drop(&mut self) {
         let last = LOCAL.try_with(|local| local.depth.get() == 1).unwrap_or(false);
+        if last {
+            do_what_is_due();
+        }
         while last && enter(|owned| if owned.is_wanted() { Some(1) } else { None }) {}
         let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() - 1));
     }
@@ -334,6 +360,7 @@ impl Drop for Driving {
 
 /// The future is pending: waits until something may have changed.
 fn turn(notice: &Notice) {
+    do_what_is_due();
     let entered = enter(|owned| {
         (owned.in_flight() > 0).then(|| {
             owned.poll_bell();
@@ -356,6 +383,7 @@ pub(crate) fn drain() {
 
 /// Submits everything that is staged on this thread without waiting, before it blocks in another call.
 pub(crate) fn flush() {
+    do_what_is_due();
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 {
             if let Ok(mut state) = local.ring.try_borrow_mut() {

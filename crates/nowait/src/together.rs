@@ -1,0 +1,192 @@
+//! Writes of a thread that drives many futures, made together.
+//!
+//! Tasks that write one file from one thread continue each other more often than not, and a call for many pages costs little more
+//! than one for a page. So under [`block_on`](crate::block_on) a small write waits for the other futures to have their turn: before
+//! the thread would sleep, neighbours are tried inline as one, and what cannot be is submitted as if it had come alone.
+//! A file whose writes do not continue each other, or come one at a time, does without for a while (`select.rs`).
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::engine::{owned, run, write_slots};
+use crate::ladder::Tried;
+use crate::op::{Notify, OpenFile, Owner, Request, Slot};
+use crate::select::Path;
+use crate::start::Instance;
+use crate::stats::Count;
+use crate::sys::{PerProcess, WriteFlags};
+use crate::target::Target;
+
+/// Larger ones gain nothing from company.
+const WRITE_BYTES_MAX: usize = 64 << 10;
+/// So much is made at once, for tens of microseconds; more does not wait for the end of the turn.
+const BYTES_MAX: usize = 256 << 10;
+const WRITES_MAX: usize = 256;
+
+#[derive(Default)]
+struct Collected {
+    files: Vec<OfFile>,
+    bytes: usize,
+    writes: usize,
+    /// Kept for its capacity.
+    spare: Vec<Collecting>,
+}
+
+struct OfFile {
+    instance: Arc<Instance>,
+    file: Arc<OpenFile>,
+    writes: Vec<Collecting>,
+}
+
+struct Collecting {
+    offset: u64,
+    length: usize,
+    slot: Arc<Slot>,
+}
+
+// A child of `fork` has no part in what its parent's thread has collected.
+thread_local!(static COLLECTED: PerProcess<RefCell<Collected>> = const { PerProcess::new() });
+
+/// Whether a request may gain by being kept for the end of this thread's turn.
+#[inline]
+pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
+    match (request, target.file) {
+        (Request::Write(transfer, WriteFlags::NONE), Some(file)) => {
+            (1..=WRITE_BYTES_MAX).contains(&transfer.left())
+                && !file.direct
+                && file.handle.descriptor().is_ok()
+                && owned::is_driving()
+                // Not on a thread that is being torn down.
+                && COLLECTED.try_with(|_| ()).is_ok()
+                && file.writes.collects(&target.instance.policy)
+        }
+        _ => false,
+    }
+}
+
+/// Keeps a request of which [`may_gain`] says so.
+pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> Arc<Slot> {
+    let (Request::Write(transfer, _), Some(file)) = (&request, target.file) else {
+        return target.submit(request, notify);
+    };
+    let (offset, length) = (transfer.position(), transfer.left());
+    let slot = Slot::new(request, Owner::File(file.clone()), notify);
+    let write = Collecting { offset, length, slot: slot.clone() };
+    owned::before_sleep(write_collected);
+    let is_full = with(|collected| {
+        collected.bytes += length;
+        collected.writes += 1;
+        match collected.files.iter_mut().find(|of| Arc::ptr_eq(&of.file, file)) {
+            Some(of) => of.writes.push(write),
+            None => {
+                let (instance, file) = (target.instance.clone(), file.clone());
+                let mut writes = std::mem::take(&mut collected.spare);
+                writes.push(write);
+                collected.files.push(OfFile { instance, file, writes });
+            }
+        }
+        collected.bytes >= BYTES_MAX || collected.writes >= WRITES_MAX
+    });
+    if is_full {
+        write_collected();
+    }
+    slot
+}
+
+fn with<T>(look: impl FnOnce(&mut Collected) -> T) -> T {
+    COLLECTED.with(|collected| look(&mut collected.get(RefCell::default).borrow_mut()))
+}
+
+/// Makes what this thread has collected. Wakers run with nothing borrowed.
+fn write_collected() {
+    let files = with(|collected| {
+        (collected.bytes, collected.writes) = (0, 0);
+        std::mem::take(&mut collected.files)
+    });
+    for of in files {
+        let spare = of.write();
+        with(|collected| collected.spare = spare);
+    }
+}
+
+impl OfFile {
+    /// Gives the list back, empty.
+    fn write(self) -> Vec<Collecting> {
+        let OfFile { instance, file, mut writes } = self;
+        writes.retain(|write| {
+            let abandoned = write.slot.is_abandoned();
+            if abandoned {
+                write.slot.discard();
+            }
+            !abandoned
+        });
+        // In the order in which they came, unless another makes neighbours of them and changes nothing else.
+        if !in_order(writes.iter()) {
+            let mut sorted: Vec<&Collecting> = writes.iter().collect();
+            sorted.sort_by_key(|write| write.offset);
+            if in_order(sorted.into_iter()) {
+                writes.sort_by_key(|write| write.offset);
+            }
+        }
+        let target = Target { instance: &instance, file: Some(&file) };
+        let calls = writes.chunk_by(|one, next| one.end() == next.offset).map(|run| make(&target, &file, run)).count();
+        file.writes.collected(writes.len(), calls);
+        writes.clear();
+        writes
+    }
+}
+
+impl Collecting {
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length as u64)
+    }
+}
+
+/// Each begins where the one before it ends, or later.
+fn in_order<'w>(mut writes: impl Iterator<Item = &'w Collecting>) -> bool {
+    let mut end = 0;
+    writes.all(|write| {
+        let follows = write.offset >= end;
+        end = write.end();
+        follows
+    })
+}
+
+/// Makes one call for writes that continue each other, on this thread if it is not expected to wait.
+fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) {
+    let counters = &target.instance.counters;
+    let (offset, length) = (run[0].offset, run.iter().map(|write| write.length).sum());
+    let slots = || run.iter().map(|write| &*write.slot);
+    let tried = target.try_write(file, offset, length, false, |wait| write_slots(&file.handle, slots(), offset, wait));
+    let mut moved = match tried {
+        Tried::Hit => {
+            counters.add(Count::AttemptTogether);
+            length
+        }
+        Tried::Called(result) => result.unwrap_or(0),
+        Tried::Part(n) => n,
+    };
+    if run.len() > 1 {
+        counters.add_many(Count::Joined, run.len() as u64);
+    }
+    for Collecting { length, slot, .. } in run {
+        let mine = moved.min(*length);
+        moved -= mine;
+        if mine > 0 && !slot.complete(Ok(mine), Path::Inline) {
+            continue;
+        }
+        match tried {
+            Tried::Part(_) => target.submit_slot(slot.clone(), Path::Pool, Some(length - mine)),
+            // What a short call left is each one's own, and so is an error.
+            Tried::Hit | Tried::Called(_) => finish_here(slot),
+        }
+    }
+}
+
+fn finish_here(slot: &Slot) {
+    if let Some(mut work) = slot.take_work() {
+        let outcome = run(work.owner.handle(), &mut work.request);
+        slot.put_back(work);
+        slot.finish(outcome, Path::Inline);
+    }
+}
