@@ -80,8 +80,15 @@ pub(crate) fn read_blocking(
     slice: &mut [u8],
     offset: u64,
 ) -> Result<usize, Errno> {
+    // All of it at once, which is the usual case, without the cost of what is needed for the rest.
+    let n = match read_now(engine, handle, slice, offset, Wait::Allowed) {
+        Ok(n) if n == slice.len() => return Ok(n),
+        answer => answer.unwrap_or(0),
+    };
     // SAFETY: as in `read_now`.
-    let mut request = Request::Read(unsafe { Transfer::lent(slice, offset) });
+    let mut transfer = unsafe { Transfer::lent(slice, offset) };
+    transfer.advance(n);
+    let mut request = Request::Read(transfer);
     engine.run(Some(handle), &mut request)?;
     match request {
         Request::Read(transfer) => Ok(transfer.done()),
@@ -91,13 +98,27 @@ pub(crate) fn read_blocking(
 
 /// Writes a borrowed slice by `run`, which waits as long as it takes; gives how much was written, and why no more.
 pub(crate) fn write_blocking(
+    handle: &Handle,
     slice: &[u8],
     offset: u64,
     flags: WriteFlags,
     run: impl FnOnce(&mut Request) -> Outcome,
 ) -> (usize, Outcome) {
+    let mut n = 0;
+    if let (Handle::Descriptor(fd), WriteFlags::NONE) = (handle, flags) {
+        // As in `read_blocking`. Other flags have the kernel tell of earlier failures, which `run` takes note of.
+        let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
+        // SAFETY: the segment is `slice`, borrowed for the call.
+        match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, flags, Wait::Allowed) } {
+            Ok(all) if all == slice.len() => return (all, Ok(Done::Nothing)),
+            Ok(moved) => n = moved,
+            Err(errno) => return (0, Err(errno)),
+        }
+    }
     // SAFETY: `run` has the transfer for the call only, by reference, and `slice` is borrowed longer; a write only reads it.
-    let mut request = Request::Write(unsafe { Transfer::lent_out(slice, offset) }, flags);
+    let mut transfer = unsafe { Transfer::lent_out(slice, offset) };
+    transfer.advance(n);
+    let mut request = Request::Write(transfer, flags);
     let outcome = run(&mut request);
     match request {
         Request::Write(transfer, _) => (transfer.done(), outcome),

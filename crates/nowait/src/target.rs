@@ -182,7 +182,7 @@ impl Target<'_> {
     pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
         owned::flush();
         let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
-        write_blocking(slice, offset, file.write_flags(), |request| self.run_here(request))
+        write_blocking(&file.handle, slice, offset, file.write_flags(), |request| self.run_here(request))
     }
 
     /// Gives a request to the engine that suits it.
