@@ -364,6 +364,19 @@ impl Segments {
         self.rest().iter().map(|segment| segment.iov_len).sum()
     }
 
+    /// The first `n` bytes of what is left.
+    pub(crate) fn first(&self, mut n: usize) -> Vec<libc::iovec> {
+        let mut first = Vec::new();
+        for segment in self.rest() {
+            let length = n.min(segment.iov_len);
+            if length > 0 {
+                first.push(libc::iovec { iov_base: segment.iov_base, iov_len: length });
+            }
+            n -= length;
+        }
+        first
+    }
+
     /// Leaves out the first `n` bytes of what is left.
     #[inline]
     pub(crate) fn advance(&mut self, mut n: usize) {

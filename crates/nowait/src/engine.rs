@@ -17,10 +17,14 @@ pub(crate) mod uring;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{Advice, CWD, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::op::{Done, Handle, LaneKind, Lanes, Outcome, Request, Slot, Step, Transfer, step};
+use crate::buf::Buf;
+use crate::direct::{self, Direct, Directness};
+use crate::op::{
+    Direction, Done, Handle, LaneKind, Lanes, OpenFile, Outcome, Owner, Request, Slot, Step, Transfer, step,
+};
 use crate::sys::{self, Wait, WriteFlags};
 
 pub(crate) trait Engine: Send + Sync {
@@ -36,6 +40,14 @@ pub(crate) trait Engine: Send + Sync {
     /// Runs a request to its end on this thread, waiting as long as it takes.
     fn run(&self, handle: Option<&Handle>, request: &mut Request) -> Outcome {
         run(handle, request)
+    }
+
+    /// As [`Engine::run`], of an open file: direct I/O is seen to.
+    fn run_on(&self, file: &OpenFile, request: &mut Request) -> Outcome {
+        match &file.direct {
+            Some(direct) => run_direct(file, direct, request),
+            None => self.run(Some(&file.handle), request),
+        }
     }
 
     /// Takes a slot and finishes it, now or later, on any thread. Never waits for the operation. When its queue is full the
@@ -76,20 +88,23 @@ pub(crate) fn read_now(
 /// Fills a borrowed slice, waiting as long as it takes; fewer bytes than asked for mean the end of the file.
 pub(crate) fn read_blocking(
     engine: &dyn Engine,
-    handle: &Handle,
+    file: &OpenFile,
     slice: &mut [u8],
     offset: u64,
 ) -> Result<usize, Errno> {
-    // All of it at once, which is the usual case, without the cost of what is needed for the rest.
-    let n = match read_now(engine, handle, slice, offset, Wait::Allowed) {
-        Ok(n) if n == slice.len() => return Ok(n),
-        answer => answer.unwrap_or(0),
-    };
+    let mut n = 0;
+    if file.direct.is_none() {
+        // All of it at once, which is the usual case, without the cost of what is needed for the rest.
+        match read_now(engine, &file.handle, slice, offset, Wait::Allowed) {
+            Ok(all) if all == slice.len() => return Ok(all),
+            answer => n = answer.unwrap_or(0),
+        }
+    }
     // SAFETY: as in `read_now`.
     let mut transfer = unsafe { Transfer::lent(slice, offset) };
     transfer.advance(n);
     let mut request = Request::Read(transfer);
-    engine.run(Some(handle), &mut request)?;
+    engine.run_on(file, &mut request)?;
     match request {
         Request::Read(transfer) => Ok(transfer.done()),
         _ => Ok(0),
@@ -98,14 +113,14 @@ pub(crate) fn read_blocking(
 
 /// Writes a borrowed slice by `run`, which waits as long as it takes; gives how much was written, and why no more.
 pub(crate) fn write_blocking(
-    handle: &Handle,
+    file: &OpenFile,
     slice: &[u8],
     offset: u64,
     flags: WriteFlags,
     run: impl FnOnce(&mut Request) -> Outcome,
 ) -> (usize, Outcome) {
     let mut n = 0;
-    if let (Handle::Descriptor(fd), WriteFlags::NONE) = (handle, flags) {
+    if let (Handle::Descriptor(fd), WriteFlags::NONE, None) = (&file.handle, flags, &file.direct) {
         // As in `read_blocking`. Other flags have the kernel tell of earlier failures, which `run` takes note of.
         let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
         // SAFETY: the segment is `slice`, borrowed for the call.
@@ -187,6 +202,90 @@ fn transfer_once<'r>(
     }
 }
 
+/// What the pool's threads do.
+pub(crate) fn run_for(owner: &Owner, request: &mut Request) -> Outcome {
+    match owner {
+        Owner::File(file) => match &file.direct {
+            Some(direct) => run_direct(file, direct, request),
+            None => run(Some(&file.handle), request),
+        },
+        Owner::Nobody(_) => run(None, request),
+    }
+}
+
+/// Plain system calls on a file with direct I/O.
+fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcome {
+    let handle = &file.handle;
+    loop {
+        let learns = match request {
+            Request::Read(transfer) => {
+                file.align(direct, transfer, Direction::Read)?;
+                true
+            }
+            Request::Write(transfer, flags) => {
+                let appends = flags.contains(WriteFlags::APPEND);
+                if appends || !transfer.is_ready_for(direct.alignment()) {
+                    return write_edges(handle, direct, transfer, *flags);
+                }
+                file.align(direct, transfer, Direction::Write)?;
+                !flags.contains(WriteFlags::ATOMIC)
+            }
+            _ => false,
+        };
+        let outcome = run(Some(handle), request);
+        if !(learns && matches!(outcome, Err(Errno::INVAL)) && direct.learn()) {
+            return outcome;
+        }
+    }
+}
+
+/// What one call writes of memory that does not lie as the device needs it.
+const COPIED_BYTES_MAX: usize = 1 << 20;
+
+/// A write that begins or ends inside a block, or at the end of the file wherever that is: see `direct.rs`.
+fn write_edges(handle: &Handle, direct: &Direct, transfer: &mut Transfer, flags: WriteFlags) -> Outcome {
+    let (fd, alignment) = (handle.descriptor()?, direct.alignment());
+    let cached = direct.cached(fd)?;
+    let block = u64::from(alignment.offset);
+    let mut edges = Vec::new();
+    let outcome = loop {
+        let (position, left) = (transfer.position(), transfer.left());
+        let inside = (position % block) as usize;
+        let appends = flags.contains(WriteFlags::APPEND);
+        let is_edge = appends || inside != 0 || left < block as usize;
+        let whole = left - left % block as usize;
+        let length = if appends {
+            left
+        } else if is_edge {
+            left.min(block as usize - inside)
+        } else {
+            whole
+        };
+        let mut segments = transfer.first(length);
+        let mut copy;
+        if is_edge {
+            edges.push(if appends { (0, 0) } else { (position, length as u64) });
+        } else if !alignment.suits(position, &segments) {
+            let length = length.min(COPIED_BYTES_MAX);
+            copy = Buf::uncleared(length).ok_or(Errno::NOMEM)?;
+            transfer.copy_to(&mut copy);
+            segments = vec![libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: length }];
+        }
+        // SAFETY: the segments are the transfer's, which we have for the call, or `copy`'s.
+        let result =
+            unsafe { sys::write_at(if is_edge { cached } else { fd }, &segments, position, flags, Wait::Allowed) };
+        if let Step::Finish(end) = step(transfer, result) {
+            break end.map(|()| Done::Nothing);
+        }
+    };
+    for (offset, length) in edges {
+        // No page is left that would be written back over what others write directly.
+        sys::sync_range(cached, offset, length)?;
+        let _ = rustix::fs::fadvise(cached, offset, std::num::NonZeroU64::new(length), Advice::DontNeed);
+    }
+    outcome
+}
+
 /// Plain system calls, as the pool's threads make them.
 pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
     let fd = match handle {
@@ -221,8 +320,18 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         }
         Request::SyncDir(path) => sys::sync_dir(path).map(|()| Done::Nothing),
         Request::Remove(path) => sys::retry(|| rustix::fs::unlink(&*path)).map(|()| Done::Nothing),
-        Request::Open { path, flags, mode } => {
-            sys::open(path, *flags, *mode).map(|fd| Done::Opened(Handle::Descriptor(fd)))
+        Request::Open { path, flags, mode, direct } => {
+            let (fd, directness) = match sys::open(path, if *direct { *flags | OFlags::DIRECT } else { *flags }, *mode)
+            {
+                // (An open that creates has created, and must not fail for that now.)
+                Err(Errno::INVAL) if *direct => (sys::open(path, *flags - OFlags::EXCL, *mode)?, Directness::Refused),
+                opened => {
+                    let fd = opened?;
+                    let directness = direct::examine(fd.as_fd());
+                    (fd, directness)
+                }
+            };
+            Ok(Done::Opened(Handle::Descriptor(fd), directness))
         }
         Request::Size => sys::size(fd()?).map(Done::Size),
         Request::Advise { offset, length, advice } => {

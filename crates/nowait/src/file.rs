@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buf::{Buf, Erased, Memory, ReadBuffer};
+use crate::direct::{self, Alignment, Directness};
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
 use crate::op::{Done, Handle, OpenFile, Outcome, Request, Transfer};
 use crate::operation::{Answer, Finish, Operation};
@@ -41,7 +42,9 @@ impl Inner {
     /// Reads go through the page cache, so that it can be told to read ahead. (What refuses `RWF_NOWAIT` may go past it without
     /// saying so: FUSE with `FOPEN_DIRECT_IO`.)
     pub(crate) fn reads_ahead(&self) -> bool {
-        !self.open.direct && self.instance.policy.forced.is_none() && self.open.reads.nowait_accepted() == Some(true)
+        self.open.direct.is_none()
+            && self.instance.policy.forced.is_none()
+            && self.open.reads.nowait_accepted() == Some(true)
     }
 
     /// EBADF once `File::close` was called; EOVERFLOW for bytes that no file can have.
@@ -86,6 +89,7 @@ pub struct OpenOptions {
     create_new: bool,
     mode: u32,
     custom_flags: i32,
+    direct: bool,
 }
 
 impl Default for OpenOptions {
@@ -106,6 +110,7 @@ impl OpenOptions {
             create_new: false,
             mode: 0o666,
             custom_flags: 0,
+            direct: false,
         }
     }
 
@@ -157,6 +162,17 @@ impl OpenOptions {
         self
     }
 
+    /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`); where not, through it, and
+    /// [`File::direct`] says so. Any place, length and memory will do: what does not suit the device is widened to whole blocks and cut
+    /// back (reads), or its first and last part of a block go through the page cache (writes, which then have the file's other direct
+    /// writes wait). At the end of the file a read may clear up to a block of the buffer beyond what it gives. What suits costs nothing extra: [`Buf`]s at multiples of 4096 always do.
+    ///
+    /// Direct is not durable: the device may have a cache of its own. See [`Operation::durable`] and [`File::sync_data`].
+    pub fn direct(&mut self, direct: bool) -> &mut Self {
+        self.direct = direct;
+        self
+    }
+
     /// Opens `path` on the shared instance.
     pub fn open(&self, path: impl AsRef<Path>) -> Operation<'static, Open> {
         self.open_in(Nowait::shared(), path)
@@ -172,7 +188,7 @@ impl OpenOptions {
         let target = Target { instance: &nowait.0, file: None };
         let finish = Open { path: Arc::from(path), instance: nowait.0.clone() };
         let mode = Mode::from_raw_mode(self.mode);
-        let request = |flags| Request::Open { path: PathBuf::from(path), flags, mode };
+        let request = |flags| Request::Open { path: PathBuf::from(path), flags, mode, direct: self.direct };
         match self.flags() {
             Ok(flags) => Operation::new(target, request(flags), finish),
             Err(errno) => Operation::refused(target, errno, request(OFlags::empty()), finish),
@@ -203,6 +219,23 @@ impl OpenOptions {
         let custom = OFlags::from_bits_retain(self.custom_flags as _) - OFlags::RWMODE;
         Ok(access | creation | custom)
     }
+}
+
+/// Whether reads and writes go past the page cache; see [`File::direct`].
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectIo {
+    /// They go through it: nobody asked otherwise.
+    NotAsked,
+    /// They go through it all the same: the file is in memory (tmpfs), or its file system has no direct I/O.
+    Refused,
+    /// They do. Requests whose memory, and whose place and length, are multiples of these go to the device as they are.
+    Granted {
+        /// In bytes.
+        memory_alignment: usize,
+        /// In bytes.
+        offset_alignment: usize,
+    },
 }
 
 /// Advice to the page cache; see `posix_fadvise(2)`.
@@ -241,11 +274,12 @@ impl File {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);
         sys::check(&fd).map_err(|errno| Error::from_errno(Name::Open, errno).at(&path))?;
-        Ok(File::new(Handle::Descriptor(fd), path, nowait.0.clone()))
+        let directness = direct::look(fd.as_fd());
+        Ok(File::new(Handle::Descriptor(fd), directness, path, nowait.0.clone()))
     }
 
-    fn new(handle: Handle, path: Arc<Path>, instance: Arc<Instance>) -> File {
-        let open = Arc::new(OpenFile::new(handle, instance.counters.clone()));
+    fn new(handle: Handle, directness: Directness, path: Arc<Path>, instance: Arc<Instance>) -> File {
+        let open = Arc::new(OpenFile::new(handle, directness, instance.counters.clone()));
         File(Arc::new(Inner { open, path, instance, closed: AtomicBool::new(false) }))
     }
 
@@ -257,6 +291,18 @@ impl File {
     /// The descriptor; `None` for a file of a simulator.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.0.open.handle.descriptor().ok()
+    }
+
+    /// Whether reads and writes of this file go past the page cache.
+    pub fn direct(&self) -> DirectIo {
+        match &self.0.open.direct {
+            Some(direct) => {
+                let Alignment { memory, offset } = direct.alignment();
+                DirectIo::Granted { memory_alignment: memory as usize, offset_alignment: offset as usize }
+            }
+            None if self.0.open.direct_refused => DirectIo::Refused,
+            None => DirectIo::NotAsked,
+        }
     }
 
     /// Whether reads of this file can be tried without waiting (`RWF_NOWAIT`). `None` until a read has shown it.
@@ -472,7 +518,7 @@ impl Finish for Open {
     type Output = Result<File>;
     fn finish(self, answer: Answer<'_>) -> Self::Output {
         match answer.outcome {
-            Ok(Done::Opened(handle)) => Ok(File::new(handle, self.path, self.instance)),
+            Ok(Done::Opened(handle, directness)) => Ok(File::new(handle, directness, self.path, self.instance)),
             Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
             Err(errno) => Err(open_error(errno, &self.path)),
         }

@@ -204,6 +204,7 @@
 //! something else serves.
 
 mod buf;
+mod direct;
 mod dirty;
 mod engine;
 mod error;
@@ -225,7 +226,7 @@ mod write;
 pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, WriteBuffer};
 pub use engine::sim;
 pub use error::{BufferError, Error, ErrorKind, Operation as OperationName, Result, Written};
-pub use file::{Advice, Advised, File, Open, OpenOptions, ReadAt, ReadExact, Size};
+pub use file::{Advice, Advised, DirectIo, File, Open, OpenOptions, ReadAt, ReadExact, Size};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
 pub use operation::{Answer, Finish, Operation};
 pub use select::Path;

@@ -31,7 +31,8 @@ use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::sync::{Mutex, MutexGuard, lock};
-use crate::buf::{Memory, Segments};
+use crate::buf::{Buf, Memory, Segments};
+use crate::direct::{Alignment, Direct, Directness, Plan};
 use crate::select::{Path, ReadSelector, WriteSelector};
 use crate::stats::{Count, Counters};
 use crate::sys::{PerProcess, WriteFlags};
@@ -57,7 +58,9 @@ mod sync {
 pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
     /// Reads and writes go past the page cache.
-    pub(crate) direct: bool,
+    pub(crate) direct: Option<Direct>,
+    /// They should, but the file has no direct I/O.
+    pub(crate) direct_refused: bool,
     pub(crate) reads: ReadSelector,
     pub(crate) writes: WriteSelector,
     /// Writes and syncs that a thread will do. A thread that works there has a share of this, and none of the file.
@@ -78,15 +81,27 @@ pub(crate) struct OpenFile {
 pub(crate) const END_UNKNOWN: u64 = u64::MAX;
 
 impl OpenFile {
-    pub(crate) fn new(handle: Handle, counters: Arc<Counters>) -> OpenFile {
+    pub(crate) fn new(handle: Handle, directness: Directness, counters: Arc<Counters>) -> OpenFile {
         // A simulated file has none.
         let flags = handle.descriptor().and_then(rustix::fs::fcntl_getfl).unwrap_or(OFlags::empty());
+        let reads = ReadSelector::default();
+        let direct_refused = matches!(directness, Directness::Refused);
+        let direct = match directness {
+            Directness::Granted { direct, only_waits } => {
+                if only_waits {
+                    reads.attempt_refused();
+                }
+                Some(direct)
+            }
+            Directness::NotAsked | Directness::Refused => None,
+        };
         OpenFile {
-            direct: flags.contains(OFlags::DIRECT),
+            direct,
+            direct_refused,
             // A part of `O_SYNC`. Not rustix's name for it, which means all of that.
             synchronous: flags.bits() & libc::O_DSYNC as u32 != 0,
             handle,
-            reads: ReadSelector::default(),
+            reads,
             writes: WriteSelector::default(),
             lanes: PerProcess::new(),
             end: AtomicU64::new(END_UNKNOWN),
@@ -103,7 +118,7 @@ impl OpenFile {
 
     /// Whether nobody knows, after an error, how much of a write with these flags has moved: it went to the device.
     pub(crate) fn reaches_the_device(&self, flags: WriteFlags) -> bool {
-        self.direct || flags.contains(WriteFlags::DURABLE)
+        self.direct.is_some() || flags.contains(WriteFlags::DURABLE)
     }
 
     /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does.
@@ -116,6 +131,15 @@ impl OpenFile {
             self.note_failure(errno);
         }
         outcome
+    }
+
+    /// Makes a read or write ready for direct I/O; see [`Transfer::align`].
+    pub(crate) fn align(&self, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Result<(), Errno> {
+        let more = transfer.align(direct.alignment(), direction)?;
+        if more > 0 {
+            self.counters.add_many(Count::WidenedBytes, more as u64);
+        }
+        Ok(())
     }
 
     /// The bytes of writes that are on their way: with an engine, or about to be.
@@ -238,6 +262,25 @@ pub(crate) struct Transfer {
     done: usize,
     /// The kernel was told that these bytes will be needed, and has begun to read them.
     pub(crate) announced: bool,
+    /// Made ready for direct I/O in blocks of so many bytes; else zero.
+    block: u32,
+    /// It moves whole blocks, some of them in memory of ours: position, segments and counts are those of the blocks until it ends.
+    edges: Option<Box<Edges>>,
+}
+
+/// What direct I/O moves in place of what was asked for: first block or blocks, the caller's memory, last block.
+#[derive(Debug)]
+struct Edges {
+    direction: Direction,
+    first: Option<Buf>,
+    middle: usize,
+    last: Option<Buf>,
+    /// Bytes of the first block before the first that was asked for.
+    skip: usize,
+    /// What was asked for, and moved before.
+    asked: usize,
+    before: usize,
+    segments: Segments,
 }
 
 // SAFETY: the segments point into `memory`, which is owned and `Send`, or into a slice that is borrowed as long as the
@@ -251,7 +294,7 @@ impl Transfer {
         let mut segments = Segments::none();
         memory.segments(&mut segments);
         let left = segments.len();
-        Transfer { memory, segments, position: offset, left, done: 0, announced: false }
+        Transfer { memory, segments, position: offset, left, done: 0, announced: false, block: 0, edges: None }
     }
 
     /// Fills a borrowed slice.
@@ -260,7 +303,7 @@ impl Transfer {
     /// The transfer is not used after the borrow of `slice` has ended; so it is not given to a slot.
     pub(crate) unsafe fn lent(slice: &mut [u8], offset: u64) -> Transfer {
         let segments = Segments::one(slice.as_mut_ptr(), slice.len());
-        Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0, announced: false }
+        Transfer { segments, left: slice.len(), ..Transfer::new(Memory::None, offset) }
     }
 
     /// Writes a borrowed slice.
@@ -269,7 +312,7 @@ impl Transfer {
     /// As for [`Transfer::lent`]; and it is only written from.
     pub(crate) unsafe fn lent_out(slice: &[u8], offset: u64) -> Transfer {
         let segments = Segments::one(slice.as_ptr().cast_mut(), slice.len());
-        Transfer { memory: Memory::None, segments, position: offset, left: slice.len(), done: 0, announced: false }
+        Transfer { segments, left: slice.len(), ..Transfer::new(Memory::None, offset) }
     }
 
     /// One that no memory could be had for.
@@ -321,17 +364,99 @@ impl Transfer {
         n
     }
 
-    /// Copies the next `n` bytes to the end of `out`, as a kernel would take them.
-    pub(crate) fn copy_to(&self, n: usize, out: &mut Vec<u8>) {
-        let mut left = n.min(self.left);
+    /// Copies the next bytes to `out`, as a kernel would take them; returns how many.
+    pub(crate) fn copy_to(&self, out: &mut [u8]) -> usize {
+        let mut done = 0;
         for segment in self.segments.rest() {
-            let length = left.min(segment.iov_len);
+            let length = (out.len() - done).min(segment.iov_len);
             if length > 0 {
                 // SAFETY: a segment is initialised memory of its length that nobody writes to meanwhile (see `Transfer`).
-                out.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.iov_base.cast(), length) });
+                let bytes = unsafe { std::slice::from_raw_parts(segment.iov_base.cast(), length) };
+                out[done..done + length].copy_from_slice(bytes);
             }
-            left -= length;
+            done += length;
         }
+        done
+    }
+
+    /// The next `n` bytes.
+    pub(crate) fn first(&self, n: usize) -> Vec<libc::iovec> {
+        self.segments.first(n)
+    }
+
+    /// Whether a write is of whole blocks, or has been made ready.
+    pub(crate) fn is_ready_for(&self, alignment: Alignment) -> bool {
+        self.block != 0 || alignment.suits_place(self.position, self.left)
+    }
+
+    /// Makes it ready for direct I/O: whole blocks, to or from memory that lies as the device needs it. A write has to be of whole
+    /// blocks already. Gives the bytes that it moves beyond what was asked for.
+    pub(crate) fn align(&mut self, alignment: Alignment, direction: Direction) -> Result<usize, Errno> {
+        if self.block != 0 || self.left == 0 {
+            return Ok(0);
+        }
+        if alignment.suits(self.position, self.segments()) {
+            self.block = alignment.offset;
+            return Ok(0);
+        }
+        let address = match self.segments() {
+            [one] if direction == Direction::Read => Some(one.iov_base as usize),
+            _ => None,
+        };
+        let plan = Plan::new(alignment, self.position, self.left, address).ok_or(Errno::OVERFLOW)?;
+        let memory = |length: usize| (length > 0).then(|| Buf::uncleared(length).ok_or(Errno::NOMEM)).transpose();
+        let (mut first, mut last) = (memory(plan.first)?, memory(plan.last)?);
+        if direction == Direction::Write {
+            first.as_deref_mut().map(|first| self.copy_to(first));
+        }
+        let skip = (self.position - plan.start) as usize;
+        let mut blocks = Segments::none();
+        let mut push = |buf: &mut Option<Buf>| buf.as_mut().map(|buf| blocks.push(buf.as_mut_ptr(), buf.len()));
+        push(&mut first);
+        if plan.middle > 0 {
+            let moved = plan.first - skip;
+            let from = address.map_or(std::ptr::null_mut(), |_| self.segments()[0].iov_base.cast::<u8>());
+            blocks.push(from.wrapping_add(moved), plan.middle);
+        }
+        let mut push = |buf: &mut Option<Buf>| buf.as_mut().map(|buf| blocks.push(buf.as_mut_ptr(), buf.len()));
+        push(&mut last);
+        let segments = std::mem::replace(&mut self.segments, blocks);
+        let (asked, before) = (self.left, self.done);
+        self.edges =
+            Some(Box::new(Edges { direction, first, middle: plan.middle, last, skip, asked, before, segments }));
+        self.block = alignment.offset;
+        self.position = plan.start;
+        self.left = self.segments.len();
+        self.done = 0;
+        Ok(self.left - asked)
+    }
+
+    /// It ends, or is to be made ready anew: what was moved of the blocks goes to where it was asked for.
+    fn settle(&mut self) {
+        self.block = 0;
+        let Some(edges) = self.edges.take() else { return };
+        let Edges { direction, first, middle, last, skip, asked, before, segments } = *edges;
+        let done = self.done.saturating_sub(skip).min(asked);
+        self.position = self.position - self.done as u64 + skip as u64;
+        self.segments = segments;
+        (self.left, self.done) = (asked, before);
+        if direction == Direction::Write {
+            return self.advance(done);
+        }
+        let first = first.as_deref().unwrap_or_default();
+        let (n, rest) = (first.len().saturating_sub(skip).min(done), last.as_deref().unwrap_or_default());
+        self.fill(&first[skip.min(first.len())..][..n]);
+        self.advance(n);
+        let n = middle.min(done - n);
+        self.advance(n);
+        let n = done - (self.done - before);
+        self.fill(&rest[..n]);
+        self.advance(n);
+    }
+
+    /// Nothing more may come after a result that ends inside a block: the end of the file.
+    fn ends_in_a_block(&self) -> bool {
+        self.block != 0 && self.position % u64::from(self.block) != 0
     }
 
     /// The place of the first byte, and how many bytes were asked for.
@@ -346,6 +471,12 @@ impl Transfer {
         self.segments = Segments::none();
         std::mem::replace(&mut self.memory, Memory::None)
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
 }
 
 /// Everything that can be asked of an engine.
@@ -379,6 +510,8 @@ pub(crate) enum Request {
         path: PathBuf,
         flags: OFlags,
         mode: Mode,
+        /// Past the page cache, where the file can.
+        direct: bool,
     },
     Size,
     Advise {
@@ -393,7 +526,7 @@ pub(crate) enum Request {
 #[derive(Debug)]
 pub(crate) enum Done {
     Nothing,
-    Opened(Handle),
+    Opened(Handle, Directness),
     Size(u64),
 }
 
@@ -409,17 +542,23 @@ pub(crate) enum Step {
 }
 
 /// Takes one transfer result (a byte count or an errno) into account. Short transfers and interruptions are dealt with
-/// here and nowhere else: only a result of zero bytes, from a call that was allowed to wait, is the end of the file.
+/// here and nowhere else: only a result of zero bytes, from a call that was allowed to wait, is the end of the file. (Of direct I/O also
+/// one that ends inside a block.)
 pub(crate) fn step(transfer: &mut Transfer, result: Result<usize, Errno>) -> Step {
-    match result {
-        Ok(0) => Step::Finish(Ok(())),
+    let end = match result {
+        Ok(0) => Ok(()),
         Ok(n) => {
             transfer.advance(n);
-            if transfer.left() == 0 { Step::Finish(Ok(())) } else { Step::Again }
+            if transfer.left() > 0 && !transfer.ends_in_a_block() {
+                return Step::Again;
+            }
+            Ok(())
         }
-        Err(Errno::INTR) => Step::Again,
-        Err(errno) => Step::Finish(Err(errno)),
-    }
+        Err(Errno::INTR) => return Step::Again,
+        Err(errno) => Err(errno),
+    };
+    transfer.settle();
+    Step::Finish(end)
 }
 
 /// Whom to tell that a slot is finished.
@@ -527,7 +666,7 @@ impl Owner {
     pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<Lanes>, LaneKind)> {
         let Owner::File(file) = self else { return None };
         let kind = match request {
-            Request::Write(..) if file.direct => return None,
+            Request::Write(..) if file.direct.is_some() => return None,
             // Two that learn of failed write-backs must not be under way at a time: one would be told what the other should say.
             _ if file.learns_of_failures(request) => LaneKind::Syncs,
             Request::Write(..) => LaneKind::Writes,

@@ -85,6 +85,10 @@ impl<'f, F: Finish> Operation<'f, F> {
                     (Request::Sync { .. }, Some(file)) => Some(file.lanes()),
                     _ => None,
                 };
+                let Ok(_permit) = self.target.enter(&request) else {
+                    self.state = State::New(request);
+                    return owned::drive(self);
+                };
                 if lane.is_some_and(|lanes| !lanes.of(LaneKind::Syncs).enter()) {
                     self.state = State::New(request);
                     return owned::drive(self);

@@ -44,6 +44,8 @@ pub struct Stats {
     pub joined: u64,
     /// Writes that had to wait because too many bytes were on their way.
     pub throttled: u64,
+    /// Bytes that direct reads moved beyond what was asked for, since a device moves whole blocks.
+    pub widened_bytes: u64,
     /// Requests that a ring handed to the pool: for what the kernel lacks, or would not wait for, or gave up because the thread
     /// that had submitted it ended.
     pub handed_on: u64,
@@ -84,9 +86,10 @@ pub(crate) enum Count {
     HandedOn,
     Joined,
     Throttled,
+    WidenedBytes,
 }
 
-const CELLS: usize = Count::Throttled as usize + 1;
+const CELLS: usize = Count::WidenedBytes as usize + 1;
 const GROUPS: usize = 16;
 
 /// Two lines of 64 bytes: neighbouring lines are fetched in pairs on x86-64.
@@ -133,6 +136,7 @@ impl Counters {
             handed_on: sum(Count::HandedOn),
             joined: sum(Count::Joined),
             throttled: sum(Count::Throttled),
+            widened_bytes: sum(Count::WidenedBytes),
         }
     }
 }

@@ -1,20 +1,25 @@
 //! What operations work on: an instance, and mostly a file. Here a request is tried on its caller's thread, run there to its end, or
 //! given to the engine that suits it.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
 use std::time::Instant;
 
 use rustix::io::Errno;
 
+use crate::buf::{Buf, Memory};
+use crate::direct::Direct;
 use crate::dirty;
 use crate::engine::{owned, read_blocking, read_now, write_blocking};
 use crate::ladder::{ReadLadder, Tried, WriteLadder, climb};
-use crate::op::{Done, END_UNKNOWN, Notify, OpenFile, Outcome, Owner, Request, Slot};
+use crate::op::{Direction, Done, END_UNKNOWN, Notify, OpenFile, Outcome, Owner, Request, Slot, Transfer};
 use crate::select::Path;
 use crate::start::Instance;
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
+use crate::throttle::Permit;
 
 /// What an operation works with. The file is absent while there is none yet.
 #[derive(Clone, Copy)]
@@ -22,6 +27,12 @@ pub(crate) struct Target<'f> {
     pub(crate) instance: &'f Arc<Instance>,
     pub(crate) file: Option<&'f Arc<OpenFile>>,
 }
+
+/// A write must have its turn, after others.
+pub(crate) struct Busy;
+
+/// What is written at once of a borrowed slice that does not suit the device.
+const COPIED_BYTES_MAX: u64 = 1 << 20;
 
 impl Target<'_> {
     /// Serves a request on this thread if that takes no waiting. What an attempt moved stays moved.
@@ -38,8 +49,10 @@ impl Target<'_> {
             Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => {
                 return inline(Ok(Done::Nothing));
             }
-            // Direct I/O has nothing cached, and takes `RWF_NOWAIT` to mean all but the wait for the device.
-            Request::Read(_) | Request::Write(..) if file.direct => return None,
+            // Direct I/O has nothing cached, and takes `RWF_NOWAIT` to mean all but the wait for the device. (Where it refuses that, the
+            // device is memory.)
+            Request::Read(_) if file.direct.is_some() && file.reads.nowait_accepted() != Some(false) => return None,
+            Request::Write(..) if file.direct.is_some() => return None,
             Request::Read(transfer) => (transfer.left(), None),
             // What other flags ask for waits for the device.
             Request::Write(transfer, WriteFlags::NONE) => (transfer.left(), Some((transfer.position(), false))),
@@ -54,7 +67,7 @@ impl Target<'_> {
         let call = |wait| match (wait, &mut *request) {
             (Wait::Never, request) => engine.try_now(handle, request, wait),
             // How much it moved is in the request.
-            (Wait::Allowed, request) => engine.run(Some(handle), request).map(|_| left),
+            (Wait::Allowed, request) => engine.run_on(file, request).map(|_| left),
         };
         let tried = match written {
             None => self.try_read(left, call),
@@ -136,9 +149,9 @@ impl Target<'_> {
     pub(crate) fn run_here(&self, request: &mut Request) -> Outcome {
         let pool = &self.instance.engines().pool;
         match (self.file, &*request) {
-            (Some(file), Request::Sync { .. }) => file.synced(|| pool.run(Some(&file.handle), request)),
+            (Some(file), Request::Sync { .. }) => file.synced(|| pool.run_on(file, request)),
             (Some(file), _) => {
-                let outcome = pool.run(Some(&file.handle), request);
+                let outcome = pool.run_on(file, request);
                 file.heed(request, &outcome);
                 outcome
             }
@@ -149,7 +162,7 @@ impl Target<'_> {
     /// Runs a request to its end on this thread.
     pub(crate) fn run(&self, mut request: Request) -> Outcome {
         let file = self.file.ok_or(Errno::BADF)?;
-        self.instance.engines().pool.run(Some(&file.handle), &mut request)
+        self.instance.engines().pool.run_on(file, &mut request)
     }
 
     /// Has the kernel begin to read what a thread of the pool will collect, so that few threads keep the device busy.
@@ -158,7 +171,7 @@ impl Target<'_> {
         let reads = &file.reads;
         let policy = &self.instance.policy;
         let length = transfer.left();
-        if file.direct || !reads.may_announce(policy, length) {
+        if file.direct.is_some() || !reads.may_announce(policy, length) {
             return;
         }
         let advice = rustix::fs::Advice::WillNeed;
@@ -175,22 +188,87 @@ impl Target<'_> {
     pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
         owned::flush();
         let file = self.file.ok_or(Errno::BADF)?;
-        read_blocking(&*self.instance.engines().pool, &file.handle, slice, offset)
+        read_blocking(&*self.instance.engines().pool, file, slice, offset)
     }
 
     /// Writes a borrowed slice on this thread, waiting as long as it takes; gives how much was written, and why no more.
     pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
         owned::flush();
         let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
-        write_blocking(&file.handle, slice, offset, file.write_flags(), |request| self.run_here(request))
+        if let Some(direct) = &file.direct {
+            return self.write_direct(file, direct, slice, offset);
+        }
+        write_blocking(file, slice, offset, file.write_flags(), |request| self.run_here(request))
+    }
+
+    /// The same of a file with direct I/O. What does not suit the device is copied, and has its turn like any other write.
+    fn write_direct(&self, file: &Arc<OpenFile>, direct: &Direct, slice: &[u8], offset: u64) -> (usize, Outcome) {
+        let (flags, alignment) = (file.write_flags(), direct.alignment());
+        let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
+        if alignment.suits(offset, &[segment]) {
+            if let Some(_permit) = self.instance.engines().throttle.enter(file, slice.len()) {
+                return write_blocking(file, slice, offset, flags, |request| self.run_here(request));
+            }
+        }
+        let mut done = 0;
+        while done < slice.len() {
+            let place = offset + done as u64;
+            // Up to the end of a block, so that only the first and the last have edges.
+            let stop = alignment.down(place + COPIED_BYTES_MAX);
+            let length = ((stop - place) as usize).min(slice.len() - done);
+            let Some(mut copy) = Buf::uncleared(length) else { return (done, Err(Errno::NOMEM)) };
+            copy.copy_from_slice(&slice[done..done + length]);
+            let request = Request::Write(Transfer::new(Memory::Buf(copy), place), flags);
+            let (outcome, request) = owned::drive(self.submitted(request));
+            done += match &request {
+                Request::Write(transfer, _) => transfer.done(),
+                _ => 0,
+            };
+            if outcome.is_err() || matches!(request, Request::Write(transfer, _) if transfer.left() > 0) {
+                return (done, outcome);
+            }
+        }
+        (done, Ok(Done::Nothing))
+    }
+
+    /// Submits a request; ready when it is finished.
+    fn submitted(&self, request: Request) -> impl Future<Output = (Outcome, Request)> + use<> {
+        let slot = self.submit(request, Notify::Waker(Waker::noop().clone()));
+        poll_fn(move |context| slot.poll(context))
+    }
+
+    /// Whether a request of a caller that waits may be run on its thread now. A direct write has to mind others of its file.
+    pub(crate) fn enter(&self, request: &Request) -> Result<Option<Permit>, Busy> {
+        match (request, self.file.map(|file| (file, &file.direct))) {
+            (Request::Write(transfer, flags), Some((file, Some(direct)))) => {
+                if flags.contains(WriteFlags::APPEND) || !transfer.is_ready_for(direct.alignment()) {
+                    return Err(Busy);
+                }
+                self.instance.engines().throttle.enter(file, transfer.left()).map(Some).ok_or(Busy)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Gives a request to the engine that suits it.
     pub(crate) fn submit(&self, mut request: Request, notify: Notify) -> Arc<Slot> {
-        let path = match (&request, self.file) {
-            (Request::Read(transfer), Some(file)) => file.reads.slow_path(&self.instance.policy, transfer.left()),
-            (Request::Write(..), Some(file)) if file.direct && self.instance.policy.forced != Some(Path::Pool) => {
-                Path::Ring
+        let mut alone = false;
+        let path = match (&mut request, self.file.map(|file| (file, &file.direct))) {
+            (Request::Read(transfer), Some((file, Some(direct)))) => {
+                // What fails here fails again, and is told, where it is run.
+                let _ = file.align(direct, transfer, Direction::Read);
+                file.reads.slow_path(&self.instance.policy, 0)
+            }
+            (Request::Write(transfer, flags), Some((file, Some(direct)))) => {
+                alone = flags.contains(WriteFlags::APPEND) || !transfer.is_ready_for(direct.alignment());
+                if alone || file.align(direct, transfer, Direction::Write).is_err() {
+                    Path::Pool
+                } else {
+                    file.reads.slow_path(&self.instance.policy, 0)
+                }
+            }
+            (Request::Read(transfer), Some((file, None))) => {
+                file.reads.slow_path(&self.instance.policy, transfer.left())
             }
             // Through the page cache a ring hands each write to a kernel worker that cannot be done at once, and each sync.
             // io_uring runs statx and nearly all advice on a kernel worker (io_uring/{statx,advise}.c, 6.12), and an open must be
@@ -206,6 +284,7 @@ impl Target<'_> {
             None => Owner::Nobody(self.instance.counters.clone()),
         };
         let written = match &request {
+            Request::Write(transfer, _) if alone => Some(engines.throttle.all_of_a_file(transfer.left())),
             Request::Write(transfer, _) => Some(transfer.left()),
             _ => None,
         };

@@ -44,7 +44,7 @@ struct Entry {
 }
 
 /// Bytes that a slot has on their way; given back when it is finished.
-struct Permit {
+pub(crate) struct Permit {
     throttle: Arc<Throttle>,
     file: Arc<OpenFile>,
     bytes: u64,
@@ -87,6 +87,23 @@ impl Throttle {
         drop(state);
         abandoned.iter().for_each(|entry| entry.slot.discard());
         self.admit();
+    }
+
+    /// As many bytes as make sure that a write has its file to itself.
+    pub(crate) fn all_of_a_file(&self, bytes: usize) -> usize {
+        bytes.max(usize::try_from(self.per_file).unwrap_or(usize::MAX))
+    }
+
+    /// Counts `bytes` as on their way if there is room now, until the permit is dropped: for a write on its caller's thread.
+    pub(crate) fn enter(self: &Arc<Self>, file: &Arc<OpenFile>, bytes: usize) -> Option<Permit> {
+        let bytes = bytes as u64;
+        let mut state = lock(&self.state);
+        if !self.fits_now(&state, file, bytes) {
+            return None;
+        }
+        state.under_way += bytes;
+        file.set_on_their_way(file.on_their_way() + bytes);
+        Some(Permit { throttle: self.clone(), file: file.clone(), bytes })
     }
 
     /// Whether `bytes` more could be submitted at once.

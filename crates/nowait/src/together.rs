@@ -53,7 +53,7 @@ pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
     match (request, target.file) {
         (Request::Write(transfer, WriteFlags::NONE), Some(file)) => {
             (1..=WRITE_BYTES_MAX).contains(&transfer.left())
-                && !file.direct
+                && file.direct.is_none()
                 && file.handle.descriptor().is_ok()
                 && owned::is_driving()
                 // Not on a thread that is being torn down.

@@ -288,8 +288,9 @@ fn written(
 /// Through the page cache, errors other than EIO come before a byte moves. On the way to the device nobody knows.
 fn how_much(file: &Inner, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
     let waits = file.open.reaches_the_device(flags);
-    let knows =
-        errno.is_none_or(|errno| errno != Errno::IO && (!waits || errno == Errno::INVAL || errno == Errno::BADF));
+    // These are found before anything moves.
+    let early = |errno| matches!(errno, Errno::INVAL | Errno::BADF | Errno::OVERFLOW | Errno::FBIG);
+    let knows = errno.is_none_or(|errno| errno != Errno::IO && (!waits || early(errno)));
     if knows { Written::First(n as u64) } else { Written::AtLeast(n as u64) }
 }
 
@@ -478,7 +479,7 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
     /// # Errors
     /// As [`File::write_many`].
     pub fn wait(mut self) -> std::result::Result<Vec<B>, BufferError<Vec<B>>> {
-        if self.next > 0 || self.outstanding > 0 {
+        if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() {
             self.file.instance.engines().ring.watch_all();
             return owned::drive(self);
         }

@@ -23,6 +23,16 @@ fn shared() {
 }
 
 #[test]
+fn direct() {
+    keeps_every_promise(&Ctx::new(Nowait::builder()).direct());
+}
+
+#[test]
+fn direct_by_the_pool() {
+    keeps_every_promise(&Ctx::new(builder(Engine::Pool)).direct());
+}
+
+#[test]
 fn strict() {
     keeps_every_promise(&Ctx::new(Nowait::builder().strict(true)));
 }

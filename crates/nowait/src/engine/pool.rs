@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::{Engine, run, write_together};
+use super::{Engine, run, run_for, write_together};
 use crate::buf::lock;
 use crate::op::{Backlog, Done, LaneKind, Lanes, Outcome, Request, Slot, Work};
 use crate::select::Path;
@@ -195,7 +195,7 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
         let goes_on = lane.filter(|(lanes, kind)| serve_lane(lanes, *kind));
         if let Some(slot) = slot {
             if let Some(mut work) = slot.take_work() {
-                let outcome = run(work.owner.handle(), &mut work.request);
+                let outcome = run_for(&work.owner, &mut work.request);
                 end(slot, work, outcome);
             }
         }
@@ -300,7 +300,7 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool) {
         // What is left, for a short call or an error, is each one's own.
         let outcome = match failed {
             Some(errno) => Err(errno),
-            None => run(work.owner.handle(), &mut work.request),
+            None => run_for(&work.owner, &mut work.request),
         };
         end(slot, work, outcome);
     }

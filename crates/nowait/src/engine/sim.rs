@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::Engine;
 use crate::buf::lock;
+use crate::direct::Directness;
 use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Work, step};
 use crate::select::Path;
 use crate::stats::Count;
@@ -184,8 +185,8 @@ impl World {
         let Some(flags) = flags else { return Ok(transfer.fill(&contents[start..start + n])) };
         drop(contents);
         let start = if flags.contains(WriteFlags::APPEND) { usize::MAX } else { position };
-        let mut bytes = Vec::with_capacity(n);
-        transfer.copy_to(n, &mut bytes);
+        let mut bytes = vec![0; n];
+        transfer.copy_to(&mut bytes);
         self.change(handle, |contents| {
             let start = if start == usize::MAX { contents.len() } else { start };
             let end = start.checked_add(bytes.len()).filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
@@ -225,7 +226,7 @@ impl World {
                 if flags.contains(OFlags::TRUNC) {
                     self.files[index].1 = Arc::default();
                 }
-                Ok(Done::Opened(Handle::Simulated(index)))
+                Ok(Done::Opened(Handle::Simulated(index), Directness::NotAsked))
             }
             Request::Size => self.contents(handle).map(|contents| Done::Size(contents.len() as u64)),
             Request::SetLen(length) => {

@@ -119,7 +119,7 @@ impl Ring {
     pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
         use std::os::fd::AsRawFd;
         slot.with(|request, owner| {
-            let is_direct = matches!(owner, Owner::File(file) if file.direct);
+            let is_direct = matches!(owner, Owner::File(file) if file.direct.is_some());
             let fd = types::Fd(owner.handle()?.descriptor().ok()?.as_raw_fd());
             match request {
                 Request::Read(transfer) => Some(match transfer.segments() {

@@ -195,7 +195,7 @@ impl<'a> FirstPass<'a> {
         let Inner { instance, open, .. } = self.file;
         let (handle, reads) = (&open.handle, &open.reads);
         let engine = self.engine;
-        if open.direct {
+        if open.direct.is_some() {
             // There is nothing cached, and `RWF_NOWAIT` would wait for the device.
             return Now::Part(0);
         }
@@ -215,7 +215,7 @@ impl<'a> FirstPass<'a> {
         let length = chunk.len();
         let tried = self.file.target().try_read(length, |wait| match wait {
             Wait::Never => read_now(engine, handle, chunk, offset, wait),
-            Wait::Allowed => read_blocking(engine, handle, chunk, offset),
+            Wait::Allowed => read_blocking(engine, open, chunk, offset),
         });
         match tried {
             Tried::Hit => {

@@ -1,0 +1,260 @@
+//! Direct I/O: what a file asks of a request's place, length and memory; and how a request that does not comply is made to.
+//!
+//! A **read** is widened to whole blocks. Blocks that it wants in part go to memory of ours (its *edges*); what is between them goes to
+//! the caller's, if that lies as the device needs it, and else to ours too. What the kernel says was read is cut back to what was asked
+//! for, so that no byte comes from behind the end of the file.
+//!
+//! A **write** must not be widened: it would bring back what others write beside it, and grow the file. Its first and last part
+//! of a block go through the page cache, by a second descriptor (`engine.rs`). A direct write beside that could be undone by the
+//! page that was read meanwhile, so that such a write goes alone (`throttle.rs`), and leaves no page behind that is not written back.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::buf::{BUF_ALIGNMENT, Buf};
+use crate::sys;
+
+/// What a device wants addresses, and places and lengths, to be multiples of. Powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Alignment {
+    pub(crate) memory: u32,
+    pub(crate) offset: u32,
+}
+
+/// Enough for every device met so far, and for one that says less than it needs.
+const ENOUGH: Alignment = Alignment { memory: BUF_ALIGNMENT as u32, offset: BUF_ALIGNMENT as u32 };
+
+impl Alignment {
+    /// Whether a request of these segments at `offset` can be made as it is.
+    pub(crate) fn suits(self, offset: u64, segments: &[libc::iovec]) -> bool {
+        let places = segments.iter().fold(offset, |all, segment| all | segment.iov_len as u64);
+        let addresses = segments.iter().fold(0, |all, segment| all | segment.iov_base as usize);
+        places % u64::from(self.offset) == 0 && addresses % self.memory as usize == 0
+    }
+
+    /// Whether it is of whole blocks.
+    pub(crate) fn suits_place(self, offset: u64, length: usize) -> bool {
+        (offset | length as u64) % u64::from(self.offset) == 0
+    }
+
+    /// The start of the block that `offset` lies in.
+    pub(crate) fn down(self, offset: u64) -> u64 {
+        offset - offset % u64::from(self.offset)
+    }
+
+    /// The end of the block that ends with or after `offset`.
+    pub(crate) fn up(self, offset: u64) -> u64 {
+        offset.next_multiple_of(u64::from(self.offset))
+    }
+}
+
+/// Direct I/O of one open file.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    memory: AtomicU32,
+    offset: AtomicU32,
+    /// The same file through the page cache, opened on first use.
+    cached: OnceLock<Result<OwnedFd, Errno>>,
+}
+
+impl Direct {
+    fn new(alignment: Alignment) -> Direct {
+        let Alignment { memory, offset } = alignment;
+        Direct { memory: memory.into(), offset: offset.into(), cached: OnceLock::new() }
+    }
+
+    pub(crate) fn alignment(&self) -> Alignment {
+        Alignment { memory: self.memory.load(Relaxed), offset: self.offset.load(Relaxed) }
+    }
+
+    /// The device refused (EINVAL) what it had said it takes. False when nothing more can be done about it.
+    pub(crate) fn learn(&self) -> bool {
+        let Alignment { memory, offset } = ENOUGH;
+        let before = (self.memory.fetch_max(memory, Relaxed), self.offset.fetch_max(offset, Relaxed));
+        before.0 < memory || before.1 < offset
+    }
+
+    /// The file through the page cache, for writing. `/proc` leads to it also when it has no name any more.
+    pub(crate) fn cached(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'_>, Errno> {
+        let opened = self.cached.get_or_init(|| {
+            let flags = rustix::fs::fcntl_getfl(fd)?;
+            // What the descriptor may not do, another must not do for it.
+            if flags & OFlags::RWMODE == OFlags::RDONLY {
+                return Err(Errno::BADF);
+            }
+            let kept = flags & (OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            sys::retry(|| rustix::fs::open(&*path, OFlags::WRONLY | OFlags::CLOEXEC | kept, Mode::empty()))
+        });
+        opened.as_ref().map(AsFd::as_fd).map_err(|errno| *errno)
+    }
+}
+
+/// What became of a wish for direct I/O.
+#[derive(Debug)]
+pub(crate) enum Directness {
+    NotAsked,
+    /// The file has no direct I/O: it is in memory, or its file system lacks it.
+    Refused,
+    Granted {
+        direct: Direct,
+        /// The device cannot be asked without waiting, so that a ring would hand every request to a kernel worker. (Those that
+        /// complete in the submission: zram, RAM disks, some of device mapper.)
+        only_waits: bool,
+    },
+}
+
+/// Looks at a descriptor, without reading.
+pub(crate) fn look(fd: BorrowedFd<'_>) -> Directness {
+    match rustix::fs::fcntl_getfl(fd) {
+        Ok(flags) if flags.contains(OFlags::DIRECT) => match claimed(fd) {
+            Some(alignment) => Directness::Granted { direct: Direct::new(alignment), only_waits: false },
+            None => give_up(fd),
+        },
+        _ => Directness::NotAsked,
+    }
+}
+
+/// Looks at a descriptor, and tries: reads a block if the file has one. May wait for the device.
+pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
+    let found = look(fd);
+    let Directness::Granted { direct, .. } = &found else { return found };
+    let Some(mut block) = Buf::uncleared(BUF_ALIGNMENT) else { return found };
+    let mut read = |length: u32| {
+        let mut slices = [IoSliceMut::new(&mut block[..length as usize])];
+        sys::retry(|| rustix::io::preadv2(fd, &mut slices, 0, ReadWriteFlags::NOWAIT))
+    };
+    let mut answer = read(direct.alignment().offset);
+    if answer == Err(Errno::INVAL) && direct.learn() {
+        answer = read(direct.alignment().offset);
+    }
+    match answer {
+        Err(Errno::INVAL) => give_up(fd),
+        Err(Errno::OPNOTSUPP) => match found {
+            Directness::Granted { direct, .. } => Directness::Granted { direct, only_waits: true },
+            other => other,
+        },
+        // Also of a file that is empty, or for writing only.
+        _ => found,
+    }
+}
+
+/// The file is used through the page cache.
+fn give_up(fd: BorrowedFd<'_>) -> Directness {
+    if let Ok(flags) = rustix::fs::fcntl_getfl(fd) {
+        let _ = rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT);
+    }
+    Directness::Refused
+}
+
+/// `STATX_DIOALIGN` of linux/stat.h (6.1).
+const DIOALIGN: u32 = 0x2000;
+
+/// What the kernel says a file needs; None: it has no direct I/O, whatever `open(2)` said.
+fn claimed(fd: BorrowedFd<'_>) -> Option<Alignment> {
+    let power = |n: u32| n.is_power_of_two().then_some(n);
+    let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(DIOALIGN));
+    if let Some(stat) = stat.ok().filter(|stat| stat.stx_mask & DIOALIGN != 0) {
+        return Some(Alignment { memory: power(stat.stx_dio_mem_align)?, offset: power(stat.stx_dio_offset_align)? });
+    }
+    // tmpfs and ramfs take the flag (mm/shmem.c, 6.6) and go on as before.
+    const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
+    if rustix::fs::fstatfs(fd).is_ok_and(|system| IN_MEMORY.contains(&system.f_type)) {
+        return None;
+    }
+    Some(device_block(fd).and_then(power).map_or(ENOUGH, |block| Alignment { memory: block, offset: block }))
+}
+
+/// The size of the device's logical blocks.
+fn device_block(fd: BorrowedFd<'_>) -> Option<u32> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        return rustix::fs::ioctl_blksszget(fd).ok();
+    }
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    // A partition has no queue of its own.
+    ["queue", "../queue"].iter().find_map(|queue| {
+        let text = std::fs::read_to_string(format!("{device}/{queue}/logical_block_size")).ok()?;
+        text.trim().parse().ok()
+    })
+}
+
+/// How a read of `length` bytes at `offset` is made of whole blocks: bytes to a first edge, to the caller's memory, and to a last edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Where the first block begins.
+    pub(crate) start: u64,
+    pub(crate) first: usize,
+    pub(crate) middle: usize,
+    pub(crate) last: usize,
+}
+
+impl Plan {
+    /// `address` is that of the caller's memory, if it is one piece. None when the place is beyond what a file can have.
+    pub(crate) fn new(alignment: Alignment, offset: u64, length: usize, address: Option<usize>) -> Option<Plan> {
+        let end = offset.checked_add(length as u64)?;
+        // No file has bytes in what is less than a block before the largest place: it may be asked for, but not read.
+        let limit = alignment.down(i64::MAX as u64);
+        if end > limit {
+            let start = alignment.down(offset).min(limit - u64::from(alignment.offset));
+            return Some(Plan { start, first: usize::try_from(limit - start).ok()?, middle: 0, last: 0 });
+        }
+        let start = alignment.down(offset);
+        let stop = alignment.up(end);
+        let (from, to) = (alignment.up(offset), alignment.down(end));
+        let whole = usize::try_from(stop - start).ok()?;
+        let in_place = address.is_some_and(|address| {
+            from < to && (address.wrapping_add((from - offset) as usize)) % alignment.memory as usize == 0
+        });
+        Some(if in_place {
+            let (first, middle, last) = ((from - start) as usize, (to - from) as usize, (stop - to) as usize);
+            Plan { start, first, middle, last }
+        } else {
+            Plan { start, first: whole, middle: 0, last: 0 }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECTOR: Alignment = Alignment { memory: 4, offset: 512 };
+
+    #[test]
+    fn a_plan_covers_what_was_asked_for_with_whole_blocks() {
+        for offset in [0, 1, 511, 512, 513, 1024] {
+            for length in [1, 2, 510, 511, 512, 513, 1023, 1024, 1025, 5000] {
+                for address in [None, Some(4096), Some(4097), Some(4100)] {
+                    let plan = Plan::new(SECTOR, offset, length, address).expect("it is small");
+                    let total = plan.first + plan.middle + plan.last;
+                    assert!(plan.start <= offset && plan.start + 512 > offset, "{plan:?}");
+                    let stop = plan.start + total as u64;
+                    assert!(stop >= offset + length as u64 && stop < offset + length as u64 + 512, "{plan:?}");
+                    for part in [plan.start as usize, plan.first, plan.middle, plan.last] {
+                        assert_eq!(part % 512, 0, "{plan:?}");
+                    }
+                    let moved = (plan.start as usize + plan.first).wrapping_sub(offset as usize);
+                    let straight = address.is_some_and(|address| address.wrapping_add(moved) % 4 == 0);
+                    assert!(plan.middle == 0 || straight, "{plan:?}");
+                }
+            }
+        }
+        let aligned = Plan::new(SECTOR, 1024, 2048, Some(64)).expect("it is small");
+        assert_eq!(aligned, Plan { start: 1024, first: 0, middle: 2048, last: 0 });
+        assert_eq!(Plan::new(SECTOR, u64::MAX - 10, 4, None), None);
+    }
+
+    #[test]
+    fn a_device_that_lies_is_believed_once() {
+        let direct = Direct::new(SECTOR);
+        assert!(direct.learn() && !direct.learn());
+        assert_eq!(direct.alignment(), ENOUGH);
+    }
+}
