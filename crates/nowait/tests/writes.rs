@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::path::Path as FsPath;
@@ -10,9 +11,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::mounts::{Kind, Mount, temp_dir};
+use common::mounts::{Kind, Mount, or_skip, temp_dir};
 use common::rng::Rng;
-use common::{Sample, Watchdog, Way, assert_settled, child, contents, eventually, poll_once, put, writable};
+use common::{Sample, Watchdog, Way, assert_settled, child, cold, contents, eventually, poll_once, put, writable};
 use futures::future::join_all;
 use nowait::sim::{Faults, Sim};
 use nowait::{Buf, Engine, Error, ErrorKind, File, Nowait, OpenOptions, Path, Written, fs};
@@ -37,13 +38,29 @@ fn full_disk_tells_how_much_was_written_and_goes_on_when_there_is_room() {
         let Some(mount) = Mount::sized_or_skip(kind, 24 << 20) else { continue };
         for nowait in instances() {
             for way in Way::ALL {
-                fill_up(&nowait, mount.path(), way);
+                fill_up(&nowait, mount.path(), way, libc::ENOSPC);
             }
         }
     }
 }
 
-fn fill_up(nowait: &Nowait, folder: &FsPath, way: Way) {
+#[test]
+fn full_quota_is_told_to_a_user_who_is_not_root() {
+    let Some(mount) = Mount::or_skip(Kind::Btrfs) else { return };
+    let Some(folder) = or_skip("quota on btrfs", mount.folder_with_quota(12 << 20)) else { return };
+    child::play_at("quota", &folder);
+}
+
+fn under_a_quota() {
+    child::become_nobody();
+    for nowait in instances() {
+        for way in Way::ALL {
+            fill_up(&nowait, &child::path(), way, libc::EDQUOT);
+        }
+    }
+}
+
+fn fill_up(nowait: &Nowait, folder: &FsPath, way: Way, errno: i32) {
     let (ballast, path) = (folder.join("ballast"), folder.join("file"));
     std::fs::write(&ballast, vec![1; 4 << 20]).unwrap();
     let file = create(nowait, &path);
@@ -57,9 +74,13 @@ fn fill_up(nowait: &Nowait, folder: &FsPath, way: Way) {
     };
     assert!(error.buffer == data);
     let error = error.error;
-    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NoSpace, Some(libc::ENOSPC)), "{error}");
+    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::NoSpace, Some(errno)), "{error}");
     assert_eq!((error.offset(), error.length()), (Some(bytes.len() as u64), Some(data.len() as u64)));
     let Some(Written::First(n)) = error.bytes_written() else { panic!("{error}") };
+    let name = path.display().to_string();
+    for part in ["write", &name, &format!("offset {}, length {}", bytes.len(), data.len()), "raise the quota"] {
+        assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
+    }
     bytes.extend_from_slice(&data[..n as usize]);
     assert!(std::fs::read(&path).unwrap() == bytes, "the first {n} bytes, and nothing after them");
 
@@ -242,12 +263,12 @@ fn failed_write_says_that_nobody_knows() {
 }
 
 /// Every sync of every clone fails, until that is acknowledged.
-fn assert_syncs_fail(file: &File) {
+fn assert_syncs_fail(file: &File, errno: i32) {
     for clone in [file.clone(), file.clone()] {
         for way in Way::ALL {
             for result in [way.run(clone.sync_data()), way.run(clone.sync_all())] {
                 let error = result.unwrap_err();
-                assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::SyncFailed, Some(libc::EIO)), "{way:?}");
+                assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::SyncFailed, Some(errno)), "{way:?}");
                 assert!(error.to_string().contains("acknowledge_sync_failure"), "{error}");
             }
         }
@@ -267,9 +288,9 @@ fn failed_sync_fails_until_it_is_acknowledged() {
         assert_eq!(way.run(file.sync_data()).unwrap_err().kind(), ErrorKind::SyncFailed);
         // The device is sound again. What it lost is lost all the same.
         sim.set_faults(Faults::default());
-        assert_syncs_fail(&clone);
+        assert_syncs_fail(&clone, libc::EIO);
         way.run(file.write_all_at(vec![1; 10], 0)).unwrap();
-        assert_syncs_fail(&file);
+        assert_syncs_fail(&file, libc::EIO);
         assert_eq!(clone.acknowledge_sync_failure().unwrap().raw_os_error(), Some(libc::EIO));
         assert_syncs_succeed(&file);
         assert!(file.acknowledge_sync_failure().is_none());
@@ -284,10 +305,76 @@ fn failed_durable_write_is_a_failed_sync() {
         let error = way.run(file.write_all_at(vec![1; 10], 0).durable()).unwrap_err();
         assert_eq!((error.error.kind(), error.error.bytes_written()), (ErrorKind::Io, Some(Written::AtLeast(0))));
         sim.set_faults(Faults::default());
-        assert_syncs_fail(&file);
+        assert_syncs_fail(&file, libc::EIO);
         assert!(file.acknowledge_sync_failure().is_some());
         assert_syncs_succeed(&file);
     }
+}
+
+/// A device that is a loop over a file in memory, where there is no room for what is not there yet.
+#[test]
+fn device_that_cannot_write_back_fails_every_sync_until_that_is_acknowledged() {
+    const IMAGE: usize = 32 << 20;
+    let Some(memory) = Mount::sized_or_skip(Kind::Tmpfs, (IMAGE + (4 << 20)) as u64) else { return };
+    let image = memory.path().join("image");
+    std::fs::write(&image, vec![0; IMAGE]).unwrap();
+    let Some(mount) = or_skip("ext4 in memory", Mount::ext4_in(&image)) else { return };
+    for nowait in instances() {
+        for way in Way::ALL {
+            lose_a_write_back(&nowait, mount.path(), &image, way);
+        }
+    }
+}
+
+fn lose_a_write_back(nowait: &Nowait, folder: &FsPath, image: &FsPath, way: Way) {
+    let (path, ballast) = (folder.join("file"), image.with_file_name("ballast"));
+    let old = contents(1 << 20, 1);
+    std::fs::write(&path, &old).unwrap();
+    // The file has its blocks, and the journal has them all: only what is written over them finds no room.
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    let (file, second) = (writable(nowait, &path), writable(nowait, &path));
+    take_from_image(image, &old);
+    let mut filler = std::fs::File::create(&ballast).unwrap();
+    while std::io::Write::write(&mut filler, &[1; PAGE]).is_ok() {}
+
+    let new = contents(1 << 20, 2);
+    way.run(file.write_all_at(new.clone(), 0)).unwrap();
+    let error = way.run(file.sync_data()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SyncFailed);
+    // Newer kernels pass on why the loop device failed.
+    let errno = error.raw_os_error().unwrap();
+    assert!([libc::EIO, libc::ENOSPC].contains(&errno), "{error}");
+    assert_syncs_fail(&file, errno);
+    assert_syncs_fail(&second, errno);
+
+    // The device is well again. What it lost is lost all the same.
+    std::fs::remove_file(&ballast).unwrap();
+    drop(filler);
+    assert_syncs_fail(&file, errno);
+    assert_eq!(file.acknowledge_sync_failure().unwrap().raw_os_error(), Some(errno));
+    assert_syncs_fail(&second, errno);
+    assert!(second.acknowledge_sync_failure().is_some());
+    assert_syncs_succeed(&second);
+    way.run(file.write_all_at(new.clone(), 0)).unwrap();
+    assert_syncs_succeed(&file);
+    cold::drop_pages(&path);
+    assert_eq!(cold::cached_pages(&path), 0);
+    assert!(std::fs::read(&path).unwrap() == new);
+    drop((file, second));
+    std::fs::remove_file(&path).unwrap();
+    assert_settled(nowait);
+}
+
+/// Makes holes of the pages of an image that hold `bytes`, all of which differ.
+fn take_from_image(image: &FsPath, bytes: &[u8]) {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let pages: HashSet<&[u8]> = bytes.chunks(PAGE).collect();
+    let now = std::fs::read(image).unwrap();
+    let found: Vec<usize> = (0..now.len() / PAGE).filter(|i| pages.contains(&now[i * PAGE..][..PAGE])).collect();
+    assert_eq!(found.len(), pages.len());
+    let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    found.iter().for_each(|i| fallocate(&file, hole, (i * PAGE) as u64, PAGE as u64).unwrap());
 }
 
 // Bounds on what is on its way.
@@ -762,7 +849,6 @@ fn names_are_changed_and_made_durable() {
 // Processes that are killed.
 
 const KILLED: &str = "killed";
-const KILLED_PATH: &str = "NOWAIT_TEST_PATH";
 const RECORD: u64 = 1000;
 
 fn record(number: u64) -> Vec<u8> {
@@ -774,8 +860,8 @@ fn what_a_killed_process_was_told_is_durable_is_there() {
     for _ in 0..3 {
         let folder = temp_dir();
         let path = folder.path().join("file");
-        let mut command = child::command(KILLED);
-        let mut writer = command.env(KILLED_PATH, &path).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut command = child::command_at(KILLED, &path);
+        let mut writer = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut synced = 0;
         let mut killed = false;
         for line in BufReader::new(writer.stdout.take().unwrap()).lines() {
@@ -801,8 +887,7 @@ fn what_a_killed_process_was_told_is_durable_is_there() {
 /// Writes records, many at a time, and tells how many are durable, until it is killed.
 fn until_killed() {
     let _watchdog = Watchdog::new(KILLED, 60);
-    let path = std::env::var(KILLED_PATH).unwrap();
-    let file = create(Nowait::shared(), path.as_ref());
+    let file = create(Nowait::shared(), &child::path());
     for number in (0..).step_by(32) {
         let writes = (number..number + 32).map(|number| file.write_all_at(record(number), number * RECORD));
         futures::executor::block_on(async {
@@ -818,6 +903,7 @@ fn child() {
     match child::role().as_deref() {
         None => {}
         Some("limit") => under_a_limit(),
+        Some("quota") => under_a_quota(),
         Some("dropped in line") => dropped_in_line(),
         Some("counting") => counting(),
         Some("dropped past the cache: pool") => {

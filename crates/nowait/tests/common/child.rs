@@ -2,13 +2,20 @@
 //!
 //! A binary that uses this has a test named `child`, which plays the role or, without one, does nothing.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const ROLE: &str = "NOWAIT_TEST_ROLE";
+const PATH: &str = "NOWAIT_TEST_PATH";
 
 /// The role of this process, if it is a child.
 pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
+}
+
+/// What this child was told to work on.
+pub(crate) fn path() -> PathBuf {
+    std::env::var_os(PATH).unwrap().into()
 }
 
 /// This binary in `role`, not started yet. A file that it would grow too far is an error to it, not its end (`SIGXFSZ`).
@@ -22,9 +29,24 @@ pub(crate) fn command(role: &str) -> Command {
     command
 }
 
+/// This binary in `role`, to work on `path`.
+pub(crate) fn command_at(role: &str, path: &Path) -> Command {
+    let mut command = command(role);
+    command.env(PATH, path);
+    command
+}
+
 /// Runs this binary again in `role`; panics with what it printed when it fails.
 pub(crate) fn play(role: &str) {
-    let Output { status, stdout, stderr } = command(role).output().unwrap();
+    finish(role, command(role));
+}
+
+pub(crate) fn play_at(role: &str, path: &Path) {
+    finish(role, command_at(role, path));
+}
+
+fn finish(role: &str, mut command: Command) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "child {role:?} ended with {status}:\n{text}");
     // Skips and seeds, for whoever reads the log.

@@ -4,6 +4,7 @@
 //! killed. What a killed process leaves mounted, the next one takes away (the folder's name has the maker's process id).
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -45,23 +46,18 @@ impl Mount {
 
     /// Makes one of so many bytes; an overlay has none of its own.
     pub(crate) fn sized(kind: Kind, bytes: u64) -> Result<Mount, String> {
-        if !super::child::is_root() {
-            return Err("mounting needs root".into());
-        }
-        sweep();
-        let prefix = format!("{PREFIX}{}-", std::process::id());
-        let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in("/var/tmp").map_err(|error| error.to_string())?;
-        let [point, lower, upper, work] = ["point", "lower", "upper", "work"].map(|name| dir.path().join(name));
-        for folder in [&point, &lower, &upper, &work] {
-            fs::create_dir(folder).map_err(|error| error.to_string())?;
-        }
+        let (dir, point) = folder_and_point()?;
         match kind {
-            Kind::Ext4 => on_loop(&["mkfs.ext4", "-q", "-O", "has_journal"], dir.path(), &point, bytes)?,
-            Kind::Xfs => on_loop(&["mkfs.xfs", "-q"], dir.path(), &point, bytes)?,
-            Kind::Btrfs => on_loop(&["mkfs.btrfs", "-q"], dir.path(), &point, bytes)?,
+            Kind::Ext4 => on_image(&["mkfs.ext4", "-q", "-O", "has_journal"], dir.path(), &point, bytes)?,
+            Kind::Xfs => on_image(&["mkfs.xfs", "-q"], dir.path(), &point, bytes)?,
+            Kind::Btrfs => on_image(&["mkfs.btrfs", "-q"], dir.path(), &point, bytes)?,
             Kind::Tmpfs => mount(&["-t", "tmpfs", "-o", &format!("size={bytes}"), "nowait-test"], &point)?,
             Kind::Overlay => {
-                let [lower, upper, work] = [lower, upper, work].map(|path| path.display().to_string());
+                let folders = ["lower", "upper", "work"].map(|name| dir.path().join(name));
+                for folder in &folders {
+                    fs::create_dir(folder).map_err(|error| error.to_string())?;
+                }
+                let [lower, upper, work] = folders.map(|path| path.display().to_string());
                 let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
                 mount(&["-t", "overlay", "-o", &options, "overlay"], &point)?;
             }
@@ -75,16 +71,27 @@ impl Mount {
     }
 
     pub(crate) fn sized_or_skip(kind: Kind, bytes: u64) -> Option<Mount> {
-        match Mount::sized(kind, bytes) {
-            Ok(mount) => Some(mount),
-            Err(reason) if std::env::var("NOWAIT_REQUIRE_MOUNTS").is_ok_and(|value| value == "1") => {
-                panic!("{kind:?}: {reason}")
-            }
-            Err(reason) => {
-                eprintln!("skipped: {kind:?}: {reason}");
-                None
-            }
+        or_skip(&format!("{kind:?}"), Mount::sized(kind, bytes))
+    }
+
+    /// Makes ext4 with blocks of a page in an image that is there already, and leaves it every page that it has.
+    pub(crate) fn ext4_in(image: &Path) -> Result<Mount, String> {
+        let (dir, point) = folder_and_point()?;
+        run(&["mkfs.ext4", "-q", "-O", "has_journal", "-b", "4096", "-E", "nodiscard", text(image)])?;
+        mount_image(image, &point)?;
+        Ok(Mount { point, _dir: dir })
+    }
+
+    /// A folder of a btrfs in which anybody may write, and whose files may take `bytes` together (`btrfs-quota(8)`).
+    pub(crate) fn folder_with_quota(&self, bytes: u64) -> Result<PathBuf, String> {
+        let folder = self.point.join("quota");
+        run(&["btrfs", "quota", "enable", text(&self.point)])?;
+        run(&["btrfs", "subvolume", "create", text(&folder)])?;
+        run(&["btrfs", "qgroup", "limit", &bytes.to_string(), text(&folder)])?;
+        for (path, mode) in [(self._dir.path(), 0o711), (&folder, 0o777)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| error.to_string())?;
         }
+        Ok(folder)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -96,6 +103,32 @@ impl Drop for Mount {
     fn drop(&mut self) {
         unmount(&self.point);
     }
+}
+
+/// What was made; where it could not be, says so and gives none, or fails if `NOWAIT_REQUIRE_MOUNTS=1`.
+pub(crate) fn or_skip<T>(what: &str, made: Result<T, String>) -> Option<T> {
+    match made {
+        Ok(made) => Some(made),
+        Err(reason) if std::env::var("NOWAIT_REQUIRE_MOUNTS").is_ok_and(|value| value == "1") => {
+            panic!("{what}: {reason}")
+        }
+        Err(reason) => {
+            eprintln!("skipped: {what}: {reason}");
+            None
+        }
+    }
+}
+
+fn folder_and_point() -> Result<(TempDir, PathBuf), String> {
+    if !super::child::is_root() {
+        return Err("mounting needs root".into());
+    }
+    sweep();
+    let prefix = format!("{PREFIX}{}-", std::process::id());
+    let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in("/var/tmp").map_err(|error| error.to_string())?;
+    let point = dir.path().join("point");
+    fs::create_dir(&point).map_err(|error| error.to_string())?;
+    Ok((dir, point))
 }
 
 fn run(command: &[&str]) -> Result<String, String> {
@@ -115,12 +148,16 @@ fn mount(what: &[&str], point: &Path) -> Result<(), String> {
     run(&[&["mount"], what, &[text(point)]].concat()).map(drop)
 }
 
-fn on_loop(mkfs: &[&str], dir: &Path, point: &Path, bytes: u64) -> Result<(), String> {
+fn on_image(mkfs: &[&str], dir: &Path, point: &Path, bytes: u64) -> Result<(), String> {
     let image = dir.join("image");
     let sparse = fs::File::create(&image).and_then(|file| file.set_len(bytes));
     sparse.map_err(|error| error.to_string())?;
     run(&[mkfs, &[text(&image)]].concat())?;
-    let device = run(&["losetup", "--find", "--show", text(&image)])?;
+    mount_image(&image, point)
+}
+
+fn mount_image(image: &Path, point: &Path) -> Result<(), String> {
+    let device = run(&["losetup", "--find", "--show", text(image)])?;
     let mounted = mount(&[&device], point);
     // A mounted device is let go at the unmount, one that is not now.
     let detached = run(&["losetup", "--detach", &device]);
