@@ -289,7 +289,7 @@ fn written(
 fn how_much(file: &Inner, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
     let waits = file.open.reaches_the_device(flags);
     // These are found before anything moves.
-    let early = |errno| matches!(errno, Errno::INVAL | Errno::BADF | Errno::OVERFLOW | Errno::FBIG);
+    let early = |errno| matches!(errno, Errno::INVAL | Errno::BADF | Errno::OVERFLOW | Errno::FBIG | Errno::OPNOTSUPP);
     let knows = errno.is_none_or(|errno| errno != Errno::IO && (!waits || early(errno)));
     if knows { Written::First(n as u64) } else { Written::AtLeast(n as u64) }
 }
@@ -301,15 +301,18 @@ fn write_error(file: &Inner, errno: Option<Errno>, flags: WriteFlags) -> Error {
         Some(errno) => {
             let error = file.error(Name::Write, errno);
             let asked = [
-                (WriteFlags::UNCACHED, "RWF_DONTCACHE (Linux 6.14) is not known to this file system or kernel"),
+                (
+                    WriteFlags::UNCACHED,
+                    "RWF_DONTCACHE (Linux 6.14) is not known to this file system or kernel; write without uncached()",
+                ),
                 (
                     WriteFlags::ATOMIC,
-                    "RWF_ATOMIC takes direct I/O, a size and place that statx(2) allows, and Linux 6.11",
+                    "RWF_ATOMIC (Linux 6.11) takes O_DIRECT, a size and a place as statx(2) says; or write without atomic()",
                 ),
             ];
             match asked.iter().find(|(flag, _)| flags.contains(*flag)) {
                 Some((_, why)) if matches!(errno, Errno::OPNOTSUPP | Errno::INVAL) => {
-                    Error::new(Name::Write, ErrorKind::Unsupported).at(&file.path).detail(*why)
+                    error.of_kind(ErrorKind::Unsupported).detail(*why)
                 }
                 _ => error,
             }
@@ -375,8 +378,8 @@ impl<F: Writes> Operation<'_, F> {
         self.with_flags(WriteFlags::DURABLE)
     }
 
-    /// Writes through the page cache and drops the pages when they are on the device (`RWF_DONTCACHE`, Linux 6.14).
-    /// [`ErrorKind::Unsupported`] where the kernel or the file system does not know it.
+    /// Writes through the page cache and has the kernel drop the pages when they are on the device, which it does for most
+    /// (`RWF_DONTCACHE`, Linux 6.14). [`ErrorKind::Unsupported`] where the kernel or the file system does not know it.
     pub fn uncached(self) -> Self {
         self.with_flags(WriteFlags::UNCACHED)
     }

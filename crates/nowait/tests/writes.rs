@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
-use std::path::Path as FsPath;
+use std::path::{Path as FsPath, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use common::rng::Rng;
 use common::{Sample, Watchdog, Way, assert_settled, child, cold, contents, eventually, poll_once, put, writable};
 use futures::future::join_all;
 use nowait::sim::{Faults, Sim};
-use nowait::{Buf, Engine, Error, ErrorKind, File, Nowait, OpenOptions, Path, Written, fs};
+use nowait::{Buf, BufferError, Engine, Error, ErrorKind, File, Nowait, OpenOptions, Path, Written, fs};
 
 const PAGE: usize = 4096;
 
@@ -667,6 +667,135 @@ fn dropped_past_the_cache(builder: nowait::Builder) {
             futures::executor::block_on(task)
         }
         assert_settled(&nowait);
+    }
+}
+
+// What a kernel or a file system may not know.
+
+/// A folder on every kind of file system that there is.
+fn folders() -> Vec<(Box<dyn std::any::Any>, PathBuf)> {
+    let root = temp_dir();
+    let path = root.path().to_path_buf();
+    let mut folders: Vec<(Box<dyn std::any::Any>, PathBuf)> = vec![(Box::new(root), path)];
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs, Kind::Overlay] {
+        let Some(mount) = Mount::or_skip(kind) else { continue };
+        let path = mount.path().to_path_buf();
+        folders.push((Box::new(mount), path));
+    }
+    folders
+}
+
+/// Whether a plain call with this flag of `pwritev2(2)` is taken.
+fn takes(file: &File, page: &[u8], flag: u32) -> bool {
+    let flags = rustix::io::ReadWriteFlags::from_bits_retain(flag);
+    match rustix::io::pwritev2(file.descriptor().unwrap(), &[std::io::IoSlice::new(page)], 0, flags) {
+        Ok(n) => n == page.len(),
+        Err(_) => false,
+    }
+}
+
+/// The file is as it was, the buffer is back, and the error says what to do.
+#[track_caller]
+fn assert_unsupported(error: BufferError<Buf>, file: &File, old: &[u8], offset: u64, words: [&str; 2]) {
+    assert!(error.buffer[..] == *page_of(2), "an error gives the buffer back");
+    let error = error.error;
+    assert_eq!((error.kind(), error.bytes_written()), (ErrorKind::Unsupported, Some(Written::First(0))), "{error}");
+    assert_eq!((error.offset(), error.length()), (Some(offset), Some(PAGE as u64)));
+    assert!(matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)), "{error}");
+    for part in words.into_iter().chain(["write", "nothing was written", file.path().to_str().unwrap()]) {
+        assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
+    }
+    assert!(std::fs::read(file.path()).unwrap() == old, "nothing was written");
+}
+
+const DONTCACHE: u32 = 0x80;
+const ATOMIC: u32 = 0x40;
+
+#[test]
+fn uncached_writes_leave_the_cache_or_are_refused() {
+    for (_mount, folder) in folders() {
+        let path = folder.join("uncached");
+        let nowait = Nowait::builder().build().unwrap();
+        let taken = takes(&create(&nowait, &path), &[1; PAGE], DONTCACHE);
+        std::fs::remove_file(&path).unwrap();
+        // Where the device's interrupt ends a write-back the kernel leaves the pages in the cache (`folio_end_dropbehind`, mm/filemap.c,
+        // 6.18). So not each goes, and perhaps none.
+        let goes = taken && is_gone(&nowait, &path, |file| assert!(takes(file, &[2; PAGE], DONTCACHE)));
+        for nowait in instances() {
+            for way in Way::ALL {
+                if taken {
+                    let gone = is_gone(&nowait, &path, |file| {
+                        assert!(way.run(file.write_all_at(page_of(2), 0).uncached()).unwrap()[..] == *page_of(2));
+                    });
+                    assert!(gone || !goes, "{folder:?}, {way:?}");
+                    continue;
+                }
+                let file = create(&nowait, &path);
+                let write = || file.write_all_at(page_of(2), 0).uncached();
+                for write in [write(), write().durable()] {
+                    let error = way.run(write).unwrap_err();
+                    assert_unsupported(error, &file, &[], 0, ["RWF_DONTCACHE", "without uncached()"]);
+                }
+                way.run(file.sync_data()).unwrap();
+                std::fs::remove_file(&path).unwrap();
+            }
+            assert_settled(&nowait);
+        }
+    }
+}
+
+/// Whether a page that `write` writes leaves the cache when it is on the device, in one of some new files.
+fn is_gone(nowait: &Nowait, path: &FsPath, write: impl Fn(&File)) -> bool {
+    (0..20).any(|_| {
+        let file = create(nowait, path);
+        write(&file);
+        file.sync_data().wait().unwrap();
+        let gone = (0..20).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            cold::cached_pages(path) == 0
+        });
+        assert!(std::fs::read(path).unwrap() == [2; PAGE]);
+        std::fs::remove_file(path).unwrap();
+        gone
+    })
+}
+
+#[test]
+fn atomic_writes_are_whole_or_are_refused() {
+    let old = contents(4 * PAGE, 1);
+    for (_mount, folder) in folders() {
+        for nowait in instances() {
+            for (way, direct) in Way::ALL.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+                let path = folder.join("atomic");
+                let file = if direct { self::direct(&nowait, &path) } else { create(&nowait, &path) };
+                std::fs::write(&path, &old).unwrap();
+                std::fs::File::open(&path).unwrap().sync_all().unwrap();
+                let mut first = Buf::zeroed(PAGE);
+                first.copy_from_slice(&old[..PAGE]);
+                let taken = takes(&file, &first, ATOMIC);
+                assert!(direct || !taken, "the page cache knows no atomic writes");
+                let words = ["RWF_ATOMIC", "without atomic()"];
+                let mut now = old.clone();
+                match way.run(file.write_all_at(page_of(2), PAGE as u64).atomic()) {
+                    Ok(back) => {
+                        assert!(taken && back[..] == *page_of(2));
+                        now[PAGE..2 * PAGE].fill(2);
+                    }
+                    Err(error) => {
+                        assert!(!taken, "{error}");
+                        assert_unsupported(error, &file, &old, PAGE as u64, words);
+                    }
+                }
+                assert!(std::fs::read(&path).unwrap() == now);
+                // Not aligned to its own size.
+                let error = way.run(file.write_all_at(page_of(2), 512).atomic()).unwrap_err();
+                assert_unsupported(error, &file, &now, 512, words);
+                way.run(file.sync_data()).unwrap();
+                drop(file);
+                std::fs::remove_file(&path).unwrap();
+            }
+            assert_settled(&nowait);
+        }
     }
 }
 
