@@ -12,7 +12,7 @@ use common::{Sample, Watchdog, assert_settled, child, contents, eventually, poll
 use futures::StreamExt;
 use futures::future::{join_all, maybe_done};
 use futures::stream::FuturesUnordered;
-use nowait::{Engine, File, Nowait, Path};
+use nowait::{Engine, File, Nowait, OpenOptions, Path};
 use tokio::runtime;
 
 const LEN: usize = 2 << 20;
@@ -105,6 +105,81 @@ fn tokio_current_thread() {
             tokio::task::spawn_local(async move { read_mix(&file, sample).await }).await.unwrap();
         });
     });
+}
+
+const TASKS: usize = 8;
+const RECORDS: usize = 50;
+
+/// Tasks that append records to one file, write them to their places in another, and sync both; then what is there.
+fn tokio_writes(name: &str, runtime: fn() -> runtime::Runtime) {
+    /// The number, as many times as makes lengths differ.
+    fn record(number: usize) -> Vec<u8> {
+        let mut record = (number as u16).to_le_bytes().to_vec();
+        record.resize(2 + number % 3 * 1000, number as u8);
+        record
+    }
+    let _watchdog = Watchdog::new(name, 60);
+    let folder = common::mounts::temp_dir();
+    for nowait in instances() {
+        let [log, table] = ["log", "table"].map(|name| {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).open_in(&nowait, folder.path().join(name)).wait().unwrap()
+        });
+        let runtime = runtime();
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let (log, table) = (log.clone(), table.clone());
+                runtime.spawn(async move {
+                    // In an order that leaves gaps, which others fill.
+                    for i in 0..RECORDS {
+                        let number = i * 7 % RECORDS * TASKS + task;
+                        assert!(log.append(record(number)).await.unwrap() == record(number));
+                        let page = vec![number as u8; PAGE];
+                        assert!(table.write_all_at(page.clone(), (number * PAGE) as u64).await.unwrap() == page);
+                        if i % 20 == 0 {
+                            log.sync_data().await.unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        runtime.block_on(join_all(tasks)).into_iter().for_each(Result::unwrap);
+
+        let before = nowait.stats();
+        let syncs: Vec<_> = (0..4 * TASKS)
+            .map(|_| {
+                let table = table.clone();
+                runtime.spawn(async move { table.sync_data().await })
+            })
+            .collect();
+        runtime.block_on(join_all(syncs)).into_iter().for_each(|sync| sync.unwrap().unwrap());
+        let joined = nowait.stats().joined - before.joined;
+        assert!(joined > 0, "syncs that are asked for together share calls");
+
+        let pages = std::fs::read(table.path()).unwrap();
+        assert_eq!(pages.len(), TASKS * RECORDS * PAGE);
+        assert!(pages.chunks(PAGE).enumerate().all(|(number, page)| page == [number as u8; PAGE]));
+        let bytes = std::fs::read(log.path()).unwrap();
+        let (mut rest, mut found) = (&bytes[..], Vec::new());
+        while !rest.is_empty() {
+            let number = u16::from_le_bytes([rest[0], rest[1]]) as usize;
+            rest = rest.strip_prefix(&record(number)[..]).expect("a whole record");
+            found.push(number);
+        }
+        found.sort_unstable();
+        assert!(found.into_iter().eq(0..TASKS * RECORDS), "every record is there once");
+        assert_settled(&nowait);
+    }
+}
+
+#[test]
+fn tokio_multi_thread_writes() {
+    tokio_writes("tokio_multi_thread_writes", multi_thread);
+}
+
+#[test]
+fn tokio_current_thread_writes() {
+    tokio_writes("tokio_current_thread_writes", current_thread);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use nowait::{Allocate, BufferError, WriteBuffer, Written};
+use nowait::{Allocate, BufferError, Finish, Operation, WriteBuffer, Written};
 
 use super::*;
 use crate::common::{Way, kept_of_dropped, put};
@@ -32,6 +32,9 @@ promises! {
     allocation_leaves_what_is_written
     many_writes_in_flight_all_arrive
     dropped_writes_leave_old_or_new
+    dropped_appends_are_whole_or_not_there
+    dropped_changes_are_made_or_not
+    many_writes_dropped_half_way_are_each_whole_or_not_there
     large_writes
 }
 
@@ -620,6 +623,109 @@ fn dropped_writes_leave_old_or_new(ctx: &Ctx) {
             assert!(now[place.end..start + STRIDE] == bytes[place.end..start + STRIDE]);
         }
     }
+}
+
+fn dropped_appends_are_whole_or_not_there(ctx: &Ctx) {
+    for round in 0..20 {
+        let mut bytes = text(LEN, 23);
+        let file = ctx.writable(&bytes);
+        ctx.cool(&file);
+        let data = text(1 + round * 997, 24);
+        drop(file.append(data.clone()));
+        drop(file.write_all_at(data.clone(), 0));
+        ctx.nowait.drain();
+        assert_holds(ctx, &file, &bytes);
+
+        let mut append = Box::pin(maybe_done(file.append(data.clone())));
+        let _ = poll_once(append.as_mut());
+        drop(append);
+        assert_settled(&ctx.nowait);
+        let size = file.size().wait().unwrap() as usize;
+        let kept = size - LEN;
+        // A simulated disk may have taken a part.
+        assert!(kept == 0 || kept == data.len() || ctx.folder().is_none(), "{kept} of {} bytes", data.len());
+        bytes.extend_from_slice(&data[..kept]);
+        assert_holds(ctx, &file, &bytes);
+        // Whoever comes next finds the end.
+        file.append(data.clone()).wait().unwrap();
+        bytes.extend_from_slice(&data);
+        assert_holds(ctx, &file, &bytes);
+    }
+}
+
+fn dropped_changes_are_made_or_not(ctx: &Ctx) {
+    use Allocate::{PunchHole, Reserve, Zero};
+    let bytes = text(LEN, 25);
+    /// Begins it, drops it, and gives the file when nobody works on it any more.
+    fn dropped<'f>(ctx: &Ctx, file: &'f File, change: Operation<'f, impl Finish>) -> Vec<u8> {
+        let mut change = Box::pin(maybe_done(change));
+        let _ = poll_once(change.as_mut());
+        drop(change);
+        assert_settled(&ctx.nowait);
+        read(file, 0, 10 * LEN)
+    }
+    for len in [0, 1, LEN - 1, LEN, 3 * LEN] {
+        let file = ctx.writable(&bytes);
+        drop(file.set_len(len as u64));
+        drop(file.allocate(Zero, 0, LEN as u64));
+        ctx.nowait.drain();
+        assert_holds(ctx, &file, &bytes);
+        let now = dropped(ctx, &file, file.set_len(len as u64));
+        let mut cut = bytes.clone();
+        cut.resize(len, 0);
+        assert!(now == bytes || now == cut, "length {len}: {} bytes", now.len());
+        assert_holds(ctx, &file, &now);
+        // What is remembered of the file's end still serves.
+        let (mut now, data) = (now, text(100, 26));
+        for offset in [len, 2 * LEN + 7] {
+            futures::executor::block_on(file.write_all_at(data.clone(), offset as u64)).unwrap();
+            put(&mut now, offset as u64, &data);
+            assert_holds(ctx, &file, &now);
+        }
+    }
+    for (how, offset, len) in [(Reserve, 0, 3 * LEN), (PunchHole, 4000, 5000), (Zero, 100, 9000)] {
+        let file = ctx.writable(&bytes);
+        let now = dropped(ctx, &file, file.allocate(how, offset as u64, len as u64));
+        let mut made = bytes.clone();
+        match how {
+            Reserve => made.resize(offset + len, 0),
+            _ => made[offset..offset + len].fill(0),
+        }
+        assert!(now == bytes || now == made, "{how:?}: {} bytes", now.len());
+        assert_holds(ctx, &file, &now);
+    }
+}
+
+fn many_writes_dropped_half_way_are_each_whole_or_not_there(ctx: &Ctx) {
+    /// More than is written inline in one turn.
+    const RUNS: usize = 200;
+    const STRIDE: usize = 20_000;
+    const PART: usize = 4096;
+    let bytes = text(RUNS * STRIDE, 27);
+    let file = ctx.writable(&bytes);
+    ctx.cool(&file);
+    // Each of three that continue each other, over whole pages: neither is to be seen apart.
+    let run = |i: usize| (0..3).map(move |part| ((i * STRIDE / PART + part) * PART, text(PART, (i * 3 + part) as u64)));
+    let writes: Many = (0..RUNS).flat_map(run).map(|(offset, data)| (offset as u64, data)).collect();
+    let mut many = Box::pin(maybe_done(file.write_many(writes)));
+    let _ = poll_once(many.as_mut());
+    drop(many);
+    assert_settled(&ctx.nowait);
+    let mut expected = bytes.clone();
+    for i in 0..RUNS {
+        let data: Vec<u8> = run(i).flat_map(|(_, data)| data).collect();
+        let start = i * STRIDE / PART * PART;
+        let place = start..start + data.len();
+        let now = file.read_exact_at(start as u64, data.len()).wait().unwrap();
+        let whole = ctx.folder().is_some();
+        match kept_of_dropped(&bytes[place.clone()], &data, &now, start as u64, whole) {
+            Some(kept) if kept == 0 || kept == data.len() || !whole => {
+                expected[start..start + kept].copy_from_slice(&data[..kept]);
+            }
+            kept => panic!("run {i} at {place:?}: {kept:?} of {} bytes", data.len()),
+        }
+    }
+    assert_holds(ctx, &file, &expected);
 }
 
 fn large_writes(ctx: &Ctx) {
