@@ -7,6 +7,7 @@
 //! * [`random`]: seeded numbers and permutations, so that a run can be repeated exactly.
 //! * [`environment`]: where a figure comes from: kernel, file system, device, limits.
 //! * [`dirty_limit`]: from how much dirty data on writers are put to sleep.
+//! * [`memory_limit`]: a memory cgroup of our own.
 //! * [`testfile`]: the file that is read, and how it is made cold, warm or half-cached, *verified*.
 //! * [`mounts`]: file systems of our own to write on.
 //! * [`work`]: what a way is asked to do, as plain data.
@@ -25,6 +26,7 @@
 pub mod dirty_limit;
 pub mod environment;
 pub mod error;
+pub mod memory_limit;
 pub mod meter;
 pub mod mounts;
 pub mod random;

@@ -46,7 +46,8 @@ impl Reads<'_> {
     }
 }
 
-/// Writes of one block each, from the start of an empty file on, `depth` of them in flight at any time, until there are `blocks`.
+/// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from the start of an empty file on, or
+/// over what is there.
 #[derive(Clone, Copy)]
 pub struct Writes<'a> {
     /// Open for writing. Shared, for tasks that outlive a borrow.
@@ -56,6 +57,8 @@ pub struct Writes<'a> {
     pub block: usize,
     pub depth: usize,
     pub blocks: u64,
+    /// Which block of the file each write is for; without it, one after the other.
+    pub order: Option<&'a [u64]>,
     pub contents: Contents,
     pub cancel: &'a AtomicBool,
 }
@@ -64,7 +67,11 @@ impl Writes<'_> {
     /// The offset of write number `index`; `None` after the last, and when the user wants to stop.
     #[inline]
     pub fn offset(&self, index: u64) -> Option<u64> {
-        (index < self.blocks && !self.cancel.load(Ordering::Relaxed)).then(|| index * self.block as u64)
+        if index >= self.blocks || self.cancel.load(Ordering::Relaxed) {
+            return None;
+        }
+        let number = self.order.map_or(index, |order| order[index as usize]);
+        Some(number * self.block as u64)
     }
 
     /// All offsets in turn, until the user wants to stop.

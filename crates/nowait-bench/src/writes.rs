@@ -6,8 +6,12 @@
 //!
 //! A round of the table of writes is `bytes` long, or what the way writes in a second if that is less. A round of the table of
 //! stalls is as long as it takes to go far beyond the kernel's limit of dirty data.
+//!
+//! One case of the table of stalls is another: its rounds overwrite a file that is twice as large as the page cache may be, at random
+//! places, each block as often as any other. Before each round the file is synced, and none of it is cached.
 
-use std::fs::File;
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,11 +23,13 @@ use rustix::fs::fstatvfs;
 use crate::dirty_limit::{self, Lowered};
 use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory_limit::Limited;
 use crate::meter::{Round, Sample};
 use crate::mounts::{Kind, Mount};
+use crate::random::Random;
 use crate::report::{Report, Row};
 use crate::run::Progress;
-use crate::testfile;
+use crate::testfile::{self, TestFile};
 use crate::ways::WriteWay;
 use crate::work::{Buffer, Contents, Writes};
 
@@ -52,12 +58,15 @@ pub struct Plan {
     pub tables: Vec<Table>,
     pub writers: Vec<&'static dyn WriteWay>,
     pub stallers: Vec<&'static dyn WriteWay>,
+    pub overwriters: Vec<&'static dyn WriteWay>,
     pub depths: Vec<usize>,
     pub rounds: usize,
     /// The most that a round of the table of writes writes.
     pub bytes: u64,
     /// What a round of the table of stalls writes; else four times the limit of dirty data, within bounds.
     pub stall_bytes: Option<u64>,
+    /// Also overwrite, in a memory cgroup that allows so many bytes.
+    pub memory_limit: Option<u64>,
     /// Also on file systems of our own, where they can be mounted.
     pub own_file_systems: bool,
     /// Lower the system's limit of dirty data for the table of stalls, where that is allowed.
@@ -72,6 +81,8 @@ pub const BLOCK: usize = 4 << 10;
 const VERIFIED: u64 = 1024;
 const LONGEST_ROUND_S: f64 = 1.0;
 const STALL_DEPTH: usize = 16;
+/// How often a round of overwriting writes each block.
+const OVERWRITES: usize = 4;
 const STALL_BYTES_MAX: u64 = 2 << 30;
 const LOWERED_LIMIT: u64 = 128 << 20;
 const LOWERED_BACKGROUND: u64 = 64 << 20;
@@ -91,6 +102,10 @@ impl Plan {
         let probe = testfile::create_nameless(dir)?;
         let free = free_bytes(&probe, dir)?;
         drop(probe);
+        // First of all: the library looks for its memory cgroup once, when it first writes.
+        if let Some(limit) = self.memory_limit.filter(|_| self.tables.contains(&Table::Stall)) {
+            self.overwrite(limit, free, dir, cancel, progress, report)?;
+        }
         let own: &[Kind] = if self.own_file_systems { &Kind::ALL } else { &[] };
         for &table in &self.tables {
             match table {
@@ -102,6 +117,7 @@ impl Plan {
                     let cases = Cases { plan: self, table, ways, depths: &self.depths, bytes, dir, cancel };
                     cases.measure(places.collect(), progress, report)?;
                 }
+                Table::Stall if self.stallers.is_empty() => {}
                 Table::Stall => {
                     let _lowered = self.lowered(report);
                     let bytes = self.stall_bytes.unwrap_or_else(|| usual_stall_bytes(free));
@@ -119,6 +135,49 @@ impl Plan {
                 }
             }
         }
+        Ok(())
+    }
+
+    fn overwrite(
+        &self,
+        limit: u64,
+        free: u64,
+        dir: &Path,
+        cancel: &AtomicBool,
+        progress: &mut dyn Progress,
+        report: &mut Report,
+    ) -> Result<()> {
+        let ways = usable(&self.overwriters, report);
+        if ways.is_empty() {
+            return Ok(());
+        }
+        let (table, bytes) = (Table::Stall, 2 * limit);
+        let name = format!("overwrite memory={}M", limit >> 20);
+        require_room(free, bytes, "--stall-size", dir)?;
+        progress.begin("making the file to overwrite", bytes);
+        let file = TestFile::make(dir, bytes, self.seed, cancel, |bytes| progress.step(bytes))?;
+        let cold = match file.make_cold() {
+            Err(error) if error.kind() == ErrorKind::NotCold => Err(error.to_string()),
+            other => Ok(other?),
+        };
+        let _limited = match cold.and_then(|()| Limited::new(limit)) {
+            Ok(limited) => limited,
+            Err(why) => {
+                report.notes.push(format!("stall: {name} is left out: {why}"));
+                return Ok(());
+            }
+        };
+        let size = bytes >> 20;
+        report.notes.push(format!("stall: {name} wrote at random into a file of {size} MiB that was not cached"));
+        progress.begin(table.name(), (ways.len() * (self.rounds + 1)) as u64);
+        progress.now(&name);
+        let mut random = Random::new(self.seed);
+        let order: Vec<u64> = (0..OVERWRITES).flat_map(|_| random.permutation(bytes / BLOCK as u64)).collect();
+        let bytes = bytes * OVERWRITES as u64;
+        let cases = Cases { plan: self, table, ways, depths: &[STALL_DEPTH], bytes, dir, cancel };
+        let ground = Ground::Old { file: &file, order: &order };
+        let case = Case { cases: &cases, name, ground, own: false, depth: STALL_DEPTH };
+        report.rows.extend(case.measure(progress)?);
         Ok(())
     }
 
@@ -226,7 +285,7 @@ impl Cases<'_> {
                     Table::Stall => name.clone(),
                 };
                 progress.now(&name);
-                let case = Case { cases: self, name, folder, own: mount.is_some(), depth };
+                let case = Case { cases: self, name, ground: Ground::New(folder), own: mount.is_some(), depth };
                 report.rows.extend(case.measure(progress)?);
             }
         }
@@ -238,9 +297,18 @@ impl Cases<'_> {
 struct Case<'a> {
     cases: &'a Cases<'a>,
     name: String,
-    folder: &'a Path,
+    ground: Ground<'a>,
     own: bool,
     depth: usize,
+}
+
+/// What a round writes into.
+#[derive(Clone, Copy)]
+enum Ground<'a> {
+    /// A new file in this folder.
+    New(&'a Path),
+    /// A file that is there and not cached, block by block in this order.
+    Old { file: &'a TestFile, order: &'a [u64] },
 }
 
 impl Case<'_> {
@@ -248,18 +316,21 @@ impl Case<'_> {
         let ways = &self.cases.ways;
         let all = self.cases.bytes / BLOCK as u64;
         let mut blocks = Vec::new();
-        for way in ways {
-            let speed = self.round(*way, all.min(VERIFIED), true)?.per_second();
+        for (number, way) in (1..).zip(ways) {
+            // Other bytes for each, so that none finds those of the one before.
+            let contents = Contents::new(self.cases.plan.seed.wrapping_add(number));
+            let speed = self.round(*way, all.min(VERIFIED), contents, true)?.per_second();
             // What is timed is as long for a slow way as for a fast one, within the size.
             let in_time = (speed * LONGEST_ROUND_S) as u64;
             blocks.push(if self.cases.table == Table::Writes { all.min(in_time.max(VERIFIED)) } else { all });
             progress.step(1);
         }
+        let contents = Contents::new(self.cases.plan.seed);
         let mut samples = vec![Vec::new(); ways.len()];
         for round in 0..self.cases.plan.rounds {
             for turn in 0..ways.len() {
                 let which = (round + turn) % ways.len();
-                samples[which].push(self.round(ways[which], blocks[which], false)?);
+                samples[which].push(self.round(ways[which], blocks[which], contents, false)?);
                 progress.step(1);
             }
         }
@@ -271,20 +342,30 @@ impl Case<'_> {
         Ok(ways.iter().zip(&samples).map(row).collect())
     }
 
-    /// One way, once, into a new file.
-    fn round(&self, way: &dyn WriteWay, blocks: u64, verify: bool) -> Result<Sample> {
+    /// One way, once.
+    fn round(&self, way: &dyn WriteWay, blocks: u64, contents: Contents, verify: bool) -> Result<Sample> {
         let failed = |what: &str, why: &str| {
             let (table, way) = (self.cases.table.name(), way.name());
             let text = format!("{way} failed in {table} {}: {what}{why}; leave it out with --ways", self.name);
             Error::new(ErrorKind::Other, text)
         };
-        let file = Arc::new(testfile::create_nameless(self.folder)?);
+        let (file, order) = match self.ground {
+            Ground::New(folder) => (testfile::create_nameless(folder)?, None),
+            Ground::Old { file, order } => {
+                let opened = OpenOptions::new().read(true).write(true).open(file.path());
+                (opened.map_err(|error| self.io("open", &error, blocks))?, Some(order))
+            }
+        };
+        let file = Arc::new(file);
         // Also waits for what the round before has left to the journal.
-        file.sync_all().map_err(|error| self.io("fsync the empty file", &error, blocks))?;
+        file.sync_all().map_err(|error| self.io("fsync before the round", &error, blocks))?;
+        if let Ground::Old { file, .. } = self.ground {
+            file.make_cold()?;
+        }
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let contents = Contents::new(self.cases.plan.seed);
         let cancel = self.cases.cancel;
-        let job = Writes { file: &file, path: &path, block: BLOCK, depth: self.depth, blocks, contents, cancel };
+        let depth = self.depth;
+        let job = Writes { file: &file, path: &path, block: BLOCK, depth, blocks, order, contents, cancel };
         let mut buffer = Buffer::new(BLOCK * self.depth);
         contents.prepare(buffer.bytes(), BLOCK);
 
@@ -306,14 +387,19 @@ impl Case<'_> {
             return Err(failed("(writes, bytes) are ", &format!("{written:?} instead of {blocks} blocks")));
         }
         if verify {
-            let wrong =
-                first_wrong(&file, contents, written.0).map_err(|error| self.io("read back", &error, blocks))?;
+            let wrong = match self.ground {
+                Ground::New(_) => first_wrong(&file, contents, written.0),
+                Ground::Old { file, order } => first_wrong_of(file, contents, &order[..written.0 as usize]),
+            };
+            let wrong = wrong.map_err(|error| self.io("read back", &error, blocks))?;
             if let Some(offset) = wrong {
                 return Err(failed("the file is wrong from byte ", &offset.to_string()));
             }
         }
-        // Now, and not on the clock of whoever comes next.
-        file.set_len(0).map_err(|error| self.io("truncate", &error, blocks))?;
+        if let Ground::New(_) = self.ground {
+            // Now, and not on the clock of whoever comes next.
+            file.set_len(0).map_err(|error| self.io("truncate", &error, blocks))?;
+        }
         Ok(sample)
     }
 
@@ -321,7 +407,7 @@ impl Case<'_> {
         let full = matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
         if full && !self.own {
             let option = if self.cases.table == Table::Stall { "--stall-size" } else { "--size" };
-            return no_room(blocks * BLOCK as u64, option, self.folder, &error.to_string());
+            return no_room(blocks * BLOCK as u64, option, self.cases.dir, &error.to_string());
         }
         let text = format!("{operation} in {} on {}: {error}; use another --dir", self.cases.dir.display(), self.name);
         Error::new(ErrorKind::Other, text)
@@ -342,4 +428,22 @@ pub fn first_wrong(file: &File, contents: Contents, blocks: u64) -> std::io::Res
         }
     }
     Ok((size != wanted).then(|| size.min(wanted)))
+}
+
+/// Of a file that was made as it is, and overwritten where `order` says: the first block that is neither.
+fn first_wrong_of(file: &TestFile, contents: Contents, order: &[u64]) -> std::io::Result<Option<u64>> {
+    let mut expected = vec![0; BLOCK];
+    contents.prepare(&mut expected, BLOCK);
+    let mut found = vec![0; BLOCK];
+    let written: HashSet<u64> = order.iter().copied().collect();
+    for number in 0..file.size() / BLOCK as u64 {
+        let offset = number * BLOCK as u64;
+        contents.place(&mut expected, offset);
+        file.random().read_exact_at(&mut found, offset)?;
+        let right = if written.contains(&number) { found == expected } else { file.matches(offset, &found) };
+        if !right {
+            return Ok(Some(offset));
+        }
+    }
+    Ok(None)
 }

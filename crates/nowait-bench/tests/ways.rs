@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nowait_bench::meter::{Round, Sample};
+use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::tables::Table;
@@ -195,7 +196,12 @@ fn empty_file(name: &str) -> (Arc<fs::File>, std::path::PathBuf) {
 }
 
 fn usable_writers() -> impl Iterator<Item = &'static dyn WriteWay> {
-    ways::writers().iter().chain(ways::stallers()).copied().filter(|way| way.refused().is_none())
+    ways::writers()
+        .iter()
+        .chain(ways::stallers())
+        .chain(ways::overwriters())
+        .copied()
+        .filter(|way| way.refused().is_none())
 }
 
 #[test]
@@ -207,18 +213,32 @@ fn writes_leave_exactly_their_bytes_at_every_depth() {
             let (file, path) = empty_file("written");
             let contents = Contents::new(SEED);
             let block = writes::BLOCK;
-            let job = Writes { file: &file, path: &path, block, depth, blocks: BLOCKS, contents, cancel: &cancel };
-            let mut buffer = Buffer::new(depth * block);
-            contents.prepare(buffer.bytes(), block);
-            let gate = std::sync::Barrier::new(1);
-            let mut round = Round::new(&gate, None);
-            way.writes(&job, buffer.bytes(), &mut round).unwrap();
-            let sample = Sample::of(&[round]).unwrap();
-            let seen = (sample.operations, sample.bytes);
-            assert_eq!(seen, (BLOCKS, BLOCKS * block as u64), "{} depth {depth}", way.name());
-            assert!(!sample.latencies.is_empty(), "{}", way.name());
-            let wrong = writes::first_wrong(&file, contents, BLOCKS).unwrap();
-            assert_eq!(wrong, None, "{} depth {depth}", way.name());
+            let sequential = Writes {
+                file: &file,
+                path: &path,
+                block,
+                depth,
+                blocks: BLOCKS,
+                order: None,
+                contents,
+                cancel: &cancel,
+            };
+            // Over what the first has written, and in another order.
+            let again = Contents::new(SEED + 1);
+            let order = Random::new(SEED).permutation(BLOCKS);
+            for job in [sequential, Writes { order: Some(&order), contents: again, ..sequential }] {
+                let mut buffer = Buffer::new(depth * block);
+                job.contents.prepare(buffer.bytes(), block);
+                let gate = std::sync::Barrier::new(1);
+                let mut round = Round::new(&gate, None);
+                way.writes(&job, buffer.bytes(), &mut round).unwrap();
+                let sample = Sample::of(&[round]).unwrap();
+                let seen = (sample.operations, sample.bytes);
+                assert_eq!(seen, (BLOCKS, BLOCKS * block as u64), "{} depth {depth}", way.name());
+                assert!(!sample.latencies.is_empty(), "{}", way.name());
+                let wrong = writes::first_wrong(&file, job.contents, BLOCKS).unwrap();
+                assert_eq!(wrong, None, "{} depth {depth}", way.name());
+            }
         }
     }
 }
@@ -229,7 +249,7 @@ fn a_block_that_is_wrong_missing_or_too_many_is_noticed() {
     let (file, path) = empty_file("wrong");
     let (contents, cancel) = (Contents::new(SEED), AtomicBool::new(false));
     let block = writes::BLOCK;
-    let job = Writes { file: &file, path: &path, block, depth: 1, blocks: 8, contents, cancel: &cancel };
+    let job = Writes { file: &file, path: &path, block, depth: 1, blocks: 8, order: None, contents, cancel: &cancel };
     let mut buffer = Buffer::new(block);
     contents.prepare(buffer.bytes(), block);
     let gate = std::sync::Barrier::new(1);
@@ -248,7 +268,7 @@ fn a_file_that_may_not_be_written_is_an_error_and_not_a_hang() {
     for way in usable_writers() {
         let block = writes::BLOCK;
         let path = on_disk().as_ref();
-        let job = Writes { file: &folder, path, block, depth: 8, blocks: 100, contents, cancel: &cancel };
+        let job = Writes { file: &folder, path, block, depth: 8, blocks: 100, order: None, contents, cancel: &cancel };
         let mut buffer = Buffer::new(8 * block);
         let gate = std::sync::Barrier::new(1);
         assert!(way.writes(&job, buffer.bytes(), &mut Round::new(&gate, None)).is_err(), "{}", way.name());
@@ -260,10 +280,12 @@ fn tiny_write_plan() -> writes::Plan {
         tables: writes::Table::ALL.into(),
         writers: ways::writers().into(),
         stallers: ways::stallers().into(),
+        overwriters: ways::overwriters().into(),
         depths: vec![1, 16],
         rounds: 2,
         bytes: 2 << 20,
         stall_bytes: Some(2 << 20),
+        memory_limit: None,
         own_file_systems: false,
         lower_dirty_limit: false,
         seed: SEED,

@@ -25,6 +25,8 @@ const FULL_SIZE: u64 = 1 << 30;
 const QUICK_WRITE_SIZE: u64 = 8 << 20;
 const FULL_WRITE_SIZE: u64 = 64 << 20;
 const QUICK_STALL_SIZE: u64 = 64 << 20;
+const MEMORY_LIMIT: u64 = 128 << 20;
+const MEMORY_LIMIT_MIN: u64 = 16 << 20;
 const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
 const QUICK_WRITE_DEPTHS: [usize; 2] = [1, 16];
 const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];
@@ -96,10 +98,13 @@ fn write_plan(options: &cli::Bench, seed: u64) -> writes::Plan {
         tables: writes::Table::ALL.into_iter().filter(|table| asked.contains(table)).collect(),
         writers: of(ways::writers()),
         stallers: of(ways::stallers()),
+        overwriters: of(ways::overwriters()),
         depths: if options.depths.is_empty() { usual_depths.into() } else { asked_depths(options) },
         rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
         bytes: options.size.unwrap_or(if quick { QUICK_WRITE_SIZE } else { FULL_WRITE_SIZE }),
         stall_bytes: options.stall_size.or(quick.then_some(QUICK_STALL_SIZE)),
+        memory_limit: (root && !quick)
+            .then(|| options.stall_size.map_or(MEMORY_LIMIT, |bytes| (bytes / 2).max(MEMORY_LIMIT_MIN))),
         own_file_systems: root && !quick,
         lower_dirty_limit: root && !quick,
         seed,
@@ -127,6 +132,7 @@ fn check_usage(options: &cli::Bench, plan: &Plan, write_plan: &writes::Plan) -> 
     for table in &write_plan.tables {
         let (chosen, all) = match table {
             writes::Table::Writes => (&write_plan.writers, ways::writers()),
+            writes::Table::Stall if write_plan.memory_limit.is_some() && !write_plan.overwriters.is_empty() => continue,
             writes::Table::Stall => (&write_plan.stallers, ways::stallers()),
         };
         if chosen.is_empty() {

@@ -53,8 +53,9 @@ pub enum Command {
 ///
 /// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new file for each round. They are
 /// only measured when they are named. As root, and without --quick, they also mount file systems of their own over images
-/// in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup), and `stall` lowers
-/// vm.dirty_bytes to 128 MiB while it runs, for all programs. Both are undone at the end, also after Ctrl-C, though not after SIGKILL.
+/// in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup), and `stall` first overwrites a file of 256 MiB at
+/// random places, in a memory cgroup of its own of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs.
+/// All is undone at the end, also after Ctrl-C, though not after SIGKILL.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
@@ -80,7 +81,7 @@ pub struct Bench {
     pub size: Option<u64>,
 
     /// How much a round of `stall` writes [default: four times the limit of dirty data, at most 2G and a third of what is free; with
-    /// --quick 64M]
+    /// --quick 64M]. Also the size of the file that it overwrites in a memory cgroup, which allows half of that
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub stall_size: Option<u64>,
 

@@ -88,7 +88,7 @@ fn title(table: &str) -> &str {
         "gather" => "gather: batches of random records of 1 to 4 KiB, records/s by records in a batch",
         "writes" => "writes: a new file grows by writes of 4 KiB through the page cache, writes/s",
         "stall" => {
-            "stall: the same, far beyond the limit of dirty data, beside other work on the same thread; writes/s"
+            "stall: writes beyond the limit of dirty data, or of memory, beside other work on their thread; per s"
         }
         other => other,
     }

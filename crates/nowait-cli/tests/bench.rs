@@ -276,7 +276,14 @@ fn an_interrupt_stops_at_once_and_leaves_nothing() {
     assert_empty(dir.path());
 }
 
-/// As root this mounts file systems and lowers the limit of dirty data, which concerns the whole machine.
+/// The names of all that are below a folder.
+fn cgroups(folder: &Path) -> Box<dyn Iterator<Item = std::ffi::OsString>> {
+    let folders = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = folders.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Box::new(folders.flat_map(|entry| cgroups(&entry.path()).chain([entry.file_name()])))
+}
+
+/// As root this mounts file systems, moves into a memory cgroup and lowers the limit of dirty data, which concerns the whole machine.
 #[test]
 fn an_interrupt_undoes_what_writes_and_stall_have_changed() {
     let limits = || {
@@ -284,14 +291,19 @@ fn an_interrupt_undoes_what_writes_and_stall_have_changed() {
         names.map(|name| fs::read_to_string(format!("/proc/sys/vm/{name}")).unwrap())
     };
     let before = limits();
-    for (table, pause) in [("writes", 1500), ("stall", 700)] {
+    // The table of stalls begins with the memory cgroup, for ways that are in that case, else with the limit of dirty data.
+    for (table, ways, pause) in
+        [("writes", "pwrite,nowait", 1500), ("stall", "pwrite", 700), ("stall", "threads,ring,nowait", 2500)]
+    {
         let dir = directory();
-        let arguments = [table, "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--ways", "pwrite,nowait"];
+        let arguments = [table, "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--ways", ways];
         let mut child = nowait(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(pause));
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(130));
         assert_empty(dir.path());
+        let group = format!("nowait-bench-{}", child.id());
+        assert!(!cgroups("/sys/fs/cgroup".as_ref()).any(|name| name == *group), "{group}");
     }
     assert_eq!(limits(), before);
 }

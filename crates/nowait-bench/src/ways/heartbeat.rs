@@ -10,6 +10,7 @@ use std::future::{self, Future};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use nowait::Nowait;
 use super::nowait::Session;
 use super::queue::{Desk, Direction};
 use super::ring::{self, Uring};
-use super::{WriteWay, spawn_blocking};
+use super::{WriteWay, spawn_blocking, threads};
 use crate::meter::{Round, Tally};
 use crate::work::Writes;
 
@@ -27,6 +28,7 @@ use crate::work::Writes;
 pub const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
 pub struct Blocking;
+pub struct Threads;
 pub struct Tokio;
 pub struct Ring;
 pub struct Futures {
@@ -53,6 +55,28 @@ impl WriteWay for Blocking {
         }
         round.stop();
         Ok(())
+    }
+}
+
+impl WriteWay for Threads {
+    fn name(&self) -> &'static str {
+        "threads"
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let next = AtomicU64::new(0);
+        threads::at_once(job.depth, job.block, buffer, round, |block, tally| {
+            let mut heart = Heart::new();
+            while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
+                job.contents.place(block, offset);
+                job.file.write_all_at(block, offset)?;
+                tally.wrote(job.block);
+                if !heart.beat(tally) {
+                    break;
+                }
+            }
+            Ok(())
+        })
     }
 }
 

@@ -1,5 +1,5 @@
 //! The ways that are compared. To add one: implement [`Way`] (it reads) or [`WriteWay`] in a file of its own and add it to
-//! [`all`], [`writers`] or [`stallers`].
+//! [`all`], [`writers`], [`stallers`] or [`overwriters`].
 
 pub(crate) mod heartbeat;
 mod libaio;
@@ -95,10 +95,15 @@ pub fn stallers() -> &'static [&'static dyn WriteWay] {
     ]
 }
 
+/// Every way that overwrites a file beyond a memory limit, in the order of that case.
+pub fn overwriters() -> &'static [&'static dyn WriteWay] {
+    &[&heartbeat::Threads, &heartbeat::Ring, &heartbeat::Futures { name: "nowait", strict: false }]
+}
+
 /// The names of all ways, each once.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let reading = all().iter().map(|way| way.name());
-    let writing = writers().iter().chain(stallers()).map(|way| way.name());
+    let writing = writers().iter().chain(stallers()).chain(overwriters()).map(|way| way.name());
     let mut seen = Vec::new();
     reading.chain(writing).filter(move |name| {
         let new = !seen.contains(name);

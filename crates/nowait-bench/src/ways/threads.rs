@@ -56,7 +56,7 @@ impl WriteWay for Threads {
 }
 
 /// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock runs.
-fn at_once(
+pub(super) fn at_once(
     depth: usize,
     block: usize,
     buffer: &mut [u8],

@@ -1,0 +1,50 @@
+//! The case that runs in a memory cgroup. Alone in its file: the whole process moves there and back.
+
+use std::fs;
+use std::sync::atomic::AtomicBool;
+
+use nowait_bench::report::Report;
+use nowait_bench::run::Progress;
+use nowait_bench::{ways, writes};
+
+struct Quiet;
+
+impl Progress for Quiet {
+    fn begin(&mut self, _: &str, _: u64) {}
+    fn step(&mut self, _: u64) {}
+    fn now(&mut self, _: &str) {}
+}
+
+#[test]
+fn overwriting_beyond_a_memory_limit_has_a_case_of_its_own_or_a_note() {
+    let groups = || fs::read_to_string("/proc/self/cgroup").unwrap();
+    let before = groups();
+    let plan = writes::Plan {
+        tables: vec![writes::Table::Stall],
+        writers: Vec::new(),
+        stallers: Vec::new(),
+        overwriters: ways::overwriters().into(),
+        depths: Vec::new(),
+        rounds: 2,
+        bytes: 0,
+        stall_bytes: None,
+        memory_limit: Some(16 << 20),
+        own_file_systems: false,
+        lower_dirty_limit: false,
+        seed: 42,
+    };
+    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
+    plan.run(env!("CARGO_TARGET_TMPDIR").as_ref(), &cancel, &mut Quiet, &mut report).unwrap();
+    assert_eq!(groups(), before);
+    let note = report.notes.iter().find(|note| note.starts_with("stall: overwrite memory=16M")).unwrap();
+    if note.contains("left out") {
+        assert!(report.rows.is_empty());
+        return eprintln!("skipped: {note}");
+    }
+    let usable = ways::overwriters().iter().filter(|way| way.refused().is_none());
+    assert!(report.rows.iter().map(|row| row.way.as_str()).eq(usable.map(|way| way.name())));
+    for row in &report.rows {
+        assert_eq!((row.table.as_str(), row.case.as_str(), row.rounds.len()), ("stall", "overwrite memory=16M", 2));
+        assert!(row.ops_per_s > 0.0 && row.latency_ns.max > 0 && row.stalled_fraction.is_some(), "{row:?}");
+    }
+}
