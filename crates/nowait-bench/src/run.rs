@@ -233,7 +233,7 @@ impl Bench<'_> {
             let (table, case, way) = (self.case.table, &self.case.name, way.name());
             Error::new(ErrorKind::Other, format!("{way} failed in {table} {case}: {why}; leave it out with --ways"))
         };
-        let target = Target { file: self.file.random(), path: self.file.path(), size: self.file.size() };
+        let target = Target::of(self.file);
         let result = match (self.case.work, inputs) {
             (Work::Reads { block, depth, callers }, Inputs::Offsets(offsets)) => {
                 let job = Reads { target, block, depth, offsets, cancel: self.cancel };

@@ -8,7 +8,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -32,8 +32,10 @@ const COLD_ATTEMPTS: u32 = 6;
 
 #[derive(Debug)]
 pub struct TestFile {
-    /// Without readahead; the handle that every way reads through.
+    /// Without readahead.
     random: File,
+    /// The same past the page cache, where the ways are to read there.
+    direct: Option<File>,
     path: PathBuf,
     size: u64,
     content: Content,
@@ -88,7 +90,20 @@ impl TestFile {
     fn over(path: PathBuf, size: u64, content: Content, origin: String, keeper: Option<File>) -> Result<Self> {
         let random = File::open(&path).map_err(|error| Error::io("open", &path, &error))?;
         sys::expect_random(&random).map_err(|error| Error::io("fadvise RANDOM on", &path, &error))?;
-        Ok(Self { random, path, size, content, origin, _keeper: keeper })
+        Ok(Self { random, direct: None, path, size, content, origin, _keeper: keeper })
+    }
+
+    /// Has all ways read past the page cache. What is left of the last page is not read: its length is not aligned.
+    pub fn past_the_cache(mut self) -> Result<Self> {
+        let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path);
+        let direct = direct.map_err(|error| {
+            let text = format!("cannot read {} past the page cache: {error}; leave out --direct", self.name());
+            Error::new(ErrorKind::BadFile, text)
+        })?;
+        self.direct = Some(direct);
+        self.size -= self.size % PAGE;
+        self.origin.push_str(", past the page cache");
+        Ok(self)
     }
 
     pub fn size(&self) -> u64 {
@@ -104,9 +119,13 @@ impl TestFile {
         &self.path
     }
 
-    /// The open file, readahead turned off.
-    pub fn random(&self) -> &File {
-        &self.random
+    /// What every way reads through: without readahead.
+    pub fn open(&self) -> &File {
+        self.direct.as_ref().unwrap_or(&self.random)
+    }
+
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
     }
 
     /// Whether `bytes` are what the file holds at `offset`.

@@ -5,16 +5,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::testfile;
+use crate::testfile::{self, TestFile};
 
 /// The file to read from.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// Open for reading, readahead turned off.
+    /// Open for reading, without readahead.
     pub file: &'a File,
     /// By which a way that has its own idea of a file can open it again.
     pub path: &'a Path,
     pub size: u64,
+    /// It is read past the page cache.
+    pub direct: bool,
+}
+
+impl<'a> Target<'a> {
+    pub fn of(file: &'a TestFile) -> Self {
+        Self { file: file.open(), path: file.path(), size: file.size(), direct: file.is_direct() }
+    }
 }
 
 /// Reads of one block each, `depth` of them in flight at any time, until all are complete.
@@ -203,7 +211,7 @@ mod tests {
 
     fn with_target<T>(size: u64, test: impl FnOnce(Target<'_>) -> T) -> T {
         let file = File::open("/dev/null").unwrap();
-        test(Target { file: &file, path: Path::new("/dev/null"), size })
+        test(Target { file: &file, path: Path::new("/dev/null"), size, direct: false })
     }
 
     #[test]

@@ -439,7 +439,7 @@ fn first_wrong_of(file: &TestFile, contents: Contents, order: &[u64]) -> std::io
     for number in 0..file.size() / BLOCK as u64 {
         let offset = number * BLOCK as u64;
         contents.place(&mut expected, offset);
-        file.random().read_exact_at(&mut found, offset)?;
+        file.open().read_exact_at(&mut found, offset)?;
         let right = if written.contains(&number) { found == expected } else { file.matches(offset, &found) };
         if !right {
             return Ok(Some(offset));

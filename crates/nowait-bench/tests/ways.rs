@@ -36,7 +36,7 @@ fn usable() -> impl Iterator<Item = &'static dyn Way> {
 }
 
 fn target(file: &TestFile) -> Target<'_> {
-    Target { file: file.random(), path: file.path(), size: file.size() }
+    Target::of(file)
 }
 
 struct Quiet {

@@ -13,7 +13,7 @@ use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::tables::{DEPTHS, RECORDS, Table};
 use nowait_bench::testfile::TestFile;
-use nowait_bench::ways::{self, WriteWay};
+use nowait_bench::ways::{self, Way, WriteWay};
 use nowait_bench::writes;
 use nowait_bench::{Error, ErrorKind, Result};
 
@@ -70,7 +70,7 @@ fn plan(options: &cli::Bench, seed: u64) -> Plan {
     let quick = options.quick;
     let mut plan = Plan {
         tables: tables(options),
-        ways: ways::all().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
+        ways: reading_ways(options).iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
         depths: if quick { QUICK_DEPTHS.into() } else { DEPTHS.into() },
         records: if quick { QUICK_RECORDS.into() } else { RECORDS.into() },
         rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
@@ -111,6 +111,10 @@ fn write_plan(options: &cli::Bench, seed: u64) -> writes::Plan {
     }
 }
 
+fn reading_ways(options: &cli::Bench) -> &'static [&'static dyn Way] {
+    if options.direct { ways::direct() } else { ways::all() }
+}
+
 fn asked_depths(options: &cli::Bench) -> Vec<usize> {
     let mut depths: Vec<usize> = options.depths.iter().map(|&depth| depth as usize).collect();
     depths.sort_unstable();
@@ -124,9 +128,12 @@ fn check_usage(options: &cli::Bench, plan: &Plan, write_plan: &writes::Plan) -> 
     if options.file.is_some() && !write_plan.tables.is_empty() {
         return usage("--file is only read; leave it out for the tables that write, or name others".to_owned());
     }
+    if options.direct && options.tables.iter().any(|name| name.reading() != Some(Table::Reads)) {
+        return usage("--direct is for the table reads only; leave it out, or the others".to_owned());
+    }
     let names = |ways: &[&dyn WriteWay]| ways.iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
     if !plan.tables.is_empty() && plan.ways.is_empty() {
-        let all = ways::all().iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
+        let all = reading_ways(options).iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
         return usage(format!("none of --ways reads; choose among {all}"));
     }
     for table in &write_plan.tables {
@@ -149,18 +156,20 @@ fn chosen(way: &str, names: &[String]) -> bool {
 /// Those that read, in their usual order, each once.
 fn tables(options: &cli::Bench) -> Vec<Table> {
     let asked: Vec<Table> = options.tables.iter().filter_map(|name| name.reading()).collect();
-    Table::ALL.into_iter().filter(|table| options.tables.is_empty() || asked.contains(table)).collect()
+    let usual = |table: &Table| options.tables.is_empty() && (!options.direct || *table == Table::Reads);
+    Table::ALL.into_iter().filter(|table| usual(table) || asked.contains(table)).collect()
 }
 
 fn test_file(options: &cli::Bench, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {
-    match &options.file {
+    let file = match &options.file {
         Some(path) => TestFile::existing(path),
         None => {
             let size = options.size.unwrap_or(if options.quick { QUICK_SIZE } else { FULL_SIZE });
             bar.begin("making the test file", size);
             TestFile::make(&options.dir, size, seed, cancel, |bytes| bar.step(bytes))
         }
-    }
+    }?;
+    if options.direct { file.past_the_cache() } else { Ok(file) }
 }
 
 fn environment(options: &cli::Bench, file: Option<&TestFile>, writes: &writes::Plan, seed: u64) -> Environment {

@@ -85,6 +85,11 @@ pub struct Bench {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub stall_size: Option<u64>,
 
+    /// Read past the page cache (O_DIRECT): the table `reads` only, and without the advice of `willneed`. There is one way more,
+    /// nowait-aio: libaio for futures in `block_on`, as where io_uring is refused
+    #[arg(long)]
+    pub direct: bool,
+
     /// Timed rounds of each way in each case [default: 5, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,

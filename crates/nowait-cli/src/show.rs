@@ -75,6 +75,7 @@ fn meaning(way: &str) -> &'static str {
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
         "nowait" => "this library, blocking at depth 1, block_on with more in flight",
         "nowait-strict" => "this library, never a plain call on the caller's thread",
+        "nowait-aio" => "this library by libaio, as where io_uring is refused: block_on at every depth",
         "nowait-tokio" => "this library, on tokio's multi-thread runtime",
         _ => "",
     }

@@ -107,6 +107,31 @@ fn json_on_stdout_moves_the_tables_to_stderr() {
 }
 
 #[test]
+fn direct_reads_are_a_table_of_their_own() {
+    let dir = directory();
+    let file = dir.path().join("data");
+    // Its last page is short, which past the page cache is left alone.
+    fs::write(&file, vec![1; (2 << 20) + 100]).unwrap();
+    let file = file.to_str().unwrap();
+    let run = |ways: &str| {
+        let common = ["--direct", "--quick", "--rounds", "1", "--depths", "1,8", "--file", file, "--json", "-"];
+        run(&[&common[..], &["--ways", ways]].concat())
+    };
+    let output = run("pread,libaio,ring,nowait,nowait-aio");
+    let message = text(&output.stderr);
+    if message.contains("leave out --direct") {
+        return eprintln!("skipped: {message}");
+    }
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["environment"]["file_origin"].as_str().unwrap().ends_with("past the page cache"));
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["way"] == "nowait-aio" || message.contains("nowait-aio is left out")));
+    assert!(rows.iter().all(|row| row["table"] == "reads" || row["table"] == "whole"));
+    assert_fails(&run("willneed"), 2, &["none of --ways reads", "nowait-aio"]);
+}
+
+#[test]
 fn wrong_usage_is_2() {
     for arguments in [
         &["--ways", "magic"][..],
@@ -115,6 +140,8 @@ fn wrong_usage_is_2() {
         &["--rounds", "0"],
         &["--depths", "0"],
         &["--file", "x", "--size", "1G"],
+        &["cached", "--direct"],
+        &["writes", "--direct"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }

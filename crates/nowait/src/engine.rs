@@ -1,11 +1,13 @@
 //! The only seam to the outside: an engine is asked to try now, to run here, or to take a slot and finish it later.
 //!
 //! Everything above the seam runs unchanged on the kernel and on the simulator. Engines do not know each other, but for two
-//! arrows: a ring hands to the pool what it cannot do itself, and the shared ring leaves to a thread's own ring what that thread
-//! submits while it drives it.
+//! arrows: a queue to the kernel hands to the pool what it cannot do itself, and a shared one leaves to a thread's own what that
+//! thread submits while it drives it.
 //!
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
+pub(crate) mod aio;
+pub(crate) mod libaio;
 pub(crate) mod owned;
 pub(crate) mod pool;
 pub(crate) mod shared;
@@ -64,6 +66,13 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Has a thread of its own notice all completions from now on: a runtime that should may be blocked by the caller.
     fn watch_all(&self) {}
+}
+
+/// Why a queue to the kernel cannot be had: what was tried last and the kernel's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) errno: Errno,
+    pub(crate) entries: u32,
 }
 
 /// One attempt at filling a borrowed slice; see [`Engine::try_now`].

@@ -130,8 +130,9 @@
 //!
 //! # What happened
 //!
-//! [`Nowait::stats`] tells how many operations went which way, [`Nowait::ring_refusal`] why there is no ring, and
-//! [`File::nowait_reads`] whether the file can be read without waiting at all:
+//! [`Nowait::stats`] tells how many operations went which way, [`Nowait::ring_refusal`] why there is no ring,
+//! [`Nowait::aio_refusal`] why direct I/O does not go to libaio then, and [`File::nowait_reads`] whether the file can be read
+//! without waiting at all:
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -230,7 +231,7 @@ pub use file::{Advice, Advised, DirectIo, File, Open, OpenOptions, ReadAt, ReadE
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
 pub use operation::{Answer, Finish, Operation};
 pub use select::Path;
-pub use start::{Builder, Engine, Nowait, RingRefusal};
+pub use start::{Builder, Engine, Nowait, Refusal};
 pub use stats::Stats;
 pub use write::{Allocate, Changed, WriteAll, WriteAt, WriteMany, Writes};
 

@@ -33,7 +33,7 @@ use rustix::io::Errno;
 use self::sync::{Mutex, MutexGuard, lock};
 use crate::buf::{Buf, Memory, Segments};
 use crate::direct::{Alignment, Direct, Directness, Plan};
-use crate::select::{Path, ReadSelector, WriteSelector};
+use crate::select::{ReadSelector, WriteSelector};
 use crate::stats::{Count, Counters};
 use crate::sys::{PerProcess, WriteFlags};
 
@@ -790,7 +790,7 @@ impl Slot {
 
     /// Engine: takes a transfer's result into account, and finishes the slot unless the rest of it must be asked for. True
     /// when it must.
-    pub(crate) fn complete(&self, result: Result<usize, Errno>, path: Path) -> bool {
+    pub(crate) fn complete(&self, result: Result<usize, Errno>, served: Count) -> bool {
         let mut inner = lock(&self.0);
         let step = match &mut inner.request {
             Some(Request::Read(transfer) | Request::Write(transfer, _)) => step(transfer, result),
@@ -798,15 +798,15 @@ impl Slot {
         };
         match (step, &inner.stage) {
             (Step::Again, Stage::Waiting(_)) => return true,
-            (Step::Again, _) => finish(inner, Ok(Done::Nothing), path),
-            (Step::Finish(end), _) => finish(inner, end.map(|()| Done::Nothing), path),
+            (Step::Again, _) => finish(inner, Ok(Done::Nothing), served),
+            (Step::Finish(end), _) => finish(inner, end.map(|()| Done::Nothing), served),
         }
         false
     }
 
-    /// Engine: it is through with the slot. Tells whoever waits, after the lock is released.
-    pub(crate) fn finish(&self, outcome: Outcome, path: Path) {
-        finish(lock(&self.0), outcome, path);
+    /// Engine: it is through with the slot, and counts it as `served`. Tells whoever waits, after the lock is released.
+    pub(crate) fn finish(&self, outcome: Outcome, served: Count) {
+        finish(lock(&self.0), outcome, served);
     }
 
     /// Future: the outcome and the request if it is finished; else `waker` is told when it is.
@@ -852,7 +852,7 @@ impl Slot {
     }
 }
 
-fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
+fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) {
     let Some(owner) = inner.owner.take() else {
         debug_assert!(false, "a slot finishes once, and with its work put back");
         return;
@@ -864,12 +864,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, path: Path) {
     match std::mem::replace(&mut inner.stage, Stage::Taken) {
         Stage::Waiting(notify) => {
             // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
-            owner.counters().add(match (&outcome, path) {
-                (Err(_), _) => Count::Failed,
-                (Ok(_), Path::Inline) => Count::InlineTogether,
-                (Ok(_), Path::Ring) => Count::Ring,
-                (Ok(_), Path::Pool) => Count::Pool,
-            });
+            owner.counters().add(if outcome.is_ok() { served } else { Count::Failed });
             inner.stage = Stage::Finished(outcome);
             drop(inner);
             // First the file is let go: who is told may want to find it closed.
@@ -963,6 +958,13 @@ impl Backlog {
         self.slots.push_back((slot, announced));
     }
 
+    /// Puts back what was just taken out.
+    pub(crate) fn push_front(&mut self, slot: Arc<Slot>) {
+        let announced = slot.is_announced();
+        self.announced += usize::from(announced);
+        self.slots.push_front((slot, announced));
+    }
+
     /// The next one that somebody still waits for.
     pub(crate) fn pop(&mut self) -> Option<Arc<Slot>> {
         while let Some((slot, announced)) = self.slots.pop_front() {
@@ -1020,7 +1022,7 @@ mod loom_tests {
             let (first, second) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
             let (slot, _) = slot(Notify::Waker(Waker::from(first.clone())));
             let engine = slot.clone();
-            let thread = loom::thread::spawn(move || engine.finish(Ok(Done::Nothing), Path::Ring));
+            let thread = loom::thread::spawn(move || engine.finish(Ok(Done::Nothing), Count::Ring));
             let ready = slot.poll(&mut Context::from_waker(&Waker::from(second.clone()))).is_ready();
             thread.join().unwrap();
             let woken = second.0.load(Ordering::SeqCst);
@@ -1040,7 +1042,7 @@ mod loom_tests {
                 // As a pool does: taken out, worked on without the lock, put back.
                 if let Some(work) = engine.take_work() {
                     engine.put_back(work);
-                    engine.finish(Ok(Done::Nothing), Path::Pool);
+                    engine.finish(Ok(Done::Nothing), Count::Pool);
                 }
             });
             slot.abandon();
@@ -1057,7 +1059,7 @@ mod loom_tests {
             let batch = Arc::new(Batch::default());
             let threads = [0, 1].map(|number| {
                 let (slot, _) = slot(Notify::Batch(batch.clone(), number));
-                loom::thread::spawn(move || slot.finish(Ok(Done::Nothing), Path::Ring))
+                loom::thread::spawn(move || slot.finish(Ok(Done::Nothing), Count::Ring))
             });
             let mut seen = Vec::new();
             loom::future::block_on(std::future::poll_fn(|context| {
@@ -1106,7 +1108,7 @@ mod tests {
         assert!(slot.poll(&mut Context::from_waker(&first_waker)).is_pending());
         assert!(slot.poll(&mut Context::from_waker(&second_waker)).is_pending());
         assert!(slot.poll(&mut Context::from_waker(&second_waker)).is_pending());
-        slot.finish(Ok(Done::Nothing), Path::Ring);
+        slot.finish(Ok(Done::Nothing), Count::Ring);
         assert_eq!((first.0.load(Ordering::SeqCst), second.0.load(Ordering::SeqCst)), (0, 1));
         assert!(slot.poll(&mut Context::from_waker(&first_waker)).is_ready());
         assert_eq!(counters.snapshot().ring, 1);
@@ -1117,7 +1119,7 @@ mod tests {
         let (slot, counters) = slot();
         slot.abandon();
         assert!(slot.with(|_, _| ()).is_some(), "the kernel may still write: the buffer stays");
-        slot.finish(Ok(Done::Nothing), Path::Ring);
+        slot.finish(Ok(Done::Nothing), Count::Ring);
         assert!(slot.with(|_, _| ()).is_none());
         let stats = counters.snapshot();
         assert_eq!((stats.cancelled, stats.ring), (1, 0));
@@ -1128,7 +1130,7 @@ mod tests {
         for _ in 0..200 {
             let (slot, counters) = slot();
             let engine = slot.clone();
-            let thread = std::thread::spawn(move || engine.finish(Ok(Done::Nothing), Path::Pool));
+            let thread = std::thread::spawn(move || engine.finish(Ok(Done::Nothing), Count::Pool));
             slot.abandon();
             thread.join().unwrap();
             let stats = counters.snapshot();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::engine::aio::Aio;
 use crate::engine::owned;
 use crate::engine::pool::{Pool, THREADS_MAX};
 use crate::engine::shared::Uring;
@@ -19,12 +20,15 @@ use crate::throttle::Throttle;
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub enum Engine {
-    /// io_uring where a ring can be had, else own threads. The reason for the latter can be asked for:
-    /// [`Nowait::ring_refusal`].
+    /// io_uring where a ring can be had; else libaio for direct I/O, where it can be had; else own threads. The reasons can be asked
+    /// for: [`Nowait::ring_refusal`], [`Nowait::aio_refusal`].
     #[default]
     Auto,
     /// io_uring, or an error where it cannot be had.
     Uring,
+    /// libaio for direct I/O, or an error where it cannot be had; own threads for all else. No ring. A submission may wait in the
+    /// kernel for the blocks that say where the data is, or for a place in the device's queue.
+    Aio,
     /// Own threads only.
     Pool,
     /// A simulator: memory files and seeded faults.
@@ -92,7 +96,7 @@ impl Builder {
     /// Makes the instance.
     ///
     /// # Errors
-    /// [`ErrorKind::EngineUnavailable`] when [`Engine::Uring`] was asked for and a ring cannot be set up.
+    /// [`ErrorKind::EngineUnavailable`] when [`Engine::Uring`] or [`Engine::Aio`] was asked for and cannot be had.
     pub fn build(self) -> Result<Nowait> {
         let instance = Instance {
             policy: self.policy,
@@ -102,7 +106,12 @@ impl Builder {
             writes_max: self.writes_max,
             engines: PerProcess::new(),
         };
-        if let (Engine::Uring, Some(refusal)) = (&instance.engine, &instance.engines().refusal) {
+        let refusal = match instance.engine {
+            Engine::Uring => instance.engines().refusal.as_ref(),
+            Engine::Aio => instance.engines().aio().err(),
+            _ => None,
+        };
+        if let Some(refusal) = refusal {
             let error = Error::new(Operation::Build, ErrorKind::EngineUnavailable);
             return Err(error.detail(refusal.to_string()));
         }
@@ -147,8 +156,13 @@ impl Nowait {
     }
 
     /// Why there is no ring; `None` when there is one, or none was asked for.
-    pub fn ring_refusal(&self) -> Option<&RingRefusal> {
+    pub fn ring_refusal(&self) -> Option<&Refusal> {
         self.0.engines().refusal.as_ref()
+    }
+
+    /// Why direct I/O cannot go to libaio; `None` when it can, or need not. Asking sets it up.
+    pub fn aio_refusal(&self) -> Option<&Refusal> {
+        self.0.engines().aio().err()
     }
 
     /// True when slow operations can go to io_uring.
@@ -163,6 +177,9 @@ impl Nowait {
         loop {
             owned::drain();
             engines.ring.drain();
+            if let Some(Ok(aio)) = engines.aio.as_ref().and_then(OnceLock::get) {
+                aio.drain();
+            }
             engines.pool.drain();
             // Writes that waited their turn were submitted by those that have ended.
             if engines.throttle.is_quiet() {
@@ -180,30 +197,43 @@ impl fmt::Debug for Nowait {
     }
 }
 
-/// Why io_uring cannot be used, in the kernel's terms.
+/// Why io_uring or libaio cannot be used, in the kernel's terms.
 #[derive(Clone, Debug)]
-pub struct RingRefusal {
+pub struct Refusal {
+    call: &'static str,
     errno: i32,
     entries: u32,
 }
 
-impl RingRefusal {
-    /// The errno of `io_uring_setup(2)`.
+const RING: &str = "io_uring_setup";
+const AIO: &str = "io_setup";
+
+impl Refusal {
+    fn of(call: &'static str, refusal: engine::Refusal) -> Refusal {
+        Refusal { call, errno: refusal.errno.raw_os_error(), entries: refusal.entries }
+    }
+
+    /// The errno of `io_uring_setup(2)` or `io_setup(2)`.
     pub fn raw_os_error(&self) -> i32 {
         self.errno
     }
 }
 
-impl fmt::Display for RingRefusal {
+impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.errno {
-            libc::EPERM | libc::EACCES => "forbidden, by a seccomp filter or the sysctl kernel.io_uring_disabled",
-            libc::ENOSYS => "not in this kernel, or hidden by a seccomp filter",
-            libc::ENOMEM => "locked memory is short (ulimit -l), even for the smallest ring",
-            libc::EMFILE | libc::ENFILE => "too many open files (ulimit -n)",
+        let why = match (self.errno, self.call) {
+            (libc::EPERM | libc::EACCES, RING) => {
+                "forbidden, by a seccomp filter or the sysctl kernel.io_uring_disabled"
+            }
+            (libc::EPERM | libc::EACCES, _) => "forbidden, by a seccomp filter",
+            (libc::ENOSYS, _) => "not in this kernel, or hidden by a seccomp filter",
+            (libc::ENOMEM, RING) => "locked memory is short (ulimit -l), even for the smallest ring",
+            (libc::ENOMEM, _) => "memory is short",
+            (libc::EMFILE | libc::ENFILE, _) => "too many open files (ulimit -n)",
+            (libc::EAGAIN, AIO) => "all that the sysctl fs.aio-max-nr allows is in use (fs.aio-nr says how much)",
             _ => "refused by the kernel",
         };
-        write!(f, "io_uring_setup with {} entries: {why} (os error {})", self.entries, self.errno)
+        write!(f, "{} with {} entries: {why} (os error {})", self.call, self.entries, self.errno)
     }
 }
 
@@ -222,7 +252,29 @@ pub(crate) struct Engines {
     pub(crate) pool: Arc<dyn engine::Engine>,
     pub(crate) has_ring: bool,
     pub(crate) throttle: Arc<Throttle>,
-    refusal: Option<RingRefusal>,
+    refusal: Option<Refusal>,
+    /// Where direct I/O may go to libaio: set up by the first, since contexts are few in a system.
+    aio: Option<OnceLock<std::result::Result<Arc<dyn engine::Engine>, Refusal>>>,
+}
+
+impl Engines {
+    /// What serves direct I/O.
+    pub(crate) fn direct(&self) -> &Arc<dyn engine::Engine> {
+        self.aio().unwrap_or(&self.ring)
+    }
+
+    /// What serves direct I/O, or why libaio does not.
+    fn aio(&self) -> std::result::Result<&Arc<dyn engine::Engine>, &Refusal> {
+        match &self.aio {
+            Some(aio) => aio
+                .get_or_init(|| {
+                    let aio = Aio::new().map_err(|refusal| Refusal::of(AIO, refusal))?;
+                    Ok(Arc::new(aio))
+                })
+                .as_ref(),
+            None => Ok(&self.ring),
+        }
+    }
 }
 
 impl Instance {
@@ -231,20 +283,26 @@ impl Instance {
             let throttle = Arc::new(Throttle::new(self.writes_max.0, self.writes_max.1));
             if let Engine::Sim(sim) = &self.engine {
                 let sim = sim.engine();
-                return Engines { ring: sim.clone(), pool: sim, has_ring: false, throttle, refusal: None };
+                return Engines { ring: sim.clone(), pool: sim, has_ring: false, throttle, refusal: None, aio: None };
             }
             let pool: Arc<dyn engine::Engine> = Arc::new(Pool::new(self.threads_max));
             let ring = match self.engine {
-                Engine::Pool => None,
-                _ => Some(Uring::new()),
+                Engine::Auto | Engine::Uring => Some(Uring::new()),
+                _ => None,
             };
-            match ring {
-                Some(Ok(ring)) => Engines { ring: Arc::new(ring), pool, has_ring: true, throttle, refusal: None },
-                Some(Err(refusal)) => {
-                    let refusal = RingRefusal { errno: refusal.errno.raw_os_error(), entries: refusal.entries };
-                    Engines { ring: pool.clone(), pool, has_ring: false, throttle, refusal: Some(refusal) }
-                }
-                None => Engines { ring: pool.clone(), pool, has_ring: false, throttle, refusal: None },
+            let (ring, refusal): (Option<Arc<dyn engine::Engine>>, _) = match ring {
+                Some(Ok(ring)) => (Some(Arc::new(ring)), None),
+                Some(Err(refusal)) => (None, Some(Refusal::of(RING, refusal))),
+                None => (None, None),
+            };
+            let may_aio = ring.is_none() && !matches!(self.engine, Engine::Pool);
+            Engines {
+                has_ring: ring.is_some(),
+                ring: ring.unwrap_or_else(|| pool.clone()),
+                pool,
+                throttle,
+                refusal,
+                aio: may_aio.then(OnceLock::new),
             }
         })
     }

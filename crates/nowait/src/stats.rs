@@ -46,7 +46,7 @@ pub struct Stats {
     pub throttled: u64,
     /// Bytes that direct reads moved beyond what was asked for, since a device moves whole blocks.
     pub widened_bytes: u64,
-    /// Requests that a ring handed to the pool: for what the kernel lacks, or would not wait for, or gave up because the thread
+    /// Requests that a ring, or libaio, handed to the pool: for what the kernel lacks, or would not wait for, or gave up because the thread
     /// that had submitted it ended.
     pub handed_on: u64,
 }
@@ -73,6 +73,7 @@ pub(crate) enum Count {
     AttemptTogether,
     Blocking,
     Ring,
+    Aio,
     Pool,
     Cancelled,
     /// Ended in an error after it was submitted.
@@ -121,7 +122,7 @@ impl Counters {
             inline: at_once + sum(Count::InlineTogether),
             blocking,
             ring: sum(Count::Ring),
-            aio: 0,
+            aio: sum(Count::Aio),
             pool: sum(Count::Pool),
             cancelled: sum(Count::Cancelled),
             failed: sum(Count::Failed) + failed_at_once,

@@ -142,7 +142,8 @@ pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result
     })
 }
 
-fn last_errno() -> Errno {
+/// The errno of a call through libc that has just failed.
+pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 

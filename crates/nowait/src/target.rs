@@ -296,9 +296,10 @@ impl Target<'_> {
     /// Gives a slot, one that writes so many bytes if it writes, to the engine of a path.
     pub(crate) fn submit_slot(&self, slot: Arc<Slot>, path: Path, written: Option<usize>) {
         let engines = self.instance.engines();
-        let engine = match path {
-            Path::Pool => &engines.pool,
-            Path::Inline | Path::Ring => &engines.ring,
+        let engine = match (path, self.file) {
+            (Path::Pool, _) => &engines.pool,
+            (_, Some(file)) if file.direct.is_some() => engines.direct(),
+            _ => &engines.ring,
         };
         match (written, self.file) {
             (Some(bytes), Some(file)) => engines.throttle.submit(slot, file.clone(), engine.clone(), bytes),

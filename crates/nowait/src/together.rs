@@ -172,7 +172,7 @@ fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) {
     for Collecting { length, slot, .. } in run {
         let mine = moved.min(*length);
         moved -= mine;
-        if mine > 0 && !slot.complete(Ok(mine), Path::Inline) {
+        if mine > 0 && !slot.complete(Ok(mine), Count::InlineTogether) {
             continue;
         }
         match tried {
@@ -187,6 +187,6 @@ fn finish_here(slot: &Slot) {
     if let Some(mut work) = slot.take_work() {
         let outcome = run(work.owner.handle(), &mut work.request);
         slot.put_back(work);
-        slot.finish(outcome, Path::Inline);
+        slot.finish(outcome, Count::InlineTogether);
     }
 }

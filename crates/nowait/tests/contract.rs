@@ -47,6 +47,26 @@ fn ring_for_all() {
     keeps_every_promise(&Ctx::new(builder(Engine::Uring).path(Some(Path::Ring))));
 }
 
+/// Its files are read through the page cache: the pool's. (`aio.rs` has those that are not.)
+#[test]
+fn aio() {
+    match builder(Engine::Aio).build() {
+        Ok(nowait) => {
+            keeps_every_promise(&Ctx::with(nowait.clone(), mounts::temp_dir()));
+            assert_eq!((nowait.stats().aio, nowait.stats().ring), (0, 0));
+        }
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}
+
+#[test]
+fn aio_for_all() {
+    match builder(Engine::Aio).path(Some(Path::Ring)).build() {
+        Ok(nowait) => keeps_every_promise(&Ctx::with(nowait, mounts::temp_dir())),
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}
+
 #[test]
 fn pool() {
     keeps_every_promise(&Ctx::new(builder(Engine::Pool)));

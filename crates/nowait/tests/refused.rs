@@ -5,16 +5,27 @@ mod promises;
 
 use std::collections::BTreeMap;
 
-use common::{Sample, Watchdog, assert_settled, child, mounts};
+use common::{Sample, Watchdog, aio_instance, assert_settled, child, mounts, open_direct, read_pages_in_every_way};
 use futures::future::join_all;
 use nowait::{Engine, ErrorKind, Nowait, Path};
 use promises::{Ctx, keeps_every_promise};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 
 /// The filter comes when the rings exist and are in use.
 const LATE: &str = "late";
 
 const LOCKED_MEMORY: &str = "locked memory";
+
+/// What else is refused, in a process without io_uring.
+const NO_RING: &str = "no ring";
+const NO_CONTEXT: &str = "no context";
+const NO_CONTEXT_LEFT: &str = "no context left";
+const NO_SUBMISSION: &str = "no submission";
+const NO_ROOM: &str = "no room";
+const NO_ROOM_FOR_MANY: &str = "no room for many";
+const LATE_SUBMISSION: &str = "late submission";
 
 /// What a seccomp filter may answer, and a word by which the reason is known.
 const ANSWERS: [(i32, &str); 6] = [
@@ -43,9 +54,20 @@ fn by_a_limit_on_locked_memory() {
     child::play(LOCKED_MEMORY);
 }
 
+/// Direct I/O goes to libaio then, and to the pool where that is refused also.
+#[test]
+fn with_libaio_or_without() {
+    for role in [NO_RING, NO_CONTEXT, NO_CONTEXT_LEFT, NO_SUBMISSION, NO_ROOM, NO_ROOM_FOR_MANY, LATE_SUBMISSION] {
+        child::play(role);
+    }
+}
+
 #[test]
 fn child() {
     let Some(role) = child::role() else { return };
+    if role.parse::<i32>().is_err() && role != LOCKED_MEMORY && role != LATE {
+        return direct(&role);
+    }
     if role == LOCKED_MEMORY {
         return without_locked_memory();
     }
@@ -85,9 +107,65 @@ fn late() {
     assert_settled(&nowait);
 }
 
+/// Direct I/O without io_uring, with more or less of libaio.
+fn direct(role: &str) {
+    let _watchdog = Watchdog::new(format!("direct I/O, {role}"), 20);
+    filter(libc::EPERM, &[libc::SYS_io_uring_setup]);
+    let refusal = match role {
+        NO_CONTEXT => Some((libc::ENOSYS, libc::SYS_io_setup, "not in this kernel")),
+        NO_CONTEXT_LEFT => Some((libc::EAGAIN, libc::SYS_io_setup, "fs.aio-max-nr")),
+        NO_SUBMISSION => Some((libc::EACCES, libc::SYS_io_submit, "forbidden")),
+        _ if aio_instance().is_none() => return,
+        _ => None,
+    };
+    if let Some((errno, call, _)) = refusal {
+        filter(errno, &[call]);
+    }
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::shared();
+    let Some(file) = open_direct(nowait, &sample.path) else { return };
+    read_pages_in_every_way(&file, &sample, 300);
+    assert_settled(nowait);
+    let stats = nowait.stats();
+    // Two of the three callers; the third makes plain calls.
+    let (aio, pool) = if refusal.is_none() { (600, 0) } else { (0, 600) };
+    assert_eq!((stats.aio, stats.pool, stats.ring), (aio, pool, 0), "{stats:?}");
+    assert!(nowait.ring_refusal().is_some());
+    let text = nowait.aio_refusal().map(ToString::to_string);
+    assert_eq!(text.is_some(), refusal.is_some(), "{text:?}");
+    if let (Some(text), Some((errno, _, word))) = (text, refusal) {
+        for part in [word, "io_setup with", &format!("os error {errno}")] {
+            assert!(text.contains(part), "{part:?} is missing in {text:?}");
+        }
+        let error = Nowait::builder().engine(Engine::Aio).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::EngineUnavailable);
+        assert!(error.to_string().contains(&text), "{error}");
+    }
+    // Contexts are there, and of no use any more.
+    if let NO_ROOM | LATE_SUBMISSION = role {
+        filter(if role == NO_ROOM { libc::EAGAIN } else { libc::EPERM }, &[libc::SYS_io_submit]);
+        read_pages_in_every_way(&file, &sample, 300);
+        assert_settled(nowait);
+        assert_eq!((nowait.stats().aio, nowait.stats().pool), (600, 600), "{:?}", nowait.stats());
+    }
+    // A thread's submissions of more than one wait for a completion, as long as one will come.
+    if role == NO_ROOM_FOR_MANY {
+        let more_than_one = SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Gt, 1).unwrap();
+        let rule = SeccompRule::new(vec![more_than_one]).unwrap();
+        apply(libc::EAGAIN, [(libc::SYS_io_submit, vec![rule])].into());
+        read_pages_in_every_way(&file, &sample, 300);
+        assert_settled(nowait);
+        let stats = nowait.stats();
+        assert!(stats.aio > 900 && stats.aio + stats.pool == 1200, "{stats:?}");
+    }
+}
+
 /// Lets the kernel answer `errno` to some system calls, in all threads from now on.
 fn filter(errno: i32, calls: &[i64]) {
-    let rules: BTreeMap<_, _> = calls.iter().map(|call| (*call, Vec::new())).collect();
+    apply(errno, calls.iter().map(|call| (*call, Vec::new())).collect());
+}
+
+fn apply(errno: i32, rules: BTreeMap<i64, Vec<SeccompRule>>) {
     let answer = SeccompAction::Errno(errno as u32);
     let arch = std::env::consts::ARCH.try_into().unwrap();
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();

@@ -12,7 +12,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::rng::Rng;
-use common::{Sample, Watchdog, assert_settled, child, contents, eventually, expected, open, poll_once};
+use common::{
+    Sample, Watchdog, aio_instance, assert_settled, child, contents, eventually, expected, open, open_direct,
+    poll_once, read_pages_in_every_way,
+};
 use futures::future::join_all;
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, File, Nowait, Path};
@@ -518,6 +521,11 @@ fn fork_of_a_process_that_used_rings_and_pools() {
 }
 
 #[test]
+fn fork_of_a_process_that_used_libaio() {
+    child::play("fork with libaio");
+}
+
+#[test]
 fn fork_while_a_thread_writes_and_syncs() {
     child::play("fork while a thread syncs");
 }
@@ -540,6 +548,7 @@ fn child() {
         Some("announced reads") => announced(),
         Some("instances") => instances_come_and_go(),
         Some("fork") => forked(),
+        Some("fork with libaio") => forked_with_libaio(),
         Some("fork while a thread syncs") => forked_while_a_thread_syncs(),
         Some("fork while others read") => forked_while_others_read(),
         Some("forked thread ends") => forked_thread(),
@@ -569,6 +578,13 @@ fn read_in_every_way(file: &File, sample: &Sample, count: u64) {
 fn instances() -> Vec<Nowait> {
     let builders = [None, Some(Path::Ring), Some(Path::Pool)].map(|path| Nowait::builder().path(path).build().unwrap());
     builders.into_iter().chain([Nowait::shared().clone()]).collect()
+}
+
+/// An instance with libaio, and a file for it.
+fn aio_file(sample: &Sample) -> Option<(Nowait, File)> {
+    let nowait = aio_instance()?;
+    let file = open_direct(&nowait, &sample.path)?;
+    Some((nowait, file))
 }
 
 /// Every thread is interrupted all the time, in every system call that can be.
@@ -601,6 +617,10 @@ fn pelted() {
         for nowait in instances() {
             let file = sample.open(&nowait);
             (0..3).for_each(|_| read_in_every_way(&file, &sample, 300));
+            assert_settled(&nowait);
+        }
+        if let Some((nowait, file)) = aio_file(&sample) {
+            (0..20).for_each(|_| read_pages_in_every_way(&file, &sample, 300));
             assert_settled(&nowait);
         }
         done.store(true, SeqCst);
@@ -693,6 +713,48 @@ fn forked() {
         read_in_every_way(&file, &sample, 20);
         assert_settled(&nowait);
     }
+}
+
+/// A child has none of its parent's contexts, and those that it makes are its own.
+fn forked_with_libaio() {
+    let sample = Sample::new(4 << 20);
+    let Some((nowait, file)) = aio_file(&sample) else { return };
+    read_pages_in_every_way(&file, &sample, 100);
+    // In flight, in both kinds of context, when the fork comes.
+    let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_exact_at(i * 8192, PAGE))).collect();
+    reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
+    in_fork(|| {
+        read_pages_in_every_way(&file, &sample, 100);
+        // Its own are kept for later, and serve later threads.
+        std::thread::scope(|scope| {
+            (0..3).for_each(|_| drop(scope.spawn(|| read_pages_in_every_way(&file, &sample, 10))));
+        });
+    });
+    for read in reads {
+        assert_eq!(futures::executor::block_on(read).unwrap().len(), PAGE);
+    }
+    nowait::block_on(async {
+        let mut read = Box::pin(file.read_exact_at(0, PAGE));
+        assert!(poll_once(read.as_mut()).is_pending());
+        in_fork(|| {
+            read_pages_in_every_way(&file, &sample, 100);
+            in_fork(|| read_pages_in_every_way(&file, &sample, 20));
+        });
+        assert!(*read.await.unwrap() == *sample.expected(0, PAGE));
+    });
+    // The child may drop what is the parent's, and its thread may end.
+    let mut owned = Some((file, nowait));
+    in_fork(|| drop(owned.take()));
+    let (file, nowait) = owned.unwrap();
+    std::thread::scope(|scope| {
+        let ends = scope.spawn(|| {
+            nowait::block_on(file.read_exact_at(0, PAGE)).unwrap();
+            in_fork(|| nowait.drain());
+        });
+        ends.join().unwrap();
+    });
+    read_pages_in_every_way(&file, &sample, 20);
+    assert_settled(&nowait);
 }
 
 /// The locks of this crate may be held by threads that do not exist in the child.

@@ -572,7 +572,7 @@ fn page_of(byte: u8) -> Buf {
 #[test]
 fn direct_writes_arrive() {
     let folder = temp_dir();
-    for nowait in instances() {
+    for nowait in instances().into_iter().chain(common::aio_instance()) {
         for bound in [PAGE as u64, 1 << 30] {
             let builder = Nowait::builder().write_bytes_max(bound, bound);
             let nowait = if bound == 1 << 30 { nowait.clone() } else { builder.build().unwrap() };
@@ -599,6 +599,11 @@ fn direct_writes_arrive() {
 #[test]
 fn direct_writes_that_are_dropped_hold_up_no_other_in_the_pool() {
     child::play("dropped past the cache: pool");
+}
+
+#[test]
+fn direct_writes_that_are_dropped_hold_up_no_other_in_libaio() {
+    child::play("dropped past the cache: libaio");
 }
 
 #[test]
@@ -1037,6 +1042,10 @@ fn child() {
         Some("counting") => counting(),
         Some("dropped past the cache: pool") => {
             dropped_past_the_cache(Nowait::builder().engine(Engine::Pool).pool_threads_max(1));
+        }
+        Some("dropped past the cache: libaio") => {
+            let Some(_) = common::aio_instance() else { return };
+            dropped_past_the_cache(Nowait::builder().engine(Engine::Aio));
         }
         Some("dropped past the cache: ring") => dropped_past_the_cache(Nowait::builder()),
         Some("inline") => inline(),

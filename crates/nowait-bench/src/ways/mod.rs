@@ -70,6 +70,20 @@ pub fn all() -> &'static [&'static dyn Way] {
     ]
 }
 
+/// Every way that reads past the page cache, in the order of the tables. There advice means nothing, and libaio is asynchronous.
+pub fn direct() -> &'static [&'static dyn Way] {
+    &[
+        &pread::Pread,
+        &threads::Threads,
+        &libaio::Libaio,
+        &ring::PLAIN,
+        &ring::TUNED,
+        &nowait::Blocking,
+        &nowait::Aio,
+        &nowait::Tokio,
+    ]
+}
+
 /// Every way of the table of writes, in its order.
 pub fn writers() -> &'static [&'static dyn WriteWay] {
     &[
@@ -102,7 +116,7 @@ pub fn overwriters() -> &'static [&'static dyn WriteWay] {
 
 /// The names of all ways, each once.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let reading = all().iter().map(|way| way.name());
+    let reading = all().iter().chain(direct()).map(|way| way.name());
     let writing = writers().iter().chain(stallers()).chain(overwriters()).map(|way| way.name());
     let mut seen = Vec::new();
     reading.chain(writing).filter(move |name| {
@@ -115,5 +129,5 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 pub fn by_name(name: &str) -> Option<&'static dyn Way> {
-    all().iter().copied().find(|way| way.name() == name)
+    all().iter().chain(direct()).copied().find(|way| way.name() == name)
 }

@@ -1,4 +1,5 @@
-//! `nowait` itself, in the two forms in which it is used: by a caller that blocks, and on tokio.
+//! `nowait` itself, in the two forms in which it is used: by a caller that blocks, and on tokio; and by libaio, as where io_uring is
+//! refused.
 //!
 //! `nowait`: depth 1 is the blocking call; more in flight is `block_on` over as many loops as the depth; a gather is
 //! `gather_into`. `nowait-tokio`: as many tasks as the depth on a multi-thread runtime with a worker per processor.
@@ -6,11 +7,11 @@
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use nowait::{Advice, File, Nowait, OpenOptions, Stats};
+use nowait::{Advice, Buf, Engine, File, Nowait, OpenOptions, Stats};
 
 use super::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
 use super::{Way, WriteWay};
@@ -18,6 +19,9 @@ use crate::meter::Round;
 use crate::work::{Gather, Reads, Target, Writes};
 
 pub struct Blocking;
+
+/// `block_on` at every depth, on an instance with libaio and without a ring.
+pub struct Aio;
 
 pub struct Tokio;
 
@@ -27,7 +31,7 @@ impl Way for Blocking {
     }
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::reading(job.target)?;
+        let session = Session::reading(Nowait::shared(), job.target)?;
         if job.depth == 1 {
             round.start();
             for offset in job.each_offset() {
@@ -45,24 +49,63 @@ impl Way for Blocking {
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::reading(job.target)?;
-        let ranges = extents(job);
-        round.start();
-        for (batch, ranges) in job.each_batch().zip(&ranges) {
-            let started = Instant::now();
-            in_full(&session.file.gather_into(ranges, output)?)?;
-            round.tally.batch(batch, output, started, Instant::now());
-        }
-        round.stop();
+        gather_into(&Session::reading(Nowait::shared(), job.target)?, job, output, round)
+    }
+}
+
+fn gather_into(session: &Session, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+    let ranges = extents(job);
+    round.start();
+    for (batch, ranges) in job.each_batch().zip(&ranges) {
+        let started = Instant::now();
+        in_full(&session.file.gather_into(ranges, output)?)?;
+        round.tally.batch(batch, output, started, Instant::now());
+    }
+    round.stop();
+    session.report(round);
+    Ok(())
+}
+
+impl Aio {
+    fn instance() -> io::Result<&'static Nowait> {
+        static INSTANCE: OnceLock<nowait::Result<Nowait>> = OnceLock::new();
+        let instance = INSTANCE.get_or_init(|| Nowait::builder().engine(Engine::Aio).build());
+        instance.as_ref().map_err(|error| error.clone().into())
+    }
+}
+
+impl Way for Aio {
+    fn name(&self) -> &'static str {
+        "nowait-aio"
+    }
+
+    fn refused(&self) -> Option<String> {
+        Aio::instance().err().map(|error| error.to_string())
+    }
+
+    fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let session = Session::reading(Aio::instance()?, job.target)?;
+        in_flight(&session.file, job, round)?;
         session.report(round);
         Ok(())
     }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        gather_into(&Session::reading(Aio::instance()?, job.target)?, job, output, round)
+    }
+}
+
+/// Page-aligned, and touched.
+fn buffer(length: usize) -> Buf {
+    let mut buffer = Buf::zeroed(length);
+    buffer.fill(0xa5);
+    buffer
 }
 
 /// Keeps `job.depth` reads in flight from this thread.
 fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let next = AtomicUsize::new(0);
-    let buffers: Vec<Vec<u8>> = (0..job.depth).map(|_| vec![0xa5; job.block]).collect();
+    let buffers: Vec<Buf> = (0..job.depth).map(|_| buffer(job.block)).collect();
     round.start();
     let tally = RefCell::new(&mut round.tally);
     let loops = buffers.into_iter().map(|mut buffer| {
@@ -91,13 +134,13 @@ impl Way for Tokio {
     }
 
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::reading(job.target)?;
+        let session = Session::reading(Nowait::shared(), job.target)?;
         let next = Arc::new(AtomicUsize::new(0));
         let offsets: Arc<[(u64, usize)]> = job.offsets.iter().map(|&offset| (offset, job.len_at(offset))).collect();
         let tasks: Vec<_> = (0..job.depth)
             .map(|_| {
                 let (file, next, offsets) = (session.file.clone(), next.clone(), offsets.clone());
-                let mut buffer = vec![0xa5; job.block];
+                let mut buffer = buffer(job.block);
                 let mut seen = Seen::new(&round.tally);
                 async move {
                     while let Some(&(offset, expected)) = offsets.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -119,7 +162,7 @@ impl Way for Tokio {
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let session = Session::reading(job.target)?;
+        let session = Session::reading(Nowait::shared(), job.target)?;
         let ranges = extents(job);
         let (file, mut buffer) = (session.file.clone(), vec![0xa5; output.len()]);
         let keep = round.tally.verifies();
@@ -243,8 +286,10 @@ pub(super) struct Session {
 }
 
 impl Session {
-    fn reading(target: Target<'_>) -> io::Result<Session> {
-        let session = Session::open(Nowait::shared(), OpenOptions::new().read(true), target.path)?;
+    fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(if target.direct { libc::O_DIRECT } else { 0 });
+        let session = Session::open(instance, &options, target.path)?;
         session.file.advise(0, 0, Advice::Random).wait()?;
         Ok(session)
     }
@@ -262,7 +307,8 @@ impl Session {
     pub(super) fn report(&self, round: &mut Round<'_>) {
         let now = self.instance.stats();
         let inline = now.inline - self.before.inline;
-        let queued = (now.ring + now.pool + now.failed) - (self.before.ring + self.before.pool + self.before.failed);
+        let queued = |stats: &Stats| stats.ring + stats.aio + stats.pool + stats.failed;
+        let queued = queued(&now) - queued(&self.before);
         if inline + queued > 0 {
             round.set_inline_fraction(inline as f64 / (inline + queued) as f64);
         }

@@ -1,4 +1,4 @@
-//! The ring of a thread that blocks: submit and wait in one system call, no other thread, no lock.
+//! The queue of a thread that blocks: submit and wait in one system call, no other thread, no lock.
 //!
 //! [`drive`] polls a future on the caller's thread. What the future submits meanwhile is staged in this thread's own ring
 //! (SINGLE_ISSUER | COOP_TASKRUN); when nothing is left to poll, one `io_uring_enter` submits what is staged and waits for the
@@ -11,18 +11,24 @@
 //! this was level with submissions in pairs, for a tenth less processor time at depth 32 and 128, and a quarter faster than
 //! one submission of all at depth 16 and 32.
 //!
-//! The ring is made on first use and kept for the thread. Wakers may be called from anywhere: a thread that sleeps in its ring
-//! is woken by an eventfd that the ring polls, one that sleeps elsewhere is unparked, one that is awake finds a flag.
+//! Where io_uring is refused a context of libaio takes its place, for direct I/O: one `io_submit` for all that is staged,
+//! `io_getevents` to wait. Nothing leaves early there: it took an eighth more processor time at depth 32, and more often lost than
+//! won (docs/measurements/2026-11-21-direct.md).
 //!
-//! Only this thread can reap its ring. Hence, before `drive` returns, it waits for what was submitted here and is still
+//! A queue is made on first use and kept for the thread. Wakers may be called from anywhere: a thread that sleeps in its queue
+//! is woken by an eventfd that the queue polls, one that sleeps elsewhere is unparked, one that is awake finds a flag. It can only
+//! sleep in one: while it has something in one queue, the other leaves to the shared engines what comes.
+//!
+//! Only this thread can reap its queue. Hence, before `drive` returns, it waits for what was submitted here and is still
 //! wanted by somebody, such as a future that was moved to another thread. What was abandoned is left to finish in its own
 //! time: its slot owns all it touches. A thread that ends waits a moment for those, and leaks what will not finish.
 //!
 //! `unsafe` here: pushing entries, whose memory the slots in the table keep alive.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::Future;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
@@ -34,10 +40,12 @@ use io_uring::{opcode, types};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
+use super::libaio;
+use super::pool;
 use super::uring::{self, Ring, Untaken, Usage};
 use crate::op::{Backlog, Slot};
 use crate::stats::Count;
-use crate::sys::PerProcess;
+use crate::sys::{PerProcess, retry};
 
 /// How long a thread that ends waits for abandoned operations.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -45,31 +53,76 @@ const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// `IORING_ENTER_GETEVENTS` of linux/io_uring.h.
 const GETEVENTS: u32 = 1;
 
-/// User data of the ring's own poll of the bell. Slots have their index.
+/// User data of a queue's own poll of the bell. Slots have their index.
 const BELL: u64 = u64::MAX;
 
 struct Local {
     /// `drive` calls under way on this thread.
     depth: Cell<u32>,
-    ring: RefCell<State>,
+    ring: RefCell<State<OwnRing>>,
+    aio: RefCell<State<OwnContext>>,
     bell: PerProcess<Arc<Bell>>,
     /// To be called before the thread sleeps, or blocks elsewhere.
     due: Cell<Option<fn()>>,
 }
 
-enum State {
+enum State<Q: Queue> {
     New,
-    /// A ring cannot be had on this thread; others may serve.
+    /// A queue cannot be had on this thread; others may serve.
     Refused,
-    Ready(Box<Owned>),
+    Ready(Box<Owned<Q>>),
 }
 
 thread_local!(static LOCAL: Local = const {
-    Local { depth: Cell::new(0), ring: RefCell::new(State::New), bell: PerProcess::new(), due: Cell::new(None) }
+    Local {
+        depth: Cell::new(0),
+        ring: RefCell::new(State::New),
+        aio: RefCell::new(State::New),
+        bell: PerProcess::new(),
+        due: Cell::new(None),
+    }
 });
 
-struct Owned {
-    ring: Ring,
+/// What a thread submits to and reaps alone.
+trait Queue: Sized {
+    type Entry;
+    /// How what completes here is counted.
+    const SERVED: Count;
+    /// The first of many leave early; see the module's text.
+    const LEAVES_EARLY: bool;
+
+    /// None when it cannot be had, or cannot poll a bell.
+    fn set_up(bell: &OwnedFd) -> Option<Self>;
+    /// False in a child of the process that made it.
+    fn is_ours(&self) -> bool;
+    /// Operations that it takes.
+    fn depth(&self) -> u32;
+    /// Writes a slot's request down. None: the pool is the better choice.
+    fn encode(&self, slot: &Arc<Slot>) -> Option<Self::Entry>;
+    fn poll(bell: BorrowedFd<'_>) -> Self::Entry;
+
+    /// Stages an entry. False when what is staged must be submitted first.
+    ///
+    /// # Safety
+    /// What the entry names, memory and descriptor, stays until its completion, or until it is taken back.
+    unsafe fn push(&mut self, entry: &Self::Entry, user_data: u64) -> bool;
+    /// Submits what is staged without waiting. False when the kernel will not be entered again.
+    fn submit(&mut self) -> bool;
+    /// Submits what is staged and waits for `want` completions, or until its patience ends, or for less. False as above.
+    fn wait(&mut self, want: usize, patience: Option<Duration>) -> bool;
+    /// Gives all completions that are there.
+    fn reap(&mut self, each: impl FnMut(u64, Result<usize, Errno>));
+    /// Takes back what the kernel has not taken and never will.
+    fn take_back(&mut self) -> VecDeque<u64>;
+
+    /// This thread's queue of this kind.
+    fn mine(local: &Local) -> &RefCell<State<Self>>;
+    /// There is nothing in this thread's queue of the other kind.
+    fn is_alone(local: &Local) -> bool;
+}
+
+struct Owned<Q: Queue> {
+    queue: Q,
     /// What the kernel has, by user data. The shares here keep memory and descriptors alive until the completions come.
     slots: Vec<Option<Arc<Slot>>>,
     free: Vec<u32>,
@@ -78,8 +131,6 @@ struct Owned {
     staged: usize,
     /// How many may be before they are submitted; see the module's text.
     submit_at: usize,
-    /// Places of the entries that the kernel has not taken; the bell has none.
-    untaken: Untaken<Option<u32>>,
     /// The kernel refuses to be entered.
     dead: bool,
     bell: Arc<Bell>,
@@ -90,10 +141,19 @@ struct Owned {
 
 /// Stages a slot in this thread's ring. Gives it back when this thread does not drive one.
 pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
+    stage_in::<OwnRing>(slot)
+}
+
+/// Stages a slot in this thread's context of libaio. Gives it back when this thread does not drive one.
+pub(crate) fn stage_direct(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
+    stage_in::<OwnContext>(slot)
+}
+
+fn stage_in<Q: Queue>(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
     let mut slot = Some(slot);
     let _ = LOCAL.try_with(|local| {
-        if local.depth.get() > 0 {
-            if let Some(owned) = local.ring.borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
+        if local.depth.get() > 0 && Q::is_alone(local) {
+            if let Some(owned) = Q::mine(local).borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
                 slot.take().into_iter().for_each(|slot| owned.accept(slot));
             }
         }
@@ -101,39 +161,41 @@ pub(crate) fn stage(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
     slot.map_or(Ok(()), Err)
 }
 
-impl State {
-    /// The ring, made if there is none.
-    fn make(&mut self, bell: &PerProcess<Arc<Bell>>) -> Option<&mut Owned> {
+impl<Q: Queue> State<Q> {
+    /// The queue, made if there is none.
+    fn make(&mut self, bell: &PerProcess<Arc<Bell>>) -> Option<&mut Owned<Q>> {
         // The parent's is of no use to a child.
-        if matches!(self, State::New) || matches!(self, State::Ready(owned) if !owned.ring.is_ours()) {
+        if matches!(self, State::New) || matches!(self, State::Ready(owned) if !owned.queue.is_ours()) {
             *self =
                 Owned::new(bell.get(Bell::new).clone()).map_or(State::Refused, |owned| State::Ready(Box::new(owned)));
         }
         self.get()
     }
 
-    /// The ring, if there is one.
-    fn get(&mut self) -> Option<&mut Owned> {
+    /// The queue, if there is one.
+    fn get(&mut self) -> Option<&mut Owned<Q>> {
         match self {
-            State::Ready(owned) if owned.ring.is_ours() => Some(owned),
+            State::Ready(owned) if owned.queue.is_ours() => Some(owned),
             _ => None,
         }
     }
+
+    fn is_idle(&mut self) -> bool {
+        self.get().is_none_or(|owned| owned.in_flight() == 0)
+    }
 }
 
-impl Owned {
-    fn new(bell: Arc<Bell>) -> Option<Owned> {
-        bell.descriptor()?;
-        let ring = uring::set_up(Usage::Owned).ok()?;
-        let depth = ring.depth;
+impl<Q: Queue> Owned<Q> {
+    fn new(bell: Arc<Bell>) -> Option<Owned<Q>> {
+        let queue = Q::set_up(bell.descriptor()?)?;
+        let depth = queue.depth();
         Some(Owned {
-            ring,
+            queue,
             slots: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             backlog: Backlog::default(),
             staged: 0,
             submit_at: 1,
-            untaken: Untaken::default(),
             dead: false,
             bell,
             bell_polled: false,
@@ -154,63 +216,55 @@ impl Owned {
 
     /// Gives a slot a place and stages its entry. There is a free place.
     fn push(&mut self, slot: Arc<Slot>) {
-        let Some(entry) = self.ring.encode(&slot) else { return super::pool::hand_on(slot) };
+        let Some(entry) = self.queue.encode(&slot) else { return pool::hand_on(slot) };
         let Some(place) = self.free.pop() else { return self.backlog.push(slot) };
         // Only now that there is one more: the last ones of a turn are left to the call that waits.
-        if self.staged >= self.submit_at {
+        if Q::LEAVES_EARLY && self.staged >= self.submit_at {
             self.submit();
         }
         if self.dead {
             self.free.push(place);
-            return super::pool::hand_on(slot);
+            return pool::hand_on(slot);
         }
         self.slots[place as usize] = Some(slot);
-        self.push_entry(entry.user_data(u64::from(place)), Some(place));
+        self.push_entry(&entry, u64::from(place));
     }
 
-    fn push_entry(&mut self, entry: io_uring::squeue::Entry, place: Option<u32>) {
+    fn push_entry(&mut self, entry: &Q::Entry, user_data: u64) {
         // One more entry than places can be staged: the bell's. The queue is flushed when it is full.
-        loop {
-            // SAFETY: the entry's memory belongs to a slot that stays in `slots` until its completion (the bell's entry
-            // has none), and its descriptor to the slot's handle.
-            if unsafe { self.ring.ring.submission().push(&entry) }.is_ok() {
-                self.staged += 1;
-                self.untaken.push(place, self.ring.ring.submission().len());
-                return;
-            }
+        // SAFETY: the entry's memory belongs to a slot that stays in `slots` until its completion (the bell's entry
+        // has none), and its descriptor to the slot's handle.
+        while !unsafe { self.queue.push(entry, user_data) } {
             self.submit();
             if self.dead {
-                if let Some((place, slot)) = place.and_then(|place| Some((place, self.slots[place as usize].take()?))) {
-                    self.free.push(place);
-                    super::pool::hand_on(slot);
-                }
-                return;
+                return self.hand_on(user_data);
             }
+        }
+        self.staged += 1;
+    }
+
+    /// Hands a slot to the pool that the kernel never gets.
+    fn hand_on(&mut self, user_data: u64) {
+        if let Some(slot) = self.slots.get_mut(user_data as usize).and_then(Option::take) {
+            self.free.push(user_data as u32);
+            pool::hand_on(slot);
         }
     }
 
     /// The kernel refuses to be entered: what it has not taken goes to the pool, and all that follows.
     fn give_up(&mut self) {
         self.dead = true;
-        let length = self.ring.ring.submission().len();
-        for place in self.untaken.take(length).into_iter().flatten() {
-            if let Some(slot) = self.slots[place as usize].take() {
-                self.free.push(place);
-                super::pool::hand_on(slot);
-            }
+        for user_data in self.queue.take_back() {
+            self.hand_on(user_data);
         }
         while let Some(slot) = self.backlog.pop() {
-            super::pool::hand_on(slot);
+            pool::hand_on(slot);
         }
     }
 
     /// Submits what is staged without waiting. What a failed call leaves goes with the next one.
     fn submit(&mut self) {
-        let staged = self.ring.ring.submission().len() as u32;
-        // With GETEVENTS, so that completions which came meanwhile are worked on now and not all at the end.
-        // SAFETY: no argument is passed, so there is none to be wrong; the staged entries keep `push_entry`'s promise.
-        let result = unsafe { self.ring.ring.submitter().enter::<()>(staged, 0, GETEVENTS, None) };
-        if result.is_err_and(|error| uring::is_lasting(&error)) {
+        if !self.queue.submit() {
             return self.give_up();
         }
         self.staged = 0;
@@ -229,8 +283,8 @@ impl Owned {
     fn poll_bell(&mut self) {
         if !self.bell_polled {
             if let Some(fd) = self.bell.descriptor() {
-                let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
-                self.push_entry(entry.user_data(BELL), None);
+                let entry = Q::poll(fd.as_fd());
+                self.push_entry(&entry, BELL);
                 self.bell_polled = true;
             }
         }
@@ -240,6 +294,98 @@ impl Owned {
     fn enter(&mut self, want: usize, patience: Option<Duration>) {
         self.staged = 0;
         self.submit_at = 1;
+        if !self.queue.wait(want, patience) {
+            self.give_up();
+            // What the kernel has is lost with the queue. Do not burn the processor over it.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Owned { queue, slots, free, completions, bell, bell_polled, .. } = self;
+        queue.reap(|user_data, result| {
+            if user_data == BELL {
+                *bell_polled = false;
+                bell.clear();
+            } else if let Some(slot) = slots.get_mut(user_data as usize).and_then(Option::take) {
+                free.push(user_data as u32);
+                completions.push((slot, result));
+            }
+        });
+    }
+}
+
+impl<Q: Queue> Drop for Owned<Q> {
+    /// The thread ends, with at most abandoned operations in flight.
+    fn drop(&mut self) {
+        let until = Instant::now() + EXIT_WAIT_MAX;
+        let is_ours = self.queue.is_ours();
+        if is_ours && self.bell_polled {
+            // So that nothing at all is left in the queue.
+            self.bell.write();
+        }
+        while is_ours && (self.in_flight() > 0 || self.bell_polled && !self.dead) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.enter(1, Some(left));
+            for (slot, result) in self.completions.drain(..) {
+                pool::settle(slot, result, Q::SERVED);
+            }
+        }
+        // What the kernel still has must stay allocated for good.
+        self.slots.drain(..).flatten().for_each(std::mem::forget);
+    }
+}
+
+/// A ring, and the user data of the entries that the kernel has not taken.
+struct OwnRing {
+    ring: Ring,
+    untaken: Untaken<u64>,
+}
+
+impl Queue for OwnRing {
+    type Entry = io_uring::squeue::Entry;
+    const SERVED: Count = Count::Ring;
+    const LEAVES_EARLY: bool = true;
+
+    fn set_up(_: &OwnedFd) -> Option<OwnRing> {
+        Some(OwnRing { ring: uring::set_up(Usage::Owned).ok()?, untaken: Untaken::default() })
+    }
+
+    fn is_ours(&self) -> bool {
+        self.ring.is_ours()
+    }
+
+    fn depth(&self) -> u32 {
+        self.ring.depth
+    }
+
+    fn encode(&self, slot: &Arc<Slot>) -> Option<Self::Entry> {
+        self.ring.encode(slot)
+    }
+
+    fn poll(bell: BorrowedFd<'_>) -> Self::Entry {
+        opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).build()
+    }
+
+    unsafe fn push(&mut self, entry: &Self::Entry, user_data: u64) -> bool {
+        let entry = entry.clone().user_data(user_data);
+        // SAFETY: the caller's promise.
+        let pushed = unsafe { self.ring.ring.submission().push(&entry) }.is_ok();
+        if pushed {
+            self.untaken.push(user_data, self.ring.ring.submission().len());
+        }
+        pushed
+    }
+
+    fn submit(&mut self) -> bool {
+        let staged = self.ring.ring.submission().len() as u32;
+        // With GETEVENTS, so that completions which came meanwhile are worked on now and not all at the end.
+        // SAFETY: no argument is passed, so there is none to be wrong; the staged entries keep `push`'s promise.
+        let result = unsafe { self.ring.ring.submitter().enter::<()>(staged, 0, GETEVENTS, None) };
+        !result.is_err_and(|error| uring::is_lasting(&error))
+    }
+
+    fn wait(&mut self, want: usize, patience: Option<Duration>) -> bool {
         let result = match patience {
             None => self.ring.ring.submit_and_wait(want),
             Some(patience) => {
@@ -247,46 +393,164 @@ impl Owned {
                 self.ring.ring.submitter().submit_with_args(want, &types::SubmitArgs::new().timespec(&timeout))
             }
         };
-        match result {
-            Err(error) if uring::is_lasting(&error) => {
-                self.give_up();
-                // What the kernel has is lost with the ring. Do not burn the processor over it.
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            // Interrupted or timed out, or the kernel wants completions to be reaped first: the caller goes round.
-            Ok(_) | Err(_) => {}
-        }
+        // Interrupted or timed out, or the kernel wants completions to be reaped first: the caller goes round.
+        !result.is_err_and(|error| uring::is_lasting(&error))
+    }
+
+    fn reap(&mut self, mut each: impl FnMut(u64, Result<usize, Errno>)) {
         for entry in self.ring.ring.completion() {
-            if entry.user_data() == BELL {
-                self.bell_polled = false;
-                self.bell.clear();
-                continue;
-            }
-            let place = entry.user_data() as usize;
-            if let Some(slot) = self.slots.get_mut(place).and_then(Option::take) {
-                self.free.push(place as u32);
-                self.completions.push((slot, uring::decode(&entry)));
-            }
+            each(entry.user_data(), uring::decode(&entry));
         }
+    }
+
+    fn take_back(&mut self) -> VecDeque<u64> {
+        let length = self.ring.ring.submission().len();
+        self.untaken.take(length)
+    }
+
+    fn mine(local: &Local) -> &RefCell<State<Self>> {
+        &local.ring
+    }
+
+    fn is_alone(local: &Local) -> bool {
+        local.aio.borrow_mut().is_idle()
     }
 }
 
-impl Drop for Owned {
-    /// The thread ends, with at most abandoned operations in flight.
-    fn drop(&mut self) {
-        let until = Instant::now() + EXIT_WAIT_MAX;
-        while self.in_flight() > 0 && self.ring.is_ours() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            self.enter(1, Some(left));
-            for (slot, result) in self.completions.drain(..) {
-                uring::settle(slot, result);
+/// A context of libaio.
+struct OwnContext {
+    context: libaio::Context,
+    /// What the kernel has not taken.
+    staged: Vec<libaio::Entry>,
+    /// User data of what it refused.
+    refused: Vec<u64>,
+    /// Operations that the kernel has: those whose events have not been read.
+    in_kernel: usize,
+    /// And it polls the bell.
+    polling: bool,
+    events: Vec<libaio::Event>,
+}
+
+impl OwnContext {
+    fn take_events(&mut self, want: usize, patience: Option<Duration>) -> Result<(), Errno> {
+        let before = self.events.len();
+        let result = self.context.wait(want, patience, &mut self.events);
+        let (polls, operations) = count(self.events[before..].iter().map(libaio::Event::user_data));
+        self.in_kernel -= operations;
+        self.polling &= polls == 0;
+        result
+    }
+}
+
+/// How many of these are the bell's, and how many are operations.
+fn count(user_data: impl Iterator<Item = u64>) -> (usize, usize) {
+    user_data.fold((0, 0), |(polls, operations), user_data| match user_data {
+        BELL => (polls + 1, operations),
+        _ => (polls, operations + 1),
+    })
+}
+
+impl Queue for OwnContext {
+    type Entry = libaio::Entry;
+    const SERVED: Count = Count::Aio;
+    const LEAVES_EARLY: bool = false;
+
+    fn set_up(bell: &OwnedFd) -> Option<OwnContext> {
+        let context = libaio::Context::set_up().ok()?;
+        let (staged, refused) = (Vec::new(), Vec::new());
+        let events = Vec::with_capacity(libaio::DEPTH as usize + 1);
+        let mut queue = OwnContext { context, staged, refused, in_kernel: 0, polling: false, events };
+        // Tried once with a bell that rings: not every kernel lets a context poll.
+        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        // SAFETY: the entry names no memory, and the descriptor outlives the call, by whose end it has completed.
+        unsafe { queue.push(&Self::poll(bell.as_fd()), BELL) };
+        queue.submit();
+        let taken = queue.refused.is_empty() && queue.staged.is_empty();
+        let polls = taken && retry(|| queue.take_events(1, None)).is_ok();
+        let _ = rustix::io::read(bell, &mut [0; 8]);
+        queue.events.clear();
+        polls.then_some(queue)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.context.is_ours()
+    }
+
+    fn depth(&self) -> u32 {
+        libaio::DEPTH
+    }
+
+    fn encode(&self, slot: &Arc<Slot>) -> Option<Self::Entry> {
+        libaio::Entry::of(slot)
+    }
+
+    fn poll(bell: BorrowedFd<'_>) -> Self::Entry {
+        libaio::Entry::poll(bell)
+    }
+
+    unsafe fn push(&mut self, entry: &Self::Entry, user_data: u64) -> bool {
+        self.staged.push(entry.with(user_data));
+        true
+    }
+
+    /// What is refused is the pool's: its plain call can do it, or gives the errno that counts. So is all, one by one, under a
+    /// filter that came late.
+    fn submit(&mut self) -> bool {
+        let mut done = 0;
+        while let Some(entries) = self.staged.get_mut(done..).filter(|entries| !entries.is_empty()) {
+            // SAFETY: `push`'s caller vouches for what the entries name.
+            match unsafe { self.context.submit(entries) } {
+                Ok(taken @ 1..) => {
+                    let (polls, operations) = count(entries[..taken].iter().map(libaio::Entry::user_data));
+                    done += taken;
+                    self.in_kernel += operations;
+                    self.polling |= polls > 0;
+                }
+                // Memory is short, or places are: until something completes.
+                Err(Errno::AGAIN) if self.in_kernel > 0 => break,
+                _ => {
+                    self.refused.push(entries[0].user_data());
+                    done += 1;
+                }
             }
         }
-        // What the kernel still has must stay allocated for good.
-        self.slots.drain(..).flatten().for_each(std::mem::forget);
+        self.staged.drain(..done);
+        true
+    }
+
+    fn wait(&mut self, want: usize, patience: Option<Duration>) -> bool {
+        /// How soon what the kernel had no room for is tried again, the bell perhaps.
+        const AGAIN: Duration = Duration::from_millis(1);
+        self.submit();
+        let want = if self.refused.is_empty() { want } else { 0 };
+        let patience = if self.staged.is_empty() { patience } else { Some(AGAIN) };
+        matches!(self.take_events(want, patience), Ok(()) | Err(Errno::INTR | Errno::AGAIN | Errno::NOMEM))
+    }
+
+    fn reap(&mut self, mut each: impl FnMut(u64, Result<usize, Errno>)) {
+        self.refused.drain(..).for_each(|user_data| each(user_data, Err(Errno::CANCELED)));
+        self.events.drain(..).for_each(|event| each(event.user_data(), event.result()));
+    }
+
+    fn take_back(&mut self) -> VecDeque<u64> {
+        self.staged.drain(..).map(|entry| entry.user_data()).chain(self.refused.drain(..)).collect()
+    }
+
+    fn mine(local: &Local) -> &RefCell<State<Self>> {
+        &local.aio
+    }
+
+    fn is_alone(local: &Local) -> bool {
+        local.ring.borrow_mut().is_idle()
+    }
+}
+
+impl Drop for OwnContext {
+    fn drop(&mut self) {
+        // One that has something in flight is left as it is: to destroy it would be to wait.
+        if self.in_kernel == 0 && !self.polling {
+            self.context.retire();
+        }
     }
 }
 
@@ -324,11 +588,8 @@ pub(crate) fn before_sleep(work: fn()) {
 /// Does what was put off. What is staged goes first: the device works on it meanwhile.
 fn do_what_is_due() {
     let Some(work) = LOCAL.try_with(|local| local.due.take()).unwrap_or(None) else { return };
-    let _ = LOCAL.try_with(|local| {
-        if let Some(owned) = local.ring.borrow_mut().get().filter(|owned| owned.staged > 0) {
-            owned.submit();
-        }
-    });
+    submit_own::<OwnRing>(|owned| owned.staged > 0);
+    submit_own::<OwnContext>(|owned| owned.staged > 0);
     work();
 }
 
@@ -353,7 +614,10 @@ impl Drop for Driving {
         if last {
             do_what_is_due();
         }
-        while last && enter(|owned| if owned.is_wanted() { Some(1) } else { None }) {}
+        while last
+            && (enter::<OwnRing>(|owned| owned.is_wanted().then_some(1))
+                || enter::<OwnContext>(|owned| owned.is_wanted().then_some(1)))
+        {}
         let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() - 1));
     }
 }
@@ -361,13 +625,7 @@ impl Drop for Driving {
 /// The future is pending: waits until something may have changed.
 fn turn(notice: &Notice) {
     do_what_is_due();
-    let entered = enter(|owned| {
-        (owned.in_flight() > 0).then(|| {
-            owned.poll_bell();
-            if notice.falls_asleep(IN_RING) { 1 } else { 0 }
-        })
-    });
-    if entered {
+    if sleep_in::<OwnRing>(notice) || sleep_in::<OwnContext>(notice) {
         return;
     }
     while notice.falls_asleep(PARKED) {
@@ -376,18 +634,35 @@ fn turn(notice: &Notice) {
     }
 }
 
-/// Waits until nothing is in flight in this thread's ring, abandoned operations included.
+/// Waits in this thread's queue until something may have changed. False when it has nothing in flight.
+fn sleep_in<Q: Queue>(notice: &Notice) -> bool {
+    enter::<Q>(|owned| {
+        (owned.in_flight() > 0).then(|| {
+            owned.poll_bell();
+            if notice.falls_asleep(IN_QUEUE) { 1 } else { 0 }
+        })
+    })
+}
+
+/// Waits until nothing is in flight in this thread's queues, abandoned operations included.
 pub(crate) fn drain() {
-    while enter(|owned| (owned.in_flight() > 0).then_some(1)) {}
+    while enter::<OwnRing>(|owned| (owned.in_flight() > 0).then_some(1))
+        || enter::<OwnContext>(|owned| (owned.in_flight() > 0).then_some(1))
+    {}
 }
 
 /// Submits everything that is staged on this thread without waiting, before it blocks in another call.
 pub(crate) fn flush() {
     do_what_is_due();
+    submit_own::<OwnRing>(|_| true);
+    submit_own::<OwnContext>(|_| true);
+}
+
+fn submit_own<Q: Queue>(needs: impl FnOnce(&Owned<Q>) -> bool) {
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 {
-            if let Ok(mut state) = local.ring.try_borrow_mut() {
-                if let Some(owned) = state.get() {
+            if let Ok(mut state) = Q::mine(local).try_borrow_mut() {
+                if let Some(owned) = state.get().filter(|owned| needs(owned)) {
                     owned.submit();
                 }
             }
@@ -395,13 +670,13 @@ pub(crate) fn flush() {
     });
 }
 
-/// Enters this thread's ring, if there is one and `want` says for how many completions; then settles what has completed.
+/// Enters this thread's queue, if there is one and `want` says for how many completions; then settles what has completed.
 /// Wakers run when nothing here is borrowed: they may do anything, this included.
-fn enter(want: impl FnOnce(&mut Owned) -> Option<usize>) -> bool {
+fn enter<Q: Queue>(want: impl FnOnce(&mut Owned<Q>) -> Option<usize>) -> bool {
     LOCAL
         .try_with(|local| {
             let mut completions = {
-                let mut state = local.ring.borrow_mut();
+                let mut state = Q::mine(local).borrow_mut();
                 let Some(owned) = state.get() else { return false };
                 let Some(want) = want(owned) else { return false };
                 owned.enter(want, None);
@@ -414,13 +689,13 @@ fn enter(want: impl FnOnce(&mut Owned) -> Option<usize>) -> bool {
                 std::mem::take(&mut owned.completions)
             };
             for (slot, result) in completions.drain(..) {
-                if let Some(again) = uring::settle(slot, result) {
-                    if let Some(owned) = local.ring.borrow_mut().get() {
+                if let Some(again) = pool::settle(slot, result, Q::SERVED) {
+                    if let Some(owned) = Q::mine(local).borrow_mut().get() {
                         owned.accept(again);
                     }
                 }
             }
-            if let Some(owned) = local.ring.borrow_mut().get() {
+            if let Some(owned) = Q::mine(local).borrow_mut().get() {
                 if owned.completions.capacity() == 0 {
                     owned.completions = completions;
                 }
@@ -431,7 +706,7 @@ fn enter(want: impl FnOnce(&mut Owned) -> Option<usize>) -> bool {
 }
 
 const AWAKE: u8 = 0;
-const IN_RING: u8 = 1;
+const IN_QUEUE: u8 = 1;
 const PARKED: u8 = 2;
 
 /// How a thread is woken, wherever it sleeps. One per thread.
@@ -453,11 +728,15 @@ impl Bell {
 
     fn ring(&self) {
         match self.sleep.load(SeqCst) {
-            // The counter is far from full, and a bell that rings already need not ring again.
-            IN_RING => drop(self.descriptor().map(|fd| rustix::io::write(fd, &1u64.to_ne_bytes()))),
+            IN_QUEUE => self.write(),
             PARKED => self.thread.unpark(),
             _ => {}
         }
+    }
+
+    fn write(&self) {
+        // The counter is far from full, and a bell that rings already need not ring again.
+        let _ = self.descriptor().map(|fd| rustix::io::write(fd, &1u64.to_ne_bytes()));
     }
 
     fn clear(&self) {

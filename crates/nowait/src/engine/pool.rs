@@ -14,10 +14,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::{Engine, run, run_for, write_together};
 use crate::buf::lock;
 use crate::op::{Backlog, Done, LaneKind, Lanes, Outcome, Request, Slot, Work};
-use crate::select::Path;
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
 
@@ -212,7 +213,7 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
 
 fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
     slot.put_back(work);
-    slot.finish(outcome, Path::Pool);
+    slot.finish(outcome, Count::Pool);
 }
 
 /// Does what stands first in a file's line, and what can be done together with it. False when nothing was there.
@@ -326,13 +327,26 @@ fn common() -> &'static Pool {
     COMMON.get(|| Pool::new(THREADS_MAX))
 }
 
-/// Hands a slot to the common pool: for rings, which hand on what they cannot do themselves.
+/// Deals with one result of a queue to the kernel, which counts as `served`. Gives the slot back when its rest must go to the
+/// kernel again.
+pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>, served: Count) -> Option<Arc<Slot>> {
+    // What the queue cannot do (an opcode, a flag, a file that may not sleep there) a plain call can, or it gives the errno
+    // that counts. ECANCELED and EFAULT are also what becomes of a ring's requests whose submitting thread has ended:
+    // the kernel would go on with them in that thread (io_req_task_submit in io_uring/io_uring.c, 5.12 to 6.18).
+    if let Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED | Errno::FAULT) = result {
+        hand_on(slot);
+        return None;
+    }
+    slot.complete(result, served).then_some(slot)
+}
+
+/// Hands a slot to the common pool: for queues to the kernel, which hand on what they cannot do themselves.
 pub(crate) fn hand_on(slot: Arc<Slot>) {
     slot.count(Count::HandedOn);
     common().submit(slot);
 }
 
-/// Waits until nothing that was handed on is under way, by whichever ring.
+/// Waits until nothing that was handed on is under way, by whomever.
 pub(crate) fn drain_handed_on() {
     common().drain();
 }

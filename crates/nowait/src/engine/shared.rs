@@ -20,8 +20,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 
-use super::uring::{self, Refusal, Ring, Untaken, Usage};
-use super::{Engine, owned, pool};
+use super::uring::{self, Ring, Untaken, Usage};
+use super::{Engine, Refusal, owned, pool};
 use crate::buf::lock;
 use crate::op::{Backlog, Slot};
 use crate::stats::{Count, thread_number};
@@ -244,7 +244,7 @@ impl Shard {
             let mut again = 0;
             for entry in &mut batch[..n] {
                 if let Some((slot, result)) = entry.take() {
-                    if let Some(slot) = uring::settle(slot, result) {
+                    if let Some(slot) = pool::settle(slot, result, Count::Ring) {
                         again += 1;
                         self.push(&mut lock(&self.line), slot);
                     }
@@ -290,11 +290,6 @@ impl Shard {
         Some(n)
     }
 
-    pub(super) fn is_quiet(&self) -> bool {
-        let line = lock(&self.line);
-        line.in_flight == 0 && line.backlog.len() == 0
-    }
-
     fn drain(&self) {
         // Looking itself now and then: the runtime that should notice completions may not be driven now.
         const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -310,6 +305,21 @@ impl Shard {
                 line = lock(&self.line);
             }
         }
+    }
+}
+
+impl Reaped for Shard {
+    fn reap_surely(&self) {
+        self.reap(Reap::Surely);
+    }
+
+    fn is_quiet(&self) -> bool {
+        let line = lock(&self.line);
+        line.in_flight == 0 && line.backlog.len() == 0
+    }
+
+    fn watched(&self) -> &AtomicBool {
+        &self.watched
     }
 }
 
@@ -439,6 +449,16 @@ impl Drop for Uring {
     }
 }
 
+/// What the reaper sees to. Its descriptor is readable, or tells of it again (edge-triggered), when there are completions.
+pub(super) trait Reaped: AsFd + Send + Sync {
+    /// Settles every completion there is.
+    fn reap_surely(&self);
+    /// Nothing is in flight or in line.
+    fn is_quiet(&self) -> bool;
+    /// The reaper sees to it: its own note.
+    fn watched(&self) -> &AtomicBool;
+}
+
 /// The thread that notices completions for executors that cannot, and what it watches.
 #[derive(Default)]
 pub(super) struct Reaper {
@@ -449,7 +469,7 @@ pub(super) struct Reaper {
 
 #[derive(Default)]
 struct Watched {
-    shards: Mutex<Vec<Arc<Shard>>>,
+    shards: Mutex<Vec<Arc<dyn Reaped>>>,
     /// The engine is gone: end when nothing is in flight.
     closing: AtomicBool,
 }
@@ -461,19 +481,19 @@ struct Watch {
 
 impl Reaper {
     /// Sees to a shard's completions from now on. Starts the thread at the first one. False when that cannot be.
-    pub(super) fn adopt(&self, shard: &Arc<Shard>) -> bool {
-        if shard.watched.load(Ordering::Acquire) {
+    pub(super) fn adopt<S: Reaped + 'static>(&self, shard: &Arc<S>) -> bool {
+        if shard.watched().load(Ordering::Acquire) {
             return true;
         }
         let mut shards = lock(&self.watched.shards);
         let Some(watch) = self.watch.get_or_init(|| Watch::start(self.watched.clone())) else { return false };
-        if !shard.watched.load(Ordering::Acquire) {
+        if !shard.watched().load(Ordering::Acquire) {
             let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
             if epoll::add(&watch.epoll, shard, epoll::EventData::new_u64(0), events).is_err() {
                 return false;
             }
             shards.push(shard.clone());
-            shard.watched.store(true, Ordering::Release);
+            shard.watched().store(true, Ordering::Release);
         }
         drop(shards);
         // For what completed before it was watched.
@@ -519,10 +539,10 @@ impl Watch {
             }
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
             let shards = lock(&watched.shards).clone();
-            shards.iter().for_each(|shard| shard.reap(Reap::Surely));
+            shards.iter().for_each(|shard| shard.reap_surely());
             drop(shards);
             let mut shards = lock(&watched.shards);
-            // A ring that nobody can submit to any more goes when its last operation is through.
+            // One that nobody can submit to any more goes when its last operation is through.
             shards.retain(|shard| Arc::strong_count(shard) > 1 || !shard.is_quiet());
             if watched.closing.load(Ordering::SeqCst) && shards.is_empty() {
                 return;

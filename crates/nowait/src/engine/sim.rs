@@ -14,7 +14,6 @@ use super::Engine;
 use crate::buf::lock;
 use crate::direct::Directness;
 use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Work, step};
-use crate::select::Path;
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
 
@@ -305,7 +304,7 @@ impl Disk {
         drop(world);
         // A completion wakes whom it may, with nothing locked.
         if let Some(outcome) = end {
-            slot.finish(outcome, Path::Ring);
+            slot.finish(outcome, Count::Ring);
         }
         drop(slot);
         let mut world = lock(&self.world);

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 
-use super::pool;
+use super::Refusal;
 use crate::op::{Owner, Request, Slot};
-use crate::select::Path;
 use crate::sys::{TRANSFER_MAX, fork_generation};
 
 /// Operations in flight that one ring takes; more wait in line. Also the size of its submission queue, so that a push
@@ -57,13 +56,6 @@ impl Drop for Ring {
             unsafe { ManuallyDrop::drop(&mut self.ring) };
         }
     }
-}
-
-/// Why a ring cannot be had: what was tried last and the kernel's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) errno: Errno,
-    pub(crate) entries: u32,
 }
 
 /// Tries set-up flags from the best to none, and smaller rings when memory is short. Kernel versions are not asked for: a
@@ -195,16 +187,4 @@ pub(crate) fn decode(entry: &cqueue::Entry) -> Result<usize, Errno> {
         n if n >= 0 => Ok(n as usize),
         errno => Err(Errno::from_raw_os_error(-errno)),
     }
-}
-
-/// Deals with one result. Gives the slot back when its rest must go to the kernel again.
-pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>) -> Option<Arc<Slot>> {
-    // What the ring cannot do (an opcode, a flag, a file that may not sleep here) the pool's plain call can, or it
-    // gives the errno that counts. ECANCELED and EFAULT are also what becomes of requests whose submitting thread has ended:
-    // the kernel would go on with them in that thread (io_req_task_submit in io_uring/io_uring.c, 5.12 to 6.18).
-    if let Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED | Errno::FAULT) = result {
-        pool::hand_on(slot);
-        return None;
-    }
-    slot.complete(result, Path::Ring).then_some(slot)
 }

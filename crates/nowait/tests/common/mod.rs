@@ -165,3 +165,42 @@ pub(crate) fn resources() -> (usize, usize) {
     let count = |dir| std::fs::read_dir(dir).unwrap().count();
     (count("/proc/self/fd"), count("/proc/self/task"))
 }
+
+/// Opens a file past the page cache, for reading and writing; says so where that cannot be.
+pub(crate) fn open_direct(nowait: &Nowait, path: &Path) -> Option<File> {
+    let mut options = OpenOptions::new();
+    match options.read(true).write(true).custom_flags(libc::O_DIRECT).open_in(nowait, path).wait() {
+        Ok(file) => Some(file),
+        Err(error) => {
+            eprintln!("skipped: direct I/O: {error}");
+            None
+        }
+    }
+}
+
+/// An instance whose direct I/O goes to libaio, wherever else a ring would do; says so where that cannot be.
+pub(crate) fn aio_instance() -> Option<Nowait> {
+    match Nowait::builder().engine(nowait::Engine::Aio).path(Some(nowait::Path::Ring)).build() {
+        Ok(nowait) => Some(nowait),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Reads pages past the page cache, `count` at a time, for each kind of caller. Another executor has a thread of its own, as it
+/// must inside `block_on`.
+pub(crate) fn read_pages_in_every_way(file: &File, sample: &Sample, count: u64) {
+    const PAGE: usize = 4096;
+    let pages = (sample.bytes.len() / PAGE) as u64;
+    let offset = |i: u64| (i * 7919 % pages) * PAGE as u64;
+    let right = |(i, read): (u64, nowait::Result<nowait::Buf>)| {
+        assert!(*read.unwrap() == *sample.expected(offset(i), PAGE), "page {i}");
+    };
+    let all = || futures::future::join_all((0..count).map(|i| file.read_exact_at(offset(i), PAGE)));
+    let other = std::thread::scope(|scope| scope.spawn(|| futures::executor::block_on(all())).join().unwrap());
+    (0..).zip(other).for_each(right);
+    (0..).zip(nowait::block_on(all())).for_each(right);
+    (0..count.min(50)).map(|i| (i, file.read_exact_at(offset(i), PAGE).wait())).for_each(right);
+}

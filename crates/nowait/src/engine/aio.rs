@@ -1,0 +1,213 @@
+//! libaio for futures on any executor, where io_uring is refused: direct I/O without a thread for each operation.
+//!
+//! One context, to which any thread submits, and the reaper thread that notices completions by the context's eventfd. A thread
+//! that blocks has a context of its own (`owned`). Each future submits by itself: there is no turn at whose end several could
+//! be submitted together. Nothing is cancelled: the kernel cannot, for files.
+//!
+//! `unsafe` here: a slot's pointer travels through the kernel as user data, and what it owns is lent to the kernel.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex};
+
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+use super::libaio::{Context, DEPTH, Entry};
+use super::shared::{Reaped, Reaper};
+use super::{Engine, Refusal, owned, pool};
+use crate::buf::lock;
+use crate::op::{Backlog, Slot};
+use crate::stats::Count;
+
+pub(crate) struct Aio {
+    desk: Arc<Desk>,
+    /// Dropped last: the bell that its drop rings has the reaper look who else holds the desk.
+    reaper: Arc<Reaper>,
+}
+
+/// A context and the line before it.
+struct Desk {
+    context: Context,
+    /// The context adds to it with each completion.
+    eventfd: OwnedFd,
+    line: Mutex<Line>,
+    quiet: Condvar,
+    watched: AtomicBool,
+}
+
+#[derive(Default)]
+struct Line {
+    /// Places taken.
+    in_flight: u32,
+    backlog: Backlog,
+}
+
+/// What became of a slot that had a place.
+#[derive(PartialEq, Eq)]
+enum Sent {
+    /// It has a place in the kernel.
+    Taken,
+    /// The pool has it; its place is free.
+    HandedOn,
+    /// It is first in line again: the kernel has no room until something completes.
+    NoRoom,
+}
+
+impl Aio {
+    pub(crate) fn new() -> Result<Aio, Refusal> {
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let eventfd = eventfd.map_err(|errno| Refusal { errno, entries: DEPTH })?;
+        let context = Context::set_up()?;
+        let (line, quiet, watched) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
+        Ok(Aio { desk: Arc::new(Desk { context, eventfd, line, quiet, watched }), reaper: Arc::default() })
+    }
+}
+
+impl Engine for Aio {
+    fn submit(&self, slot: Arc<Slot>) {
+        let Err(slot) = owned::stage_direct(slot) else { return };
+        if self.reaper.adopt(&self.desk) {
+            self.desk.submit(slot);
+        } else {
+            pool::hand_on(slot);
+        }
+    }
+
+    fn drain(&self) {
+        let mut line = lock(&self.desk.line);
+        while line.in_flight > 0 || line.backlog.len() > 0 {
+            line = self.desk.quiet.wait(line).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        drop(line);
+        pool::drain_handed_on();
+    }
+}
+
+impl Desk {
+    fn submit(&self, slot: Arc<Slot>) {
+        let mut line = lock(&self.line);
+        // Behind those in line, also when it is not the places that are short.
+        if line.in_flight >= DEPTH || line.backlog.len() > 0 {
+            slot.count(Count::Queued);
+            line.backlog.push(slot);
+            return;
+        }
+        line.in_flight += 1;
+        drop(line);
+        if self.send(slot) == Sent::HandedOn {
+            self.fill();
+        }
+    }
+
+    /// Hands the kernel a slot that has a place (counted in `in_flight`). With nothing locked: it may sleep in there.
+    fn send(&self, slot: Arc<Slot>) -> Sent {
+        let Some(entry) = Entry::of(&slot) else {
+            self.leave(None);
+            pool::hand_on(slot);
+            return Sent::HandedOn;
+        };
+        let share = Arc::into_raw(slot);
+        let entry = entry.with(share as u64).telling(&self.eventfd);
+        // SAFETY: the entry's memory and descriptor belong to the slot, of which the user data is a share that lasts until the
+        // completion; the eventfd outlives the context's last one.
+        let result = unsafe { self.context.submit(&mut [entry]) };
+        if result == Ok(1) {
+            return Sent::Taken;
+        }
+        // SAFETY: the share was made above, and the kernel did not get it.
+        let slot = unsafe { Arc::from_raw(share) };
+        // Memory is short, or places are. Where nothing is in flight, nothing would give the place on.
+        let slot = if result == Err(Errno::AGAIN) { self.leave(Some(slot)) } else { self.leave(None).or(Some(slot)) };
+        match slot {
+            Some(slot) => {
+                // The plain call can do it, or gives the errno that counts.
+                pool::hand_on(slot);
+                Sent::HandedOn
+            }
+            None => Sent::NoRoom,
+        }
+    }
+
+    /// Gives up a place. `again` becomes the first in line, if something is in flight that will give the place on; else it is
+    /// given back.
+    fn leave(&self, again: Option<Arc<Slot>>) -> Option<Arc<Slot>> {
+        let mut line = lock(&self.line);
+        line.in_flight -= 1;
+        let again = match again {
+            Some(slot) if line.in_flight > 0 => {
+                line.backlog.push_front(slot);
+                None
+            }
+            again => again,
+        };
+        if line.in_flight == 0 && line.backlog.len() == 0 {
+            self.quiet.notify_all();
+        }
+        again
+    }
+
+    /// Gives the places that are free to those in line.
+    fn fill(&self) {
+        loop {
+            let mut line = lock(&self.line);
+            if line.in_flight >= DEPTH {
+                return;
+            }
+            let Some(slot) = line.backlog.pop() else {
+                if line.in_flight == 0 {
+                    self.quiet.notify_all();
+                }
+                return;
+            };
+            line.in_flight += 1;
+            drop(line);
+            if self.send(slot) == Sent::NoRoom {
+                return;
+            }
+        }
+    }
+}
+
+impl Reaped for Desk {
+    fn reap_surely(&self) {
+        // Room for all that can be in flight: what comes later is told again. An error is that of a filter which came late, and
+        // loses what the kernel has.
+        let mut events = Vec::with_capacity(DEPTH as usize);
+        let _ = self.context.wait(0, None, &mut events);
+        for event in events {
+            // SAFETY: the user data of every entry is a share made in `send`, and the kernel posts one event for it.
+            let slot = unsafe { Arc::from_raw(event.user_data() as *const Slot) };
+            match pool::settle(slot, event.result(), Count::Aio) {
+                // With the place that it has.
+                Some(again) => drop(self.send(again)),
+                None => drop(self.leave(None)),
+            }
+        }
+        self.fill();
+    }
+
+    fn is_quiet(&self) -> bool {
+        let line = lock(&self.line);
+        line.in_flight == 0 && line.backlog.len() == 0
+    }
+
+    fn watched(&self) -> &AtomicBool {
+        &self.watched
+    }
+}
+
+impl AsFd for Desk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        // The last to hold it was told that nothing is in flight. (A filter that came late may have lost some.)
+        if self.is_quiet() {
+            self.context.retire();
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The kernel's older queue (`io_setup(2)` and its family), for direct I/O where io_uring is refused: contexts, set up by trying;
+//! writing a request down; reading answers. What both kinds of use share: a context of a thread that blocks, and one for futures.
+//!
+//! Only for direct I/O: anything else is done from beginning to end inside `io_submit`, on the caller's time. Direct I/O sleeps
+//! there, too, while the file system reads the blocks that say where the data is, writes beyond the end of the file, or waits for
+//! a place in the device's queue. That cannot be known beforehand, and is the price.
+//!
+//! Destroying a context takes two grace periods of RCU (30 ms on 6.18) and all that is in flight. So contexts are never
+//! destroyed on anybody's way: a few are kept for whoever needs the next, and the rest is left to a thread.
+//!
+//! `unsafe` here: the system calls.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::Refusal;
+use crate::buf::lock;
+use crate::op::{Owner, Request, Slot};
+use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry};
+
+/// Operations in flight that one context takes; more wait in line. All contexts of the system share `fs.aio-max-nr`, 65536 by
+/// default.
+pub(crate) const DEPTH: u32 = 128;
+/// And the poll of a thread's bell.
+const ENTRIES: u32 = DEPTH + 1;
+
+/// A longer transfer would be split into more requests than a device takes at once, and sleep for places inside `io_submit`.
+const TRANSFER_MAX: usize = 1 << 20;
+
+/// Contexts that are kept for later.
+const SPARES_MAX: usize = 8;
+
+/// An `aio_context_t`. Without a destructor: a context that is not retired lives as long as the process, and so does what it has in
+/// flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context {
+    id: libc::c_ulong,
+    generation: u64,
+}
+
+/// `struct iocb` of linux/aio_abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Entry {
+    user_data: u64,
+    #[cfg(target_endian = "little")]
+    key: u32,
+    rw_flags: u32,
+    #[cfg(target_endian = "big")]
+    key: u32,
+    opcode: u16,
+    priority: i16,
+    descriptor: u32,
+    /// The memory, or the segments, or the events to poll for.
+    buffer: u64,
+    /// The length of that.
+    length: u64,
+    offset: u64,
+    reserved: u64,
+    flags: u32,
+    eventfd: u32,
+}
+
+/// `struct io_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Event {
+    user_data: u64,
+    entry: u64,
+    result: i64,
+    result2: i64,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64 && size_of::<Event>() == 32);
+
+/// `IOCB_CMD_*`.
+const PREAD: u16 = 0;
+const PWRITE: u16 = 1;
+const POLL: u16 = 5;
+const PREADV: u16 = 7;
+const PWRITEV: u16 = 8;
+
+/// `IOCB_FLAG_RESFD`.
+const TELLS_EVENTFD: u32 = 1;
+
+/// Contexts with nothing in flight.
+fn spares() -> &'static Mutex<Vec<Context>> {
+    static SPARES: PerProcess<Mutex<Vec<Context>>> = PerProcess::new();
+    SPARES.get(Mutex::default)
+}
+
+impl Context {
+    pub(crate) fn set_up() -> Result<Context, Refusal> {
+        if let Some(spare) = lock(spares()).pop() {
+            return Ok(spare);
+        }
+        let mut id: libc::c_ulong = 0;
+        // SAFETY: io_setup writes the context to the variable, which must be 0 before, and is.
+        match unsafe { libc::syscall(libc::SYS_io_setup, ENTRIES, &raw mut id) } {
+            0 => {}
+            _ => return Err(Refusal { errno: last_errno(), entries: ENTRIES }),
+        }
+        let context = Context { id, generation: fork_generation() };
+        // A filter may let a context be made and not be used.
+        // SAFETY: there is no entry.
+        if let Err(errno) = unsafe { context.submit(&mut []) } {
+            context.destroy();
+            return Err(Refusal { errno, entries: ENTRIES });
+        }
+        Ok(context)
+    }
+
+    /// False in a child of the process that made it, which has none of its parent's contexts (`io_setup(2)`).
+    pub(crate) fn is_ours(&self) -> bool {
+        self.generation == fork_generation()
+    }
+
+    /// Gives up a context that has nothing in flight, and is not used afterwards. Waits for nobody.
+    pub(crate) fn retire(self) {
+        if !self.is_ours() {
+            return;
+        }
+        let mut spares = lock(spares());
+        if spares.len() < SPARES_MAX {
+            return spares.push(self);
+        }
+        drop(spares);
+        self.destroy();
+    }
+
+    /// On a thread's time; where there cannot be one, it stays.
+    fn destroy(self) {
+        let _ = std::thread::Builder::new().name("nowait-destroy".into()).spawn(move || {
+            // SAFETY: the context is not used again, nothing is in flight, and no memory is passed.
+            unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
+        });
+    }
+
+    /// Hands the kernel the first entries, as many as it takes before it refuses one: all, as a rule. An error is that of the first.
+    ///
+    /// # Safety
+    /// What each entry names, memory and descriptor, stays until its event has been read.
+    pub(crate) unsafe fn submit(&self, entries: &mut [Entry]) -> Result<usize, Errno> {
+        let mut pointers = [std::ptr::null_mut::<Entry>(); ENTRIES as usize];
+        let count = entries.len().min(pointers.len());
+        for (pointer, entry) in pointers.iter_mut().zip(entries) {
+            *pointer = entry;
+        }
+        retry(|| {
+            // SAFETY: `count` pointers to entries that are borrowed for the call, in which the kernel copies them (and sets their
+            // keys); the caller vouches for what they name.
+            let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.id, count, pointers.as_mut_ptr()) };
+            usize::try_from(taken).map_err(|_| last_errno())
+        })
+    }
+
+    /// Waits for `want` events, and adds those that are there to `events`, as many as it has room for.
+    pub(crate) fn wait(&self, want: usize, patience: Option<Duration>, events: &mut Vec<Event>) -> Result<(), Errno> {
+        let mut limit = patience.map(|patience| libc::timespec {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_nsec: patience.subsec_nanos() as _,
+        });
+        let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        let room = events.spare_capacity_mut();
+        let (room, start) = (room.len(), room.as_mut_ptr());
+        // SAFETY: the kernel writes at most `room` events to the vector's spare room, and reads the limit, if there is one.
+        let count = unsafe {
+            libc::syscall(libc::SYS_io_getevents, self.id, want as libc::c_long, room as libc::c_long, start, limit)
+        };
+        let count = usize::try_from(count).map_err(|_| last_errno())?;
+        // SAFETY: the kernel has written so many, and they are plain numbers.
+        unsafe { events.set_len(events.len() + count) };
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// Writes a slot's request down; the caller adds the user data. None: it would be done inside the submission, so that a thread
+    /// of ours is the better choice.
+    pub(crate) fn of(slot: &Arc<Slot>) -> Option<Entry> {
+        slot.with(|request, owner| {
+            let Owner::File(file) = owner else { return None };
+            let (transfer, one, many, flags) = match request {
+                Request::Read(transfer) => (transfer, PREAD, PREADV, 0),
+                Request::Write(transfer, flags) => (transfer, PWRITE, PWRITEV, flags.bits()),
+                _ => return None,
+            };
+            if file.direct.is_none() || transfer.left() > TRANSFER_MAX {
+                return None;
+            }
+            let (opcode, buffer, length) = match transfer.segments() {
+                [segment] => (one, segment.iov_base as u64, segment.iov_len),
+                segments => (many, segments.as_ptr() as u64, segments.len().min(SEGMENTS_MAX)),
+            };
+            Some(Entry {
+                opcode,
+                rw_flags: flags,
+                descriptor: file.handle.descriptor().ok()?.as_raw_fd() as u32,
+                buffer,
+                length: length as u64,
+                offset: transfer.position(),
+                ..Entry::default()
+            })
+        })?
+    }
+
+    /// Completes once, when the descriptor is readable (Linux 4.18; before, EINVAL).
+    pub(crate) fn poll(fd: BorrowedFd<'_>) -> Entry {
+        let events = libc::POLLIN as u64;
+        Entry { opcode: POLL, descriptor: fd.as_raw_fd() as u32, buffer: events, ..Entry::default() }
+    }
+
+    pub(crate) fn with(self, user_data: u64) -> Entry {
+        Entry { user_data, ..self }
+    }
+
+    pub(crate) fn user_data(&self) -> u64 {
+        self.user_data
+    }
+
+    /// Adds one to an eventfd when it completes.
+    pub(crate) fn telling(self, eventfd: impl AsFd) -> Entry {
+        Entry { flags: TELLS_EVENTFD, eventfd: eventfd.as_fd().as_raw_fd() as u32, ..self }
+    }
+}
+
+impl Event {
+    pub(crate) fn user_data(&self) -> u64 {
+        self.user_data
+    }
+
+    /// A count, or an errno.
+    pub(crate) fn result(&self) -> Result<usize, Errno> {
+        usize::try_from(self.result).map_err(|_| Errno::from_raw_os_error(self.result.unsigned_abs() as i32))
+    }
+}
