@@ -17,6 +17,7 @@
 //! * [`tables`]: which cases each table has, as plain data.
 //! * [`run`]: interleaves the ways over the rounds and fills the report.
 //! * [`writes`]: the same for the tables that write.
+//! * [`streams`]: the same for the table `dd`: whole files read or copied from their start to their end.
 //!
 //! The rules that make the figures worth reading: every way reads the same file at the same seeded offsets
 //! into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared disk drifts; cold
@@ -32,6 +33,7 @@ pub mod mounts;
 pub mod random;
 pub mod report;
 pub mod run;
+pub mod streams;
 pub mod sys;
 pub mod tables;
 pub mod testfile;

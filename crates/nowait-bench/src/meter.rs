@@ -77,6 +77,12 @@ impl<'a> Tally<'a> {
         self.bytes += bytes as u64;
     }
 
+    /// Blocks that another process has moved: how long each took, nobody saw.
+    pub fn moved_elsewhere(&mut self, blocks: u64, bytes: u64) {
+        self.operations += blocks;
+        self.bytes += bytes;
+    }
+
     /// A thread was away from its other work between these two moments. Recorded as a latency.
     #[inline]
     pub fn gap(&mut self, left: Instant, back: Instant) {

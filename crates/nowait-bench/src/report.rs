@@ -26,7 +26,8 @@ pub struct Row {
     pub ops_per_s: f64,
     pub bytes_per_s: f64,
     /// From submission to completion, over all rounds. For a gather, of a batch. In the table of stalls these are the gaps.
-    pub latency_ns: Latency,
+    /// `None` where another process does the work.
+    pub latency_ns: Option<Latency>,
     pub cpu_us_per_op: Cpu,
     pub context_switches_per_op: f64,
     /// Requests handed to a kernel worker.
@@ -41,6 +42,12 @@ pub struct Row {
     /// Only in the table of stalls: the share of the time that lay in gaps of more than a millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalled_fraction: Option<f64>,
+    /// Only in the table of streams: processor time of the whole process, and of the command if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_ms_per_gib: Option<f64>,
+    /// Only in the table of streams: the median of what the page cache held of the source after a round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_pages_cached: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -85,12 +92,12 @@ impl Row {
             way: way.to_owned(),
             ops_per_s,
             bytes_per_s: ops_per_s * sum(|sample| sample.bytes as f64) / operations,
-            latency_ns: Latency {
+            latency_ns: (!all.is_empty()).then(|| Latency {
                 p50: all.value_at_quantile(0.5),
                 p99: all.value_at_quantile(0.99),
                 p999: all.value_at_quantile(0.999),
                 max: all.max(),
-            },
+            }),
             cpu_us_per_op: Cpu {
                 caller: caller / operations,
                 workers: (total - caller).max(0.0) / operations,
@@ -102,6 +109,8 @@ impl Row {
             rounds,
             times_s: None,
             stalled_fraction: None,
+            cpu_ms_per_gib: None,
+            source_pages_cached: None,
         }
     }
 
@@ -118,6 +127,14 @@ impl Row {
     pub fn with_stalls(mut self, samples: &[Sample]) -> Self {
         let sum: f64 = samples.iter().map(|sample| sample.stalled_fraction).sum();
         self.stalled_fraction = Some(sum / samples.len().max(1) as f64);
+        self
+    }
+
+    pub fn with_stream(mut self, samples: &[Sample], cached_pages: &[u64]) -> Self {
+        let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
+        let gib = sum(|sample| sample.bytes as f64) / f64::from(1 << 30);
+        self.cpu_ms_per_gib = Some(sum(|sample| sample.usage.cpu_us()) / 1e3 / gib);
+        self.source_pages_cached = Some(median(&cached_pages.iter().map(|&pages| pages as f64).collect::<Vec<_>>()));
         self
     }
 
@@ -254,7 +271,7 @@ mod tests {
         assert_eq!(row.cpu_us_per_op, Cpu { caller: 1.0, workers: 3.0, total: 4.0 });
         assert_eq!(row.context_switches_per_op, 0.5);
         assert_eq!(row.punts_per_op, 0.1);
-        assert!((990..=1010).contains(&row.latency_ns.p50));
+        assert!((990..=1010).contains(&row.latency_ns.unwrap().p50));
         assert_eq!(row.times_s.unwrap().system, 0.0003);
     }
 

@@ -78,9 +78,15 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Of all threads of the process, those that have ended and the kernel's `iou-wrk` threads included.
+    /// Of all threads of the process, those that have ended and the kernel's `iou-wrk` threads included, and of the
+    /// processes that it has started and seen end.
     pub fn of_process() -> Self {
-        Self::of(libc::RUSAGE_SELF)
+        let (own, children) = (Self::of(libc::RUSAGE_SELF), Self::of(libc::RUSAGE_CHILDREN));
+        Self {
+            user_us: own.user_us + children.user_us,
+            system_us: own.system_us + children.system_us,
+            switches: own.switches + children.switches,
+        }
     }
 
     pub fn of_this_thread() -> Self {
@@ -90,7 +96,7 @@ impl Usage {
     fn of(who: libc::c_int) -> Self {
         // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With these two constants it
+        // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With these constants it
         // cannot fail.
         unsafe { libc::getrusage(who, &mut usage) };
         let microseconds = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;

@@ -152,7 +152,7 @@ impl TestFile {
                 thread::sleep(Duration::from_millis(10 << attempt));
             }
             sys::drop_cache(&self.random).map_err(|error| Error::io("fadvise DONTNEED on", &self.path, &error))?;
-            cached = self.residency()?.into_iter().filter(|&page| page).count() as u64;
+            cached = self.cached_pages()?;
             if cached <= self.pages() / 1000 {
                 return Ok(());
             }
@@ -165,6 +165,11 @@ impl TestFile {
             }
         };
         Err(self.not_cold(cached, self.pages(), advice))
+    }
+
+    /// How many of the file's pages are in the cache.
+    pub fn cached_pages(&self) -> Result<u64> {
+        Ok(self.residency()?.into_iter().filter(|&page| page).count() as u64)
     }
 
     /// Reads the whole file into the cache and verifies that it stayed there.

@@ -95,6 +95,42 @@ impl Writes<'_> {
     }
 }
 
+/// A file from its start to its end, in blocks of which `depth` are in flight at any time: read, or copied into an empty file.
+#[derive(Clone, Copy)]
+pub struct Stream<'a> {
+    /// By which a way opens the source, directly or not.
+    pub source: &'a Path,
+    pub size: u64,
+    /// By which a way opens the empty file to copy into. The copy is as long as the source and synced when the clock stops.
+    pub destination: Option<&'a Path>,
+    pub block: usize,
+    pub depth: usize,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Stream<'_> {
+    pub fn blocks(&self) -> u64 {
+        self.size.div_ceil(self.block as u64)
+    }
+
+    /// The offset of block number `index`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn offset(&self, index: u64) -> Option<u64> {
+        (index < self.blocks() && !self.cancel.load(Ordering::Relaxed)).then(|| index * self.block as u64)
+    }
+
+    /// All offsets in turn, until the user wants to stop.
+    pub fn each_offset(&self) -> impl Iterator<Item = u64> {
+        (0..).map_while(|index| self.offset(index))
+    }
+
+    /// How many bytes the block at `offset` has: fewer at the end of the file.
+    #[inline]
+    pub fn len_at(&self, offset: u64) -> usize {
+        self.size.saturating_sub(offset).min(self.block as u64) as usize
+    }
+}
+
 /// What is written: random bytes, the same in each block, and the block's offset at both of its ends. So a block is made on the
 /// clock in a few nanoseconds, and one that lies in a wrong place is noticed. No block is all zeros.
 #[derive(Debug, Clone, Copy)]

@@ -221,12 +221,12 @@ fn usable(ways: &[&'static dyn WriteWay], report: &mut Report) -> Vec<&'static d
     ways.iter().filter(refused).copied().collect()
 }
 
-fn free_bytes(file: &File, dir: &Path) -> Result<u64> {
+pub(crate) fn free_bytes(file: &File, dir: &Path) -> Result<u64> {
     let about = fstatvfs(file).map_err(|error| Error::io("statvfs", dir, &error.into()))?;
     Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
-fn require_room(free: u64, bytes: u64, option: &str, dir: &Path) -> Result<()> {
+pub(crate) fn require_room(free: u64, bytes: u64, option: &str, dir: &Path) -> Result<()> {
     if bytes <= free {
         return Ok(());
     }
@@ -234,7 +234,7 @@ fn require_room(free: u64, bytes: u64, option: &str, dir: &Path) -> Result<()> {
     Err(no_room(bytes, option, dir, &why))
 }
 
-fn no_room(bytes: u64, option: &str, dir: &Path, why: &str) -> Error {
+pub(crate) fn no_room(bytes: u64, option: &str, dir: &Path, why: &str) -> Error {
     let text = format!(
         "no room to write {} MiB in {}: {why}; use a smaller {option} or another --dir",
         bytes >> 20,

@@ -1,5 +1,5 @@
 //! Every way returns the right bytes, in every case of every table, on a small file whose last block is short; and every way that
-//! writes writes these bytes and no others.
+//! writes or copies writes these bytes and no others.
 
 use std::env;
 use std::fs;
@@ -12,10 +12,11 @@ use nowait_bench::meter::{Round, Sample};
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
+use nowait_bench::streams;
 use nowait_bench::tables::Table;
 use nowait_bench::testfile::{SMALLEST, TestFile};
-use nowait_bench::ways::{self, Way, WriteWay};
-use nowait_bench::work::{Buffer, Contents, Gather, Range, Reads, Target, Writes};
+use nowait_bench::ways::{self, StreamWay, Way, WriteWay};
+use nowait_bench::work::{Buffer, Contents, Gather, Range, Reads, Stream, Target, Writes};
 use nowait_bench::writes;
 use nowait_bench::{ErrorKind, Result};
 
@@ -165,7 +166,8 @@ fn a_run_fills_a_row_for_each_case_and_way() {
     assert_eq!(report.rows.len(), (2 + 1 + 3 + 4) * usable().count());
     for row in &report.rows {
         assert!(row.ops_per_s > 0.0 && row.rounds.len() == 3, "{row:?}");
-        assert!(row.latency_ns.p50 <= row.latency_ns.p99 && row.latency_ns.p99 <= row.latency_ns.max);
+        let latency = row.latency_ns.unwrap();
+        assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.max);
         assert_eq!(row.times_s.is_some(), row.table == "whole");
     }
 }
@@ -313,4 +315,109 @@ fn a_run_that_writes_stops_when_told() {
     let (cancel, mut report) = (AtomicBool::new(true), Report::default());
     let stopped = tiny_write_plan().run(on_disk().as_ref(), &cancel, &mut &mut Quiet::new(), &mut report);
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
+}
+
+fn usable_streamers() -> impl Iterator<Item = &'static dyn StreamWay> {
+    ways::streamers().iter().copied().filter(|way| way.refused().is_none())
+}
+
+/// One way, once: the sample, or why there is none.
+fn stream(way: &dyn StreamWay, job: &Stream<'_>, file: &TestFile) -> std::io::Result<Sample> {
+    let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+    let gate = std::sync::Barrier::new(1);
+    let mut round = Round::new(&gate, Some(&check));
+    let mut buffer = Buffer::new(job.depth * job.block);
+    way.stream(job, buffer.bytes(), &mut round)?;
+    Ok(Sample::of(&[round]).unwrap())
+}
+
+#[test]
+fn streams_are_right_at_every_depth_and_copies_end_where_the_source_does() {
+    use std::os::unix::fs::FileExt;
+    let file = small_file();
+    let cancel = AtomicBool::new(false);
+    let mut source = vec![0; SIZE as usize];
+    file.random().read_exact_at(&mut source, 0).unwrap();
+    for way in usable_streamers() {
+        for (block, depth) in [(4096, 1), (16 << 10, 3), (64 << 10, 16), (1 << 20, 4), (4 << 20, 2)] {
+            let (copy, path) = empty_file("copied");
+            for destination in [None, Some(path.as_path())] {
+                let job = Stream { source: file.path(), size: SIZE, destination, block, depth, cancel: &cancel };
+                let sample = stream(way, &job, &file).unwrap();
+                let seen = (sample.operations, sample.bytes, sample.wrong);
+                assert_eq!(seen, (SIZE.div_ceil(block as u64), SIZE, None), "{} {block} × {depth}", way.name());
+            }
+            assert_eq!(copy.metadata().unwrap().len(), SIZE, "{} {block} × {depth}", way.name());
+            let mut copied = vec![0; SIZE as usize];
+            copy.read_exact_at(&mut copied, 0).unwrap();
+            assert!(copied == source, "{} {block} × {depth}", way.name());
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_short_or_cannot_be_written_is_an_error_and_not_a_hang() {
+    let path = std::path::PathBuf::from(format!("{}/short-stream-{}", on_disk(), std::process::id()));
+    fs::write(&path, vec![7; SMALLEST as usize]).unwrap();
+    let file = TestFile::existing(&path).unwrap();
+    let cancel = AtomicBool::new(false);
+    for way in usable_streamers() {
+        // A source that ends too early, and a folder, which no way can write.
+        for (size, destination) in [(2 * SMALLEST, None), (SMALLEST, Some(on_disk().as_ref()))] {
+            let job = Stream { source: &path, size, destination, block: 64 << 10, depth: 4, cancel: &cancel };
+            assert!(stream(way, &job, &file).is_err(), "{}", way.name());
+        }
+    }
+    fs::remove_file(path).unwrap();
+}
+
+fn tiny_stream_plan() -> streams::Plan {
+    streams::Plan {
+        ways: ways::streamers().into(),
+        kinds: streams::Kind::ALL.into(),
+        blocks: vec![16 << 10, 1 << 20],
+        depths: vec![1, 4],
+        rounds: 2,
+    }
+}
+
+#[test]
+fn a_run_of_streams_fills_a_row_for_each_case_and_way() {
+    let (file, mut quiet) = (small_file(), Quiet::new());
+    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
+    match tiny_stream_plan().run(&file, on_disk().as_ref(), &cancel, &mut &mut quiet, &mut report) {
+        // The build's directory is in memory.
+        Err(error) if error.kind() == ErrorKind::NotCold => return,
+        other => other.unwrap(),
+    }
+    assert_eq!(quiet.done, quiet.steps);
+    assert_eq!(report.rows.len(), 2 * 2 * 2 * usable_streamers().count());
+    let pages = SIZE.div_ceil(4096) as f64;
+    for row in &report.rows {
+        assert!(row.bytes_per_s > 0.0 && row.rounds.len() == 2 && row.cpu_ms_per_gib.unwrap() > 0.0, "{row:?}");
+        assert_eq!(row.latency_ns.is_none(), ["dd", "cat"].contains(&row.way.as_str()), "{row:?}");
+        let buffered = ["pread-buffered", "cat", "nowait-buffered"].contains(&row.way.as_str());
+        // Of direct reads a file system may read the short end through the page cache.
+        let cached = row.source_pages_cached.unwrap();
+        assert!(if buffered { cached == pages } else { cached <= 1.0 }, "{row:?}");
+    }
+    let of = |depth: &str| report.rows.iter().find(|row| row.way == "pread" && row.case.ends_with(depth)).unwrap();
+    assert_eq!(
+        (&of("16K depth=1").rounds, of("depth=4").case.as_str()),
+        (&of("16K depth=4").rounds, "read block=16K depth=4")
+    );
+}
+
+#[test]
+fn a_run_of_streams_stops_when_told_and_says_when_there_is_no_room() {
+    let file = small_file();
+    let (stop, go) = (AtomicBool::new(true), AtomicBool::new(false));
+    let run = |plan: streams::Plan, cancel| {
+        plan.run(&file, on_disk().as_ref(), cancel, &mut &mut Quiet::new(), &mut Report::default()).unwrap_err()
+    };
+    assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&run(tiny_stream_plan(), &stop).kind()));
+    // No disk has room for a block of this size.
+    let plan = streams::Plan { blocks: vec![1 << 60], ..tiny_stream_plan() };
+    let error = run(plan, &go);
+    assert!(error.kind() == ErrorKind::NoRoom && error.to_string().contains("--size"), "{error}");
 }

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::environment::Environment;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
+use nowait_bench::streams::{self, Kind};
 use nowait_bench::tables::{DEPTHS, RECORDS, Table};
 use nowait_bench::testfile::TestFile;
 use nowait_bench::ways::{self, Way, WriteWay};
@@ -22,6 +23,8 @@ use crate::show::{self, Colour};
 
 const QUICK_SIZE: u64 = 64 << 20;
 const FULL_SIZE: u64 = 1 << 30;
+/// Twenty minutes for all of `dd` on a middling disk: every round takes the whole file.
+const FULL_STREAM_SIZE: u64 = 256 << 20;
 const QUICK_WRITE_SIZE: u64 = 8 << 20;
 const FULL_WRITE_SIZE: u64 = 64 << 20;
 const QUICK_STALL_SIZE: u64 = 64 << 20;
@@ -29,6 +32,8 @@ const MEMORY_LIMIT: u64 = 128 << 20;
 const MEMORY_LIMIT_MIN: u64 = 16 << 20;
 const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
 const QUICK_WRITE_DEPTHS: [usize; 2] = [1, 16];
+const QUICK_BLOCKS: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
+const QUICK_STREAM_DEPTHS: [usize; 2] = [1, 16];
 const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];
 /// For the timed rounds of a quick run, at a middling way's speed. The slow ways take as long again.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
@@ -39,11 +44,17 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
     let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
     let seed = options.seed.unwrap_or_else(fresh_seed);
-    let (plan, write_plan) = (plan(options, seed), write_plan(options, seed));
-    check_usage(options, &plan, &write_plan)?;
+    let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options));
+    check_usage(options, &plan, &write_plan, stream_plan.as_ref())?;
     let mut bar = Bar::new();
 
-    let file = if plan.tables.is_empty() { None } else { Some(test_file(options, seed, &cancel, &mut bar)?) };
+    let usual_size = match (options.quick, plan.tables.is_empty()) {
+        (true, _) => QUICK_SIZE,
+        (false, false) => FULL_SIZE,
+        (false, true) => FULL_STREAM_SIZE,
+    };
+    let wanted = !plan.tables.is_empty() || stream_plan.is_some();
+    let file = wanted.then(|| test_file(options, usual_size, seed, &cancel, &mut bar)).transpose()?;
     let mut report =
         Report { environment: environment(options, file.as_ref(), &write_plan, seed), ..Report::default() };
     bar.hide();
@@ -53,6 +64,10 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     if let Some(file) = &file {
         ran = plan.run(file, &cancel, &mut bar, &mut report);
         bar.hide();
+        if let Some(plan) = &stream_plan {
+            ran = ran.and_then(|()| plan.run(file, &options.dir, &cancel, &mut bar, &mut report));
+            bar.hide();
+        }
     }
     // Its memory and its room on the disk are free again before anything is written.
     drop(file);
@@ -115,15 +130,42 @@ fn reading_ways(options: &cli::Bench) -> &'static [&'static dyn Way] {
     if options.direct { ways::direct() } else { ways::all() }
 }
 
+/// `None` if its table is not asked for.
+fn stream_plan(options: &cli::Bench) -> Option<streams::Plan> {
+    if !options.tables.iter().any(|name| matches!(name, cli::TableName::Dd)) {
+        return None;
+    }
+    let quick = options.quick;
+    let usual_depths: &[usize] = if quick { &QUICK_STREAM_DEPTHS } else { &streams::DEPTHS };
+    let usual_blocks: &[usize] = if quick { &QUICK_BLOCKS } else { &streams::BLOCKS };
+    let asked: Vec<Kind> = options.streams.iter().map(|name| name.kind()).collect();
+    Some(streams::Plan {
+        ways: ways::streamers().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
+        kinds: Kind::ALL.into_iter().filter(|kind| asked.is_empty() || asked.contains(kind)).collect(),
+        blocks: if options.blocks.is_empty() { usual_blocks.into() } else { sorted(options.blocks.clone()) },
+        depths: if options.depths.is_empty() { usual_depths.into() } else { asked_depths(options) },
+        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
+    })
+}
+
 fn asked_depths(options: &cli::Bench) -> Vec<usize> {
-    let mut depths: Vec<usize> = options.depths.iter().map(|&depth| depth as usize).collect();
-    depths.sort_unstable();
-    depths.dedup();
-    depths
+    sorted(options.depths.iter().map(|&depth| depth as usize).collect())
+}
+
+/// Each once.
+fn sorted(mut numbers: Vec<usize>) -> Vec<usize> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
 }
 
 /// What the command line alone cannot rule out.
-fn check_usage(options: &cli::Bench, plan: &Plan, write_plan: &writes::Plan) -> Result<()> {
+fn check_usage(
+    options: &cli::Bench,
+    plan: &Plan,
+    write_plan: &writes::Plan,
+    stream_plan: Option<&streams::Plan>,
+) -> Result<()> {
     let usage = |text: String| Err(Error::new(ErrorKind::Usage, text));
     if options.file.is_some() && !write_plan.tables.is_empty() {
         return usage("--file is only read; leave it out for the tables that write, or name others".to_owned());
@@ -146,6 +188,22 @@ fn check_usage(options: &cli::Bench, plan: &Plan, write_plan: &writes::Plan) -> 
             return usage(format!("none of --ways is in the table {}; choose among {}", table.name(), names(all)));
         }
     }
+    let Some(plan) = stream_plan else {
+        let unused = !options.blocks.is_empty() || !options.streams.is_empty();
+        return if unused { usage("--blocks and --streams are of the table dd; name it".to_owned()) } else { Ok(()) };
+    };
+    if options.file.is_some() && plan.kinds.contains(&Kind::Copy) {
+        return usage("--file is only read; leave it out of dd, or say --streams read".to_owned());
+    }
+    if plan.ways.is_empty() {
+        let all = ways::streamers().iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
+        return usage(format!("none of --ways is in the table {}; choose among {all}", streams::TABLE));
+    }
+    let most = |numbers: &[usize]| numbers.iter().max().copied().unwrap_or(0);
+    if most(&plan.blocks) * most(&plan.depths) > streams::IN_FLIGHT_MAX {
+        let most = streams::IN_FLIGHT_MAX >> 20;
+        return usage(format!("the largest of --blocks times the largest of --depths is more than {most} MiB"));
+    }
     Ok(())
 }
 
@@ -160,11 +218,11 @@ fn tables(options: &cli::Bench) -> Vec<Table> {
     Table::ALL.into_iter().filter(|table| usual(table) || asked.contains(table)).collect()
 }
 
-fn test_file(options: &cli::Bench, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {
+fn test_file(options: &cli::Bench, usual_size: u64, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {
     let file = match &options.file {
         Some(path) => TestFile::existing(path),
         None => {
-            let size = options.size.unwrap_or(if options.quick { QUICK_SIZE } else { FULL_SIZE });
+            let size = options.size.unwrap_or(usual_size);
             bar.begin("making the test file", size);
             TestFile::make(&options.dir, size, seed, cancel, |bytes| bar.step(bytes))
         }

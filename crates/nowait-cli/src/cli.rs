@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::ErrorKind;
+use nowait_bench::streams::{self, Kind};
 use nowait_bench::tables::Table;
 use nowait_bench::ways;
 use nowait_bench::writes;
@@ -56,6 +57,9 @@ pub enum Command {
 /// in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup), and `stall` first overwrites a file of 256 MiB at
 /// random places, in a memory cgroup of its own of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs.
 /// All is undone at the end, also after Ctrl-C, though not after SIGKILL.
+///
+/// The table `dd` reads the whole test file from its start to its end, and copies it into a new file beside it that is gone after
+/// each round. It takes twenty minutes, and is only measured when it is named.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
@@ -75,7 +79,7 @@ pub struct Bench {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 
-    /// The size of the test file, such as 512M or 4G [default: 1G, with --quick 64M]. In `writes`, the most that a round writes
+    /// The size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M, with --quick 64M]. In `writes`, the most that a round writes
     /// [default: 64M, with --quick 8M]; a slow way's round ends after about a second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
@@ -98,9 +102,17 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(ways::names()))]
     pub ways: Vec<String>,
 
-    /// Only these depths in the tables of cold reads and of writes
+    /// Only these depths in the tables of cold reads and of writes, and in `dd`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depths: Vec<u32>,
+
+    /// Only these block sizes in `dd`, such as 16K or 1M
+    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
+    pub blocks: Vec<usize>,
+
+    /// Only this in `dd`
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
+    pub streams: Vec<StreamName>,
 
     /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr
     #[arg(long, value_name = "FILE")]
@@ -127,6 +139,25 @@ pub enum TableName {
     Writes,
     /// What a thread that writes keeps its other work waiting for, when there is too much dirty data
     Stall,
+    /// A whole file read or copied in order, by block size and depth, beside dd and cat
+    Dd,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum StreamName {
+    /// The file is read
+    Read,
+    /// The file is copied
+    Copy,
+}
+
+impl StreamName {
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Read => Kind::Read,
+            Self::Copy => Kind::Copy,
+        }
+    }
 }
 
 impl TableName {
@@ -135,7 +166,7 @@ impl TableName {
             Self::Reads => Some(Table::Reads),
             Self::Cached => Some(Table::Cached),
             Self::Gather => Some(Table::Gather),
-            Self::Writes | Self::Stall => None,
+            Self::Writes | Self::Stall | Self::Dd => None,
         }
     }
 
@@ -143,14 +174,32 @@ impl TableName {
         match self {
             Self::Writes => Some(writes::Table::Writes),
             Self::Stall => Some(writes::Table::Stall),
-            Self::Reads | Self::Cached | Self::Gather => None,
+            Self::Reads | Self::Cached | Self::Gather | Self::Dd => None,
         }
     }
 }
 
-/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
+/// What a test file can have.
 fn parse_size(text: &str) -> Result<u64, String> {
     let smallest = nowait_bench::testfile::SMALLEST;
+    match parse_bytes(text)? {
+        size if size > i64::MAX as u64 => Err("too large for a file".to_owned()),
+        size if size < smallest => Err(format!("too small: at least {} MiB are needed", smallest >> 20)),
+        size => Ok(size),
+    }
+}
+
+/// What direct I/O can take.
+fn parse_block(text: &str) -> Result<usize, String> {
+    let (sector, most) = (streams::SECTOR, streams::BLOCK_MAX);
+    match usize::try_from(parse_bytes(text)?) {
+        Ok(block) if block > 0 && block % sector == 0 && block <= most => Ok(block),
+        _ => Err(format!("not a multiple of {sector} bytes, or more than {} MiB", most >> 20)),
+    }
+}
+
+/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
+fn parse_bytes(text: &str) -> Result<u64, String> {
     let upper = text.trim().to_ascii_uppercase();
     let number = upper.trim_end_matches("IB").trim_end_matches('B');
     let (digits, shift) = match number.char_indices().last() {
@@ -161,12 +210,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
         _ => (number, 0),
     };
     let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
-    match count.checked_mul(1 << shift) {
-        Some(size) if size > i64::MAX as u64 => Err("too large for a file".to_owned()),
-        None => Err("too large for a file".to_owned()),
-        Some(size) if size < smallest => Err(format!("too small: at least {} MiB are needed", smallest >> 20)),
-        Some(size) => Ok(size),
-    }
+    count.checked_mul(1 << shift).ok_or_else(|| "too large for a file".to_owned())
 }
 
 #[cfg(test)]
@@ -186,6 +230,10 @@ mod tests {
         assert_eq!(parse_size("1048576"), Ok(1 << 20));
         for wrong in ["", "M", "12X", "-1M", "1.5G", "64K", "99999999T"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((parse_block("16K"), parse_block("512"), parse_block("64M")), (Ok(16 << 10), Ok(512), Ok(64 << 20)));
+        for wrong in ["", "0", "1000", "-512", "65M", "16T"] {
+            assert!(parse_block(wrong).is_err(), "{wrong}");
         }
     }
 }

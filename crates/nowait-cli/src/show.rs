@@ -5,7 +5,7 @@
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
 use nowait_bench::environment::Environment;
-use nowait_bench::report::{Report, Row, best};
+use nowait_bench::report::{Latency, Report, Row, best};
 
 /// Whether escape sequences may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,9 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
         if table == "stall" {
             text += &gaps(report, table, colour);
         }
+        if table == "dd" {
+            text += &costs(report, table, colour);
+        }
         if details {
             text += &all_figures(report, table, colour);
         }
@@ -58,7 +61,7 @@ fn legend(report: &Report) -> String {
     let mut text =
         String::from("A cell: the speed, its share of the line's best, that share as a bar; ▼ below half.\n");
     for way in report.ways() {
-        text += &format!("  {way:<13} {}\n", meaning(way));
+        text += &format!("  {way:<15} {}\n", meaning(way));
     }
     text.push('\n');
     text
@@ -69,11 +72,15 @@ fn meaning(way: &str) -> &'static str {
         "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
         "threads" => "as many native threads as the depth, each in plain calls",
         "willneed" => "posix_fadvise(WILLNEED) for as many reads as the depth, then pread in order",
+        "pread-buffered" => "the loop of pread through the page cache, with the kernel's readahead",
+        "dd" => "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fsync)",
+        "cat" => "the installed cat, through the page cache",
         "libaio" => "io_submit; through the page cache it does everything inside the submission",
         "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
         "ring" => "io_uring driven as well as we know how to, by hand, from one thread",
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
         "nowait" => "this library, blocking at depth 1, block_on with more in flight",
+        "nowait-buffered" => "this library, through the page cache",
         "nowait-strict" => "this library, never a plain call on the caller's thread",
         "nowait-aio" => "this library by libaio, as where io_uring is refused: block_on at every depth",
         "nowait-tokio" => "this library, on tokio's multi-thread runtime",
@@ -91,8 +98,18 @@ fn title(table: &str) -> &str {
         "stall" => {
             "stall: writes beyond the limit of dirty data, or of memory, beside other work on their thread; per s"
         }
+        "dd" => "dd: a whole file in order, cold, read or copied and synced, past the page cache or through it; MiB/s",
         other => other,
     }
+}
+
+/// What the cells of a table compare.
+fn compared(row: &Row) -> f64 {
+    if row.table == "dd" { mib(row.bytes_per_s) } else { row.ops_per_s }
+}
+
+fn mib(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
 }
 
 /// A line per case, a column per way; in several blocks where there are many ways.
@@ -106,7 +123,8 @@ fn speeds(report: &Report, table: &str, colour: Colour) -> String {
         let mut grid = grid(header.collect(), 2, colour);
         for (case, rows) in &cases {
             let best = best(rows);
-            let of_way = |way: &&str| rows.iter().find(|row| row.way == *way).map(|row| speed(row.ops_per_s, best));
+            let cell = |row: &&Row| speed(compared(row), row.ops_per_s / best);
+            let of_way = |way: &&str| rows.iter().find(|row| row.way == *way).map(cell);
             let cells = ways.iter().map(|way| of_way(way).unwrap_or_else(|| Cell::new("")));
             grid.add_row(std::iter::once(Cell::new(case)).chain(cells));
         }
@@ -116,8 +134,7 @@ fn speeds(report: &Report, table: &str, colour: Colour) -> String {
 }
 
 /// `79.1k 1.0 █`, `18.0k .23▼▂`
-fn speed(value: f64, best: f64) -> Cell {
-    let ratio = value / best;
+fn speed(value: f64, ratio: f64) -> Cell {
     let text = format!("{} {}{}{}", short(value), share(ratio), mark(ratio), bar(ratio));
     let cell = Cell::new(text).set_alignment(CellAlignment::Right);
     if ratio < COLLAPSED {
@@ -156,8 +173,8 @@ fn times(report: &Report, table: &str, colour: Colour) -> String {
             format!("{:.0}", (times.user + times.system) / times.real * 100.0),
             format!("{:.0}", row.context_switches_per_op * operations),
             format!("{:.2}", row.context_switches_per_op),
-            micro(row.latency_ns.p50),
-            micro(row.latency_ns.p99),
+            latency(row, |latency| latency.p50),
+            latency(row, |latency| latency.p99),
         ]));
     }
     lines(&grid)
@@ -172,16 +189,36 @@ fn gaps(report: &Report, table: &str, colour: Colour) -> String {
         for row in rows {
             grid.add_row(cells([
                 format!("  {}", row.way),
-                format!("{:.0}", row.bytes_per_s / f64::from(1 << 20)),
-                micro(row.latency_ns.p50),
-                micro(row.latency_ns.p99),
-                micro(row.latency_ns.p999),
-                micro(row.latency_ns.max),
+                format!("{:.0}", mib(row.bytes_per_s)),
+                latency(row, |latency| latency.p50),
+                latency(row, |latency| latency.p99),
+                latency(row, |latency| latency.p999),
+                latency(row, |latency| latency.max),
                 row.stalled_fraction.map_or_else(|| "?".to_owned(), |share| format!("{:.0} %", share * 100.0)),
                 format!("{:.1}", row.cpu_us_per_op.total),
             ]));
         }
     }
+    lines(&grid)
+}
+
+/// What the same cost: processor time, and room in the page cache that others' data had.
+fn costs(report: &Report, table: &str, colour: Colour) -> String {
+    let (cases, ways) = (report.cases(table), report.ways_of(table));
+    let header = std::iter::once(heading("CPU ms per GiB")).chain(ways.iter().map(|way| heading(way)));
+    let mut grid = grid(header.collect(), 2, colour);
+    let mut line = |name: &str, of_way: &dyn Fn(&str) -> Option<f64>| {
+        let figure = |way: &&str| Cell::new(of_way(way).map_or_else(String::new, |value| format!("{value:.0}")));
+        let figures = ways.iter().map(|way| figure(way).set_alignment(CellAlignment::Right));
+        grid.add_row(std::iter::once(Cell::new(name)).chain(figures));
+    };
+    for (case, rows) in &cases {
+        line(case, &|way| rows.iter().find(|row| row.way == way)?.cpu_ms_per_gib);
+    }
+    line("source pages then cached", &|way| {
+        let rows = report.rows.iter().filter(|row| row.table == table && row.way == way);
+        rows.filter_map(|row| row.source_pages_cached).max_by(f64::total_cmp)
+    });
     lines(&grid)
 }
 
@@ -205,9 +242,9 @@ fn figures(row: &Row) -> [String; 11] {
         format!("  {}", row.way),
         short(row.ops_per_s),
         format!("{slowest:.2}–{fastest:.2}"),
-        micro(row.latency_ns.p50),
-        micro(row.latency_ns.p99),
-        micro(row.latency_ns.max),
+        latency(row, |latency| latency.p50),
+        latency(row, |latency| latency.p99),
+        latency(row, |latency| latency.max),
         format!("{:.1}", row.cpu_us_per_op.total),
         format!("{:.1}", row.cpu_us_per_op.workers),
         format!("{:.2}", row.context_switches_per_op),
@@ -273,6 +310,10 @@ fn short(value: f64) -> String {
         2
     };
     format!("{scaled:.decimals$}{unit}")
+}
+
+fn latency(row: &Row, of: fn(&Latency) -> u64) -> String {
+    row.latency_ns.as_ref().map_or_else(|| "?".to_owned(), |latency| micro(of(latency)))
 }
 
 fn micro(nanoseconds: u64) -> String {

@@ -142,6 +142,10 @@ fn wrong_usage_is_2() {
         &["--file", "x", "--size", "1G"],
         &["cached", "--direct"],
         &["writes", "--direct"],
+        &["dd", "--blocks", "1000"],
+        &["dd", "--blocks", "128M"],
+        &["dd", "--blocks", "0"],
+        &["dd", "--streams", "move"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -219,6 +223,65 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["writes", "--ways", "pread"]), 2, &["writes", "pwrite"]);
     assert_fails(&run(&["reads", "--ways", "pwrite"]), 2, &["pread"]);
     assert_fails(&run(&["writes", "--file", "/etc/passwd"]), 2, &["--file"]);
+    assert_fails(&run(&["dd", "--ways", "pwrite"]), 2, &["table dd", "cat"]);
+    assert_fails(&run(&["dd", "--file", "/etc/passwd"]), 2, &["--file", "--streams read"]);
+    assert_fails(&run(&["dd", "--blocks", "64M", "--depths", "17"]), 2, &["--blocks", "--depths", "1024 MiB"]);
+    assert_fails(&run(&["reads", "--blocks", "1M"]), 2, &["--blocks", "dd"]);
+}
+
+#[test]
+fn a_small_run_of_dd_prints_tables_and_writes_json() {
+    let dir = directory();
+    let json = dir.path().join("result.json");
+    let output = run(&[
+        "dd",
+        "--rounds",
+        "1",
+        "--size",
+        "3M",
+        "--blocks",
+        "1M,64K",
+        "--depths",
+        "1,4",
+        "--dir",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+        "--details",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["dd: ", "MiB/s", "read block=64K depth=4", "CPU ms per GiB", "source pages then cached"] {
+        assert!(tables.contains(words), "{tables}");
+    }
+    let mut cases = tables.lines().filter(|line| line.contains("block="));
+    assert!(cases.all(|line| line.chars().count() <= 100), "{tables}");
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows[0]["case"], "read block=64K depth=1");
+    for row in rows {
+        assert!(row["table"] == "dd" && row["bytes_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["cpu_ms_per_gib"].as_f64().unwrap() > 0.0 && row["source_pages_cached"].is_f64(), "{row}");
+    }
+    fs::remove_file(json).unwrap();
+    assert_empty(dir.path());
+}
+
+#[test]
+fn dd_goes_without_commands_that_are_not_installed_and_copies_no_file_of_a_user() {
+    let dir = directory();
+    let file = dir.path().join("data");
+    let content: Vec<u8> = (0..2_500_000u32).map(|i| (i * 7 % 251) as u8).collect();
+    fs::write(&file, &content).unwrap();
+    let mut command = nowait(&["dd", "--quick", "--rounds", "1", "--streams", "read", "--blocks", "1M", "--file"]);
+    let output = command.arg(&file).env("PATH", "/nonexistent").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["dd: dd is left out", "dd: cat is left out", "pread", "read block=1M depth=16"] {
+        assert!(tables.contains(words), "{tables}");
+    }
+    assert!(!tables.contains("copy block"), "{tables}");
+    assert_eq!(fs::read(&file).unwrap(), content);
 }
 
 /// A tmpfs of its own, unmounted also when a test fails. `None` for who may not mount.
@@ -250,6 +313,8 @@ fn a_full_disk_is_3_and_leaves_nothing() {
     assert_empty(disk.0.path());
     assert_fails(&run(&["writes", "--quick", "--dir", disk.path(), "--size", "64M"]), 3, &[disk.path(), "--size"]);
     assert_fails(&run(&["stall", "--quick", "--dir", disk.path()]), 3, &[disk.path(), "--stall-size"]);
+    // There is room for the file, and none for its copy.
+    assert_fails(&run(&["dd", "--dir", disk.path(), "--size", "3M"]), 3, &[disk.path(), "--size"]);
     assert_empty(disk.0.path());
 }
 
@@ -283,6 +348,7 @@ fn a_file_in_memory_cannot_be_cold_which_is_6_and_no_cold_row_is_printed() {
     let output = run(&["reads", "--quick", "--dir", disk.path(), "--size", "4M"]);
     assert_fails(&output, 6, &["cold", "pages still cached", "--dir"]);
     assert!(!text(&output.stdout).contains("depth="));
+    assert_fails(&run(&["dd", "--quick", "--dir", disk.path(), "--size", "4M"]), 6, &["cold", "--dir"]);
 }
 
 #[test]
@@ -312,16 +378,19 @@ fn cgroups(folder: &Path) -> Box<dyn Iterator<Item = std::ffi::OsString>> {
 
 /// As root this mounts file systems, moves into a memory cgroup and lowers the limit of dirty data, which concerns the whole machine.
 #[test]
-fn an_interrupt_undoes_what_writes_and_stall_have_changed() {
+fn an_interrupt_undoes_what_the_tables_that_write_have_changed() {
     let limits = || {
         let names = ["dirty_bytes", "dirty_ratio", "dirty_background_bytes", "dirty_background_ratio"];
         names.map(|name| fs::read_to_string(format!("/proc/sys/vm/{name}")).unwrap())
     };
     let before = limits();
     // The table of stalls begins with the memory cgroup, for ways that are in that case, else with the limit of dirty data.
-    for (table, ways, pause) in
-        [("writes", "pwrite,nowait", 1500), ("stall", "pwrite", 700), ("stall", "threads,ring,nowait", 2500)]
-    {
+    for (table, ways, pause) in [
+        ("writes", "pwrite,nowait", 1500),
+        ("stall", "pwrite", 700),
+        ("stall", "threads,ring,nowait", 2500),
+        ("dd", "dd,nowait", 3000),
+    ] {
         let dir = directory();
         let arguments = [table, "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--ways", ways];
         let mut child = nowait(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();

@@ -248,7 +248,11 @@ mod tests {
         }
         let aligned = Plan::new(SECTOR, 1024, 2048, Some(64)).expect("it is small");
         assert_eq!(aligned, Plan { start: 1024, first: 0, middle: 2048, last: 0 });
-        assert_eq!(Plan::new(SECTOR, u64::MAX - 10, 4, None), None);
+        // Where no file can have bytes, blocks that can be asked for.
+        let last = (i64::MAX as u64 + 1) - 1024;
+        let beyond = Plan::new(SECTOR, i64::MAX as u64 - 4, 4, None);
+        assert_eq!(beyond, Some(Plan { start: last, first: 512, middle: 0, last: 0 }));
+        assert_eq!(Plan::new(SECTOR, u64::MAX - 2, 4, None), None);
     }
 
     #[test]

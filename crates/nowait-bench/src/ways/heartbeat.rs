@@ -18,7 +18,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use nowait::Nowait;
 
 use super::nowait::Session;
-use super::queue::{Desk, Direction};
+use super::queue::{Desk, Files};
 use super::ring::{self, Uring};
 use super::{WriteWay, spawn_blocking, threads};
 use crate::meter::{Round, Tally};
@@ -90,7 +90,7 @@ impl WriteWay for Ring {
     }
 
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let mut desk = Desk::new(Uring::new(job.file, job.depth, true, Direction::Write)?);
+        let mut desk = Desk::new(Uring::new(Files::both(job.file), job.depth, true)?);
         let mut heart = None;
         desk.writes_beside(job, buffer, round, |tally| heart.get_or_insert_with(Heart::new).beat(tally))
     }

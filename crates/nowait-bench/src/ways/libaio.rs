@@ -1,16 +1,16 @@
 //! Linux's older asynchronous interface, called directly. Buffered reads and writes are accepted, and served one by one inside
 //! the submission: that is what a table of ways should show.
 
-use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use super::queue::{Desk, Direction, Queue};
-use super::{Way, WriteWay};
+use super::ends::Ends;
+use super::queue::{Desk, Direction, Files, Queue};
+use super::{StreamWay, Way, WriteWay};
 use crate::meter::Round;
-use crate::work::{Gather, Reads, Writes};
+use crate::work::{Gather, Reads, Stream, Writes};
 
 pub struct Libaio;
 
@@ -27,12 +27,12 @@ impl Way for Libaio {
     }
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Aio::new(job.target.file, job.depth, Direction::Read)?).reads(job, buffer, round)
+        Desk::new(Aio::new(Files::both(job.target.file), job.depth)?).reads(job, buffer, round)
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
-        Desk::new(Aio::new(job.target.file, depth, Direction::Read)?).gather(job, output, round)
+        Desk::new(Aio::new(Files::both(job.target.file), depth)?).gather(job, output, round)
     }
 }
 
@@ -46,7 +46,31 @@ impl WriteWay for Libaio {
     }
 
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Aio::new(job.file, job.depth, Direction::Write)?).writes(job, buffer, round)
+        Desk::new(Aio::new(Files::both(job.file), job.depth)?).writes(job, buffer, round)
+    }
+}
+
+impl StreamWay for Libaio {
+    fn name(&self) -> &'static str {
+        Way::name(self)
+    }
+
+    fn refused(&self) -> Option<String> {
+        Way::refused(self)
+    }
+
+    fn direct(&self) -> bool {
+        true
+    }
+
+    fn has_depth(&self) -> bool {
+        true
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let ends = Ends::open(job, StreamWay::direct(self))?;
+        let mut desk = Desk::new(Aio::new(ends.files(), job.depth)?);
+        ends.on_the_clock(round, |tally| desk.stream(job, buffer, tally))
     }
 }
 
@@ -108,8 +132,8 @@ fn checked(status: libc::c_long) -> io::Result<usize> {
 
 struct Aio {
     context: Context,
-    file: u32,
-    direction: Direction,
+    from: u32,
+    to: u32,
     /// One for each transfer that can be in flight, by tag.
     iocbs: Vec<Iocb>,
     /// Tags that are to be submitted.
@@ -125,11 +149,11 @@ struct Aio {
 }
 
 impl Aio {
-    fn new(file: &File, capacity: usize, direction: Direction) -> io::Result<Self> {
+    fn new(files: Files<'_>, capacity: usize) -> io::Result<Self> {
         Ok(Self {
             context: Context::new(capacity)?,
-            file: file.as_raw_fd() as u32,
-            direction,
+            from: files.from.as_raw_fd() as u32,
+            to: files.to.as_raw_fd() as u32,
             iocbs: vec![Iocb::default(); capacity],
             queued: Vec::with_capacity(capacity),
             pointers: Vec::with_capacity(capacity),
@@ -175,15 +199,15 @@ impl Queue for Aio {
         self.iocbs.len()
     }
 
-    fn direction(&self) -> Direction {
-        self.direction
-    }
-
-    unsafe fn push(&mut self, tag: u32, at: *mut u8, len: usize, offset: u64) -> io::Result<()> {
+    unsafe fn push(&mut self, tag: u32, direction: Direction, at: *mut u8, len: usize, offset: u64) -> io::Result<()> {
+        let (opcode, file) = match direction {
+            Direction::Read => (PREAD, self.from),
+            Direction::Write => (PWRITE, self.to),
+        };
         self.iocbs[tag as usize] = Iocb {
             data: u64::from(tag),
-            opcode: if self.direction == Direction::Read { PREAD } else { PWRITE },
-            file: self.file,
+            opcode,
+            file,
             buffer: at as u64,
             bytes: len as u64,
             offset: offset as i64,

@@ -1,6 +1,8 @@
-//! The ways that are compared. To add one: implement [`Way`] (it reads) or [`WriteWay`] in a file of its own and add it to
-//! [`all`], [`writers`], [`stallers`] or [`overwriters`].
+//! The ways that are compared. To add one: implement [`Way`] (it reads), [`WriteWay`] or [`StreamWay`] in a file of its own and
+//! add it to [`all`], [`writers`], [`stallers`], [`overwriters`] or [`streamers`].
 
+mod command;
+mod ends;
 pub(crate) mod heartbeat;
 mod libaio;
 mod nowait;
@@ -10,13 +12,14 @@ mod queue;
 mod ring;
 mod runtime;
 mod spawn_blocking;
+mod stream;
 mod threads;
 mod willneed;
 
 use std::io;
 
 use crate::meter::Round;
-use crate::work::{Gather, Reads, Writes};
+use crate::work::{Gather, Reads, Stream, Writes};
 
 pub use ring::io_uring_state;
 
@@ -54,6 +57,25 @@ pub trait WriteWay: Sync {
     /// a way that must own its buffers takes [`Writes::buffers`]. A block is placed ([`crate::work::Contents::place`]) just
     /// before the clock is read for its submission.
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+}
+
+/// One way of reading a file from its start to its end, or of copying it. The rules are those of [`Way`].
+pub trait StreamWay: Sync {
+    fn name(&self) -> &'static str;
+
+    /// Why this system refuses the way, if it does.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+
+    /// It goes past the page cache, and so needs a file system that allows `O_DIRECT`.
+    fn direct(&self) -> bool;
+
+    /// It has several blocks in flight. One that has not is measured once for all depths.
+    fn has_depth(&self) -> bool;
+
+    /// Reads or copies as `job` says. `buffer` has a block for each one in flight; a way that must own its buffers has its own.
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// Every way that reads, in the order of the tables.
@@ -114,12 +136,27 @@ pub fn overwriters() -> &'static [&'static dyn WriteWay] {
     &[&heartbeat::Threads, &heartbeat::Ring, &heartbeat::Futures { name: "nowait", strict: false }]
 }
 
+/// Every way of the table of streams, in its order.
+pub fn streamers() -> &'static [&'static dyn StreamWay] {
+    &[
+        &pread::DIRECT,
+        &command::Dd,
+        &libaio::Libaio,
+        &ring::TUNED,
+        &pread::BUFFERED,
+        &command::Cat,
+        &stream::DIRECT,
+        &stream::BUFFERED,
+    ]
+}
+
 /// The names of all ways, each once.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let reading = all().iter().chain(direct()).map(|way| way.name());
     let writing = writers().iter().chain(stallers()).chain(overwriters()).map(|way| way.name());
+    let streaming = streamers().iter().map(|way| way.name());
     let mut seen = Vec::new();
-    reading.chain(writing).filter(move |name| {
+    reading.chain(writing).chain(streaming).filter(move |name| {
         let new = !seen.contains(name);
         if new {
             seen.push(*name);

@@ -1,14 +1,25 @@
 //! `pread` in a loop: what a program does that has not heard of any of this. Depth means nothing to it.
+//!
+//! A stream is read twice: past the page cache (`pread`) and through it (`pread-buffered`), with the kernel's own readahead.
 
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use super::Way;
+use super::ends::Ends;
+use super::{StreamWay, Way};
 use crate::meter::Round;
-use crate::work::{Gather, Reads};
+use crate::work::{Gather, Reads, Stream};
 
 pub struct Pread;
+
+pub struct Streamed {
+    name: &'static str,
+    direct: bool,
+}
+
+pub const DIRECT: Streamed = Streamed { name: "pread", direct: true };
+pub const BUFFERED: Streamed = Streamed { name: "pread-buffered", direct: false };
 
 impl Way for Pread {
     fn name(&self) -> &'static str {
@@ -38,5 +49,34 @@ impl Way for Pread {
         }
         round.stop();
         Ok(())
+    }
+}
+
+impl StreamWay for Streamed {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn direct(&self) -> bool {
+        self.direct
+    }
+
+    fn has_depth(&self) -> bool {
+        false
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let ends = Ends::open(job, self.direct)?;
+        let block = &mut buffer[..job.block];
+        ends.on_the_clock(round, |tally| {
+            for offset in job.each_offset() {
+                let len = job.len_at(offset);
+                let started = Instant::now();
+                ends.read(block, len, offset)?;
+                ends.write(block, len, offset)?;
+                tally.block(offset, &block[..len], started, Instant::now());
+            }
+            Ok(())
+        })
     }
 }

@@ -3,6 +3,7 @@
 //! A [`Flight`] takes a buffer by value when a transfer is submitted and gives it back when it is complete, so
 //! nobody can touch it in between; and a flight does not end before all its transfers have.
 
+use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::process;
@@ -10,7 +11,7 @@ use std::slice;
 use std::time::Instant;
 
 use crate::meter::{Round, Tally};
-use crate::work::{Batch, Gather, Reads, Writes};
+use crate::work::{Batch, Gather, Reads, Stream, Writes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -18,12 +19,23 @@ pub(super) enum Direction {
     Write,
 }
 
-/// A queue to the kernel. Its file, and whether it reads or writes, are fixed when it is made.
+/// Where a queue reads and where it writes; the same file twice for one that does only one of them.
+#[derive(Clone, Copy)]
+pub(super) struct Files<'a> {
+    pub(super) from: &'a File,
+    pub(super) to: &'a File,
+}
+
+impl<'a> Files<'a> {
+    pub(super) fn both(file: &'a File) -> Self {
+        Self { from: file, to: file }
+    }
+}
+
+/// A queue to the kernel. Its files are fixed when it is made.
 pub(super) trait Queue {
     /// The most transfers in flight.
     fn capacity(&self) -> usize;
-
-    fn direction(&self) -> Direction;
 
     /// Queues a transfer; it may be submitted at once or with the next [`Queue::turn`]. There is room: at most
     /// [`Queue::capacity`] are in flight. An error means that the kernel does not know of it and never will.
@@ -31,7 +43,7 @@ pub(super) trait Queue {
     /// # Safety
     ///
     /// The `len` bytes at `at` can be read and written, and nobody else touches them, until [`Queue::next`] has returned `tag`.
-    unsafe fn push(&mut self, tag: u32, at: *mut u8, len: usize, offset: u64) -> io::Result<()>;
+    unsafe fn push(&mut self, tag: u32, direction: Direction, at: *mut u8, len: usize, offset: u64) -> io::Result<()>;
 
     /// Submits what is queued and waits for at least `wait` completions. A signal may end the waiting early.
     fn turn(&mut self, wait: usize) -> io::Result<()>;
@@ -50,8 +62,10 @@ pub(super) struct Desk<Q> {
 /// One read or write, from its start until all its bytes have been moved.
 #[derive(Clone, Copy)]
 struct Transfer {
+    direction: Direction,
     at: *mut u8,
-    /// The whole buffer, of which the first `want` bytes are to be moved.
+    /// The whole buffer. All of it is asked for, since a direct read takes whole blocks only; it is complete with the first `want` bytes,
+    /// which are fewer at the end of the file.
     len: usize,
     want: usize,
     have: usize,
@@ -62,7 +76,8 @@ struct Transfer {
 impl<Q: Queue> Desk<Q> {
     pub(super) fn new(queue: Q) -> Self {
         let free = (0..queue.capacity() as u32).rev().collect();
-        let nothing = Transfer { at: [].as_mut_ptr(), len: 0, want: 0, have: 0, offset: 0, started: Instant::now() };
+        let (direction, started) = (Direction::Read, Instant::now());
+        let nothing = Transfer { direction, at: [].as_mut_ptr(), len: 0, want: 0, have: 0, offset: 0, started };
         Self { transfers: vec![nothing; queue.capacity()], queue, free }
     }
 
@@ -73,7 +88,7 @@ impl<Q: Queue> Desk<Q> {
     pub(super) fn reads(&mut self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let mut offsets = job.each_offset();
         let next = |_: &mut [u8]| offsets.next().map(|offset| (offset, job.len_at(offset)));
-        self.blocks(buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
+        self.blocks(Direction::Read, buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
     }
 
     pub(super) fn writes(&mut self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -83,12 +98,13 @@ impl<Q: Queue> Desk<Q> {
             job.contents.place(block, offset);
             Some((offset, block.len()))
         };
-        self.blocks(buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
+        self.blocks(Direction::Write, buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
     }
 
     /// Keeps all of `idle` in flight. `next` prepares a block, if it is to be written, and says where it goes and how much of it.
     fn blocks(
         &mut self,
+        direction: Direction,
         mut idle: Vec<&mut [u8]>,
         mut next: impl FnMut(&mut [u8]) -> Option<(u64, usize)>,
         round: &mut Round<'_>,
@@ -98,7 +114,7 @@ impl<Q: Queue> Desk<Q> {
         loop {
             while let Some(block) = idle.pop() {
                 let Some((offset, len)) = next(block) else { break };
-                flight.start(block, len, offset)?;
+                flight.start(direction, block, len, offset, Instant::now())?;
             }
             if flight.in_flight == 0 {
                 break;
@@ -133,7 +149,7 @@ impl<Q: Queue> Desk<Q> {
                 let Some(offset) = offsets.next() else { break };
                 let Some(block) = idle.pop() else { break };
                 job.contents.place(block, offset);
-                flight.start(block, job.block, offset)?;
+                flight.start(Direction::Write, block, job.block, offset, Instant::now())?;
             }
             if flight.in_flight == 0 {
                 break;
@@ -147,6 +163,35 @@ impl<Q: Queue> Desk<Q> {
         }
         round.stop();
         Ok(())
+    }
+
+    /// Reads the file, and writes each block as soon as it is read if it is to be copied. The clock is the caller's.
+    pub(super) fn stream(&mut self, job: &Stream<'_>, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
+        let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
+        let mut offsets = job.each_offset();
+        let mut flight = self.flight();
+        loop {
+            while !idle.is_empty() {
+                let Some(offset) = offsets.next() else { break };
+                let Some(block) = idle.pop() else { break };
+                flight.start(Direction::Read, block, job.len_at(offset), offset, Instant::now())?;
+            }
+            if flight.in_flight == 0 {
+                return Ok(());
+            }
+            flight.turn(1)?;
+            let now = Instant::now();
+            while let Some(done) = flight.next()? {
+                if done.direction == Direction::Read && job.destination.is_some() {
+                    // The whole block, which is what a direct write takes; the file is cut to its size in the end.
+                    let len = done.buffer.len();
+                    flight.start(Direction::Write, done.buffer, len, done.offset, done.started)?;
+                } else {
+                    tally.block(done.offset, &done.buffer[..job.len_at(done.offset)], done.started, now);
+                    idle.push(done.buffer);
+                }
+            }
+        }
     }
 
     pub(super) fn gather(&mut self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -168,7 +213,7 @@ impl<Q: Queue> Desk<Q> {
             while left > 0 && flight.has_room() {
                 let Some((offset, piece)) = pieces.next() else { break };
                 let len = piece.len();
-                flight.start(piece, len, offset)?;
+                flight.start(Direction::Read, piece, len, offset, Instant::now())?;
                 left -= 1;
             }
             match (flight.in_flight, left) {
@@ -190,6 +235,7 @@ struct Flight<'q, 'b, Q: Queue> {
 
 /// A transfer that is complete, and its buffer.
 struct Complete<'b> {
+    direction: Direction,
     buffer: &'b mut [u8],
     /// How much of it was moved.
     len: usize,
@@ -202,24 +248,30 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
         !self.desk.free.is_empty()
     }
 
-    /// Starts a transfer of `want` bytes. There must be room.
-    fn start(&mut self, buffer: &'b mut [u8], want: usize, offset: u64) -> io::Result<()> {
+    /// Starts a transfer of `want` bytes, whose latency counts from `started`. There must be room.
+    fn start(
+        &mut self,
+        direction: Direction,
+        buffer: &'b mut [u8],
+        want: usize,
+        offset: u64,
+        started: Instant,
+    ) -> io::Result<()> {
         assert!(want <= buffer.len());
         let tag = self.desk.free.pop().expect("there is room");
-        let started = Instant::now();
         self.desk.transfers[tag as usize] =
-            Transfer { at: buffer.as_mut_ptr(), len: buffer.len(), want, have: 0, offset, started };
+            Transfer { direction, at: buffer.as_mut_ptr(), len: buffer.len(), want, have: 0, offset, started };
         self.in_flight += 1;
         self.push(tag)
     }
 
     /// Asks for the part of a transfer that is still missing.
     fn push(&mut self, tag: u32) -> io::Result<()> {
-        let Transfer { at, want, have, offset, .. } = self.desk.transfers[tag as usize];
-        // SAFETY: `at` points to the `len >= want` bytes of a buffer that `start` took by value for `'b` and that
+        let Transfer { direction, at, len, have, offset, .. } = self.desk.transfers[tag as usize];
+        // SAFETY: `at` points to the `len` bytes of a buffer that `start` took by value for `'b` and that
         // `next` gives back only after the queue returned the tag. This flight lives no longer than `'b`, and its `drop`
         // waits for all tags. Flights are not leaked: they are locals of this file.
-        let pushed = unsafe { self.desk.queue.push(tag, at.add(have), want - have, offset + have as u64) };
+        let pushed = unsafe { self.desk.queue.push(tag, direction, at.add(have), len - have, offset + have as u64) };
         if pushed.is_err() {
             self.land(tag);
         }
@@ -239,19 +291,20 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
     fn next(&mut self) -> io::Result<Option<Complete<'b>>> {
         while let Some((tag, result)) = self.desk.queue.next() {
             let transfer = &mut self.desk.transfers[tag as usize];
+            let direction = transfer.direction;
             match result {
                 Ok(count) if count > 0 || transfer.want == 0 => transfer.have += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 failed => {
                     self.land(tag);
-                    let nothing = match self.desk.queue.direction() {
+                    let nothing = match direction {
                         Direction::Read => io::ErrorKind::UnexpectedEof,
                         Direction::Write => io::ErrorKind::WriteZero,
                     };
                     return Err(failed.err().unwrap_or(nothing.into()));
                 }
             }
-            let Transfer { at, len, want, have, offset, started } = *transfer;
+            let Transfer { at, len, want, have, offset, started, .. } = *transfer;
             if have < want {
                 self.push(tag)?;
                 continue;
@@ -260,7 +313,7 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
             // SAFETY: these are the pointer and the length of the `&'b mut [u8]` that `start` took. The kernel
             // is done with it, and the transfer has ended, so the buffer is given back only once.
             let buffer = unsafe { slice::from_raw_parts_mut(at, len) };
-            return Ok(Some(Complete { buffer, len: have, offset, started }));
+            return Ok(Some(Complete { direction, buffer, len: have, offset, started }));
         }
         Ok(None)
     }
