@@ -337,7 +337,7 @@ fn streams_are_right_at_every_depth_and_copies_end_where_the_source_does() {
     let file = small_file();
     let cancel = AtomicBool::new(false);
     let mut source = vec![0; SIZE as usize];
-    file.random().read_exact_at(&mut source, 0).unwrap();
+    file.open().read_exact_at(&mut source, 0).unwrap();
     for way in usable_streamers() {
         for (block, depth) in [(4096, 1), (16 << 10, 3), (64 << 10, 16), (1 << 20, 4), (4 << 20, 2)] {
             let (copy, path) = empty_file("copied");

@@ -115,7 +115,7 @@ impl Drop for Buf {
                 return;
             }
         }
-        if let Some(layout) = layout(self.capacity) {
+        if let Some(layout) = layout(self.capacity).filter(|layout| layout.size() > 0) {
             // SAFETY: allocated in `uncleared` with this layout, and not handed to the pool.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
@@ -134,6 +134,13 @@ impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// An empty buffer, without memory.
+impl Default for Buf {
+    fn default() -> Buf {
+        Buf { start: NonNull::dangling(), capacity: 0, len: 0 }
     }
 }
 

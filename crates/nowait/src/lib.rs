@@ -218,6 +218,7 @@ mod operation;
 mod select;
 mod start;
 mod stats;
+pub mod stream;
 mod sys;
 mod target;
 mod throttle;

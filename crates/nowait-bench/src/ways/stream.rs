@@ -1,10 +1,11 @@
-//! `nowait` for streams: past the page cache (`nowait`) and through it (`nowait-buffered`).
+//! `nowait` for streams: past the page cache (`nowait`) and through it (`nowait-buffered`). A stream chooses the size and the number of its
+//! requests itself: the block is what its user takes at a time, and the depth means nothing to it.
 
-use std::cell::{Cell, RefCell};
-use std::io;
+use std::io::{self, BufRead, Read, Write};
 use std::time::Instant;
 
-use nowait::{Allocate, Buf, ErrorKind, File, OpenOptions};
+use nowait::OpenOptions;
+use nowait::stream::{Reader, Writer};
 
 use super::StreamWay;
 use crate::meter::Round;
@@ -28,62 +29,76 @@ impl StreamWay for Streamed {
     }
 
     fn has_depth(&self) -> bool {
-        true
+        false
     }
 
-    fn stream(&self, job: &Stream<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let flags = if self.direct { libc::O_DIRECT } else { 0 };
-        let from = OpenOptions::new().read(true).custom_flags(flags).open(job.source).wait()?;
-        let to = job.destination.map(|path| OpenOptions::new().write(true).custom_flags(flags).open(path).wait());
-        let to = to.transpose()?;
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let source = OpenOptions::new().read(true).direct(self.direct).open(job.source).wait()?;
+        let mut options = OpenOptions::new();
+        let to = job.destination.map(|path| options.write(true).direct(self.direct).open(path).wait()).transpose()?;
         round.start();
-        if let (Some(to), true) = (&to, self.direct) {
-            match to.allocate(Allocate::Reserve, 0, job.blocks() * job.block as u64).wait() {
-                Err(error) if error.kind() == ErrorKind::Unsupported => {}
-                other => other?,
-            }
+        let mut reader = Reader::new(&source, 0);
+        let mut writer = to.as_ref().map(|file| Writer::new(file, 0));
+        match &mut writer {
+            Some(writer) if self.direct => copy_chunks(&mut reader, writer, job, round)?,
+            writer => blocks(&mut reader, writer.as_mut(), job, buffer, round)?,
         }
-        self.blocks(&from, to.as_ref(), job, round)?;
-        if let Some(to) = &to {
-            if self.direct {
-                to.set_len(job.size).wait()?;
-            }
-            to.sync_data().wait()?;
+        if let Some(writer) = &mut writer {
+            writer.sync_data().wait()?;
         }
         round.stop();
         Ok(())
     }
 }
 
-impl Streamed {
-    /// Keeps `job.depth` blocks in flight from this thread.
-    fn blocks(&self, from: &File, to: Option<&File>, job: &Stream<'_>, round: &mut Round<'_>) -> io::Result<()> {
-        let next = Cell::new(0);
-        let tally = RefCell::new(&mut round.tally);
-        let loops = (0..job.depth).map(|_| {
-            let (next, tally) = (&next, &tally);
-            let mut buffer = Buf::zeroed(job.block);
-            async move {
-                while let Some(offset) = job.offset(next.replace(next.get() + 1)) {
-                    let started = Instant::now();
-                    let (length, wanted) = (job.len_at(offset), job.block);
-                    let read;
-                    (read, buffer) = from.read_at(buffer, offset).await?;
-                    if read != length {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
-                    }
-                    if let Some(to) = to {
-                        if !self.direct && length < wanted {
-                            buffer.truncate(length);
-                        }
-                        buffer = to.write_all_at(buffer, offset).await?;
-                    }
-                    tally.borrow_mut().block(offset, &buffer[..length], started, Instant::now());
-                }
-                Ok(())
-            }
-        });
-        let all: io::Result<Vec<()>> = nowait::block_on(futures_util::future::join_all(loops)).into_iter().collect();
-        all.map(drop)
+/// Reads a block at a time, where it lies if it lies in one piece.
+fn blocks(
+    reader: &mut Reader,
+    mut writer: Option<&mut Writer>,
+    job: &Stream<'_>,
+    buffer: &mut [u8],
+    round: &mut Round<'_>,
+) -> io::Result<()> {
+    for offset in job.each_offset() {
+        let length = job.len_at(offset);
+        let started = Instant::now();
+        let there = if job.block > PIECE { 0 } else { reader.fill_buf()?.len() };
+        let block: &[u8] = if there >= length {
+            &reader.fill_buf()?[..length]
+        } else {
+            reader.read_exact(&mut buffer[..length])?;
+            &buffer[..length]
+        };
+        if let Some(writer) = &mut writer {
+            writer.write_all(block)?;
+        }
+        round.tally.block(offset, block, started, Instant::now());
+        if there >= length {
+            reader.consume(length);
+        }
     }
+    Ok(())
+}
+
+/// Larger blocks are read to where they are wanted.
+const PIECE: usize = 64 << 10;
+
+/// Hands on what is read as it was read, without a copy.
+fn copy_chunks(reader: &mut Reader, writer: &mut Writer, job: &Stream<'_>, round: &mut Round<'_>) -> io::Result<()> {
+    while job.offset(reader.position() / job.block as u64).is_some() {
+        let started = Instant::now();
+        let start = reader.position();
+        let Some(chunk) = reader.chunk().wait()? else { break };
+        // A block that reaches into the next chunk counts as two.
+        let mut done = 0;
+        while done < chunk.len() {
+            let offset = start + done as u64;
+            let left = job.block - (offset % job.block as u64) as usize;
+            let block = &chunk[done..(done + left).min(chunk.len())];
+            round.tally.block(offset, block, started, Instant::now());
+            done += block.len();
+        }
+        writer.put(chunk).wait()?;
+    }
+    Ok(())
 }

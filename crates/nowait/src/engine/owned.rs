@@ -580,6 +580,18 @@ pub(crate) fn is_driving() -> bool {
     LOCAL.try_with(|local| local.depth.get() > 0).unwrap_or(false)
 }
 
+/// Does something as if this thread drove nothing: what is submitted meanwhile is for other queues than its own.
+pub(crate) fn elsewhere<T>(something: impl FnOnce() -> T) -> T {
+    struct Back(u32);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            let _ = LOCAL.try_with(|local| local.depth.set(self.0));
+        }
+    }
+    let _back = Back(LOCAL.try_with(|local| local.depth.replace(0)).unwrap_or(0));
+    something()
+}
+
 /// Has `work` called, once, before this thread, which drives something, sleeps or blocks elsewhere. There is one kind of such work.
 pub(crate) fn before_sleep(work: fn()) {
     let _ = LOCAL.try_with(|local| local.due.set(Some(work)));

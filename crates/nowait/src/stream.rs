@@ -1,0 +1,108 @@
+//! A file from one place to another, in order: [`Reader`] reads ahead and [`Writer`] writes behind, at the depth that a device needs, with
+//! requests of a size that suits it, whatever the caller's pieces are.
+//!
+//! Both serve who blocks (`std::io::{Read, BufRead, Seek, Write}`) and tasks (`AsyncRead`, `AsyncBufRead` and `AsyncWrite` of tokio and
+//! of `futures-io`, with the features of these names). Without a copy: [`Reader::chunk`] gives a buffer as it was read, and
+//! [`Writer::put`] takes one as it is to be written.
+//!
+//! Through the page cache the kernel reads ahead, and a stream adds little but larger calls; past it
+//! ([`OpenOptions::direct`](crate::OpenOptions::direct)) nobody else does.
+
+mod reader;
+mod writer;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+pub use reader::Reader;
+pub use writer::Writer;
+
+use crate::engine::owned;
+use crate::file::File;
+use crate::op::{Outcome, Request, Slot};
+
+/// A step of a stream: await it, or [`wait`](Step::wait) for it. Dropped before it is ready it has done nothing, or all, of what it
+/// gives.
+#[must_use = "a stream does nothing until it is awaited or waited for"]
+pub struct Step<'s, S, T> {
+    stream: &'s mut S,
+    poll: fn(&mut S, &mut Context<'_>, Caller) -> Poll<T>,
+}
+
+/// What works on a file.
+#[doc(hidden)]
+pub trait Stream {
+    #[doc(hidden)]
+    fn file(&self) -> &File;
+}
+
+/// Who submits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// A task, which will poll again.
+    Task,
+    /// A thread that returns from its call while requests are under way: they must not be in its own queue, which only it can reap.
+    Thread,
+}
+
+impl Caller {
+    fn submit<T>(self, submit: impl FnOnce() -> T) -> T {
+        match self {
+            Caller::Task => submit(),
+            Caller::Thread => owned::elsewhere(submit),
+        }
+    }
+}
+
+impl<S: Stream, T> Step<'_, S, T> {
+    /// Blocks the thread until it is ready.
+    pub fn wait(self) -> T {
+        let Step { stream, poll } = self;
+        wait(stream, poll)
+    }
+}
+
+fn wait<S: Stream, T>(stream: &mut S, poll: fn(&mut S, &mut Context<'_>, Caller) -> Poll<T>) -> T {
+    // A runtime that should notice the completions may be blocked by us.
+    stream.file().0.instance.engines().ring.watch_all();
+    owned::drive(std::future::poll_fn(|context| poll(stream, context, Caller::Thread)))
+}
+
+impl<S, T> Future for Step<'_, S, T> {
+    type Output = T;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Step { stream, poll } = &mut *self;
+        poll(stream, context, Caller::Task)
+    }
+}
+
+/// A request under way. Dropped, nobody wants its result.
+struct UnderWay {
+    slot: Arc<Slot>,
+    is_wanted: bool,
+}
+
+impl UnderWay {
+    fn new(slot: Arc<Slot>) -> UnderWay {
+        UnderWay { slot, is_wanted: false }
+    }
+
+    fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
+        self.slot.poll(context)
+    }
+
+    /// Lets it end in its own time, with nobody waiting.
+    fn keep(mut self) {
+        self.is_wanted = true;
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if !self.is_wanted {
+            self.slot.abandon();
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Reads ahead.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Read, Seek, SeekFrom};
+use std::task::{Context, Poll, Waker, ready};
+
+use super::{Caller, Step, Stream, UnderWay, wait};
+use crate::buf::{BUF_ALIGNMENT, Buf, Memory};
+use crate::error::{Error, Operation as Name, Result};
+use crate::file::File;
+use crate::op::{Done, Notify, Request, Transfer};
+
+/// Bytes of one request. More gains nothing on the disks met, and holds the first byte up.
+const REQUEST_BYTES_MAX: usize = 512 << 10;
+/// Bytes that are read ahead at most; and at first, since many a reader wants little.
+const AHEAD_BYTES_MAX: usize = 4 << 20;
+const AHEAD_BYTES_FIRST: usize = 256 << 10;
+/// Through the page cache: what the kernel copies in one call, while it reads ahead itself.
+const CACHED_BYTES: usize = 128 << 10;
+
+/// Reads a file in order; see the [module's text](super).
+///
+/// What another program changes meanwhile may be seen or not, as with any buffer. At the end of the file it gives nothing; if the file
+/// has grown since, the next call goes on.
+pub struct Reader {
+    file: File,
+    /// What was read and not given, from `used` on.
+    chunk: Buf,
+    used: usize,
+    /// Place of the first byte after `chunk`.
+    position: u64,
+    /// Place of the next request.
+    next: u64,
+    ahead: VecDeque<Ahead>,
+    ahead_bytes: usize,
+    /// How many may be.
+    window: usize,
+    window_max: usize,
+    /// Where the file ended when it was last asked.
+    end: u64,
+}
+
+struct Ahead {
+    length: usize,
+    request: UnderWay,
+}
+
+impl Reader {
+    /// Reads `file` from `offset` on.
+    pub fn new(file: &File, offset: u64) -> Reader {
+        Reader {
+            file: file.clone(),
+            chunk: Buf::default(),
+            used: 0,
+            position: offset,
+            next: offset,
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
+            window: AHEAD_BYTES_FIRST,
+            window_max: AHEAD_BYTES_MAX,
+            end: 0,
+        }
+    }
+
+    /// Reads at most so many bytes ahead.
+    pub fn ahead_bytes_max(mut self, bytes: usize) -> Reader {
+        self.window_max = bytes.max(BUF_ALIGNMENT);
+        self.window = self.window.min(self.window_max);
+        self
+    }
+
+    /// Place in the file of the next byte.
+    pub fn position(&self) -> u64 {
+        self.position - self.unused() as u64
+    }
+
+    /// The next bytes, as many as one request has read, without a copy; none at the end of the file.
+    ///
+    /// # Errors
+    /// Those of a read. The next call tries again at the same place.
+    pub fn chunk(&mut self) -> Step<'_, Reader, Result<Option<Buf>>> {
+        Step {
+            stream: self,
+            poll: |reader, context, caller| {
+                ready!(reader.poll_fill(context, caller))?;
+                Poll::Ready(Ok(reader.take_chunk()))
+            },
+        }
+    }
+
+    fn take_chunk(&mut self) -> Option<Buf> {
+        let mut chunk = std::mem::take(&mut self.chunk);
+        let used = std::mem::take(&mut self.used);
+        if used > 0 {
+            // Somebody has had its beginning.
+            let rest = chunk.len() - used;
+            chunk.copy_within(used.., 0);
+            chunk.truncate(rest);
+        }
+        (!chunk.is_empty()).then_some(chunk)
+    }
+
+    fn unused(&self) -> usize {
+        self.chunk.len() - self.used
+    }
+
+    /// Goes on elsewhere.
+    fn go_to(&mut self, offset: u64) {
+        let back = self.position.checked_sub(offset).and_then(|back| usize::try_from(back).ok());
+        match back.filter(|back| *back <= self.chunk.len()) {
+            Some(back) => self.used = self.chunk.len() - back,
+            None => {
+                (self.chunk, self.used) = (Buf::default(), 0);
+                self.position = offset;
+                self.forget_ahead();
+            }
+        }
+    }
+
+    /// What was read ahead is not wanted.
+    fn forget_ahead(&mut self) {
+        self.ahead.clear();
+        self.ahead_bytes = 0;
+        self.next = self.position;
+        self.window = AHEAD_BYTES_FIRST.min(self.window_max);
+    }
+
+    /// Has something to give, unless the file has ended.
+    fn poll_fill(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        if self.unused() > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        if self.file.0.open.direct.is_none() && caller == Caller::Thread && self.ahead.is_empty() {
+            return Poll::Ready(self.read_cached());
+        }
+        self.read_ahead(caller)?;
+        let Some(first) = self.ahead.front() else { return Poll::Ready(Ok(())) };
+        let (outcome, request) = ready!(first.request.poll(context));
+        let length = first.length;
+        self.ahead.pop_front();
+        self.ahead_bytes -= length;
+        let Request::Read(mut transfer) = request else { unreachable!("a reader submits reads") };
+        let done = transfer.done();
+        if let Err(errno) = outcome {
+            self.forget_ahead();
+            return Poll::Ready(Err(self.error(errno, length)));
+        }
+        self.window = (self.window * 2).min(self.window_max);
+        if let Memory::Buf(mut chunk) = transfer.take_memory() {
+            chunk.truncate(done);
+            (self.chunk, self.used) = (chunk, 0);
+            self.position += done as u64;
+        }
+        if done < length {
+            // The file ends here, or ended when this was read.
+            self.forget_ahead();
+        } else if caller == Caller::Thread {
+            // The device works on while the caller does.
+            self.read_ahead(caller)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// By one plain call.
+    fn read_cached(&mut self) -> Result<()> {
+        let length = CACHED_BYTES - (self.position % BUF_ALIGNMENT as u64) as usize;
+        let mut chunk = self.buffer(length)?;
+        let done = self.file.read_into(&mut chunk, self.position)?;
+        chunk.truncate(done);
+        (self.chunk, self.used) = (chunk, 0);
+        self.position += done as u64;
+        self.next = self.position;
+        Ok(())
+    }
+
+    /// Puts requests on their way until the window is full, or the file ends.
+    fn read_ahead(&mut self, caller: Caller) -> Result<()> {
+        let target = self.file.0.target();
+        if self.next >= self.end && self.ahead.is_empty() {
+            // Only a hint: a read at the place that is wanted next is made in any case, and tells.
+            if let Ok(Done::Size(size)) = target.run(Request::Size) {
+                self.end = size;
+            }
+        }
+        while self.ahead.is_empty() || (self.ahead_bytes < self.window && self.next < self.end) {
+            let request = REQUEST_BYTES_MAX.min(self.window);
+            // To a round place, so that what follows is of whole blocks.
+            let length = request - (self.next % BUF_ALIGNMENT as u64) as usize;
+            self.file.0.check(self.next, length).map_err(|errno| self.error(errno, length))?;
+            let transfer = Transfer::new(Memory::Buf(self.buffer(length)?), self.next);
+            let slot = caller.submit(|| target.submit(Request::Read(transfer), Notify::Waker(Waker::noop().clone())));
+            self.ahead.push_back(Ahead { length, request: UnderWay::new(slot) });
+            self.ahead_bytes += length;
+            self.next += length as u64;
+        }
+        Ok(())
+    }
+
+    fn buffer(&self, length: usize) -> Result<Buf> {
+        Buf::uncleared(length).ok_or_else(|| self.error(rustix::io::Errno::NOMEM, length))
+    }
+
+    fn error(&self, errno: rustix::io::Errno, length: usize) -> Error {
+        self.file.0.error(Name::Read, errno).range(self.position, length as u64)
+    }
+
+    fn wait_fill(&mut self) -> io::Result<()> {
+        if self.unused() == 0 {
+            wait(self, Reader::poll_fill)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what there is.
+    fn give(&mut self, out: &mut [u8]) -> usize {
+        let n = self.unused().min(out.len());
+        out[..n].copy_from_slice(&self.chunk[self.used..self.used + n]);
+        self.used += n;
+        n
+    }
+}
+
+impl Stream for Reader {
+    fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Read for Reader {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        if self.unused() == 0 && self.ahead.is_empty() && self.file.0.open.direct.is_none() && out.len() >= CACHED_BYTES
+        {
+            // Straight to where it is wanted.
+            let n = self.file.read_into(out, self.position)?;
+            (self.chunk, self.used) = (Buf::default(), 0);
+            self.position += n as u64;
+            self.next = self.position;
+            return Ok(n);
+        }
+        self.wait_fill()?;
+        Ok(self.give(out))
+    }
+}
+
+impl BufRead for Reader {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.wait_fill()?;
+        Ok(&self.chunk[self.used..])
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.used = (self.used + n).min(self.chunk.len());
+    }
+}
+
+impl Seek for Reader {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let place = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(by) => self.position().checked_add_signed(by),
+            SeekFrom::End(by) => self.file.size().wait()?.checked_add_signed(by),
+        };
+        let place = place.ok_or_else(|| self.error(rustix::io::Errno::INVAL, 0))?;
+        self.go_to(place);
+        Ok(place)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl tokio::io::AsyncRead for Reader {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        ready!(this.poll_fill(context, Caller::Task))?;
+        let n = this.unused().min(out.remaining());
+        out.put_slice(&this.chunk[this.used..this.used + n]);
+        this.used += n;
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl tokio::io::AsyncBufRead for Reader {
+    fn poll_fill_buf(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let this = self.get_mut();
+        ready!(this.poll_fill(context, Caller::Task))?;
+        Poll::Ready(Ok(&this.chunk[this.used..]))
+    }
+
+    fn consume(mut self: std::pin::Pin<&mut Self>, n: usize) {
+        BufRead::consume(&mut *self, n);
+    }
+}
+
+#[cfg(feature = "futures-io")]
+impl futures_io::AsyncRead for Reader {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_fill(context, Caller::Task))?;
+        Poll::Ready(Ok(self.give(out)))
+    }
+}
+
+#[cfg(feature = "futures-io")]
+impl futures_io::AsyncBufRead for Reader {
+    fn poll_fill_buf(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+        let this = self.get_mut();
+        ready!(this.poll_fill(context, Caller::Task))?;
+        Poll::Ready(Ok(&this.chunk[this.used..]))
+    }
+
+    fn consume(mut self: std::pin::Pin<&mut Self>, n: usize) {
+        BufRead::consume(&mut *self, n);
+    }
+}

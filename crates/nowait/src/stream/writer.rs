@@ -1,0 +1,461 @@
+//! Writes behind.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::task::{Context, Poll, Waker, ready};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::{Caller, Step, Stream, UnderWay, wait};
+use crate::buf::{BUF_ALIGNMENT, Buf, Memory};
+use crate::engine::owned;
+use crate::error::{Error, ErrorKind, Operation as Name, Result, Written};
+use crate::file::File;
+use crate::op::{Done, Notify, Outcome, Request, Transfer};
+
+/// Bytes of one request, and of those under way.
+const REQUEST_BYTES: usize = 512 << 10;
+const BEHIND_BYTES_MAX: usize = 4 << 20;
+/// What is reserved at a time behind the end of a file, at first and at most; each time twice as much.
+const RESERVED_BYTES_FIRST: u64 = 16 << 20;
+const RESERVED_BYTES_MAX: u64 = 256 << 20;
+
+/// Through the page cache so many bytes need not be collected first.
+const PLAIN_BYTES_MIN: usize = 64 << 10;
+
+/// Writes a file in order; see the [module's text](super).
+///
+/// Past the page cache a file that grows is given its space ahead, since writes that extend it would wait for one another: until
+/// [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) or a flush it may be longer than what was written, with zeros at its
+/// end, for others and after a crash. The writer takes the end of the file for its own.
+///
+/// An error of a write behind comes with a later call; every call after it fails too. Nothing is durable before `sync_data`. Dropped, a
+/// writer does not wait: what it was given is still written, errors are lost, and a file that was given space ahead may keep it.
+pub struct Writer {
+    file: File,
+    /// What was given and is not on its way: its first `filled` bytes.
+    buffer: Buf,
+    filled: usize,
+    /// Place of the buffer's first byte.
+    position: u64,
+    behind: VecDeque<Behind>,
+    behind_bytes: usize,
+    /// Where the file ended before, or ends by what was written.
+    end: Option<u64>,
+    /// Where its space ends.
+    reserved: u64,
+    reserve_next: u64,
+    reserving: Option<(u64, UnderWay)>,
+    restoring: Option<UnderWay>,
+    syncing: Option<UnderWay>,
+    failed: Option<Error>,
+}
+
+struct Behind {
+    offset: u64,
+    length: usize,
+    request: UnderWay,
+}
+
+impl Writer {
+    /// Writes `file` from `offset` on.
+    pub fn new(file: &File, offset: u64) -> Writer {
+        Writer {
+            file: file.clone(),
+            buffer: Buf::default(),
+            filled: 0,
+            position: offset,
+            behind: VecDeque::new(),
+            behind_bytes: 0,
+            end: None,
+            reserved: 0,
+            reserve_next: RESERVED_BYTES_FIRST,
+            reserving: None,
+            restoring: None,
+            syncing: None,
+            failed: None,
+        }
+    }
+
+    /// Place in the file of the next byte.
+    pub fn position(&self) -> u64 {
+        self.position + self.filled as u64
+    }
+
+    /// Writes a buffer of the library's without a copy, if what was written before ends at a multiple of 4096. Ready when the buffer
+    /// has been taken, not when it is written.
+    ///
+    /// # Errors
+    /// Those of an earlier write.
+    pub fn put(&mut self, buffer: Buf) -> Put<'_> {
+        Put { writer: self, buffer: Some(buffer) }
+    }
+
+    /// Waits until all is written, and gives the file its length. Not durable.
+    ///
+    /// # Errors
+    /// The first of any write.
+    pub fn finish(&mut self) -> Step<'_, Writer, Result<()>> {
+        Step { stream: self, poll: Writer::poll_finish }
+    }
+
+    /// As [`finish`](Writer::finish), and then as [`File::sync_data`].
+    ///
+    /// # Errors
+    /// The first of any write, or those of `fdatasync(2)`.
+    pub fn sync_data(&mut self) -> Step<'_, Writer, Result<()>> {
+        Step { stream: self, poll: Writer::poll_sync }
+    }
+
+    fn poll_sync(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        if self.syncing.is_none() {
+            ready!(self.poll_finish(context, caller))?;
+            self.syncing = Some(self.submit(Request::Sync { data_only: true }, caller));
+        }
+        let Some(sync) = &self.syncing else { return Poll::Ready(Ok(())) };
+        let (outcome, _) = ready!(sync.poll(context));
+        self.syncing = None;
+        let error = |errno| {
+            let error = self.file.0.error(Name::Sync, errno);
+            if self.file.0.open.has_failed() { error.of_kind(ErrorKind::SyncFailed) } else { error }
+        };
+        Poll::Ready(outcome.map(drop).map_err(error))
+    }
+
+    fn poll_finish(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        if self.filled > 0 && self.failed.is_none() {
+            // What fails is told below, when the file has its length again.
+            let _ = ready!(self.poll_send(context, caller));
+        }
+        let _ = ready!(self.poll_room(context, 0));
+        if let Some((to, reserving)) = &self.reserving {
+            let to = *to;
+            if ready!(reserving.poll(context)).0.is_ok() {
+                self.reserved = to;
+            }
+            self.reserving = None;
+        }
+        if let Some(end) = self.end.filter(|end| self.reserved > *end) {
+            if self.restoring.is_none() {
+                self.restoring = Some(self.submit(Request::SetLen(end), caller));
+            }
+            if let Some(restoring) = &self.restoring {
+                let (outcome, _) = ready!(restoring.poll(context));
+                self.restoring = None;
+                match outcome {
+                    Ok(_) => self.reserved = end,
+                    Err(errno) => {
+                        self.fail(self.file.0.error(Name::SetLen, errno));
+                    }
+                }
+            }
+        }
+        Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
+    }
+
+    fn submit(&self, request: Request, caller: Caller) -> UnderWay {
+        let submit = || self.file.0.target().submit(request, Notify::Waker(Waker::noop().clone()));
+        UnderWay::new(caller.submit(submit))
+    }
+
+    fn fail(&mut self, error: Error) -> Error {
+        self.failed.get_or_insert(error).clone()
+    }
+
+    /// Settles what has been written, until no more than `bytes` are under way.
+    fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<Result<()>> {
+        while let Some(first) = self.behind.front() {
+            let (outcome, request) = match first.request.poll(context) {
+                Poll::Ready(ready) => ready,
+                Poll::Pending if self.behind_bytes <= bytes => break,
+                Poll::Pending => return Poll::Pending,
+            };
+            let (offset, length) = (first.offset, first.length);
+            self.behind.pop_front();
+            self.behind_bytes -= length;
+            let _ = self.written(offset, length, outcome, &request);
+        }
+        Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
+    }
+
+    /// Takes note of what a write came to.
+    fn written(&mut self, offset: u64, length: usize, outcome: Outcome, request: &Request) -> Result<()> {
+        let done = match request {
+            Request::Write(transfer, _) => transfer.done(),
+            _ => 0,
+        };
+        let error = match outcome {
+            Ok(_) if done == length => {
+                self.file.0.open.wrote_to(offset + length as u64);
+                return Ok(());
+            }
+            Ok(_) => Error::new(Name::Write, ErrorKind::WriteZero).at(&self.file.0.path),
+            Err(errno) => self.file.0.error(Name::Write, errno),
+        };
+        Err(self.fail(error.range(offset, length as u64).written(Written::AtLeast(done as u64))))
+    }
+
+    /// Puts the buffer on its way when there is room.
+    fn poll_send(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        ready!(self.poll_room(context, BEHIND_BYTES_MAX - REQUEST_BYTES))?;
+        let end = self.position + self.filled as u64;
+        if let Err(errno) = self.file.0.check(self.position, self.filled) {
+            let error = self.file.0.error(Name::Write, errno).range(self.position, self.filled as u64);
+            return Poll::Ready(Err(self.fail(error)));
+        }
+        if self.file.0.open.direct.is_some() {
+            ready!(self.poll_reserved(context, end, caller));
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.truncate(std::mem::take(&mut self.filled));
+        let (offset, length) = (self.position, buffer.len());
+        self.position = end;
+        if let Some(file_end) = &mut self.end {
+            *file_end = end.max(*file_end);
+        }
+        let target = self.file.0.target();
+        let mut request = Request::Write(Transfer::new(Memory::Buf(buffer), offset), self.file.0.open.write_flags());
+        match caller {
+            // A caller that waits is served by the plain call.
+            Caller::Thread if self.file.0.open.direct.is_none() && self.behind.is_empty() => {
+                owned::flush();
+                let outcome = target.run_here(&mut request);
+                return Poll::Ready(self.written(offset, length, outcome, &request));
+            }
+            Caller::Task if self.behind.is_empty() && matches!(target.try_now(&mut request), Some(Ok(_))) => {
+                return Poll::Ready(self.written(offset, length, Ok(Done::Nothing), &request));
+            }
+            _ => {
+                let request = self.submit(request, caller);
+                self.behind.push_back(Behind { offset, length, request });
+                self.behind_bytes += length;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sees to it that the file has its space up to `end`, and soon beyond. What cannot be reserved is not: the write tells.
+    fn poll_reserved(&mut self, context: &mut Context<'_>, end: u64, caller: Caller) -> Poll<()> {
+        if self.end.is_none() {
+            let size = match self.file.0.target().run(Request::Size) {
+                Ok(Done::Size(size)) => size,
+                _ => u64::MAX,
+            };
+            (self.end, self.reserved) = (Some(size), size);
+        }
+        loop {
+            if let Some((to, reserving)) = &self.reserving {
+                let to = *to;
+                match reserving.poll(context) {
+                    Poll::Pending if end <= self.reserved => return Poll::Ready(()),
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready((Ok(_), _)) => self.reserved = to,
+                    // Not asked again: there is no room, or no way.
+                    Poll::Ready((Err(_), _)) => self.reserve_next = 0,
+                }
+                self.reserving = None;
+            }
+            let ahead = end.saturating_add(BEHIND_BYTES_MAX as u64);
+            let own = self.end.is_some_and(|file_end| self.reserved > file_end);
+            // Within the file as it was nothing is to be reserved.
+            if self.reserve_next == 0 || ahead <= self.reserved || (end <= self.reserved && !own) {
+                return Poll::Ready(());
+            }
+            let from = self.reserved.max(self.position);
+            let length = self.reserve_next.max(end.saturating_sub(from));
+            self.reserve_next = (self.reserve_next * 2).min(RESERVED_BYTES_MAX);
+            let request = Request::Allocate { mode: FallocateFlags::empty(), offset: from, length };
+            self.reserving = Some((from + length, self.submit(request, caller)));
+        }
+    }
+
+    /// Takes what there is room for.
+    fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8], caller: Caller) -> Poll<Result<usize>> {
+        if let Some(error) = &self.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if self.filled == self.buffer.len() {
+            if self.filled > 0 {
+                ready!(self.poll_send(context, caller))?;
+            }
+            // To a round place, so that what follows is of whole blocks.
+            let length = REQUEST_BYTES - (self.position % BUF_ALIGNMENT as u64) as usize;
+            let Some(buffer) = Buf::uncleared(length) else {
+                return Poll::Ready(Err(self.file.0.error(Name::Write, Errno::NOMEM)));
+            };
+            self.buffer = buffer;
+        }
+        let n = bytes.len().min(self.buffer.len() - self.filled);
+        self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
+        self.filled += n;
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_put(&mut self, context: &mut Context<'_>, buffer: &mut Option<Buf>, caller: Caller) -> Poll<Result<()>> {
+        if let Some(error) = &self.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if self.position() % BUF_ALIGNMENT as u64 == 0 {
+            if self.filled > 0 {
+                ready!(self.poll_send(context, caller))?;
+            }
+            if let Some(buffer) = buffer.take() {
+                (self.filled, self.buffer) = (buffer.len(), buffer);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        while let Some(mut rest) = buffer.take() {
+            let n = match self.poll_take(context, &rest, caller) {
+                Poll::Ready(taken) => taken?,
+                Poll::Pending => {
+                    *buffer = Some(rest);
+                    return Poll::Pending;
+                }
+            };
+            if n < rest.len() {
+                let left = rest.len() - n;
+                rest.copy_within(n.., 0);
+                rest.truncate(left);
+                *buffer = Some(rest);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A buffer on its way into a [`Writer`]: await it, or [`wait`](Put::wait) for it.
+#[must_use = "nothing is written until it is awaited or waited for"]
+pub struct Put<'w> {
+    writer: &'w mut Writer,
+    buffer: Option<Buf>,
+}
+
+impl Put<'_> {
+    /// Blocks the thread until the buffer has been taken.
+    ///
+    /// # Errors
+    /// Those of an earlier write.
+    pub fn wait(mut self) -> Result<()> {
+        wait(&mut self, |put, context, caller| put.writer.poll_put(context, &mut put.buffer, caller))
+    }
+}
+
+impl std::future::Future for Put<'_> {
+    type Output = Result<()>;
+    fn poll(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let Put { writer, buffer } = &mut *self;
+        writer.poll_put(context, buffer, Caller::Task)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.failed.is_none() && self.filled > 0 {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.truncate(self.filled);
+            let end = self.position + self.filled as u64;
+            self.end = self.end.map(|file_end| file_end.max(end));
+            let transfer = Transfer::new(Memory::Buf(buffer), self.position);
+            // In the queue of nobody who may be gone: as by a thread that goes on.
+            self.submit(Request::Write(transfer, self.file.0.open.write_flags()), Caller::Thread).keep();
+        }
+        for Behind { request, .. } in self.behind.drain(..) {
+            request.keep();
+        }
+        if let Some((_, reserving)) = self.reserving.take() {
+            // It may extend the file yet, which nobody can undo without waiting.
+            reserving.keep();
+        } else if let Some(end) = self.end.filter(|end| self.reserved > *end) {
+            self.submit(Request::SetLen(end), Caller::Thread).keep();
+        }
+    }
+}
+
+impl Stream for Writer {
+    fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Stream for Put<'_> {
+    fn file(&self) -> &File {
+        &self.writer.file
+    }
+}
+
+/// Bytes on their way into a writer.
+struct Taking<'a>(&'a mut Writer, &'a [u8]);
+
+impl Stream for Taking<'_> {
+    fn file(&self) -> &File {
+        &self.0.file
+    }
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let is_plain = self.file.0.open.direct.is_none() && self.behind.is_empty() && self.failed.is_none();
+        if is_plain && self.filled == 0 && bytes.len() >= PLAIN_BYTES_MIN {
+            // As it is, through the page cache.
+            if let Err(error) = self.file.write_all_from(bytes, self.position) {
+                return Err(self.fail(error).into());
+            }
+            self.position += bytes.len() as u64;
+            return Ok(bytes.len());
+        }
+        if self.filled < self.buffer.len() {
+            // The usual case.
+            let n = bytes.len().min(self.buffer.len() - self.filled);
+            self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
+            self.filled += n;
+            return Ok(n);
+        }
+        let n = wait(&mut Taking(self, bytes), |Taking(writer, bytes), context, caller| {
+            writer.poll_take(context, bytes, caller)
+        })?;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(self.finish().wait()?)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl tokio::io::AsyncWrite for Writer {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
+    }
+
+    fn poll_flush(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_finish(context, Caller::Task).map_err(io::Error::from)
+    }
+
+    fn poll_shutdown(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_finish(context, Caller::Task).map_err(io::Error::from)
+    }
+}
+
+#[cfg(feature = "futures-io")]
+impl futures_io::AsyncWrite for Writer {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
+    }
+
+    fn poll_flush(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_finish(context, Caller::Task).map_err(io::Error::from)
+    }
+
+    fn poll_close(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_finish(context, Caller::Task).map_err(io::Error::from)
+    }
+}
