@@ -118,7 +118,7 @@ impl File {
             return Ok(ahead::read(file, ranges, output, found, Options::default()));
         }
         Ok(Part::lend(output, |part| {
-            let mut slow = Slow::new(ranges, part, found, Options::default());
+            let mut slow = Slow::new(file, ranges, part, found, Options::default());
             owned::drive(std::future::poll_fn(|context| slow.poll(file, context, usize::MAX, &mut Ignore)));
             slow.finish().1
         }))
@@ -238,7 +238,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             }
             let output = work.output.split_to(work.output.len());
             let found = std::mem::take(&mut work.found);
-            work.slow = Some(Slow::new(ranges, output, found, self.options));
+            work.slow = Some(Slow::new(file, ranges, output, found, self.options));
         }
         let Some(slow) = &mut work.slow else { unreachable!("it was made above") };
         std::task::ready!(slow.poll(file, context, POLL_BYTES_MAX, take));

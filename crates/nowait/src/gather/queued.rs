@@ -17,6 +17,8 @@ use crate::sys::SEGMENTS_MAX;
 /// What has to wait for the device.
 pub(super) struct Slow {
     options: Options,
+    /// What the device moves at least: 1 through the page cache.
+    block: u64,
     /// What is to be read, by place in the file, from the back.
     pieces: Vec<Piece>,
     /// Each range that missed.
@@ -85,7 +87,7 @@ struct Segment {
 }
 
 impl Slow {
-    pub(super) fn new(extents: &[Extent], mut output: Part, found: Found, options: Options) -> Slow {
+    pub(super) fn new(file: &Inner, extents: &[Extent], mut output: Part, found: Found, options: Options) -> Slow {
         let mut ranges = Vec::with_capacity(found.misses.len());
         let mut pieces = Vec::with_capacity(found.misses.len());
         let mut position = 0;
@@ -118,6 +120,7 @@ impl Slow {
         let depth = options.depth.min(pieces.len());
         Slow {
             options,
+            block: file.open.direct.as_ref().map_or(1, |direct| u64::from(direct.alignment().offset)),
             pieces,
             ranges,
             in_flight: (0..depth).map(|_| None).collect(),
@@ -196,12 +199,17 @@ impl Slow {
             let gap = next.offset.saturating_sub(end);
             let (wanted, total) =
                 (piece.part.len() + next.part.len(), piece.part.len() + next.part.len() + gap as usize);
-            !piece.alone && !next.alone && gap <= self.options.gap && self.fits(wanted, total)
+            !piece.alone && !next.alone && self.fits(end, next.offset, wanted, total)
         })
     }
 
-    fn fits(&self, wanted: usize, total: usize) -> bool {
-        total <= REQUEST_BYTES_MAX && self.options.worth_it(wanted, total)
+    /// Whether what begins at `next` is to be read with what ends at `end`. What lies in the same block, or the next, costs the device
+    /// nothing.
+    fn fits(&self, end: u64, next: u64, wanted: usize, total: usize) -> bool {
+        let touches = next - next % self.block <= end.next_multiple_of(self.block);
+        let gap = next.saturating_sub(end);
+        let is_worth_it = gap <= self.options.gap && self.options.worth_it(wanted, total);
+        total <= REQUEST_BYTES_MAX && (touches || is_worth_it)
     }
 
     /// Builds one scattered read of `first` and those that follow it closely.
@@ -250,8 +258,8 @@ impl Slow {
         let gap = next.offset.saturating_sub(end);
         let new = (next.offset + next.part.len() as u64).saturating_sub(end.max(next.offset)) as usize;
         let total = (end - begin) as usize + gap as usize + new;
-        let merges = !next.alone && gap <= self.options.gap && segments + 2 <= SEGMENTS_MAX;
-        if merges && self.fits(wanted + new, total) { self.pieces.pop() } else { None }
+        let merges = !next.alone && segments + 2 <= SEGMENTS_MAX;
+        if merges && self.fits(end, next.offset, wanted + new, total) { self.pieces.pop() } else { None }
     }
 
     /// Deals with one finished request; gives the number of bytes it moved.
