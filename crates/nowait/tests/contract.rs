@@ -33,6 +33,17 @@ fn direct_by_the_pool() {
 }
 
 #[test]
+fn direct_by_libaio() {
+    match builder(Engine::Aio).build() {
+        Ok(nowait) => {
+            keeps_every_promise(&Ctx::with(nowait.clone(), mounts::temp_dir()).direct());
+            assert_eq!(nowait.stats().ring, 0);
+        }
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}
+
+#[test]
 fn strict() {
     keeps_every_promise(&Ctx::new(Nowait::builder().strict(true)));
 }

@@ -4,7 +4,7 @@ mod common;
 mod promises;
 
 use common::mounts::{Kind, Mount};
-use nowait::{Nowait, Path};
+use nowait::{Engine, Nowait, Path};
 use promises::{Ctx, keeps_every_promise};
 
 fn on(kind: Kind) {
@@ -12,6 +12,14 @@ fn on(kind: Kind) {
     for builder in [Nowait::builder(), Nowait::builder().strict(true), Nowait::builder().path(Some(Path::Ring))] {
         let folder = tempfile::tempdir_in(mount.path()).unwrap();
         keeps_every_promise(&Ctx::with(builder.build().unwrap(), folder));
+    }
+    // Past the page cache, by a ring and by libaio.
+    for engine in [Engine::Auto, Engine::Aio] {
+        let folder = tempfile::tempdir_in(mount.path()).unwrap();
+        match Nowait::builder().engine(engine).build() {
+            Ok(nowait) => keeps_every_promise(&Ctx::with(nowait, folder).direct()),
+            Err(error) => eprintln!("skipped: {error}"),
+        }
     }
 }
 
