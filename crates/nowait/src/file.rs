@@ -165,7 +165,7 @@ impl OpenOptions {
     /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`); where not, through it, and
     /// [`File::direct`] says so. Any place, length and memory will do: what does not suit the device is widened to whole blocks and cut
     /// back (reads), or its first and last part of a block go through the page cache (writes, which then have the file's other direct
-    /// writes wait). At the end of the file a read may clear up to a block of the buffer beyond what it gives. What suits costs nothing extra: [`Buf`]s at multiples of 4096 always do.
+    /// writes wait). At the end of the file a read may overwrite what is left of the buffer. What suits costs nothing extra: [`Buf`]s at multiples of 4096 always do.
     ///
     /// Direct is not durable: the device may have a cache of its own. See [`Operation::durable`] and [`File::sync_data`].
     pub fn direct(&mut self, direct: bool) -> &mut Self {

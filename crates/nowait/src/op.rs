@@ -65,8 +65,9 @@ pub(crate) struct OpenFile {
     pub(crate) writes: WriteSelector,
     /// Writes and syncs that a thread will do. A thread that works there has a share of this, and none of the file.
     lanes: PerProcess<Arc<Lanes>>,
-    /// Opened with `O_SYNC` or `O_DSYNC`: every write waits for the device, and tells of failed write-backs.
-    synchronous: bool,
+    /// What every write asks for. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to tell of failed write-backs. For
+    /// direct I/O and with `O_APPEND`: to append, for the kernel ignores the offset, which then says nothing of blocks.
+    write_flags: WriteFlags,
     /// Where the file was last known to end.
     pub(crate) end: AtomicU64,
     /// Where the last write ended, whose page is cached.
@@ -95,11 +96,18 @@ impl OpenFile {
             }
             Directness::NotAsked | Directness::Refused => None,
         };
+        let mut write_flags = WriteFlags::NONE;
+        // A part of `O_SYNC`. Not rustix's name for it, which means all of that.
+        if flags.bits() & libc::O_DSYNC as u32 != 0 {
+            write_flags = write_flags.with(WriteFlags::DURABLE);
+        }
+        if flags.contains(OFlags::APPEND) && direct.is_some() {
+            write_flags = write_flags.with(WriteFlags::APPEND);
+        }
         OpenFile {
             direct,
             direct_refused,
-            // A part of `O_SYNC`. Not rustix's name for it, which means all of that.
-            synchronous: flags.bits() & libc::O_DSYNC as u32 != 0,
+            write_flags,
             handle,
             reads,
             writes: WriteSelector::default(),
@@ -113,7 +121,7 @@ impl OpenFile {
 
     /// What every write to this file asks for.
     pub(crate) fn write_flags(&self) -> WriteFlags {
-        if self.synchronous { WriteFlags::DURABLE } else { WriteFlags::NONE }
+        self.write_flags
     }
 
     /// Whether nobody knows, after an error, how much of a write with these flags has moved: it went to the device.

@@ -204,8 +204,9 @@ impl Target<'_> {
     /// The same of a file with direct I/O. What does not suit the device is copied, and has its turn like any other write.
     fn write_direct(&self, file: &Arc<OpenFile>, direct: &Direct, slice: &[u8], offset: u64) -> (usize, Outcome) {
         let (flags, alignment) = (file.write_flags(), direct.alignment());
+        let appends = flags.contains(WriteFlags::APPEND);
         let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
-        if alignment.suits(offset, &[segment]) {
+        if !appends && alignment.suits(offset, &[segment]) {
             if let Some(_permit) = self.instance.engines().throttle.enter(file, slice.len()) {
                 return write_blocking(file, slice, offset, flags, |request| self.run_here(request));
             }
@@ -215,7 +216,8 @@ impl Target<'_> {
             let place = offset + done as u64;
             // Up to the end of a block, so that only the first and the last have edges.
             let stop = alignment.down(place + COPIED_BYTES_MAX);
-            let length = ((stop - place) as usize).min(slice.len() - done);
+            // An append in parts would let others between.
+            let length = if appends { slice.len() } else { (stop - place) as usize }.min(slice.len() - done);
             let Some(mut copy) = Buf::uncleared(length) else { return (done, Err(Errno::NOMEM)) };
             copy.copy_from_slice(&slice[done..done + length]);
             let request = Request::Write(Transfer::new(Memory::Buf(copy), place), flags);

@@ -105,6 +105,68 @@ impl Drop for Mount {
     }
 }
 
+/// A loop device of its own. Detached as soon as it is open, so that it goes when it is closed, panic or not.
+pub(crate) struct LoopDevice {
+    path: PathBuf,
+    _open: fs::File,
+    _dir: TempDir,
+}
+
+impl LoopDevice {
+    /// Makes one that holds `bytes` in logical blocks of `block_bytes`.
+    pub(crate) fn new(bytes: &[u8], block_bytes: u32) -> Result<LoopDevice, String> {
+        let (dir, _) = folder_and_point()?;
+        let image = dir.path().join("image");
+        fs::write(&image, bytes).map_err(|error| error.to_string())?;
+        let block = block_bytes.to_string();
+        let path = PathBuf::from(run(&["losetup", "--find", "--show", "--sector-size", &block, text(&image)])?);
+        let open = fs::File::open(&path);
+        run(&["losetup", "--detach", text(&path)])?;
+        Ok(LoopDevice { path, _open: open.map_err(|error| error.to_string())?, _dir: dir })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A compressed disk in memory; removed when dropped.
+pub(crate) struct Zram {
+    path: PathBuf,
+    number: String,
+}
+
+impl Zram {
+    pub(crate) fn new(bytes: u64) -> Result<Zram, String> {
+        if !super::child::is_root() {
+            return Err("a device needs root".into());
+        }
+        let number = fs::read_to_string("/sys/class/zram-control/hot_add").map_err(|error| error.to_string())?;
+        let number = number.trim().to_string();
+        let zram = Zram { path: PathBuf::from(format!("/dev/zram{number}")), number };
+        let size = format!("/sys/block/zram{}/disksize", zram.number);
+        fs::write(size, bytes.to_string()).map_err(|error| error.to_string())?;
+        Ok(zram)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        for _ in 0..50 {
+            if fs::write("/sys/class/zram-control/hot_remove", &self.number).is_ok() {
+                return;
+            }
+            // Reads that were abandoned a moment ago may still hold it open.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        eprintln!("{} stays", self.path.display());
+    }
+}
+
 /// What was made; where it could not be, says so and gives none, or fails if `NOWAIT_REQUIRE_MOUNTS=1`.
 pub(crate) fn or_skip<T>(what: &str, made: Result<T, String>) -> Option<T> {
     match made {

@@ -1,0 +1,415 @@
+//! Direct I/O at any place, of any length, to and from any memory: on files of every file system and on block devices.
+//!
+//! The oracle is a copy of the contents in memory, sliced.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::mounts::{Kind, LoopDevice, Mount, or_skip, temp_dir};
+use common::rng::Rng;
+use common::{Watchdog, Way, assert_settled, contents, expected, put};
+use futures::future::join_all;
+use nowait::{Buf, DirectIo, Engine, ErrorKind, File, Nowait, OpenOptions};
+
+const PAGE: usize = 4096;
+
+/// Both sides of each place where something ends.
+const SIZES: [usize; 14] =
+    [0, 1, 511, 512, 513, 4095, 4096, 4097, 8191, 8192, 8193, (1 << 20) - 1, 1 << 20, (1 << 20) + 1];
+const LENGTHS: [usize; 7] = [1, 511, 512, 513, 4095, 4096, 4097];
+
+/// Where the tests of files run: a folder of the root file system, or of one mounted for it.
+fn in_every_folder(test: impl Fn(&Path)) {
+    let root = temp_dir();
+    test(root.path());
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs, Kind::Overlay] {
+        if let Some(mount) = Mount::or_skip(kind) {
+            eprintln!("on {kind:?}");
+            test(mount.path());
+        }
+    }
+}
+
+/// Block devices with these bytes, and the size of their blocks.
+fn on_every_device(bytes: &[u8], test: impl Fn(&Path, usize)) {
+    for block_bytes in [512, PAGE] {
+        let made = LoopDevice::new(bytes, block_bytes as u32);
+        if let Some(device) = or_skip(&format!("a device with blocks of {block_bytes} bytes"), made) {
+            eprintln!("on a device with blocks of {block_bytes} bytes");
+            test(device.path(), block_bytes);
+        }
+    }
+}
+
+/// One for each way in which direct I/O can be served.
+fn instances() -> Vec<Nowait> {
+    let made = [Engine::Auto, Engine::Aio, Engine::Pool].map(|engine| Nowait::builder().engine(engine).build());
+    made.into_iter().filter_map(|made| made.inspect_err(|error| eprintln!("skipped: {error}")).ok()).collect()
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).direct(true);
+    options
+}
+
+fn open(nowait: &Nowait, path: &Path) -> File {
+    options().open_in(nowait, path).wait().unwrap()
+}
+
+/// Both sides of the first sectors' ends, of the end of the file, and of a page behind it.
+fn offsets(size: usize) -> BTreeSet<u64> {
+    let ends = (0..3 * PAGE / 512).map(|i| i * 512).chain([size, size + PAGE]);
+    ends.flat_map(|end| [end.saturating_sub(1), end, end + 1]).map(|offset| offset as u64).collect()
+}
+
+/// Lengths that end inside a block, with it, behind it; and on both sides of the end of the file.
+fn lengths(size: usize, offset: u64) -> BTreeSet<usize> {
+    let rest = size.saturating_sub(offset as usize);
+    LENGTHS.into_iter().chain([rest.saturating_sub(1), rest, rest + 1]).collect()
+}
+
+const FILLER: u8 = 0xaa;
+/// Lies as no device likes it.
+const PIECES: [usize; 3] = [1, 3, 511];
+
+/// `length` bytes in pieces.
+fn pieces<T>(length: usize, piece: impl FnMut(std::ops::Range<usize>) -> T) -> Vec<T> {
+    let ends: Vec<usize> = PIECES.iter().scan(0, |end, piece| Some(std::mem::replace(end, *end + piece))).collect();
+    let ends: Vec<usize> = ends.into_iter().chain([PIECES.iter().sum(), length]).map(|end| end.min(length)).collect();
+    ends.windows(2).map(|pair| pair[0]..pair[1]).map(piece).collect()
+}
+
+/// One read, into memory of some kind; what it gave, and the whole of that memory.
+fn read_somehow(file: &File, offset: u64, length: usize, rng: &mut Rng) -> (usize, Vec<u8>, String) {
+    let way = Way::ALL[rng.below(3)];
+    let (kind, n, memory) = match rng.below(4) {
+        0 => {
+            let mut memory = vec![FILLER; length + 2];
+            let odd = (memory.as_ptr() as usize + 1) % 2;
+            let n = file.read_into(&mut memory[odd..odd + length], offset).unwrap();
+            let mut beside = memory[..odd].iter().chain(&memory[odd + length..]);
+            assert!(beside.all(|byte| *byte == FILLER), "beside the slice: offset {offset}, length {length}");
+            ("an odd slice", n, memory[odd..odd + length].to_vec())
+        }
+        1 => {
+            let (n, memory) = way.run(file.read_at(vec![FILLER; length], offset)).unwrap();
+            ("Vec", n, memory)
+        }
+        2 => {
+            let mut buffer = Buf::zeroed(length);
+            buffer.fill(FILLER);
+            let (n, memory) = way.run(file.read_at(buffer, offset)).unwrap();
+            ("Buf", n, memory.to_vec())
+        }
+        _ => {
+            let buffers = pieces(length, |range| vec![FILLER; range.len()]);
+            let (n, buffers) = way.run(file.read_vectored_at(buffers, offset)).unwrap();
+            ("pieces", n, buffers.concat())
+        }
+    };
+    (n, memory, format!("{kind}, {way:?}: offset {offset}, length {length}"))
+}
+
+/// Reads on both sides of all that ends. Of memory behind what was read, the kernel clears some, and a device fills the rest of the last
+/// block with what is `behind` the end (btrfs). Nothing else gets there.
+fn reads_are_right(file: &File, bytes: &[u8], behind: &[u8], rng: &mut Rng) {
+    for offset in offsets(bytes.len()) {
+        for length in lengths(bytes.len(), offset) {
+            let (n, memory, what) = read_somehow(file, offset, length, rng);
+            let right = expected(bytes, offset, length);
+            assert_eq!((n, memory.len()), (right.len(), length), "{what} of {}", bytes.len());
+            assert!(memory[..n] == *right, "{what} of {}", bytes.len());
+            let last_block = bytes.len().next_multiple_of(PAGE);
+            let is_known = |(place, byte): (usize, &u8)| {
+                let is_behind = place < last_block && behind.get(place - bytes.len()) == Some(byte);
+                *byte == FILLER || is_behind || *byte == 0 && (offset as usize) < last_block
+            };
+            assert!(
+                (offset as usize + n..).zip(&memory[n..]).all(is_known),
+                "behind the end: {what} of {}",
+                bytes.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn reads_of_files_at_any_place_give_what_is_there() {
+    let _watchdog = Watchdog::new("reads of files", 300);
+    let rng = &mut Rng::for_test();
+    let seed = rng.next();
+    in_every_folder(|folder| {
+        let mut rng = Rng::new(seed);
+        for nowait in instances() {
+            for size in SIZES {
+                // What was cut off lies behind the end, in the last block.
+                let path = folder.join(format!("read-{size}"));
+                let all = contents(size + PAGE, size as u64);
+                std::fs::write(&path, &all).unwrap();
+                let cut = std::fs::File::options().write(true).open(&path).unwrap();
+                cut.sync_all().unwrap();
+                cut.set_len(size as u64).unwrap();
+                reads_are_right(&open(&nowait, &path), &all[..size], &all[size..], &mut rng);
+            }
+            assert_settled(&nowait);
+        }
+    });
+}
+
+#[test]
+fn reads_of_devices_at_any_place_give_what_is_there() {
+    let _watchdog = Watchdog::new("reads of devices", 120);
+    let seed = Rng::for_test().next();
+    let bytes = contents(1 << 20, 1);
+    on_every_device(&bytes, |path, block_bytes| {
+        let mut rng = Rng::new(seed);
+        for nowait in instances() {
+            let file = open(&nowait, path);
+            assert!(
+                matches!(file.direct(), DirectIo::Granted { offset_alignment, .. } if offset_alignment == block_bytes)
+            );
+            assert_eq!(file.size().wait().unwrap(), bytes.len() as u64);
+            reads_are_right(&file, &bytes, &[], &mut rng);
+            assert_settled(&nowait);
+        }
+    });
+}
+
+/// What a file holds as others see it, through the page cache, and as we do.
+#[track_caller]
+fn assert_holds(file: &File, bytes: &[u8], what: &str) {
+    assert_eq!(file.size().wait().unwrap(), bytes.len() as u64, "size after {what}");
+    let differs = |there: &[u8]| there.iter().zip(bytes).position(|(a, b)| a != b);
+    let cached = std::fs::read(file.path()).unwrap();
+    assert!(cached == bytes, "others differ at {:?} after {what}", differs(&cached));
+    let mut direct = vec![FILLER; bytes.len() + 1];
+    let n = file.read_into(&mut direct, 0).unwrap();
+    assert!(direct[..n] == *bytes, "{n} bytes, which differ at {:?}, after {what}", differs(&direct[..n]));
+}
+
+/// One write, of memory of some kind, durable or not.
+fn write_somehow(file: &File, data: &[u8], offset: u64, rng: &mut Rng) -> String {
+    let way = Way::ALL[rng.below(3)];
+    let durable = rng.below(6) == 0;
+    let length = data.len();
+    let kind = match rng.below(4) {
+        0 => {
+            let mut memory = vec![FILLER; length + 2];
+            let odd = (memory.as_ptr() as usize + 1) % 2;
+            memory[odd..odd + length].copy_from_slice(data);
+            assert_eq!(file.write_from(&memory[odd..odd + length], offset).unwrap(), length);
+            "an odd slice"
+        }
+        1 => {
+            let write = file.write_all_at(data.to_vec(), offset);
+            assert!(way.run(if durable { write.durable() } else { write }).unwrap() == data);
+            "Vec"
+        }
+        2 => {
+            let mut buffer = Buf::zeroed(length);
+            buffer.copy_from_slice(data);
+            let write = file.write_all_at(buffer, offset);
+            assert!(*way.run(if durable { write.durable() } else { write }).unwrap() == *data);
+            "Buf"
+        }
+        _ => {
+            let write = file.write_vectored_at(pieces(length, |range| data[range].to_vec()), offset);
+            let (n, back) = way.run(if durable { write.durable() } else { write }).unwrap();
+            assert!(n == length && back.concat() == data);
+            "pieces"
+        }
+    };
+    format!("{kind}, {way:?}, durable {durable}: offset {offset}, length {length}")
+}
+
+fn one_of<T: Copy + Ord>(set: BTreeSet<T>, rng: &mut Rng) -> T {
+    *set.iter().nth(rng.below(set.len())).unwrap()
+}
+
+#[test]
+fn writes_of_files_at_any_place_change_that_and_nothing_else() {
+    const WRITES: usize = 15;
+    let _watchdog = Watchdog::new("writes of files", 400);
+    let seed = Rng::for_test().next();
+    in_every_folder(|folder| {
+        let mut rng = Rng::new(seed);
+        for nowait in instances() {
+            for size in SIZES {
+                let path = folder.join(format!("write-{size}"));
+                let mut bytes = contents(size, size as u64);
+                std::fs::write(&path, &bytes).unwrap();
+                let file = open(&nowait, &path);
+                for _ in 0..WRITES {
+                    let offset = one_of(offsets(size), &mut rng);
+                    let data = contents(one_of(lengths(size, offset), &mut rng), rng.next());
+                    let what = write_somehow(&file, &data, offset, &mut rng);
+                    put(&mut bytes, offset, &data);
+                    assert_holds(&file, &bytes, &what);
+                }
+            }
+            assert_settled(&nowait);
+        }
+    });
+}
+
+#[test]
+fn appends_go_to_the_end() {
+    let _watchdog = Watchdog::new("appends", 200);
+    let seed = Rng::for_test().next();
+    in_every_folder(|folder| {
+        let mut rng = Rng::new(seed);
+        for nowait in instances() {
+            for size in [0, 1, 512, 4095, 4096, 8193] {
+                let path = folder.join("append");
+                let mut bytes = contents(size, size as u64);
+                std::fs::write(&path, &bytes).unwrap();
+                let positioned = open(&nowait, &path);
+                // (The kernel ignores the offset of what is written by one that was opened so.)
+                let opened = options().append(true).open_in(&nowait, &path).wait().unwrap();
+                for number in 0..12 {
+                    let data = contents(LENGTHS[rng.below(LENGTHS.len())], rng.next());
+                    let way = Way::ALL[rng.below(3)];
+                    let what = match number % 4 {
+                        0 => {
+                            way.run(positioned.append(data.clone())).unwrap();
+                            "append".to_string()
+                        }
+                        1 => {
+                            way.run(opened.append(data.clone()).durable()).unwrap();
+                            "append to a file opened for it".to_string()
+                        }
+                        _ => write_somehow(&opened, &data, rng.below(2 * PAGE) as u64, &mut rng),
+                    };
+                    bytes.extend_from_slice(&data);
+                    assert_holds(&positioned, &bytes, &format!("{what}, {} bytes, {way:?}", data.len()));
+                }
+            }
+            assert_settled(&nowait);
+        }
+    });
+}
+
+#[test]
+fn writes_of_devices_at_any_place_change_that_and_nothing_else() {
+    const SIZE: usize = 128 << 10;
+    let _watchdog = Watchdog::new("writes of devices", 120);
+    let seed = Rng::for_test().next();
+    on_every_device(&contents(SIZE, 1), |path, _| {
+        let mut rng = Rng::new(seed);
+        let mut bytes = contents(SIZE, 1);
+        for nowait in instances() {
+            let file = open(&nowait, path);
+            for _ in 0..80 {
+                let offset = one_of(offsets(SIZE).range(..SIZE as u64).copied().collect(), &mut rng);
+                let length = one_of(lengths(SIZE, offset), &mut rng).min(SIZE - offset as usize);
+                let data = contents(length, rng.next());
+                let what = write_somehow(&file, &data, offset, &mut rng);
+                put(&mut bytes, offset, &data);
+                assert_holds(&file, &bytes, &what);
+            }
+            // A device does not grow.
+            for way in Way::ALL {
+                let data = contents(2 * PAGE, rng.next());
+                let offset = (SIZE - 700) as u64;
+                let written = match way.run(file.write_at(data.clone(), offset)) {
+                    Ok((n, back)) => {
+                        assert!(back == data);
+                        n
+                    }
+                    Err(error) => {
+                        assert_eq!(error.error.kind(), ErrorKind::NoSpace, "{error}");
+                        assert!(error.buffer == data);
+                        0
+                    }
+                };
+                assert!(written <= 700, "{written}");
+                let there = file.read_exact_at(offset, 700).wait().unwrap();
+                assert!(there[..written] == data[..written]);
+                bytes[offset as usize..].copy_from_slice(&there);
+                assert_holds(&file, &bytes, &format!("a write over the end of a device, {way:?}"));
+            }
+            assert_settled(&nowait);
+        }
+    });
+}
+
+/// Writes under way at a time, of which no two share a byte but many a page, lose nothing of each other: one that does not suit the
+/// device goes through the page cache, and would otherwise bring back what another writes directly beside it.
+fn disjoint_writes_all_arrive(file: &File, nowait: &Nowait, mut bytes: Vec<u8>, rounds: usize, rng: &mut Rng) {
+    for round in 0..rounds {
+        let mut writes: [Vec<(u64, Vec<u8>)>; 5] = Default::default();
+        let mut start = 0;
+        while start < bytes.len() {
+            // Whole sectors, as many sectors as end a page, or anything.
+            let length = match rng.below(4) {
+                0 if start % 512 == 0 => 512,
+                1 if start % 512 == 0 => PAGE - start % PAGE,
+                2 => 512 - start % 512,
+                _ => 1 + rng.below(600),
+            };
+            let length = length.min(bytes.len() - start);
+            let data = contents(length, rng.next());
+            put(&mut bytes, start as u64, &data);
+            writes[rng.below(5)].push((start as u64, data));
+            start += length;
+        }
+        let [first, second, third, fourth, fifth] = &writes;
+        let aligned = |data: &[u8]| {
+            let mut buffer = Buf::zeroed(data.len());
+            buffer.copy_from_slice(data);
+            buffer
+        };
+        let all = |writes: &'_ [(u64, Vec<u8>)]| {
+            join_all(writes.iter().map(|(offset, data)| file.write_all_at(aligned(data), *offset)).collect::<Vec<_>>())
+        };
+        std::thread::scope(|scope| {
+            for waited in [first, second] {
+                scope.spawn(move || {
+                    waited
+                        .iter()
+                        .for_each(|(offset, data)| drop(file.write_all_at(aligned(data), *offset).wait().unwrap()));
+                });
+            }
+            scope.spawn(move || {
+                third.iter().for_each(|(offset, data)| file.write_all_from(&aligned(data), *offset).unwrap())
+            });
+            scope.spawn(|| nowait::block_on(all(fourth)).into_iter().for_each(|written| drop(written.unwrap())));
+            scope.spawn(|| {
+                futures::executor::block_on(all(fifth)).into_iter().for_each(|written| drop(written.unwrap()));
+            });
+        });
+        assert_settled(nowait);
+        let mut there = vec![0; bytes.len()];
+        file.read_exact_into(&mut there, 0).unwrap();
+        let differs = |there: &[u8]| there.iter().zip(&bytes).position(|(a, b)| a != b);
+        assert_eq!(differs(&there), None, "round {round}");
+        let others = std::fs::File::open(file.path()).unwrap();
+        others.read_exact_at(&mut there, 0).unwrap();
+        assert_eq!(differs(&there), None, "others, in round {round}");
+    }
+}
+
+#[test]
+fn disjoint_writes_of_the_same_pages_all_arrive() {
+    const SIZE: usize = 6 * PAGE;
+    const ROUNDS: usize = 5;
+    let _watchdog = Watchdog::new("disjoint writes", 300);
+    let seed = Rng::for_test().next();
+    let bytes = contents(SIZE, 1);
+    in_every_folder(|folder| {
+        let path = folder.join("disjoint");
+        std::fs::write(&path, &bytes).unwrap();
+        for nowait in instances() {
+            disjoint_writes_all_arrive(&open(&nowait, &path), &nowait, bytes.clone(), ROUNDS, &mut Rng::new(seed));
+        }
+    });
+    on_every_device(&bytes, |path, _| {
+        for nowait in instances() {
+            disjoint_writes_all_arrive(&open(&nowait, path), &nowait, bytes.clone(), ROUNDS, &mut Rng::new(seed));
+        }
+    });
+}
