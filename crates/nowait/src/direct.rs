@@ -63,7 +63,7 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    fn new(alignment: Alignment) -> Direct {
+    pub(crate) fn new(alignment: Alignment) -> Direct {
         let Alignment { memory, offset } = alignment;
         Direct { memory: memory.into(), offset: offset.into(), cached: OnceLock::new() }
     }
@@ -72,7 +72,7 @@ impl Direct {
         Alignment { memory: self.memory.load(Relaxed), offset: self.offset.load(Relaxed) }
     }
 
-    /// The device refused (EINVAL) what it had said it takes. False when nothing more can be done about it.
+    /// The device refused (EINVAL) what it had said it takes. False when that was known.
     pub(crate) fn learn(&self) -> bool {
         let Alignment { memory, offset } = ENOUGH;
         let before = (self.memory.fetch_max(memory, Relaxed), self.offset.fetch_max(offset, Relaxed));

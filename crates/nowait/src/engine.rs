@@ -226,6 +226,7 @@ pub(crate) fn run_for(owner: &Owner, request: &mut Request) -> Outcome {
 fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcome {
     let handle = &file.handle;
     loop {
+        let believed = direct.alignment();
         let learns = match request {
             Request::Read(transfer) => {
                 file.align(direct, transfer, Direction::Read)?;
@@ -233,7 +234,7 @@ fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcom
             }
             Request::Write(transfer, flags) => {
                 let appends = flags.contains(WriteFlags::APPEND);
-                if appends || !transfer.is_ready_for(direct.alignment()) {
+                if appends || !transfer.is_ready_for(believed) {
                     return write_edges(handle, direct, transfer, *flags);
                 }
                 file.align(direct, transfer, Direction::Write)?;
@@ -241,8 +242,19 @@ fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcom
             }
             _ => false,
         };
+        // Others may have learned since it was made ready, which may have been long ago.
+        let suits = match request {
+            Request::Read(transfer) | Request::Write(transfer, _) => {
+                believed.suits(transfer.position(), transfer.segments())
+            }
+            _ => true,
+        };
         let outcome = run(Some(handle), request);
-        if !(learns && matches!(outcome, Err(Errno::INVAL)) && direct.learn()) {
+        if !learns || !matches!(outcome, Err(Errno::INVAL)) {
+            return outcome;
+        }
+        direct.learn();
+        if suits && direct.alignment() == believed {
             return outcome;
         }
     }

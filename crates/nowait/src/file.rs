@@ -554,3 +554,98 @@ impl Finish for Advised<'_> {
         answer.outcome.map(drop).map_err(|errno| self.file.error(Name::Advise, errno).range(self.offset, self.length))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct::Direct;
+    use crate::start::Engine;
+
+    const PAGE: usize = 4096;
+
+    /// Bytes of which no page is like another.
+    fn bytes() -> Vec<u8> {
+        (0..4 * PAGE as u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+    }
+
+    /// A file in direct I/O that is said to take any place, length and memory; None where that is so.
+    fn believed(nowait: &Nowait, path: &Path) -> Option<File> {
+        use std::os::unix::fs::{FileExt, OpenOptionsExt};
+        let mut options = fs::File::options();
+        let file = options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
+        match file.read_at(&mut [0; 7], 1) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            answer => {
+                eprintln!("skipped: a direct read of 7 bytes is answered with {answer:?}");
+                return None;
+            }
+        }
+        let directness =
+            Directness::Granted { direct: Direct::new(Alignment { memory: 1, offset: 1 }), only_waits: false };
+        Some(File::new(Handle::Descriptor(file.into()), directness, Arc::from(path), nowait.0.clone()))
+    }
+
+    fn wait<F: Finish>(way: u8, operation: Operation<'_, F>) -> F::Output {
+        match way {
+            0 => operation.wait(),
+            1 => crate::block_on(operation),
+            _ => futures::executor::block_on(operation),
+        }
+    }
+
+    fn assert_learned(file: &File) {
+        assert_eq!(file.direct(), DirectIo::Granted { memory_alignment: PAGE, offset_alignment: PAGE });
+    }
+
+    /// Symptom: of several requests in flight to a device that needs more than it says, one was made again and the others failed with
+    /// EINVAL, since what they ran into was known by then. Each is made again that was made for what was believed before.
+    #[test]
+    fn a_device_that_needs_more_than_it_says_is_found_out() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("file");
+        for engine in [Engine::Auto, Engine::Aio, Engine::Pool] {
+            let Ok(nowait) = Nowait::builder().engine(engine.clone()).build() else { continue };
+            let mut bytes = bytes();
+            fs::write(&path, &bytes).unwrap();
+            let open = || believed(&nowait, &path);
+            if open().is_none() {
+                return;
+            }
+            for way in 0..3 {
+                let file = open().unwrap();
+                let (n, read) = wait(way, file.read_at(vec![0; 5000], 3)).unwrap();
+                assert!(n == 5000 && read == bytes[3..5003], "{engine:?}");
+                assert_learned(&file);
+                let file = open().unwrap();
+                wait(way, file.write_all_at(vec![way; 5000], 3)).unwrap();
+                bytes[3..5003].fill(way);
+                assert!(fs::read(&path).unwrap() == bytes, "{engine:?}");
+                assert_learned(&file);
+            }
+            let file = open().unwrap();
+            file.write_all_from(&[9; 700], 4000).unwrap();
+            bytes[4000..4700].fill(9);
+            let mut read = [0; 1000];
+            assert_eq!(open().unwrap().read_into(&mut read, 3900).unwrap(), 1000);
+            assert!(read == bytes[3900..4900], "{engine:?}");
+            // Many at a time run into it.
+            for own in [false, true] {
+                let file = open().unwrap();
+                let reads = futures::future::join_all((0..50).map(|i| file.read_at(vec![0; 300], i * 301)));
+                let read = if own { crate::block_on(reads) } else { futures::executor::block_on(reads) };
+                for (i, read) in read.into_iter().enumerate() {
+                    assert!(read.unwrap().1 == bytes[i * 301..i * 301 + 300], "{engine:?}, read {i}");
+                }
+                let file = open().unwrap();
+                let write = |i: usize| file.write_all_at(vec![i as u8; 300], i as u64 * 301);
+                let writes = futures::future::join_all((0..50).map(write));
+                let written = if own { crate::block_on(writes) } else { futures::executor::block_on(writes) };
+                for (i, written) in written.into_iter().enumerate() {
+                    written.unwrap();
+                    bytes[i * 301..i * 301 + 300].fill(i as u8);
+                }
+                assert!(fs::read(&path).unwrap() == bytes, "{engine:?}");
+            }
+        }
+    }
+}
