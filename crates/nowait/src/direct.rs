@@ -10,7 +10,7 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
@@ -59,13 +59,16 @@ pub(crate) struct Direct {
     memory: AtomicU32,
     offset: AtomicU32,
     /// The same file through the page cache, opened on first use.
-    cached: OnceLock<Result<OwnedFd, Errno>>,
+    cached: OnceLock<OwnedFd>,
+    /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may turn out to be of the other kind on its
+    /// way, when the device is found out.
+    turn: RwLock<()>,
 }
 
 impl Direct {
     pub(crate) fn new(alignment: Alignment) -> Direct {
         let Alignment { memory, offset } = alignment;
-        Direct { memory: memory.into(), offset: offset.into(), cached: OnceLock::new() }
+        Direct { memory: memory.into(), offset: offset.into(), cached: OnceLock::new(), turn: RwLock::new(()) }
     }
 
     pub(crate) fn alignment(&self) -> Alignment {
@@ -79,19 +82,31 @@ impl Direct {
         before.0 < memory || before.1 < offset
     }
 
+    /// Nobody writes through the page cache while this is held.
+    pub(crate) fn beside(&self) -> RwLockReadGuard<'_, ()> {
+        self.turn.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// No other thread writes while this is held.
+    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.turn.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// The file through the page cache, for writing. `/proc` leads to it also when it has no name any more.
     pub(crate) fn cached(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'_>, Errno> {
-        let opened = self.cached.get_or_init(|| {
-            let flags = rustix::fs::fcntl_getfl(fd)?;
-            // What the descriptor may not do, another must not do for it.
-            if flags & OFlags::RWMODE == OFlags::RDONLY {
-                return Err(Errno::BADF);
-            }
-            let kept = flags & (OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
-            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-            sys::retry(|| rustix::fs::open(&*path, OFlags::WRONLY | OFlags::CLOEXEC | kept, Mode::empty()))
-        });
-        opened.as_ref().map(AsFd::as_fd).map_err(|errno| *errno)
+        if let Some(cached) = self.cached.get() {
+            return Ok(cached.as_fd());
+        }
+        let flags = rustix::fs::fcntl_getfl(fd)?;
+        // What the descriptor may not do, another must not do for it.
+        if flags & OFlags::RWMODE == OFlags::RDONLY {
+            return Err(Errno::BADF);
+        }
+        let kept = flags & (OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
+        // The thread's own: descriptors need not be shared by all threads (unshare(2), CLONE_FILES).
+        let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
+        let opened = sys::retry(|| rustix::fs::open(&*path, OFlags::WRONLY | OFlags::CLOEXEC | kept, Mode::empty()))?;
+        Ok(self.cached.get_or_init(|| opened).as_fd())
     }
 }
 

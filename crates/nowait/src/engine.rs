@@ -19,10 +19,10 @@ pub(crate) mod uring;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, CWD, OFlags, RenameFlags};
+use rustix::fs::{Advice, CWD, RenameFlags};
 use rustix::io::Errno;
 
-use crate::buf::Buf;
+use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::direct::{self, Direct, Directness};
 use crate::op::{
     Direction, Done, Handle, LaneKind, Lanes, OpenFile, Outcome, Owner, Request, Slot, Step, Transfer, step,
@@ -235,7 +235,11 @@ fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcom
             Request::Write(transfer, flags) => {
                 let appends = flags.contains(WriteFlags::APPEND);
                 if appends || !transfer.is_ready_for(believed) {
-                    return write_edges(handle, direct, transfer, *flags);
+                    if flags.contains(WriteFlags::ATOMIC) {
+                        // Half of it could be made before the rest is refused.
+                        return Err(Errno::INVAL);
+                    }
+                    return write_edges(file, direct, transfer, *flags);
                 }
                 file.align(direct, transfer, Direction::Write)?;
                 !flags.contains(WriteFlags::ATOMIC)
@@ -249,7 +253,9 @@ fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcom
             }
             _ => true,
         };
+        let turn = matches!(request, Request::Write(..)).then(|| direct.beside());
         let outcome = run(Some(handle), request);
+        drop(turn);
         if !learns || !matches!(outcome, Err(Errno::INVAL)) {
             return outcome;
         }
@@ -264,28 +270,28 @@ fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcom
 const COPIED_BYTES_MAX: usize = 1 << 20;
 
 /// A write that begins or ends inside a block, or at the end of the file wherever that is: see `direct.rs`.
-fn write_edges(handle: &Handle, direct: &Direct, transfer: &mut Transfer, flags: WriteFlags) -> Outcome {
-    let (fd, alignment) = (handle.descriptor()?, direct.alignment());
+fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags: WriteFlags) -> Outcome {
+    let fd = file.handle.descriptor()?;
     let cached = direct.cached(fd)?;
-    let block = u64::from(alignment.offset);
+    let _turn = direct.alone();
+    let appends = flags.contains(WriteFlags::APPEND);
+    let asked = transfer.left();
     let mut edges = Vec::new();
-    let outcome = loop {
+    let mut outcome = loop {
+        let alignment = direct.alignment();
+        let block = u64::from(alignment.offset);
         let (position, left) = (transfer.position(), transfer.left());
         let inside = (position % block) as usize;
-        let appends = flags.contains(WriteFlags::APPEND);
         let is_edge = appends || inside != 0 || left < block as usize;
-        let whole = left - left % block as usize;
-        let length = if appends {
-            left
-        } else if is_edge {
-            left.min(block as usize - inside)
-        } else {
-            whole
+        let length = match is_edge {
+            true if appends => left,
+            true => left.min(block as usize - inside),
+            false => left - left % block as usize,
         };
         let mut segments = transfer.first(length);
         let mut copy;
         if is_edge {
-            edges.push(if appends { (0, 0) } else { (position, length as u64) });
+            edges.push((position, length as u64));
         } else if !alignment.suits(position, &segments) {
             let length = length.min(COPIED_BYTES_MAX);
             copy = Buf::uncleared(length).ok_or(Errno::NOMEM)?;
@@ -295,14 +301,28 @@ fn write_edges(handle: &Handle, direct: &Direct, transfer: &mut Transfer, flags:
         // SAFETY: the segments are the transfer's, which we have for the call, or `copy`'s.
         let result =
             unsafe { sys::write_at(if is_edge { cached } else { fd }, &segments, position, flags, Wait::Allowed) };
+        if result == Err(Errno::INVAL) && !is_edge && direct.learn() {
+            continue;
+        }
         if let Step::Finish(end) = step(transfer, result) {
             break end.map(|()| Done::Nothing);
         }
     };
+    if appends {
+        // The place is known by now: nobody else's writes by this file are under way.
+        let end = sys::size(cached).unwrap_or(0);
+        edges = vec![(end.saturating_sub(asked as u64), asked as u64)];
+    }
     for (offset, length) in edges {
         // No page is left that would be written back over what others write directly.
-        sys::sync_range(cached, offset, length)?;
-        let _ = rustix::fs::fadvise(cached, offset, std::num::NonZeroU64::new(length), Advice::DontNeed);
+        let start = offset - offset % BUF_ALIGNMENT as u64;
+        let length = (offset + length).next_multiple_of(BUF_ALIGNMENT as u64) - start;
+        if let Err(errno) = sys::sync_range(cached, start, length) {
+            // The kernel says so once, and to nobody who asks the other descriptor for it.
+            file.note_failure(errno);
+            outcome = outcome.and(Err(errno));
+        }
+        let _ = rustix::fs::fadvise(cached, start, std::num::NonZeroU64::new(length), Advice::DontNeed);
     }
     outcome
 }
@@ -342,15 +362,11 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         Request::SyncDir(path) => sys::sync_dir(path).map(|()| Done::Nothing),
         Request::Remove(path) => sys::retry(|| rustix::fs::unlink(&*path)).map(|()| Done::Nothing),
         Request::Open { path, flags, mode, direct } => {
-            let (fd, directness) = match sys::open(path, if *direct { *flags | OFlags::DIRECT } else { *flags }, *mode)
-            {
-                // (An open that creates has created, and must not fail for that now.)
-                Err(Errno::INVAL) if *direct => (sys::open(path, *flags - OFlags::EXCL, *mode)?, Directness::Refused),
-                opened => {
-                    let fd = opened?;
-                    let directness = direct::examine(fd.as_fd());
-                    (fd, directness)
-                }
+            let fd = sys::open(path, *flags, *mode)?;
+            // Asked for now, so that a file that is created is created once, whatever the answer.
+            let directness = match direct.then(|| sys::make_direct(fd.as_fd())) {
+                Some(Err(_)) => Directness::Refused,
+                Some(Ok(())) | None => direct::examine(fd.as_fd()),
             };
             Ok(Done::Opened(Handle::Descriptor(fd), directness))
         }

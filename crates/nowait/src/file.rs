@@ -163,9 +163,14 @@ impl OpenOptions {
     }
 
     /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`); where not, through it, and
-    /// [`File::direct`] says so. Any place, length and memory will do: what does not suit the device is widened to whole blocks and cut
-    /// back (reads), or its first and last part of a block go through the page cache (writes, which then have the file's other direct
-    /// writes wait). At the end of the file a read may overwrite what is left of the buffer. What suits costs nothing extra: [`Buf`]s at multiples of 4096 always do.
+    /// [`File::direct`] says so. Any place, length and memory will do. What suits the device costs nothing extra: [`Buf`]s at multiples of
+    /// 4096 always do. Else reads are widened to whole blocks and cut back, and of writes the first and last part of a block go through
+    /// the page cache. At the end of the file a read may overwrite what is left of the buffer.
+    ///
+    /// A write that goes through the page cache in part is made when no other direct write of this `File` and its clones is under way.
+    /// Of those by another open of the same file, here or in another process, it cannot know: a page that it wrote back over what they
+    /// wrote beside it at the same time would undo that (`open(2)`, NOTES, on mixing both kinds). Let files that are written so be opened
+    /// once, or written in multiples of [`DirectIo::Granted`].
     ///
     /// Direct is not durable: the device may have a cache of its own. See [`Operation::durable`] and [`File::sync_data`].
     pub fn direct(&mut self, direct: bool) -> &mut Self {

@@ -282,7 +282,7 @@ pub use write::{Allocate, Changed, WriteAll, WriteAt, WriteMany, Writes};
 ///
 /// While the future blocks this thread by other means (another executor's `block_on`, such as
 /// `futures::executor::block_on`, receiving from a channel, joining a thread), nothing that is staged here is submitted, and
-/// nothing that completes is noticed. If what it blocks for is one of those reads, it waits for ever. Use this `block_on`
+/// nothing that completes is noticed. If what it blocks for is one of those reads, or a small write, it waits for ever. Use this `block_on`
 /// inside, or `await`.
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::owned::drive(future)

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 
 use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
@@ -150,15 +150,29 @@ impl OpenFile {
         Ok(())
     }
 
+    /// Whether a write has to have the file to itself: part of it goes through the page cache past which others go.
+    pub(crate) fn writes_alone(&self, offset: u64, segments: &[libc::iovec], flags: WriteFlags) -> bool {
+        let length = segments.iter().map(|segment| segment.iov_len).sum();
+        self.direct
+            .as_ref()
+            .is_some_and(|direct| flags.contains(WriteFlags::APPEND) || !direct.alignment().suits_place(offset, length))
+    }
+
     /// The bytes of writes that are on their way: with an engine, or about to be.
     #[inline]
     pub(crate) fn on_their_way(&self) -> u64 {
         self.lanes().under_way.load(Relaxed)
     }
 
-    /// Throttle, which is the only one to change it, under its lock.
-    pub(crate) fn set_on_their_way(&self, bytes: u64) {
+    /// Throttle, which is the only one to change it, under its lock. `alone`: nothing may come beside it.
+    pub(crate) fn set_on_their_way(&self, bytes: u64, alone: bool) {
         self.lanes().under_way.store(bytes, Relaxed);
+        self.lanes().alone.store(alone, Relaxed);
+    }
+
+    /// What is on its way has the file to itself.
+    pub(crate) fn is_written_alone(&self) -> bool {
+        self.lanes().alone.load(Relaxed)
     }
 
     /// Nobody knows any more where the file ends.
@@ -214,7 +228,7 @@ impl OpenFile {
     }
 
     /// Remembers an errno that tells of lost data, for all clones and for all time.
-    fn note_failure(&self, errno: Errno) {
+    pub(crate) fn note_failure(&self, errno: Errno) {
         if !tells_nothing(errno) {
             let _ = self.sync_failure.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst);
         }
@@ -614,8 +628,9 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 pub(crate) struct Lanes {
     lanes: [Lane; 2],
-    /// Bytes of writes on their way; changed under the throttle's lock.
+    /// Bytes of writes on their way, and whether these are of one that nothing may be beside; changed under the throttle's lock.
     under_way: AtomicU64,
+    alone: AtomicBool,
 }
 
 impl Lanes {

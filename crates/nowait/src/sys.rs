@@ -169,6 +169,11 @@ pub(crate) fn open(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Er
     Ok(fd)
 }
 
+/// Has reads and writes go past the page cache from now on, if the file can (EINVAL where not).
+pub(crate) fn make_direct(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::DIRECT)
+}
+
 /// Makes sure that a descriptor has positions to read at, and takes `O_NONBLOCK` from it.
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
     match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {

@@ -126,17 +126,24 @@ impl Target<'_> {
             && dirty::allows(length)
     }
 
+    /// Where the file was last known to end.
+    fn end_of(&self, file: &OpenFile) -> Option<u64> {
+        if file.end.load(Relaxed) == END_UNKNOWN {
+            match self.instance.engines().pool.run(Some(&file.handle), &mut Request::Size) {
+                Ok(Done::Size(size)) => file.end.store(size, Relaxed),
+                _ => return None,
+            }
+        }
+        Some(file.end.load(Relaxed))
+    }
+
     /// A write into the page at `start` need not read it first. Asking begins to read it, where it is not cached.
     fn page_is_cached(&self, file: &OpenFile, start: u64) -> bool {
         let engine = &*self.instance.engines().pool;
-        if file.end.load(Relaxed) == END_UNKNOWN {
-            match engine.run(Some(&file.handle), &mut Request::Size) {
-                Ok(Done::Size(size)) => file.end.store(size, Relaxed),
-                _ => return false,
-            }
-        }
-        if start >= file.end.load(Relaxed) {
-            return true;
+        match self.end_of(file) {
+            Some(end) if start >= end => return true,
+            Some(_) => {}
+            None => return false,
         }
         match read_now(engine, &file.handle, &mut [0], start, Wait::Never) {
             Ok(n) => n > 0,
@@ -257,17 +264,11 @@ impl Target<'_> {
         let mut alone = false;
         let path = match (&mut request, self.file.map(|file| (file, &file.direct))) {
             (Request::Read(transfer), Some((file, Some(direct)))) => {
-                // What fails here fails again, and is told, where it is run.
-                let _ = file.align(direct, transfer, Direction::Read);
-                file.reads.slow_path(&self.instance.policy, 0)
+                self.direct_path(file, direct, transfer, Direction::Read)
             }
             (Request::Write(transfer, flags), Some((file, Some(direct)))) => {
                 alone = flags.contains(WriteFlags::APPEND) || !transfer.is_ready_for(direct.alignment());
-                if alone || file.align(direct, transfer, Direction::Write).is_err() {
-                    Path::Pool
-                } else {
-                    file.reads.slow_path(&self.instance.policy, 0)
-                }
+                if alone { Path::Pool } else { self.direct_path(file, direct, transfer, Direction::Write) }
             }
             (Request::Read(transfer), Some((file, None))) => {
                 file.reads.slow_path(&self.instance.policy, transfer.left())
@@ -286,8 +287,7 @@ impl Target<'_> {
             None => Owner::Nobody(self.instance.counters.clone()),
         };
         let written = match &request {
-            Request::Write(transfer, _) if alone => Some(engines.throttle.all_of_a_file(transfer.left())),
-            Request::Write(transfer, _) => Some(transfer.left()),
+            Request::Write(transfer, _) => Some((transfer.left(), alone)),
             _ => None,
         };
         let slot = Slot::new(request, owner, notify);
@@ -295,8 +295,28 @@ impl Target<'_> {
         slot
     }
 
-    /// Gives a slot, one that writes so many bytes if it writes, to the engine of a path.
-    pub(crate) fn submit_slot(&self, slot: Arc<Slot>, path: Path, written: Option<usize>) {
+    /// Makes a direct request ready for a ring, or leaves that to the thread of the pool that will do it.
+    fn direct_path(&self, file: &OpenFile, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Path {
+        let Instance { policy, .. } = &**self.instance;
+        // A submission pins the memory's pages, and copies what lies amiss: of much, too long for a poll.
+        let path = file.reads.slow_path(policy, transfer.left());
+        if path == Path::Pool {
+            return path;
+        }
+        // libaio works on the blocks that a file gains, and on what says where its blocks are, inside the submission.
+        let extends = || self.end_of(file).is_none_or(|end| transfer.position() + transfer.left() as u64 > end);
+        if !self.instance.engines().has_ring && (policy.strict || (direction == Direction::Write && extends())) {
+            return Path::Pool;
+        }
+        // What fails here fails again, and is told, where it is run.
+        match file.align(direct, transfer, direction) {
+            Ok(()) => path,
+            Err(_) => Path::Pool,
+        }
+    }
+
+    /// Gives a slot to the engine of a path; one that writes says how much, and whether alone in its file.
+    pub(crate) fn submit_slot(&self, slot: Arc<Slot>, path: Path, written: Option<(usize, bool)>) {
         let engines = self.instance.engines();
         let engine = match (path, self.file) {
             (Path::Pool, _) => &engines.pool,
@@ -304,7 +324,9 @@ impl Target<'_> {
             _ => &engines.ring,
         };
         match (written, self.file) {
-            (Some(bytes), Some(file)) => engines.throttle.submit(slot, file.clone(), engine.clone(), bytes),
+            (Some((bytes, alone)), Some(file)) => {
+                engines.throttle.submit(slot, file.clone(), engine.clone(), bytes, alone);
+            }
             _ => engine.submit(slot),
         }
     }

@@ -41,6 +41,8 @@ struct Entry {
     slot: Arc<Slot>,
     engine: Arc<dyn Engine>,
     bytes: u64,
+    /// To be with the file's engine when no other write of the file is.
+    alone: bool,
 }
 
 /// Bytes that a slot has on their way; given back when it is finished.
@@ -54,7 +56,8 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = lock(&self.throttle.state);
         state.under_way -= self.bytes;
-        self.file.set_on_their_way(self.file.on_their_way() - self.bytes);
+        // One that is alone is the last.
+        self.file.set_on_their_way(self.file.on_their_way() - self.bytes, false);
         drop(state);
         self.throttle.admit();
     }
@@ -72,10 +75,11 @@ impl Throttle {
         file: Arc<OpenFile>,
         engine: Arc<dyn Engine>,
         bytes: usize,
+        alone: bool,
     ) {
-        let entry = Entry { slot, engine, bytes: bytes as u64 };
+        let entry = Entry { slot, engine, bytes: bytes as u64, alone };
         let mut state = lock(&self.state);
-        if !self.fits_now(&state, &file, entry.bytes) {
+        if !self.fits_now(&state, &file, entry.bytes, alone) {
             entry.slot.count(Count::Throttled);
         }
         match state.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, &file)) {
@@ -89,26 +93,21 @@ impl Throttle {
         self.admit();
     }
 
-    /// As many bytes as make sure that a write has its file to itself.
-    pub(crate) fn all_of_a_file(&self, bytes: usize) -> usize {
-        bytes.max(usize::try_from(self.per_file).unwrap_or(usize::MAX))
-    }
-
     /// Counts `bytes` as on their way if there is room now, until the permit is dropped: for a write on its caller's thread.
     pub(crate) fn enter(self: &Arc<Self>, file: &Arc<OpenFile>, bytes: usize) -> Option<Permit> {
         let bytes = bytes as u64;
         let mut state = lock(&self.state);
-        if !self.fits_now(&state, file, bytes) {
+        if !self.fits_now(&state, file, bytes, false) {
             return None;
         }
         state.under_way += bytes;
-        file.set_on_their_way(file.on_their_way() + bytes);
+        file.set_on_their_way(file.on_their_way() + bytes, false);
         Some(Permit { throttle: self.clone(), file: file.clone(), bytes })
     }
 
-    /// Whether `bytes` more could be submitted at once.
-    pub(crate) fn has_room(&self, file: &OpenFile, bytes: usize) -> bool {
-        self.fits_now(&lock(&self.state), file, bytes as u64)
+    /// Whether `bytes` more could be submitted at once, beside others or alone.
+    pub(crate) fn has_room(&self, file: &OpenFile, bytes: usize, alone: bool) -> bool {
+        self.fits_now(&lock(&self.state), file, bytes as u64, alone)
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -116,18 +115,19 @@ impl Throttle {
         state.under_way == 0 && state.waiting == 0
     }
 
-    fn fits_now(&self, state: &State, file: &OpenFile, bytes: u64) -> bool {
-        state.waiting == 0 && self.fits_file(file, bytes) && self.fits_instance(state, bytes)
+    fn fits_now(&self, state: &State, file: &OpenFile, bytes: u64, alone: bool) -> bool {
+        state.waiting == 0 && self.fits_file(file, bytes, alone) && self.fits_instance(state, bytes)
     }
 
     /// One that is larger than a bound goes alone.
-    fn fits_file(&self, file: &OpenFile, bytes: u64) -> bool {
+    fn fits_file(&self, file: &OpenFile, bytes: u64, alone: bool) -> bool {
         let now = file.on_their_way();
-        now == 0 || now + bytes <= self.per_file
+        let beside = !alone && !file.is_written_alone();
+        now == 0 || (beside && now.saturating_add(bytes) <= self.per_file)
     }
 
     fn fits_instance(&self, state: &State, bytes: u64) -> bool {
-        state.under_way == 0 || state.under_way + bytes <= self.per_instance
+        state.under_way == 0 || state.under_way.saturating_add(bytes) <= self.per_instance
     }
 
     /// Gives those in line to their engines for whom there is room. With nothing locked: an engine may finish what it is given,
@@ -137,7 +137,7 @@ impl Throttle {
         if std::mem::replace(&mut state.admitting, true) {
             return;
         }
-        while let Some((file, Entry { slot, engine, bytes })) = self.next(&mut state) {
+        while let Some((file, Entry { slot, engine, bytes, .. })) = self.next(&mut state) {
             drop(state);
             // Also to one that was abandoned: whoever takes it discards it, and the permit with it.
             slot.hold(Box::new(Permit { throttle: self.clone(), file, bytes }));
@@ -152,8 +152,8 @@ impl Throttle {
     fn next(&self, state: &mut State) -> Option<(Arc<OpenFile>, Entry)> {
         for at in 0..state.files.len() {
             let Waiting { file, entries } = &state.files[at];
-            let bytes = entries.front().map_or(0, |entry| entry.bytes);
-            if !self.fits_file(file, bytes) {
+            let (bytes, alone) = entries.front().map_or((0, false), |entry| (entry.bytes, entry.alone));
+            if !self.fits_file(file, bytes, alone) {
                 continue;
             }
             if !self.fits_instance(state, bytes) {
@@ -168,7 +168,7 @@ impl Throttle {
             let entry = entry?;
             state.waiting -= 1;
             state.under_way += bytes;
-            file.set_on_their_way(file.on_their_way() + bytes);
+            file.set_on_their_way(file.on_their_way() + bytes, alone);
             return Some((file, entry));
         }
         None

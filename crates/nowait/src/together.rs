@@ -176,7 +176,7 @@ fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) {
             continue;
         }
         match tried {
-            Tried::Part(_) => target.submit_slot(slot.clone(), Path::Pool, Some(length - mine)),
+            Tried::Part(_) => target.submit_slot(slot.clone(), Path::Pool, Some((length - mine, false))),
             // What a short call left is each one's own, and so is an error.
             Tried::Hit | Tried::Called(_) => finish_here(slot),
         }

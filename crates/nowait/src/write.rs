@@ -105,7 +105,9 @@ impl File {
     ) -> std::result::Result<Operation<'_, WriteAll<'_, B>>, BufferError<B>> {
         let length = buffer.as_ref().len();
         let engines = self.0.instance.engines();
-        if !engines.throttle.has_room(&self.0.open, length) {
+        let segment = libc::iovec { iov_base: buffer.as_ref().as_ptr().cast_mut().cast(), iov_len: length };
+        let alone = self.0.open.writes_alone(offset, &[segment], self.0.open.write_flags());
+        if !engines.throttle.has_room(&self.0.open, length, alone) {
             let error = self.0.error(Name::Write, Errno::AGAIN).range(offset, length as u64);
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
         }
@@ -278,7 +280,9 @@ fn written(
         file.open.wrote_to(offset + n as u64);
     }
     let errno = outcome.err();
-    if (errno.is_none() && n == length) || (short == Short::Allowed && (errno.is_none() || n > 0)) {
+    // An error after all bytes have moved tells that they did not get to the device.
+    let is_short = n > 0 && n < length;
+    if (errno.is_none() && n == length) || (short == Short::Allowed && (errno.is_none() || is_short)) {
         return Ok(n);
     }
     let error = write_error(file, errno, flags).range(offset, length as u64);

@@ -333,6 +333,11 @@ impl<Q: Queue> Drop for Owned<Q> {
         }
         // What the kernel still has must stay allocated for good.
         self.slots.drain(..).flatten().for_each(std::mem::forget);
+        if !is_ours {
+            // The parent's, and what they hold: its locks.
+            std::mem::forget(std::mem::take(&mut self.backlog));
+            std::mem::forget(std::mem::take(&mut self.completions));
+        }
     }
 }
 
@@ -658,6 +663,7 @@ fn sleep_in<Q: Queue>(notice: &Notice) -> bool {
 
 /// Waits until nothing is in flight in this thread's queues, abandoned operations included.
 pub(crate) fn drain() {
+    do_what_is_due();
     while enter::<OwnRing>(|owned| (owned.in_flight() > 0).then_some(1))
         || enter::<OwnContext>(|owned| (owned.in_flight() > 0).then_some(1))
     {}
