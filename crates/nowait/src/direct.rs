@@ -151,7 +151,12 @@ pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
     match answer {
         Err(Errno::INVAL) => give_up(fd),
         Err(Errno::OPNOTSUPP) => match found {
-            Directness::Granted { direct, .. } => Directness::Granted { direct, only_waits: true },
+            Directness::Granted { direct, .. } => {
+                // zram takes memory at any multiple of 512, and then copies to and from the start of its page (seen on 6.18): over
+                // memory that is not the caller's.
+                direct.memory.fetch_max(ENOUGH.memory, Relaxed);
+                Directness::Granted { direct, only_waits: true }
+            }
             other => other,
         },
         // Also of a file that is empty, or for writing only.

@@ -7,12 +7,13 @@ mod common;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use common::mounts::{Kind, LoopDevice, Mount, or_skip, temp_dir};
+use common::mounts::{Kind, LoopDevice, Mount, Zram, or_skip, temp_dir};
 use common::rng::Rng;
 use common::{Watchdog, Way, assert_settled, contents, expected, put};
 use futures::future::join_all;
-use nowait::{Buf, DirectIo, Engine, ErrorKind, File, Nowait, OpenOptions};
+use nowait::{Buf, DirectIo, Engine, ErrorKind, File, Nowait, OpenOptions, Written};
 
 const PAGE: usize = 4096;
 
@@ -412,4 +413,261 @@ fn disjoint_writes_of_the_same_pages_all_arrive() {
             disjoint_writes_all_arrive(&open(&nowait, path), &nowait, bytes.clone(), ROUNDS, &mut Rng::new(seed));
         }
     });
+}
+
+#[test]
+fn reads_beside_truncation_give_the_file_or_zeros() {
+    const SIZE: usize = 64 << 10;
+    const READS: usize = 1500;
+    let _watchdog = Watchdog::new("reads beside truncation", 200);
+    let seed = Rng::for_test().next();
+    // No byte is zero.
+    let bytes: Vec<u8> = contents(SIZE, 1).into_iter().map(|byte| byte | 1).collect();
+    in_every_folder(|folder| {
+        for nowait in instances() {
+            let path = folder.join("cut");
+            std::fs::write(&path, &bytes).unwrap();
+            let file = open(&nowait, &path);
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut rng = Rng::new(seed);
+                    let other = std::fs::File::options().write(true).open(&path).unwrap();
+                    while !done.load(SeqCst) {
+                        other.set_len(rng.below(SIZE) as u64).unwrap();
+                        other.set_len((SIZE - rng.below(2) * rng.below(SIZE)) as u64).unwrap();
+                        if rng.below(4) == 0 {
+                            other.write_all_at(&bytes, 0).unwrap();
+                        }
+                    }
+                });
+                let mut rng = Rng::new(seed + 1);
+                let reads = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    for _ in 0..READS {
+                        let (offset, length) = (rng.below(SIZE), 1 + rng.below(3 * PAGE));
+                        let (n, memory, what) = read_somehow(&file, offset as u64, length, &mut rng);
+                        let right = &bytes[offset..];
+                        assert!(n <= right.len(), "{n} bytes: {what}");
+                        let is_right = |(byte, right): (&u8, &u8)| byte == right || *byte == 0;
+                        assert!(memory[..n].iter().zip(right).all(is_right), "{what}");
+                    }
+                }));
+                done.store(true, SeqCst);
+                reads.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            });
+            assert_settled(&nowait);
+        }
+    });
+}
+
+#[test]
+fn a_file_in_memory_is_served_through_the_page_cache() {
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    let bytes = contents(3 * PAGE + 5, 1);
+    for nowait in instances() {
+        let path = mount.path().join("file");
+        std::fs::write(&path, &bytes).unwrap();
+        let file = open(&nowait, &path);
+        assert_eq!(file.direct(), DirectIo::Refused);
+        assert!(*file.read_exact_at(1, 3 * PAGE).wait().unwrap() == bytes[1..1 + 3 * PAGE]);
+        assert_eq!(nowait.stats().widened_bytes, 0);
+        let plain = OpenOptions::new().read(true).open_in(&nowait, &path).wait().unwrap();
+        assert_eq!(plain.direct(), DirectIo::NotAsked);
+    }
+}
+
+/// How many of this process's descriptors are of the file.
+fn descriptors(path: &Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    links.filter(|link| std::fs::read_link(link.as_ref().unwrap().path()).is_ok_and(|to| to == path)).count()
+}
+
+#[test]
+fn what_a_descriptor_may_not_do_is_not_done_by_another() {
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    let bytes = contents(3 * PAGE + 100, 1);
+    std::fs::write(&path, &bytes).unwrap();
+    for nowait in instances() {
+        let file = OpenOptions::new().read(true).direct(true).open_in(&nowait, &path).wait().unwrap();
+        for (offset, length) in [(0, PAGE), (PAGE, 2 * PAGE), (1, 5), (100, 2 * PAGE), (3 * PAGE + 100, 1)] {
+            let mut data = Buf::zeroed(length);
+            data.fill(FILLER);
+            for way in Way::ALL {
+                let error = way.run(file.write_all_at(data, offset as u64)).unwrap_err();
+                assert_eq!(error.error.kind(), ErrorKind::PermissionDenied, "{error}");
+                assert_eq!(error.error.bytes_written(), Some(Written::First(0)), "{error}");
+                assert!(error.buffer.iter().all(|byte| *byte == FILLER));
+                data = error.buffer;
+            }
+            let error = file.write_from(&data, offset as u64).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        }
+        assert_eq!(file.append(vec![1; 9]).wait().unwrap_err().error.kind(), ErrorKind::PermissionDenied);
+        assert!(std::fs::read(&path).unwrap() == bytes);
+        assert_eq!(descriptors(&path), 1);
+        file.close().unwrap();
+        assert!(common::eventually(|| descriptors(&path) == 0));
+    }
+}
+
+#[test]
+fn the_page_cache_has_a_descriptor_of_its_own_only_once_it_is_needed() {
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    std::fs::write(&path, contents(3 * PAGE, 1)).unwrap();
+    for nowait in instances() {
+        let file = open(&nowait, &path);
+        if file.direct() == DirectIo::Refused {
+            eprintln!("skipped: {} has no direct I/O", path.display());
+            return;
+        }
+        for way in Way::ALL {
+            way.run(file.write_all_at(Buf::zeroed(PAGE), PAGE as u64)).unwrap();
+            way.run(file.write_all_at(vec![1; 2 * PAGE + 1][1..].to_vec(), 0)).unwrap();
+            way.run(file.read_at(vec![0; 5], 7)).unwrap();
+        }
+        file.write_from(&[3; PAGE + 1][1..], 0).unwrap();
+        assert_eq!(descriptors(&path), 1);
+        file.write_from(&[3; 10], 0).unwrap();
+        assert_eq!(descriptors(&path), 2);
+        file.close().unwrap();
+        assert!(common::eventually(|| descriptors(&path) == 0));
+    }
+}
+
+/// Takes all the room that there is. What was promised to pages is only then known.
+fn fill(path: &Path) {
+    let filler = std::fs::File::create(path).unwrap();
+    let mut place = 0;
+    for _ in 0..3 {
+        while filler.write_all_at(&[1; PAGE], place).is_ok() {
+            place += PAGE as u64;
+        }
+        let _ = filler.sync_all();
+    }
+}
+
+/// What a full file system has taken of a write is there, the buffer comes back, and the rest of the file is as it was.
+#[test]
+fn a_full_file_system_is_told() {
+    let Some(mount) = Mount::sized_or_skip(Kind::Ext4, 16 << 20) else { return };
+    let _watchdog = Watchdog::new("a full file system", 60);
+    let (path, filler) = (mount.path().join("file"), mount.path().join("filler"));
+    let bytes = contents(2 * PAGE, 1);
+    for nowait in instances() {
+        for (offset, length) in
+            [(2 * PAGE, 64 * PAGE), (2 * PAGE, PAGE), (2 * PAGE - 100, 64 * PAGE), (2 * PAGE + 1, 100)]
+        {
+            for way in Way::ALL {
+                std::fs::write(&path, &bytes).unwrap();
+                fill(&filler);
+                let file = open(&nowait, &path);
+                let mut data = Buf::zeroed(length);
+                data.copy_from_slice(&contents(length, 9));
+                let error = way.run(file.write_all_at(data, offset as u64)).unwrap_err();
+                assert_eq!(error.error.kind(), ErrorKind::NoSpace, "{error}");
+                assert!(*error.buffer == contents(length, 9), "the buffer comes back");
+                let Some(Written::First(n) | Written::AtLeast(n)) = error.error.bytes_written() else {
+                    panic!("how much is not told: {error}");
+                };
+                assert!((n as usize) < length, "{error}");
+                let mut right = bytes.clone();
+                put(&mut right, offset as u64, &error.buffer[..n as usize]);
+                let there = std::fs::read(&path).unwrap();
+                assert!(there.starts_with(&right), "{error}: {} bytes", there.len());
+                assert!(there.len() < offset + length, "{error}: {} bytes", there.len());
+                drop(file);
+                std::fs::remove_file(&filler).unwrap();
+            }
+        }
+        assert_settled(&nowait);
+    }
+}
+
+#[test]
+fn gathers_take_any_ranges() {
+    let _watchdog = Watchdog::new("gathers", 200);
+    let seed = Rng::for_test().next();
+    in_every_folder(|folder| {
+        let mut rng = Rng::new(seed);
+        for nowait in instances() {
+            for size in [1, 4095, 100_001] {
+                let path = folder.join("gather");
+                let all = contents(size + PAGE, 3);
+                std::fs::write(&path, &all).unwrap();
+                let cut = std::fs::File::options().write(true).open(&path).unwrap();
+                cut.sync_all().unwrap();
+                cut.set_len(size as u64).unwrap();
+                let bytes = &all[..size];
+                let file = open(&nowait, &path);
+                for _ in 0..20 {
+                    // Unaligned, aligned, overlapping, over the end and beyond it.
+                    let mut ranges: Vec<(u64, usize)> = (0..30)
+                        .map(|_| (rng.below(size + 100) as u64, LENGTHS[rng.below(LENGTHS.len())]))
+                        .chain([(0, PAGE), (size as u64, 10), (size as u64 - 1, 2 * PAGE), (1 << 40, 3)])
+                        .collect();
+                    ranges.push(((size / PAGE * PAGE) as u64, PAGE));
+                    let before = nowait.stats().widened_bytes;
+                    let total: usize = ranges.iter().map(|range| range.1).sum();
+                    let mut packed = Vec::new();
+                    let mut end = 0;
+                    for (offset, length) in &ranges {
+                        packed.extend_from_slice(expected(bytes, *offset, *length));
+                        end += length;
+                        packed.resize(end, 0);
+                    }
+                    let gathered = [
+                        file.gather(&ranges).wait().unwrap(),
+                        nowait::block_on(file.gather(&ranges)).unwrap(),
+                        futures::executor::block_on(file.gather(&ranges)).unwrap(),
+                    ];
+                    for gathered in gathered {
+                        for (i, (offset, length)) in ranges.iter().enumerate() {
+                            let right = expected(bytes, *offset, *length);
+                            assert!(*gathered.get(i).unwrap() == *right, "{length} bytes at {offset} of {size}");
+                        }
+                        assert!(*gathered.into_buffer() == packed[..], "zero where the file has nothing, of {size}");
+                    }
+                    let mut output = vec![FILLER; total];
+                    let short = file.gather_into(&ranges, &mut output).unwrap();
+                    assert!(short.errors().is_empty() && output == packed, "of {size}");
+                    // Two edges a range at the most, four times.
+                    let widened = nowait.stats().widened_bytes - before;
+                    assert!(widened <= (4 * ranges.len() * 2 * PAGE) as u64, "{widened}");
+                }
+            }
+            assert_settled(&nowait);
+        }
+    });
+}
+
+/// A device in memory refuses `RWF_NOWAIT`: a ring would hand each read to a kernel worker. Who is not to wait has it done by a thread, or
+/// in no time.
+#[test]
+fn a_device_that_refuses_attempts_is_no_rings_business() {
+    const SIZE: usize = 1 << 20;
+    let Some(device) = or_skip("zram", Zram::new(SIZE as u64)) else { return };
+    let mut bytes = contents(SIZE, 1);
+    std::fs::File::options().write(true).open(device.path()).unwrap().write_all_at(&bytes, 0).unwrap();
+    for nowait in instances() {
+        let file = open(&nowait, device.path());
+        // It says 512, and writes to the memory before (seen on 6.18).
+        assert_eq!(file.direct(), DirectIo::Granted { memory_alignment: PAGE, offset_alignment: PAGE });
+        assert_eq!(file.nowait_reads(), Some(false));
+        reads_are_right(&file, &bytes, &[], &mut Rng::for_test());
+        let rng = &mut Rng::for_test();
+        for _ in 0..20 {
+            let offset = one_of(offsets(SIZE).range(..SIZE as u64).copied().collect(), rng);
+            let length = one_of(lengths(SIZE, offset), rng).min(SIZE - offset as usize);
+            let data = contents(length, rng.next());
+            let what = write_somehow(&file, &data, offset, rng);
+            put(&mut bytes, offset, &data);
+            assert_holds(&file, &bytes, &what);
+        }
+        assert_settled(&nowait);
+        let stats = nowait.stats();
+        assert_eq!((stats.ring, stats.aio, stats.handed_on), (0, 0, 0), "{stats:?}");
+        assert!(stats.inline + stats.pool > 0, "{stats:?}");
+    }
 }
