@@ -538,11 +538,13 @@ fn the_page_cache_has_a_descriptor_of_its_own_only_once_it_is_needed() {
 
 /// Takes all the room that there is. What was promised to pages is only then known.
 fn fill(path: &Path) {
+    /// The smallest block that a file system has.
+    const BLOCK: usize = 1024;
     let filler = std::fs::File::create(path).unwrap();
     let mut place = 0;
     for _ in 0..3 {
-        while filler.write_all_at(&[1; PAGE], place).is_ok() {
-            place += PAGE as u64;
+        while filler.write_all_at(&[1; BLOCK], place).is_ok() {
+            place += BLOCK as u64;
         }
         let _ = filler.sync_all();
     }
