@@ -10,8 +10,8 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -128,7 +128,7 @@ pub(crate) enum Directness {
 pub(crate) fn look(fd: BorrowedFd<'_>) -> Directness {
     match rustix::fs::fcntl_getfl(fd) {
         Ok(flags) if flags.contains(OFlags::DIRECT) => match claimed(fd) {
-            Some(alignment) => Directness::Granted { direct: Direct::new(alignment), only_waits: false },
+            Some(alignment) => Directness::Granted { direct: Direct::new(careful(alignment)), only_waits: false },
             None => give_up(fd),
         },
         _ => Directness::NotAsked,
@@ -151,12 +151,7 @@ pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
     match answer {
         Err(Errno::INVAL) => give_up(fd),
         Err(Errno::OPNOTSUPP) => match found {
-            Directness::Granted { direct, .. } => {
-                // zram takes memory at any multiple of 512, and then copies to and from the start of its page (seen on 6.18): over
-                // memory that is not the caller's.
-                direct.memory.fetch_max(ENOUGH.memory, Relaxed);
-                Directness::Granted { direct, only_waits: true }
-            }
+            Directness::Granted { direct, .. } => Directness::Granted { direct, only_waits: true },
             other => other,
         },
         // Also of a file that is empty, or for writing only.
@@ -174,6 +169,13 @@ fn give_up(fd: BorrowedFd<'_>) -> Directness {
 
 /// `STATX_DIOALIGN` of linux/stat.h (6.1).
 const DIOALIGN: u32 = 0x2000;
+
+/// zram takes memory at any multiple of 512 for its blocks of a page, and then copies to and from the start of a page (seen on 6.18): over
+/// memory that is not the caller's. So memory lies as blocks do where these are of a page.
+fn careful(alignment: Alignment) -> Alignment {
+    let Alignment { memory, offset } = alignment;
+    Alignment { memory: if offset >= ENOUGH.offset { memory.max(ENOUGH.memory) } else { memory }, offset }
+}
 
 /// What the kernel says a file needs; None: it has no direct I/O, whatever `open(2)` said.
 fn claimed(fd: BorrowedFd<'_>) -> Option<Alignment> {

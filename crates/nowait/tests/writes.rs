@@ -333,13 +333,20 @@ fn lose_a_write_back(nowait: &Nowait, folder: &FsPath, image: &FsPath, way: Way)
     // The file has its blocks, and the journal has them all: only what is written over them finds no room.
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
     let (file, second) = (writable(nowait, &path), writable(nowait, &path));
-    take_from_image(image, &old);
     let mut filler = std::fs::File::create(&ballast).unwrap();
-    while std::io::Write::write(&mut filler, &[1; PAGE]).is_ok() {}
-
-    let new = contents(1 << 20, 2);
-    way.run(file.write_all_at(new.clone(), 0)).unwrap();
-    let error = way.run(file.sync_data()).unwrap_err();
+    let (mut there, mut seed) = (old, 2);
+    // Now and then there is room after all: memory that something else has just given back.
+    let (new, error) = loop {
+        take_from_image(image, &there);
+        while std::io::Write::write(&mut filler, &[1; PAGE]).is_ok() {}
+        let new = contents(1 << 20, seed);
+        way.run(file.write_all_at(new.clone(), 0)).unwrap();
+        match way.run(file.sync_data()) {
+            Err(error) => break (new, error),
+            Ok(()) => assert!(seed < 6, "the device always finds room"),
+        }
+        (there, seed) = (new, seed + 1);
+    };
     assert_eq!(error.kind(), ErrorKind::SyncFailed);
     // Newer kernels pass on why the loop device failed.
     let errno = error.raw_os_error().unwrap();
