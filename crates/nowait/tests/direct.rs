@@ -673,3 +673,45 @@ fn a_device_that_refuses_attempts_is_no_rings_business() {
         assert!(stats.inline + stats.pool > 0, "{stats:?}");
     }
 }
+
+/// Symptom: a bound of `u64::MAX` overflowed where a write that goes alone had asked for all of the bound.
+#[test]
+fn no_bound_on_bytes_still_lets_a_write_go_alone() {
+    let _watchdog = Watchdog::new("no bound", 60);
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    let bytes = contents(4 * PAGE, 1);
+    std::fs::write(&path, &bytes).unwrap();
+    let nowait = Nowait::builder().write_bytes_max(u64::MAX, u64::MAX).build().unwrap();
+    disjoint_writes_all_arrive(&open(&nowait, &path), &nowait, bytes, 5, &mut Rng::for_test());
+}
+
+/// Symptom: the first blocks of an atomic write that does not suit the device were made, and then the rest refused.
+#[test]
+fn an_atomic_write_that_does_not_suit_the_device_changes_nothing() {
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    let bytes = contents(3 * PAGE, 1);
+    std::fs::write(&path, &bytes).unwrap();
+    for nowait in instances() {
+        let file = open(&nowait, &path);
+        for way in Way::ALL {
+            let error = way.run(file.write_all_at(vec![7; PAGE + 100], 0).atomic()).unwrap_err();
+            assert_eq!(error.error.kind(), ErrorKind::Unsupported, "{}", error.error);
+            assert_eq!(error.error.bytes_written(), Some(Written::First(0)));
+            assert_holds(&file, &bytes, "a refused write");
+        }
+    }
+}
+
+/// A file that is created is created once, also where it then has no direct I/O.
+#[test]
+fn creating_what_cannot_be_direct() {
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    let path = mount.path().join("new");
+    let mut create = options();
+    create.create_new(true);
+    let file = create.open(&path).wait().unwrap();
+    assert_eq!(file.direct(), DirectIo::Refused);
+    assert_eq!(create.open(&path).wait().unwrap_err().kind(), ErrorKind::AlreadyExists);
+}

@@ -1061,3 +1061,77 @@ fn child() {
         Some(role) => panic!("nobody knows {role:?}"),
     }
 }
+
+/// Symptom: under `block_on` a small write waited for the end of the turn, and `drain` for nothing.
+#[test]
+fn drain_makes_what_waits_for_the_end_of_the_turn() {
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    std::fs::write(&path, b"").unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let file = writable(&nowait, &path);
+    nowait::block_on(async {
+        let mut write = Box::pin(file.write_all_at(vec![7; 100], 0));
+        assert!(poll_once(write.as_mut()).is_pending(), "it is kept for others to join");
+        nowait.drain();
+        assert_eq!(nowait.stats().started, nowait.stats().ended());
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 100]);
+        write.await.unwrap();
+    });
+}
+
+/// What futures write in one turn is made together, in any order, also where they overlap, and where some are dropped.
+#[test]
+fn writes_of_one_turn_are_made_together() {
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    let mut bytes = contents(200_000, 1);
+    std::fs::write(&path, &bytes).unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let file = writable(&nowait, &path);
+    let mut rng = Rng::for_test();
+    for round in 0..200 {
+        // Apart from each other: neighbours and gaps, shuffled. Every tenth round they overlap, and are made in their order.
+        let mut place = 0;
+        let mut writes: Vec<(u64, Vec<u8>)> = (0..20)
+            .map(|_| {
+                place += if rng.below(3) == 0 { rng.below(5000) } else { 0 };
+                let length = 1 + rng.below(5000);
+                let start = if round % 10 == 0 { rng.below(9000) } else { place };
+                place += length;
+                (start as u64, contents(length, rng.next()))
+            })
+            .collect();
+        for i in (1..writes.len()).rev() {
+            writes.swap(i, rng.below(i + 1));
+        }
+        let dropped = rng.below(20);
+        nowait::block_on(async {
+            let mut waiting: Vec<_> =
+                writes.iter().map(|(offset, data)| Some(Box::pin(file.write_all_at(data.clone(), *offset)))).collect();
+            for write in &mut waiting {
+                if poll_once(write.as_mut().unwrap().as_mut()).is_ready() {
+                    // Made at once.
+                    *write = None;
+                }
+            }
+            // One that was not made is not made.
+            if waiting[dropped].take().is_some() {
+                writes[dropped].1.clear();
+            }
+            for write in waiting.into_iter().flatten() {
+                write.await.unwrap();
+            }
+        });
+        if round % 10 == 0 {
+            // Of overlapping ones those made at once came first, so that only the whole range is known to be theirs.
+            bytes = std::fs::read(&path).unwrap();
+            continue;
+        }
+        writes.iter().for_each(|(offset, data)| put(&mut bytes, *offset, data));
+        assert!(std::fs::read(&path).unwrap() == bytes, "round {round}");
+    }
+    let stats = nowait.stats();
+    assert!(stats.joined > 0, "{stats:?}");
+    assert_settled(&nowait);
+}
