@@ -62,9 +62,10 @@ impl Reader {
         }
     }
 
-    /// Reads at most so many bytes ahead.
+    /// Reads at most so many bytes ahead; a multiple of 4096, and no less.
     pub fn ahead_bytes_max(mut self, bytes: usize) -> Reader {
-        self.window_max = bytes.max(BUF_ALIGNMENT);
+        // Requests of whole blocks.
+        self.window_max = (bytes - bytes % BUF_ALIGNMENT).max(BUF_ALIGNMENT);
         self.window = self.window.min(self.window_max);
         self
     }
