@@ -41,13 +41,13 @@ pub struct Writer {
     position: u64,
     behind: VecDeque<Behind>,
     behind_bytes: usize,
-    /// Where the file ended before, or ends by what was written.
+    /// Where the file ended before, or ends by the writes that are done.
     end: Option<u64>,
-    /// Where its space ends.
+    /// Where its space ends, or may end: one that is refused may have been made in part.
     reserved: u64,
     reserve_next: u64,
     reserving: Option<(u64, UnderWay)>,
-    restoring: Option<UnderWay>,
+    restoring: Option<(u64, UnderWay)>,
     syncing: Option<UnderWay>,
     failed: Option<Error>,
 }
@@ -80,7 +80,7 @@ impl Writer {
 
     /// Place in the file of the next byte.
     pub fn position(&self) -> u64 {
-        self.position + self.filled as u64
+        self.position.saturating_add(self.filled as u64)
     }
 
     /// Writes a buffer of the library's without a copy, if what was written before ends at a multiple of 4096. Ready when the buffer
@@ -105,6 +105,8 @@ impl Writer {
     /// # Errors
     /// The first of any write, or those of `fdatasync(2)`.
     pub fn sync_data(&mut self) -> Step<'_, Writer, Result<()>> {
+        // One that was dropped under way does not cover what was written since.
+        self.syncing = None;
         Step { stream: self, poll: Writer::poll_sync }
     }
 
@@ -131,27 +133,31 @@ impl Writer {
         let _ = ready!(self.poll_room(context, 0));
         if let Some((to, reserving)) = &self.reserving {
             let to = *to;
-            if ready!(reserving.poll(context)).0.is_ok() {
-                self.reserved = to;
-            }
-            self.reserving = None;
+            let _ = ready!(reserving.poll(context));
+            (self.reserved, self.reserving) = (to, None);
         }
+        ready!(self.poll_restored(context));
         if let Some(end) = self.end.filter(|end| self.reserved > *end) {
-            if self.restoring.is_none() {
-                self.restoring = Some(self.submit(Request::SetLen(end), caller));
-            }
-            if let Some(restoring) = &self.restoring {
-                let (outcome, _) = ready!(restoring.poll(context));
-                self.restoring = None;
-                match outcome {
-                    Ok(_) => self.reserved = end,
-                    Err(errno) => {
-                        self.fail(self.file.0.error(Name::SetLen, errno));
-                    }
+            self.restoring = Some((end, self.submit(Request::SetLen(end), caller)));
+            ready!(self.poll_restored(context));
+        }
+        Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
+    }
+
+    /// Nothing is taken while the file is cut to its length: it could be cut off.
+    fn poll_restored(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some((end, restoring)) = &self.restoring {
+            let end = *end;
+            let (outcome, _) = ready!(restoring.poll(context));
+            self.restoring = None;
+            match outcome {
+                Ok(_) => self.reserved = end,
+                Err(errno) => {
+                    self.fail(self.file.0.error(Name::SetLen, errno));
                 }
             }
         }
-        Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
+        Poll::Ready(())
     }
 
     fn submit(&self, request: Request, caller: Caller) -> UnderWay {
@@ -185,6 +191,9 @@ impl Writer {
             Request::Write(transfer, _) => transfer.done(),
             _ => 0,
         };
+        if let Some(end) = self.end.as_mut().filter(|_| done > 0) {
+            *end = (offset + done as u64).max(*end);
+        }
         let error = match outcome {
             Ok(_) if done == length => {
                 self.file.0.open.wrote_to(offset + length as u64);
@@ -199,7 +208,7 @@ impl Writer {
     /// Puts the buffer on its way when there is room.
     fn poll_send(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         ready!(self.poll_room(context, BEHIND_BYTES_MAX - REQUEST_BYTES))?;
-        let end = self.position + self.filled as u64;
+        let end = self.position();
         if let Err(errno) = self.file.0.check(self.position, self.filled) {
             let error = self.file.0.error(Name::Write, errno).range(self.position, self.filled as u64);
             return Poll::Ready(Err(self.fail(error)));
@@ -211,9 +220,6 @@ impl Writer {
         buffer.truncate(std::mem::take(&mut self.filled));
         let (offset, length) = (self.position, buffer.len());
         self.position = end;
-        if let Some(file_end) = &mut self.end {
-            *file_end = end.max(*file_end);
-        }
         let target = self.file.0.target();
         let mut request = Request::Write(Transfer::new(Memory::Buf(buffer), offset), self.file.0.open.write_flags());
         match caller {
@@ -250,9 +256,13 @@ impl Writer {
                 match reserving.poll(context) {
                     Poll::Pending if end <= self.reserved => return Poll::Ready(()),
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready((Ok(_), _)) => self.reserved = to,
-                    // Not asked again: there is no room, or no way.
-                    Poll::Ready((Err(_), _)) => self.reserve_next = 0,
+                    Poll::Ready((outcome, _)) => {
+                        self.reserved = to;
+                        if outcome.is_err() {
+                            // Not asked again: there is no room, or no way.
+                            self.reserve_next = 0;
+                        }
+                    }
                 }
                 self.reserving = None;
             }
@@ -272,6 +282,7 @@ impl Writer {
 
     /// Takes what there is room for.
     fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8], caller: Caller) -> Poll<Result<usize>> {
+        ready!(self.poll_restored(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
         }
@@ -293,6 +304,7 @@ impl Writer {
     }
 
     fn poll_put(&mut self, context: &mut Context<'_>, buffer: &mut Option<Buf>, caller: Caller) -> Poll<Result<()>> {
+        ready!(self.poll_restored(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
         }
@@ -351,16 +363,17 @@ impl std::future::Future for Put<'_> {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if self.failed.is_none() && self.filled > 0 {
+        if self.failed.is_none() && self.filled > 0 && self.file.0.check(self.position, self.filled).is_ok() {
+            let end = self.position();
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.truncate(self.filled);
-            let end = self.position + self.filled as u64;
-            self.end = self.end.map(|file_end| file_end.max(end));
+            self.end = self.end.map(|file_end| end.max(file_end));
             let transfer = Transfer::new(Memory::Buf(buffer), self.position);
             // In the queue of nobody who may be gone: as by a thread that goes on.
             self.submit(Request::Write(transfer, self.file.0.open.write_flags()), Caller::Thread).keep();
         }
-        for Behind { request, .. } in self.behind.drain(..) {
+        for Behind { offset, length, request } in self.behind.drain(..) {
+            self.end = self.end.map(|file_end| file_end.max(offset + length as u64));
             request.keep();
         }
         if let Some((_, reserving)) = self.reserving.take() {
@@ -404,7 +417,7 @@ impl Write for Writer {
             self.position += bytes.len() as u64;
             return Ok(bytes.len());
         }
-        if self.filled < self.buffer.len() {
+        if self.filled < self.buffer.len() && self.failed.is_none() {
             // The usual case.
             let n = bytes.len().min(self.buffer.len() - self.filled);
             self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
