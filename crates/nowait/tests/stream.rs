@@ -1,0 +1,754 @@
+//! Streams: what a reader gives and what a writer leaves in its file, whatever the pieces, the place, the file system, the engine and who
+//! waits; files that change meanwhile; errors, and what is dropped half-way.
+
+mod common;
+
+use std::io::{BufRead, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path as FsPath;
+use std::pin::pin;
+
+use common::mounts::{Kind, Mount, temp_dir};
+use common::rng::Rng;
+use common::{Watchdog, Way, assert_settled, contents, eventually, expected, poll_once, put};
+use nowait::sim::{Faults, Sim};
+use nowait::stream::{Reader, Writer};
+use nowait::{Buf, Engine, Error, ErrorKind, File, Nowait, OpenOptions};
+
+const MIB: usize = 1 << 20;
+const SIZES: [usize; 9] = [0, 1, 4095, 4096, 4097, MIB / 2 - 1, MIB / 2, MIB / 2 + 1, 5 * MIB + 3];
+
+/// The default, the pool, and libaio where it can be had.
+fn instances() -> impl Iterator<Item = Nowait> {
+    let build = |engine| match Nowait::builder().engine(engine).build() {
+        Ok(nowait) => Some(nowait),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    };
+    [Engine::Auto, Engine::Pool, Engine::Aio].into_iter().filter_map(build)
+}
+
+/// A file for reading and writing, made if there is none. What refuses direct I/O is opened all the same.
+fn open(nowait: &Nowait, path: &FsPath, direct: bool) -> File {
+    OpenOptions::new().read(true).write(true).create(true).direct(direct).open_in(nowait, path).wait().unwrap()
+}
+
+fn buffer(bytes: &[u8]) -> Buf {
+    let mut buffer = Buf::zeroed(bytes.len());
+    buffer.copy_from_slice(bytes);
+    buffer
+}
+
+/// By `way`, with an executor of a thread of its own, as it must be for a caller that is inside `block_on`.
+fn chunk(reader: &mut Reader, way: Way) -> nowait::Result<Option<Buf>> {
+    match way {
+        Way::Waited => reader.chunk().wait(),
+        way => way.run_future(reader.chunk()),
+    }
+}
+
+/// How the rest of a file is read.
+#[derive(Clone, Copy, Debug)]
+enum Reading {
+    Pieces,
+    Buffered,
+    Chunks(Way),
+    Mixed,
+}
+
+const READINGS: [Reading; 6] = [
+    Reading::Pieces,
+    Reading::Buffered,
+    Reading::Chunks(Way::Waited),
+    Reading::Chunks(Way::Driven),
+    Reading::Chunks(Way::Awaited),
+    Reading::Mixed,
+];
+
+/// Reads a bit; false at the end of the file.
+fn read_some(reader: &mut Reader, reading: Reading, rng: &mut Rng, out: &mut Vec<u8>) -> std::io::Result<bool> {
+    let before = out.len();
+    match reading {
+        Reading::Pieces => {
+            let mut piece = vec![0; 1 + [rng.below(100), rng.below(10_000), rng.below(MIB)][rng.below(3)]];
+            let n = reader.read(&mut piece)?;
+            out.extend_from_slice(&piece[..n]);
+        }
+        Reading::Buffered => {
+            let there = reader.fill_buf()?;
+            let n = if there.is_empty() { 0 } else { 1 + rng.below(there.len()) };
+            out.extend_from_slice(&there[..n]);
+            reader.consume(n);
+        }
+        Reading::Chunks(way) => {
+            if let Some(chunk) = chunk(reader, way)? {
+                assert!(!chunk.is_empty(), "the end is told by None");
+                out.extend_from_slice(&chunk);
+            }
+        }
+        Reading::Mixed => return read_some(reader, READINGS[rng.below(5)], rng, out),
+    }
+    Ok(out.len() > before)
+}
+
+fn read_rest(reader: &mut Reader, reading: Reading, rng: &mut Rng) -> Vec<u8> {
+    let mut out = Vec::new();
+    while read_some(reader, reading, rng, &mut out).unwrap() {}
+    assert!(!read_some(reader, reading, rng, &mut out).unwrap(), "the end stays");
+    out
+}
+
+/// Files of all sizes from all places in all ways.
+fn reads(nowait: &Nowait, folder: &FsPath, direct: bool, rng: &mut Rng) {
+    for (number, size) in SIZES.into_iter().enumerate() {
+        let path = folder.join("read");
+        let bytes = contents(size, size as u64);
+        std::fs::write(&path, &bytes).unwrap();
+        let file = open(nowait, &path, direct);
+        for (turn, start) in [0, 1, 4096, 5000, size as u64, size as u64 + 7].into_iter().enumerate() {
+            // A large file is read in one way from each place.
+            let large = size > MIB;
+            let readings = READINGS.into_iter().enumerate().filter(|(i, _)| !large || (turn + number) % 6 == *i);
+            for (_, reading) in readings {
+                let mut reader = Reader::new(&file, start);
+                if turn == 3 {
+                    reader = reader.ahead_bytes_max(20_000);
+                }
+                let read = read_rest(&mut reader, reading, rng);
+                assert!(read == expected(&bytes, start, size), "{reading:?} of {size} from {start}, direct: {direct}");
+                assert_eq!(reader.position(), start + read.len() as u64);
+            }
+        }
+    }
+}
+
+/// Seeks and reads at random against a cursor of std.
+fn seeks(nowait: &Nowait, folder: &FsPath, direct: bool, rng: &mut Rng) {
+    let bytes = contents(2 * MIB + 777, 3);
+    let path = folder.join("seek");
+    std::fs::write(&path, &bytes).unwrap();
+    let file = open(nowait, &path, direct);
+    let mut reader = Reader::new(&file, 0);
+    let mut model = std::io::Cursor::new(&bytes);
+    for round in 0..200 {
+        let far = rng.below(bytes.len() + 5000) as i64;
+        let near = rng.below(20_000) as i64 - 10_000;
+        let to = match rng.below(6) {
+            0 => Some(SeekFrom::Start(far as u64)),
+            1 => Some(SeekFrom::End(5000 - far)),
+            2 => Some(SeekFrom::Current(near)),
+            3 => Some(SeekFrom::Current(0)),
+            _ => None,
+        };
+        if let Some(to) = to {
+            let (got, wanted) = (reader.seek(to), model.seek(to));
+            assert_eq!(got.is_ok(), wanted.is_ok(), "round {round}: {to:?}");
+            if let (Err(got), Err(wanted)) = (&got, &wanted) {
+                assert_eq!(got.kind(), wanted.kind(), "round {round}: {to:?}: {got}");
+            }
+            assert_eq!(reader.position(), model.position(), "round {round}: {to:?}");
+        }
+        let mut out = Vec::new();
+        let place = model.position();
+        let more = read_some(&mut reader, Reading::Mixed, rng, &mut out).unwrap();
+        assert_eq!(more, place < bytes.len() as u64, "round {round} at {place}");
+        assert!(out == expected(&bytes, place, out.len()), "round {round} at {place}");
+        model.set_position(place + out.len() as u64);
+    }
+}
+
+/// What one writer does, at random, against a copy in memory; and again in the file that there is then.
+fn writes(nowait: &Nowait, folder: &FsPath, direct: bool, rng: &mut Rng) {
+    let data = contents(4 * MIB, 11);
+    for (old, start) in [(0, 0), (0, 1), (0, 5000), (3 * MIB + 17, 4096), (3 * MIB + 17, 3 * MIB + 17), (100, 70_000)] {
+        let path = folder.join("written");
+        let mut model = contents(old, 12);
+        std::fs::write(&path, &model).unwrap();
+        let file = open(nowait, &path, direct);
+        let mut writer = Writer::new(&file, start as u64);
+        let mut place = start as u64;
+        for _ in 0..25 {
+            let way = Way::ALL[rng.below(3)];
+            let from = rng.below(MIB);
+            let length = [rng.below(100), rng.below(10_000), 4096 * rng.below(300), rng.below(MIB)][rng.below(4)];
+            let piece = &data[from..from + length];
+            match rng.below(8) {
+                0 => writer.flush().unwrap(),
+                1 if way == Way::Waited => writer.finish().wait().unwrap(),
+                1 => way.run_future(writer.finish()).unwrap(),
+                2 if way == Way::Waited => writer.sync_data().wait().unwrap(),
+                2 => way.run_future(writer.sync_data()).unwrap(),
+                3 | 4 => writer.write_all(piece).unwrap(),
+                _ => {
+                    match way {
+                        Way::Waited => writer.put(buffer(piece)).wait(),
+                        way => way.run_future(writer.put(buffer(piece))),
+                    }
+                    .unwrap();
+                }
+            }
+            if writer.position() > place {
+                assert_eq!(writer.position(), place + length as u64);
+                put(&mut model, place, piece);
+                place = writer.position();
+            }
+        }
+        writer.finish().wait().unwrap();
+        let what = format!("{} bytes from {start} into {old}, direct: {direct}", place - start as u64);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), model.len() as u64, "{what}");
+        assert!(std::fs::read(&path).unwrap() == model, "{what}");
+        drop(writer);
+        assert!(std::fs::read(&path).unwrap() == model, "{what}, dropped");
+    }
+}
+
+fn copies(nowait: &Nowait, folder: &FsPath, direct: bool) {
+    for size in [0, 1, 5 * MIB + 3] {
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        let bytes = contents(size, 5);
+        std::fs::write(&from, &bytes).unwrap();
+        std::fs::write(&to, b"").unwrap();
+        let mut reader = Reader::new(&open(nowait, &from, direct), 0);
+        let mut writer = Writer::new(&open(nowait, &to, direct), 0);
+        assert_eq!(std::io::copy(&mut reader, &mut writer).unwrap(), size as u64);
+        writer.sync_data().wait().unwrap();
+        assert!(std::fs::read(&to).unwrap() == bytes, "{size}, direct: {direct}");
+    }
+}
+
+fn streams_in(folder: &FsPath) {
+    let mut rng = Rng::for_test();
+    for nowait in instances() {
+        for direct in [false, true] {
+            let _watchdog = Watchdog::new(format!("streams in {}, direct: {direct}", folder.display()), 120);
+            reads(&nowait, folder, direct, &mut rng);
+            seeks(&nowait, folder, direct, &mut rng);
+            writes(&nowait, folder, direct, &mut rng);
+            copies(&nowait, folder, direct);
+        }
+        assert_settled(&nowait);
+    }
+}
+
+fn on(kind: Kind) {
+    let Some(mount) = Mount::or_skip(kind) else { return };
+    streams_in(mount.path());
+}
+
+#[test]
+fn on_the_root_file_system() {
+    streams_in(temp_dir().path());
+}
+
+#[test]
+fn ext4_with_a_journal() {
+    on(Kind::Ext4);
+}
+
+#[test]
+fn xfs() {
+    on(Kind::Xfs);
+}
+
+#[test]
+fn btrfs() {
+    on(Kind::Btrfs);
+}
+
+#[test]
+fn tmpfs() {
+    on(Kind::Tmpfs);
+}
+
+/// `test` with each instance, buffered and direct, and a path to put a file at.
+fn each(name: &str, test: impl Fn(&Nowait, &FsPath, bool)) {
+    let folder = temp_dir();
+    for nowait in instances() {
+        for direct in [false, true] {
+            let _watchdog = Watchdog::new(format!("{name}, direct: {direct}"), 60);
+            test(&nowait, &folder.path().join("file"), direct);
+        }
+        assert_settled(&nowait);
+    }
+}
+
+#[test]
+fn lines_are_those_of_the_file() {
+    each("lines", |nowait, path, direct| {
+        let text: String = (0..60_000).map(|i| format!("{i} {}\n", "x".repeat(i % 50))).collect();
+        std::fs::write(path, &text).unwrap();
+        let reader = Reader::new(&open(nowait, path, direct), 0);
+        assert!(reader.lines().map(Result::unwrap).eq(text.lines()));
+    });
+}
+
+#[test]
+fn a_file_that_has_grown_goes_on_where_it_ended() {
+    each("growth", |nowait, path, direct| {
+        let bytes = contents(2 * MIB, 1);
+        let mut rng = Rng::for_test();
+        for reading in READINGS {
+            std::fs::write(path, b"").unwrap();
+            let mut other = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+            let mut reader = Reader::new(&open(nowait, path, direct), 0);
+            let mut end = 0;
+            for more in [0, 1, 4095, 100_000, MIB, 4096] {
+                other.write_all(&bytes[end..end + more]).unwrap();
+                let read = read_rest(&mut reader, reading, &mut rng);
+                assert!(read == bytes[end..end + more], "{reading:?}, direct: {direct}, {more} more from {end}");
+                end += more;
+            }
+        }
+    });
+}
+
+/// What is cut while it is read ahead is given or not, but nothing else in its place.
+#[test]
+fn a_file_that_is_cut_gives_nothing_but_what_was_in_it() {
+    each("truncation", |nowait, path, direct| {
+        let bytes = contents(6 * MIB, 2);
+        let mut rng = Rng::for_test();
+        for (round, reading) in READINGS.into_iter().cycle().take(24).enumerate() {
+            std::fs::write(path, &bytes).unwrap();
+            let mut reader = Reader::new(&open(nowait, path, direct), 0);
+            let mut out = Vec::new();
+            for _ in 0..1 + round % 3 {
+                read_some(&mut reader, reading, &mut rng, &mut out).unwrap();
+            }
+            let cut = rng.below(bytes.len());
+            std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(cut as u64).unwrap();
+            while read_some(&mut reader, reading, &mut rng, &mut out).unwrap() {}
+            assert!(out.len() >= cut, "{reading:?}, direct: {direct}: {} of {cut} bytes", out.len());
+            assert!(out == bytes[..out.len()], "{reading:?}, direct: {direct}, cut to {cut}");
+        }
+    });
+}
+
+/// Descriptors of this process that are open for `path`.
+fn descriptors(path: &FsPath) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path)).count()
+}
+
+#[test]
+fn a_reader_that_is_dropped_lets_go_of_its_file() {
+    each("a dropped reader", |nowait, path, direct| {
+        std::fs::write(path, contents(8 * MIB, 1)).unwrap();
+        for way in Way::ALL {
+            for chunks in [0, 1, 5] {
+                let mut reader = Reader::new(&open(nowait, path, direct), 1);
+                for _ in 0..chunks {
+                    chunk(&mut reader, way).unwrap().unwrap();
+                }
+                let _ = poll_once(pin!(reader.chunk()));
+            }
+            assert!(eventually(|| descriptors(path) == 0), "{way:?}, direct: {direct}");
+        }
+    });
+}
+
+/// A reader that has requests in the ring of a thread may go to another, and that thread may sleep.
+#[test]
+fn a_stream_goes_on_on_another_thread() {
+    each("another thread", |nowait, path, direct| {
+        let bytes = contents(6 * MIB + 5, 1);
+        std::fs::write(path, &bytes).unwrap();
+        let mut reader = Reader::new(&open(nowait, path, direct), 0);
+        let copy = path.with_extension("copy");
+        std::fs::write(&copy, b"").unwrap();
+        let mut writer = Writer::new(&open(nowait, &copy, direct), 0);
+        nowait::block_on(async {
+            let chunk = reader.chunk().await.unwrap().unwrap();
+            writer.put(chunk).await.unwrap();
+        });
+        let on_another = || {
+            std::io::copy(&mut reader, &mut writer).unwrap();
+            // Inside of a future that blocks its thread, too.
+            nowait::block_on(async { writer.flush().unwrap() });
+        };
+        std::thread::scope(|scope| scope.spawn(on_another).join().unwrap());
+        assert!(std::fs::read(&copy).unwrap() == bytes, "direct: {direct}");
+    });
+}
+
+#[test]
+fn a_file_that_may_not_be_read_or_written_says_so_at_every_call() {
+    each("permission", |nowait, path, direct| {
+        std::fs::write(path, b"abc").unwrap();
+        let opened =
+            |read| OpenOptions::new().read(read).write(!read).direct(direct).open_in(nowait, path).wait().unwrap();
+        let mut reader = Reader::new(&opened(false), 0);
+        let mut writer = Writer::new(&opened(true), 0);
+        for _ in 0..2 {
+            let error = reader.chunk().wait().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            let error = reader.read(&mut [0; 10]).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
+            let error = writer.write(b"d").and_then(|_| writer.flush()).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
+        }
+        assert_eq!(std::fs::read(path).unwrap(), b"abc");
+        let file = open(nowait, path, direct);
+        let (mut reader, mut writer) = (Reader::new(&file, 0), Writer::new(&file, 0));
+        file.close().unwrap();
+        assert_eq!(reader.chunk().wait().unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(
+            writer.put(buffer(b"d")).wait().and_then(|()| writer.finish().wait()).unwrap_err().kind(),
+            ErrorKind::Closed
+        );
+    });
+}
+
+#[test]
+fn places_that_no_file_has_are_refused() {
+    each("places", |nowait, path, direct| {
+        std::fs::write(path, b"abc").unwrap();
+        let file = open(nowait, path, direct);
+        for place in [i64::MAX as u64 + 1, u64::MAX - 1, u64::MAX] {
+            assert_eq!(Reader::new(&file, place).chunk().wait().unwrap_err().kind(), ErrorKind::InvalidRange);
+            let mut writer = Writer::new(&file, place);
+            assert!(writer.write(b"d").and_then(|_| writer.flush()).is_err());
+        }
+        assert_eq!(std::fs::read(path).unwrap(), b"abc");
+    });
+}
+
+fn faults(set: impl FnOnce(&mut Faults)) -> Faults {
+    let mut faults = Faults::default();
+    set(&mut faults);
+    faults
+}
+
+/// No attempt hits, and every other call fails.
+fn nothing_works() -> Faults {
+    faults(|faults| (faults.io_error, faults.not_now) = (1.0, 1.0))
+}
+
+fn simulated(sim: &Sim, bytes: &[u8]) -> (Nowait, File) {
+    sim.create("/sim/file", bytes);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+    let file = OpenOptions::new().read(true).write(true).open_in(&nowait, "/sim/file").wait().unwrap();
+    (nowait, file)
+}
+
+#[test]
+fn a_read_that_fails_is_tried_again_at_the_same_place() {
+    let bytes = contents(3 * MIB + 5, 1);
+    let mut rng = Rng::for_test();
+    for reading in READINGS {
+        let _watchdog = Watchdog::new(format!("failing reads, {reading:?}"), 60);
+        let sim = Sim::new(rng.next());
+        let (nowait, file) = simulated(&sim, &bytes);
+        let mut reader = Reader::new(&file, 3);
+        let mut out = Vec::new();
+        read_some(&mut reader, reading, &mut rng, &mut out).unwrap();
+        sim.set_faults(nothing_works());
+        // What was read before the fault is given.
+        let error = loop {
+            match read_some(&mut reader, reading, &mut rng, &mut out) {
+                Ok(more) => assert!(more, "the file does not end here"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(reader.position(), 3 + out.len() as u64);
+        let error = error.get_ref().and_then(|error| error.downcast_ref::<Error>()).unwrap();
+        assert_eq!((error.offset(), error.raw_os_error()), (Some(reader.position()), Some(libc::EIO)), "{error}");
+        assert!(error.to_string().contains("/sim/file"), "{error}");
+        sim.set_faults(faults(|faults| {
+            (faults.io_error, faults.interrupted, faults.short) = (0.1, 0.2, 0.3);
+            (faults.not_now, faults.empty_now, faults.short_now) = (0.5, 0.1, 0.3);
+        }));
+        let mut failures = 0;
+        loop {
+            match read_some(&mut reader, reading, &mut rng, &mut out) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => failures += 1,
+            }
+        }
+        assert!(out == bytes[3..], "{reading:?}, {failures} failures");
+        drop(reader);
+        assert_settled(&nowait);
+    }
+}
+
+#[test]
+fn a_write_that_fails_fails_all_that_follow() {
+    let data = contents(2 * MIB, 1);
+    for way in Way::ALL {
+        let _watchdog = Watchdog::new(format!("failing writes, {way:?}"), 60);
+        let sim = Sim::new(1);
+        let (nowait, file) = simulated(&sim, b"");
+        let mut writer = Writer::new(&file, 0);
+        writer.write_all(&data[..1000]).unwrap();
+        sim.set_faults(nothing_works());
+        let finish = |writer: &mut Writer| match way {
+            Way::Waited => writer.finish().wait(),
+            way => way.run_future(writer.finish()),
+        };
+        let error = finish(&mut writer).unwrap_err();
+        assert_eq!((error.offset(), error.raw_os_error()), (Some(0), Some(libc::EIO)), "{error}");
+        sim.set_faults(Faults::default());
+        for _ in 0..3 {
+            for length in [1, 1000, 100_000] {
+                assert!(writer.write(&data[..length]).is_err(), "{way:?}: {length}");
+            }
+            assert!(writer.put(buffer(&data[..4096])).wait().is_err());
+            assert!(writer.flush().is_err());
+            assert!(finish(&mut writer).is_err());
+            assert!(writer.sync_data().wait().is_err());
+        }
+        drop(writer);
+        assert_settled(&nowait);
+        assert_eq!(file.size().wait().unwrap(), 0);
+    }
+}
+
+/// The failure is found out while the buffer is filled in part.
+#[test]
+fn a_write_behind_that_fails_fails_the_next_write() {
+    let _watchdog = Watchdog::new("failing writes behind", 60);
+    let sim = Sim::manual(1);
+    let (_nowait, file) = simulated(&sim, b"");
+    let mut writer = Writer::new(&file, 0);
+    sim.set_faults(nothing_works());
+    assert!(futures::executor::block_on(writer.put(buffer(&[1; 4096]))).is_ok());
+    assert!(futures::executor::block_on(writer.put(buffer(&[2; 4096]))).is_ok());
+    assert!(futures::executor::block_on(writer.put(buffer(&[3; 100]))).is_ok());
+    // On its way by now, or failed.
+    let _ = poll_once(pin!(writer.finish()));
+    while sim.step() {}
+    let finished = poll_once(pin!(writer.finish()));
+    assert!(matches!(finished, std::task::Poll::Ready(Err(_))), "{finished:?}");
+    assert!(writer.write(b"more").is_err());
+}
+
+/// Symptom: `sync_data` gave Ok while bytes were in nobody's hands but the writer's. Cause: a sync that had been dropped under way was
+/// taken for the one that was asked for later. Now each covers all that was given before it was made.
+#[test]
+fn a_sync_covers_what_was_written_after_one_that_was_dropped() {
+    let _watchdog = Watchdog::new("dropped syncs", 60);
+    let sim = Sim::manual(1);
+    let (_nowait, file) = simulated(&sim, b"");
+    let mut writer = Writer::new(&file, 0);
+    writer.write_all(&[1; 1000]).unwrap();
+    {
+        let mut sync = pin!(writer.sync_data());
+        assert!(poll_once(sync.as_mut()).is_pending());
+        while file.size().wait().unwrap() == 0 {
+            assert!(sim.step());
+        }
+        assert!(poll_once(sync.as_mut()).is_pending(), "the sync is under way");
+    }
+    writer.write_all(&[2; 1000]).unwrap();
+    let mut sync = pin!(writer.sync_data());
+    while poll_once(sync.as_mut()).is_pending() {
+        sim.step();
+    }
+    assert_eq!(file.size().wait().unwrap(), 2000);
+}
+
+/// A finish that was dropped under way, as by a timeout, may have begun to cut the file to its length: what is written next waits for
+/// that, and is not cut off.
+#[test]
+fn what_is_written_after_a_finish_that_was_dropped_stays() {
+    let _watchdog = Watchdog::new("dropped finish", 60);
+    let folder = temp_dir();
+    let nowait = Nowait::builder().pool_threads_max(1).inline_bytes_max(4096).build().unwrap();
+    let path = folder.path().join("file");
+    let file = open(&nowait, &path, true);
+    let busy = open(&nowait, &folder.path().join("busy"), false);
+    let bytes = contents(64 << 10, 3);
+    let pieces: Vec<&[u8]> = bytes.chunks(16 << 10).collect();
+    let length = || std::fs::metadata(&path).unwrap().len();
+    let is_written = |number: usize| {
+        let mut piece = [0; 16 << 10];
+        let offset = (number * piece.len()) as u64;
+        std::fs::File::open(&path).unwrap().read_exact_at(&mut piece, offset).is_ok() && piece == *pieces[number]
+    };
+    let mut writer = Writer::new(&file, 0);
+    writer.put(buffer(pieces[0])).wait().unwrap();
+    // Has space reserved for the first piece, which is written.
+    writer.put(buffer(pieces[1])).wait().unwrap();
+    assert!(eventually(|| is_written(0)));
+    // The only thread of the pool is busy, and the file is to be cut to its length after that.
+    let mut ballast = pin!(busy.write_at(vec![1; 128 << 20], 0));
+    assert!(poll_once(ballast.as_mut()).is_pending());
+    for _ in 0..2 {
+        assert!(poll_once(pin!(writer.finish())).is_pending());
+        assert!(eventually(|| is_written(1)));
+    }
+    assert!(length() > 1 << 20, "space is reserved");
+    futures::executor::block_on(writer.put(buffer(pieces[2]))).unwrap();
+    futures::executor::block_on(writer.put(buffer(pieces[3]))).unwrap();
+    futures::executor::block_on(ballast).unwrap();
+    writer.finish().wait().unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes);
+}
+
+#[test]
+fn a_writer_that_is_dropped_still_writes_all_it_was_given() {
+    let data = contents(3 * MIB + 77, 3);
+    each("dropped writers", |nowait, path, direct| {
+        for (round, way) in Way::ALL.into_iter().cycle().take(12).enumerate() {
+            std::fs::write(path, b"old").unwrap();
+            let file = open(nowait, path, direct);
+            let mut writer = Writer::new(&file, 3);
+            let given = &data[..[1000, MIB, 2 * MIB + 1, data.len()][round % 4]];
+            match way {
+                Way::Waited => writer.write_all(given).unwrap(),
+                way => way.run_future(async { writer.put(buffer(given)).await.unwrap() }),
+            }
+            if round % 3 == 0 {
+                let _ = poll_once(pin!(writer.finish()));
+            }
+            drop(writer);
+            // Space that was given ahead may stay.
+            let all_there = || {
+                let now = std::fs::read(path).unwrap();
+                now.starts_with(b"old") && now[3..].starts_with(given) && now[3 + given.len()..].iter().all(|b| *b == 0)
+            };
+            assert!(eventually(all_there), "{way:?}, {} bytes, direct: {direct}", given.len());
+        }
+    });
+}
+
+/// The end of a file whose disk is full is the end of what was written: no space that was reserved ahead, in whole or (ext4) in part,
+/// and none for what failed.
+#[test]
+fn a_full_disk_is_an_error_and_leaves_no_tail() {
+    let data = contents(200 * MIB, 4);
+    for (kind, bytes) in [(Kind::Ext4, 48 << 20), (Kind::Tmpfs, 24 << 20), (Kind::Btrfs, 160 << 20)] {
+        let Some(mount) = Mount::sized_or_skip(kind, bytes) else { continue };
+        for nowait in instances() {
+            for (round, direct) in [false, true, true].into_iter().enumerate() {
+                let _watchdog = Watchdog::new(format!("{kind:?} that is full, direct: {direct}"), 120);
+                let path = mount.path().join("file");
+                let file = open(&nowait, &path, direct);
+                let mut writer = Writer::new(&file, 0);
+                let mut pieces = data.chunks(100_000);
+                let mut put = |piece: &[u8]| match round {
+                    2 => futures::executor::block_on(writer.put(buffer(piece))).map_err(std::io::Error::from),
+                    _ => writer.write_all(piece),
+                };
+                let error = pieces.find_map(|piece| put(piece).err());
+                // Less than the disk has room for may fail when it gets there.
+                assert!(error.is_some(), "{kind:?}, direct: {direct}");
+                for _ in 0..2 {
+                    assert!(writer.write(b"more").is_err());
+                    let error = writer.finish().wait().unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                    let now = std::fs::read(&path).unwrap();
+                    let sound = error.offset().unwrap() as usize;
+                    let what = format!("{kind:?}, direct: {direct}, {} bytes, sound up to {sound}", now.len());
+                    assert!(sound > 1 << 20 && now.len() >= sound, "{what}");
+                    assert!(now[..sound] == data[..sound], "{what}");
+                    assert!(now[now.len() - 512..] == data[now.len() - 512..now.len()], "{what}");
+                }
+                drop((writer, file));
+                assert_settled(&nowait);
+                std::fs::remove_file(&path).unwrap();
+                // What was removed is free when the file system says so.
+                rustix::fs::syncfs(std::fs::File::open(mount.path()).unwrap()).unwrap();
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+mod with_tokio {
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::{MIB, Reader, Rng, Writer, contents, each, open};
+
+    fn runtimes() -> [Runtime; 2] {
+        let build = |mut builder: Builder| builder.enable_all().build().unwrap();
+        [build(Builder::new_current_thread()), build(Builder::new_multi_thread())]
+    }
+
+    #[test]
+    fn readers_and_writers_are_tokios() {
+        each("tokio", |nowait, path, direct| {
+            let bytes = contents(5 * MIB + 3, 8);
+            for runtime in runtimes() {
+                std::fs::write(path, b"").unwrap();
+                let file = open(nowait, path, direct);
+                let given = bytes.clone();
+                let task = async move {
+                    let mut rng = Rng::for_test();
+                    let mut writer = Writer::new(&file, 0);
+                    let mut rest = &given[..];
+                    while !rest.is_empty() {
+                        let n = rest.len().min(1 + rng.below(300_000));
+                        writer.write_all(&rest[..n]).await.unwrap();
+                        rest = &rest[n..];
+                        if rng.below(8) == 0 {
+                            writer.flush().await.unwrap();
+                            assert_eq!(file.size().await.unwrap(), writer.position());
+                        }
+                    }
+                    writer.shutdown().await.unwrap();
+
+                    let mut out = Vec::new();
+                    Reader::new(&file, 1).read_to_end(&mut out).await.unwrap();
+                    assert!(out == given[1..]);
+                    let mut reader = Reader::new(&file, 0);
+                    out.clear();
+                    while out.len() < given.len() {
+                        let mut piece = vec![0; 1 + rng.below(300_000)];
+                        let n = reader.read(&mut piece).await.unwrap();
+                        assert!(n > 0);
+                        out.extend_from_slice(&piece[..n]);
+                    }
+                    assert!(out == given);
+                    let (mut reader, mut line) = (Reader::new(&file, 0), Vec::new());
+                    for wanted in given.split_inclusive(|byte| *byte == 0).take(100) {
+                        line.clear();
+                        reader.read_until(0, &mut line).await.unwrap();
+                        assert!(line == wanted);
+                    }
+                };
+                runtime.block_on(async { tokio::spawn(task).await.unwrap() });
+                assert!(std::fs::read(path).unwrap() == bytes, "direct: {direct}");
+            }
+        });
+    }
+}
+
+#[cfg(feature = "futures-io")]
+mod with_futures_io {
+    use futures::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+
+    use super::{MIB, Reader, Way, Writer, contents, each, open};
+
+    #[test]
+    fn readers_and_writers_are_those_of_futures_io() {
+        each("futures-io", |nowait, path, direct| {
+            let bytes = contents(5 * MIB + 3, 8);
+            for way in [Way::Awaited, Way::Driven] {
+                std::fs::write(path, b"").unwrap();
+                let file = open(nowait, path, direct);
+                way.run_future(async {
+                    let mut writer = Writer::new(&file, 0);
+                    for piece in bytes.chunks(123_457) {
+                        AsyncWriteExt::write_all(&mut writer, piece).await.unwrap();
+                    }
+                    AsyncWriteExt::close(&mut writer).await.unwrap();
+                    let mut out = Vec::new();
+                    AsyncReadExt::read_to_end(&mut Reader::new(&file, 5), &mut out).await.unwrap();
+                    assert!(out == bytes[5..]);
+                    let (mut reader, mut line) = (Reader::new(&file, 0), Vec::new());
+                    for wanted in bytes.split_inclusive(|byte| *byte == 0).take(100) {
+                        line.clear();
+                        AsyncBufReadExt::read_until(&mut reader, 0, &mut line).await.unwrap();
+                        assert!(line == wanted);
+                    }
+                });
+                assert!(std::fs::read(path).unwrap() == bytes, "direct: {direct}");
+            }
+        });
+    }
+}
