@@ -39,9 +39,10 @@ impl StreamWay for Streamed {
         round.start();
         let mut reader = Reader::new(&source, 0);
         let mut writer = to.as_ref().map(|file| Writer::new(file, 0));
-        match &mut writer {
-            Some(writer) if self.direct => copy_chunks(&mut reader, writer, job, round)?,
-            writer => blocks(&mut reader, writer.as_mut(), job, buffer, round)?,
+        if self.direct {
+            chunks(&mut reader, writer.as_mut(), job, round)?;
+        } else {
+            blocks(&mut reader, writer.as_mut(), job, buffer, round)?;
         }
         if let Some(writer) = &mut writer {
             writer.sync_data().wait()?;
@@ -83,8 +84,13 @@ fn blocks(
 /// Larger blocks are read to where they are wanted.
 const PIECE: usize = 64 << 10;
 
-/// Hands on what is read as it was read, without a copy.
-fn copy_chunks(reader: &mut Reader, writer: &mut Writer, job: &Stream<'_>, round: &mut Round<'_>) -> io::Result<()> {
+/// Takes, and hands on, what is read as it was read, without a copy.
+fn chunks(
+    reader: &mut Reader,
+    mut writer: Option<&mut Writer>,
+    job: &Stream<'_>,
+    round: &mut Round<'_>,
+) -> io::Result<()> {
     while job.offset(reader.position() / job.block as u64).is_some() {
         let started = Instant::now();
         let start = reader.position();
@@ -98,7 +104,9 @@ fn copy_chunks(reader: &mut Reader, writer: &mut Writer, job: &Stream<'_>, round
             round.tally.block(offset, block, started, Instant::now());
             done += block.len();
         }
-        writer.put(chunk).wait()?;
+        if let Some(writer) = &mut writer {
+            writer.put(chunk).wait()?;
+        }
     }
     Ok(())
 }
