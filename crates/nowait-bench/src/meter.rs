@@ -55,6 +55,12 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// The first part of a block, which is complete with another.
+    pub fn part(&mut self, offset: u64, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.verify(offset, bytes);
+    }
+
     /// A batch is complete: all its records, in order, in `output`. The latency is that of the batch.
     #[inline]
     pub fn batch(&mut self, batch: Batch<'_>, output: &[u8], started: Instant, now: Instant) {

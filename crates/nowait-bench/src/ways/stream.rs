@@ -94,15 +94,19 @@ fn chunks(
     while job.offset(reader.position() / job.block as u64).is_some() {
         let started = Instant::now();
         let start = reader.position();
-        let Some(chunk) = reader.chunk().wait()? else { break };
-        // A block that reaches into the next chunk counts as two.
+        let Some(chunk) = reader.chunk().wait()? else { return Err(io::ErrorKind::UnexpectedEof.into()) };
         let mut done = 0;
         while done < chunk.len() {
             let offset = start + done as u64;
-            let left = job.block - (offset % job.block as u64) as usize;
-            let block = &chunk[done..(done + left).min(chunk.len())];
-            round.tally.block(offset, block, started, Instant::now());
-            done += block.len();
+            let inside = offset % job.block as u64;
+            let left = job.len_at(offset - inside) - inside as usize;
+            let bytes = &chunk[done..(done + left).min(chunk.len())];
+            if bytes.len() == left {
+                round.tally.block(offset, bytes, started, Instant::now());
+            } else {
+                round.tally.part(offset, bytes);
+            }
+            done += bytes.len();
         }
         if let Some(writer) = &mut writer {
             writer.put(chunk).wait()?;
