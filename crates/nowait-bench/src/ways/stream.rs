@@ -91,7 +91,7 @@ fn chunks(
     job: &Stream<'_>,
     round: &mut Round<'_>,
 ) -> io::Result<()> {
-    while job.offset(reader.position() / job.block as u64).is_some() {
+    while reader.position() < job.size && job.offset(reader.position() / job.block as u64).is_some() {
         let started = Instant::now();
         let start = reader.position();
         let Some(chunk) = reader.chunk().wait()? else { return Err(io::ErrorKind::UnexpectedEof.into()) };
