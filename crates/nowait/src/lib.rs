@@ -82,9 +82,15 @@
 //!
 //! A write is done when its bytes are in the page cache. It is durable after a later [`File::sync_data`], or by itself if it was made
 //! [`durable`](Operation::durable). As a future it is made on the thread that polls it where that is expected not to wait: whole
-//! pages, or cached ones, or pages beyond the end, while writers are not about to be put to sleep. What remains is done by one
+//! pages, or cached ones, or pages beyond the end, while writers are not about to be put to sleep. (Under [`block_on`] a small write
+//! first lets the other futures have their turn, and is made together with what continues it.) What remains is done by one
 //! thread a file, in order, neighbours in one call. The bytes on their way are bounded
 //! ([`Builder::write_bytes_max`]).
+//!
+//! # Past the page cache, and in order
+//!
+//! [`OpenOptions::direct`] asks for direct I/O, at any place, of any length, to and from any memory; [`File::direct`] tells what the file
+//! made of it. [`stream::Reader`] and [`stream::Writer`] read ahead and write behind, on any file, for threads and for tasks.
 //!
 //! # Many reads from one thread
 //!
