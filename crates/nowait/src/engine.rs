@@ -229,7 +229,7 @@ fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcom
         let believed = direct.alignment();
         let learns = match request {
             Request::Read(transfer) => {
-                file.align(direct, transfer, Direction::Read)?;
+                file.align(believed, transfer, Direction::Read)?;
                 true
             }
             Request::Write(transfer, flags) => {
@@ -241,7 +241,7 @@ fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcom
                     }
                     return write_edges(file, direct, transfer, *flags);
                 }
-                file.align(direct, transfer, Direction::Write)?;
+                file.align(believed, transfer, Direction::Write)?;
                 !flags.contains(WriteFlags::ATOMIC)
             }
             _ => false,

@@ -142,8 +142,13 @@ impl OpenFile {
     }
 
     /// Makes a read or write ready for direct I/O; see [`Transfer::align`].
-    pub(crate) fn align(&self, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Result<(), Errno> {
-        let more = transfer.align(direct.alignment(), direction)?;
+    pub(crate) fn align(
+        &self,
+        alignment: Alignment,
+        transfer: &mut Transfer,
+        direction: Direction,
+    ) -> Result<(), Errno> {
+        let more = transfer.align(alignment, direction)?;
         if more > 0 {
             self.counters.add_many(Count::WidenedBytes, more as u64);
         }
@@ -420,6 +425,10 @@ impl Transfer {
         if alignment.suits(self.position, self.segments()) {
             self.block = alignment.offset;
             return Ok(0);
+        }
+        if direction == Direction::Write && !alignment.suits_place(self.position, self.left) {
+            // Whole blocks of it would bring back what lies beside it, or anything.
+            return Err(Errno::INVAL);
         }
         let address = match self.segments() {
             [one] if direction == Direction::Read => Some(one.iov_base as usize),

@@ -309,7 +309,7 @@ impl Target<'_> {
             return Path::Pool;
         }
         // What fails here fails again, and is told, where it is run.
-        match file.align(direct, transfer, direction) {
+        match file.align(direct.alignment(), transfer, direction) {
             Ok(()) => path,
             Err(_) => Path::Pool,
         }
