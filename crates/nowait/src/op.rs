@@ -156,8 +156,7 @@ impl OpenFile {
     }
 
     /// Whether a write has to have the file to itself: part of it goes through the page cache past which others go.
-    pub(crate) fn writes_alone(&self, offset: u64, segments: &[libc::iovec], flags: WriteFlags) -> bool {
-        let length = segments.iter().map(|segment| segment.iov_len).sum();
+    pub(crate) fn writes_alone(&self, offset: u64, length: usize, flags: WriteFlags) -> bool {
         self.direct
             .as_ref()
             .is_some_and(|direct| flags.contains(WriteFlags::APPEND) || !direct.alignment().suits_place(offset, length))
@@ -459,7 +458,8 @@ impl Transfer {
         self.position = plan.start;
         self.left = self.segments.len();
         self.done = 0;
-        Ok(self.left - asked)
+        // Less, at the largest place that a file can have.
+        Ok(self.left.saturating_sub(asked))
     }
 
     /// It ends, or is to be made ready anew: what was moved of the blocks goes to where it was asked for.

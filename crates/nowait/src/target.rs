@@ -248,9 +248,9 @@ impl Target<'_> {
 
     /// Whether a request of a caller that waits may be run on its thread now. A direct write has to mind others of its file.
     pub(crate) fn enter(&self, request: &Request) -> Result<Option<Permit>, Busy> {
-        match (request, self.file.map(|file| (file, &file.direct))) {
-            (Request::Write(transfer, flags), Some((file, Some(direct)))) => {
-                if flags.contains(WriteFlags::APPEND) || !transfer.is_ready_for(direct.alignment()) {
+        match (request, self.file) {
+            (Request::Write(transfer, flags), Some(file)) if file.direct.is_some() => {
+                if file.writes_alone(transfer.position(), transfer.left(), *flags) {
                     return Err(Busy);
                 }
                 self.instance.engines().throttle.enter(file, transfer.left()).map(Some).ok_or(Busy)
@@ -267,7 +267,7 @@ impl Target<'_> {
                 self.direct_path(file, direct, transfer, Direction::Read)
             }
             (Request::Write(transfer, flags), Some((file, Some(direct)))) => {
-                alone = flags.contains(WriteFlags::APPEND) || !transfer.is_ready_for(direct.alignment());
+                alone = file.writes_alone(transfer.position(), transfer.left(), *flags);
                 if alone { Path::Pool } else { self.direct_path(file, direct, transfer, Direction::Write) }
             }
             (Request::Read(transfer), Some((file, None))) => {

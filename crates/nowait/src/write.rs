@@ -105,8 +105,7 @@ impl File {
     ) -> std::result::Result<Operation<'_, WriteAll<'_, B>>, BufferError<B>> {
         let length = buffer.as_ref().len();
         let engines = self.0.instance.engines();
-        let segment = libc::iovec { iov_base: buffer.as_ref().as_ptr().cast_mut().cast(), iov_len: length };
-        let alone = self.0.open.writes_alone(offset, &[segment], self.0.open.write_flags());
+        let alone = self.0.open.writes_alone(offset, length, self.0.open.write_flags());
         if !engines.throttle.has_room(&self.0.open, length, alone) {
             let error = self.0.error(Name::Write, Errno::AGAIN).range(offset, length as u64);
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
