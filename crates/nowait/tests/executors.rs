@@ -477,6 +477,12 @@ fn short_lived_runtimes_leave_nothing_behind() {
     child::play("runtimes");
 }
 
+/// Their watching tasks never run.
+#[test]
+fn runtimes_that_end_at_once_leave_nothing_behind() {
+    child::play("unwatched");
+}
+
 #[test]
 fn short_lived_instances_leave_nothing_behind() {
     child::play("instances");
@@ -504,6 +510,13 @@ fn child() {
             let file = file.clone();
             runtime.block_on(runtime.spawn(async move { few(&file).await })).unwrap();
         }
+        "unwatched" => {
+            sample.cool();
+            let file = file.clone();
+            let begin = async move { poll_once(Box::pin(few(&file)).as_mut()).is_ready() };
+            let runtime = runtime::Builder::new_current_thread().enable_all().event_interval(1).build().unwrap();
+            runtime.block_on(runtime.spawn(begin)).unwrap();
+        }
         "instances" => {
             let nowait = Nowait::builder().path([None, Some(Path::Ring)][i % 2]).build().unwrap();
             let file = sample.cool().open(&nowait);
@@ -527,7 +540,13 @@ fn child() {
     // A few may be on their way out; threads of a pool stay for seconds, and are bounded.
     let pool = std::thread::available_parallelism().map_or(1, |n| n.get());
     let kept = || resources().0 < before.0 + 5 + pool && resources().1 < before.1 + 5 + pool;
-    assert!(eventually(kept), "descriptors and threads: {before:?} before, {:?} after", resources());
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|fd| std::fs::read_link(fd.path()));
+    assert!(
+        eventually(kept),
+        "descriptors and threads: {before:?} before, {:?} after: {:?}",
+        resources(),
+        open().collect::<Vec<_>>()
+    );
 }
 
 #[test]

@@ -71,9 +71,10 @@ impl Runtimes {
             // With nothing locked: a runtime that is ending drops the tasks at once.
             let (runtimes, reaper) = (self.0.clone(), reaper.clone());
             let flusher = Flusher { shard: shard.clone(), _reaper: reaper.clone() };
-            let watcher = Watcher { shard: shard.clone(), id, runtimes, reaper, driver: driver.clone(), ready: false };
+            let watcher =
+                Watcher { shard: shard.clone(), id, runtimes, reaper, driver: driver.clone(), progress: Progress::New };
             let tasks = [handle.spawn(flush(flusher)), handle.spawn(watch(watcher))];
-            if let Some(runtime) = lock(&self.0).iter_mut().find(|runtime| runtime.id == id) {
+            if let Some(runtime) = lock(&self.0).iter_mut().find(|runtime| runtime.id == id && !runtime.refused) {
                 runtime.tasks.extend(tasks.map(|task| task.abort_handle()));
             }
         }
@@ -98,7 +99,16 @@ struct Watcher {
     runtimes: Arc<Mutex<Vec<Runtime>>>,
     reaper: Arc<Reaper>,
     driver: Arc<AtomicUsize>,
-    ready: bool,
+    progress: Progress,
+}
+
+/// How far a watching task has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It has not run yet. A runtime that ends at once never runs it.
+    New,
+    Registering,
+    Watching,
 }
 
 impl Drop for Watcher {
@@ -106,8 +116,10 @@ impl Drop for Watcher {
         let mut runtimes = lock(&self.runtimes);
         if let Some(index) = runtimes.iter().position(|runtime| runtime.id == self.id) {
             runtimes[index].shards.remove(&self.shard);
-            if !self.ready {
+            if self.progress == Progress::Registering {
                 runtimes[index].refused = true;
+                // A handle of a task keeps its runtime's descriptors open.
+                runtimes[index].tasks.clear();
             } else if runtimes[index].shards.all().is_empty() {
                 runtimes.swap_remove(index);
             }
@@ -120,11 +132,12 @@ impl Drop for Watcher {
 }
 
 async fn watch(mut watcher: Watcher) {
-    // Panics where the runtime has no I/O driver; the guard then passes the ring to the reaper.
+    // Registering panics where the runtime has no I/O driver; the guard then passes the ring to the reaper.
+    watcher.progress = Progress::Registering;
     let descriptor = Descriptor(watcher.shard.clone());
     // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long as it lives.
     let Ok(fd) = (unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }) else { return };
-    watcher.ready = true;
+    watcher.progress = Progress::Watching;
     loop {
         watcher.driver.store(thread_number(), Ordering::Relaxed);
         let Ok(mut guard) = fd.readable().await else { return };
