@@ -19,7 +19,7 @@ pub(crate) mod uring;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, CWD, RenameFlags};
+use rustix::fs::{Advice, CWD, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::buf::{BUF_ALIGNMENT, Buf};
@@ -360,6 +360,11 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             renamed.map(|()| Done::Nothing)
         }
         Request::SyncDir(path) => sys::sync_dir(path).map(|()| Done::Nothing),
+        Request::List(path) => sys::list(path).map(Done::Names),
+        Request::CreateDir(path) => {
+            let mode = rustix::fs::Mode::from_raw_mode(0o777);
+            sys::retry(|| rustix::fs::mkdir(&*path, mode)).map(|()| Done::Nothing)
+        }
         Request::Remove(path) => sys::retry(|| rustix::fs::unlink(&*path)).map(|()| Done::Nothing),
         Request::Open { path, flags, mode, direct } => {
             let fd = sys::open(path, *flags, *mode)?;
@@ -377,9 +382,9 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         }
         Request::Close(handle) => {
             // The descriptor is gone whatever close(2) says: EINTR and EIO are not retried (close(2), NOTES).
-            match std::mem::replace(handle, Handle::Simulated(usize::MAX)) {
+            match std::mem::replace(handle, Handle::Simulated { file: usize::MAX, flags: OFlags::empty() }) {
                 Handle::Descriptor(fd) => sys::close(fd).map(|()| Done::Nothing),
-                Handle::Simulated(_) => Ok(Done::Nothing),
+                Handle::Simulated { .. } => Ok(Done::Nothing),
             }
         }
     }

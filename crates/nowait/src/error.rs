@@ -55,6 +55,14 @@ pub enum ErrorKind {
     SyncFailed,
     /// It cannot be done now without waiting.
     WouldBlock,
+    /// Somebody else has it open for writing.
+    Locked,
+    /// What was durable once is not there, or not as it was written.
+    Damaged,
+    /// A write was on its way when another failed: it may have been made, or not.
+    Indeterminate,
+    /// A write failed before, and nothing more is taken.
+    Poisoned,
     /// The file system took fewer bytes than it was given, and gave no reason.
     WriteZero,
     /// Anything else; see [`Error::raw_os_error`].
@@ -91,6 +99,14 @@ pub enum Operation {
     Rename,
     /// Removing a name.
     Remove,
+    /// Listing a directory.
+    List,
+    /// Making a directory.
+    CreateDir,
+    /// Appending to a log.
+    Append,
+    /// Reading what a log holds.
+    Recover,
 }
 
 impl fmt::Display for Operation {
@@ -109,6 +125,10 @@ impl fmt::Display for Operation {
             Operation::Allocate => "allocate in",
             Operation::Rename => "rename",
             Operation::Remove => "remove",
+            Operation::List => "list",
+            Operation::CreateDir => "create directory",
+            Operation::Append => "append to",
+            Operation::Recover => "recover",
         })
     }
 }
@@ -302,6 +322,13 @@ impl ErrorKind {
                 "a write-back failed, and its data may be lost",
                 Some("write it again, then call acknowledge_sync_failure"),
             ),
+            ErrorKind::Locked => ("somebody else has it open for writing", Some("close it there first")),
+            ErrorKind::Damaged => (
+                "what was durable once cannot be read",
+                Some("restore it from a copy, or open the log with salvage to go on without"),
+            ),
+            ErrorKind::Indeterminate => ("it may have been written, or not", Some("open the log anew and look")),
+            ErrorKind::Poisoned => ("a write failed before", Some("open the log anew")),
             ErrorKind::WouldBlock => ("it would have to wait", Some("await it, or try later")),
             ErrorKind::WriteZero => {
                 ("the file system took no more bytes and gave no reason", Some("try the rest again"))
@@ -378,9 +405,15 @@ impl From<Error> for io::Error {
             ErrorKind::FileTooLarge => io::ErrorKind::FileTooLarge,
             ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
             ErrorKind::WriteZero => io::ErrorKind::WriteZero,
-            ErrorKind::Closed | ErrorKind::Io | ErrorKind::TooManyFiles | ErrorKind::SyncFailed | ErrorKind::Other => {
-                io::ErrorKind::Other
-            }
+            ErrorKind::Locked => io::ErrorKind::ResourceBusy,
+            ErrorKind::Damaged => io::ErrorKind::InvalidData,
+            ErrorKind::Closed
+            | ErrorKind::Io
+            | ErrorKind::TooManyFiles
+            | ErrorKind::SyncFailed
+            | ErrorKind::Indeterminate
+            | ErrorKind::Poisoned
+            | ErrorKind::Other => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::buf::WriteBuffer;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, OpenOptions};
-use crate::op::Request;
+use crate::op::{Done, Request};
 use crate::operation::{Answer, Finish, Operation};
 use crate::start::Nowait;
 use crate::target::Target;
@@ -22,8 +22,16 @@ use crate::target::Target;
 /// # Errors
 /// What `rename(2)` reports.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Named> {
+    rename_in(Nowait::shared(), from, to)
+}
+
+/// As [`rename`], on an instance.
+///
+/// # Errors
+/// As [`rename`].
+pub fn rename_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Named> {
     let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: true };
-    named(request, Name::Rename, from.as_ref())
+    named(nowait, request, Name::Rename, from.as_ref())
 }
 
 /// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`, `renameat2(2)`).
@@ -31,8 +39,16 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static
 /// # Errors
 /// [`ErrorKind::AlreadyExists`]; what else `renameat2(2)` reports.
 pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Named> {
+    rename_new_in(Nowait::shared(), from, to)
+}
+
+/// As [`rename_new`], on an instance.
+///
+/// # Errors
+/// As [`rename_new`].
+pub fn rename_new_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Named> {
     let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: false };
-    named(request, Name::Rename, from.as_ref())
+    named(nowait, request, Name::Rename, from.as_ref())
 }
 
 /// Removes a name of a file; the file goes with its last name and the last handle (`unlink(2)`).
@@ -40,7 +56,15 @@ pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'st
 /// # Errors
 /// What `unlink(2)` reports.
 pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Named> {
-    named(Request::Remove(path.as_ref().into()), Name::Remove, path.as_ref())
+    remove_file_in(Nowait::shared(), path)
+}
+
+/// As [`remove_file`], on an instance.
+///
+/// # Errors
+/// As [`remove_file`].
+pub fn remove_file_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
+    named(nowait, Request::Remove(path.as_ref().into()), Name::Remove, path.as_ref())
 }
 
 /// Makes the names in a directory durable: those of files that were created, renamed and removed there (`fsync(2)`, NOTES).
@@ -48,7 +72,49 @@ pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Named> {
 /// # Errors
 /// What `open(2)` and `fsync(2)` report.
 pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
-    named(Request::SyncDir(path.as_ref().into()), Name::Sync, path.as_ref())
+    sync_dir_in(Nowait::shared(), path)
+}
+
+/// As [`sync_dir`], on an instance.
+///
+/// # Errors
+/// As [`sync_dir`].
+pub fn sync_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
+    named(nowait, Request::SyncDir(path.as_ref().into()), Name::Sync, path.as_ref())
+}
+
+/// Names in a directory, in no order; without `.` and `..`.
+///
+/// # Errors
+/// What `open(2)` and `getdents(2)` report.
+pub fn list(path: impl AsRef<Path>) -> Operation<'static, List> {
+    list_in(Nowait::shared(), path)
+}
+
+/// As [`list`], on an instance.
+///
+/// # Errors
+/// As [`list`].
+pub fn list_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, List> {
+    let path = path.as_ref();
+    let target = Target { instance: &nowait.0, file: None };
+    Operation::new(target, Request::List(path.into()), List { path: Arc::from(path) })
+}
+
+/// Makes a directory; durable after [`sync_dir`] of the one that it is in (`mkdir(2)`).
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`]; what else `mkdir(2)` reports.
+pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
+    create_dir_in(Nowait::shared(), path)
+}
+
+/// As [`create_dir`], on an instance.
+///
+/// # Errors
+/// As [`create_dir`].
+pub fn create_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
+    named(nowait, Request::CreateDir(path.as_ref().into()), Name::CreateDir, path.as_ref())
 }
 
 /// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the old contents or the
@@ -61,27 +127,35 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
 /// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is gone. (A future that is
 /// dropped half-way leaves it there, as a crash does: a name that begins with a dot and ends in `.tmp`.)
 pub async fn write_atomic<B: WriteBuffer>(path: impl AsRef<Path>, data: B) -> Result<()> {
+    write_atomic_in(Nowait::shared(), path, data).await
+}
+
+/// As [`write_atomic`], on an instance.
+///
+/// # Errors
+/// As [`write_atomic`].
+pub async fn write_atomic_in<B: WriteBuffer>(nowait: &Nowait, path: impl AsRef<Path>, data: B) -> Result<()> {
     let path = path.as_ref();
-    let (directory, file, temporary) = create_beside(path).await?;
+    let (directory, file, temporary) = create_beside(nowait, path).await?;
     let done = async {
         file.write_all_at(data, 0).await?;
         file.sync_all().await?;
         file.close()?;
-        rename(&temporary, path).await
+        rename_in(nowait, &temporary, path).await
     };
     if let Err(error) = done.await {
-        let _ = remove_file(&temporary).await;
+        let _ = remove_file_in(nowait, &temporary).await;
         return Err(error);
     }
-    sync_dir(directory).await
+    sync_dir_in(nowait, directory).await
 }
 
 /// Creates a file of its own in a path's directory.
-async fn create_beside(path: &Path) -> Result<(PathBuf, File, PathBuf)> {
+async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(PathBuf, File, PathBuf)> {
     const TRIES: u32 = 8;
     for last in (0..TRIES).rev() {
         let (directory, temporary) = beside(path)?;
-        match OpenOptions::new().write(true).create_new(true).open(&temporary).await {
+        match OpenOptions::new().write(true).create_new(true).open_in(nowait, &temporary).await {
             Ok(file) => return Ok((directory, file, temporary)),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && last > 0 => {}
             Err(error) => return Err(error),
@@ -109,8 +183,8 @@ fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((directory, temporary))
 }
 
-fn named(request: Request, name: Name, path: &Path) -> Operation<'static, Named> {
-    Operation::new(Target { instance: &Nowait::shared().0, file: None }, request, Named { name, path: Arc::from(path) })
+fn named<'n>(nowait: &'n Nowait, request: Request, name: Name, path: &Path) -> Operation<'n, Named> {
+    Operation::new(Target { instance: &nowait.0, file: None }, request, Named { name, path: Arc::from(path) })
 }
 
 /// Result of an operation on a name, in the making.
@@ -129,5 +203,21 @@ impl Finish for Named {
                 _ => error,
             }
         })
+    }
+}
+
+/// Result of [`list`] in the making.
+pub struct List {
+    path: Arc<Path>,
+}
+
+impl Finish for List {
+    type Output = Result<Vec<OsString>>;
+    fn finish(self, Answer { outcome, .. }: Answer<'_>) -> Self::Output {
+        match outcome {
+            Ok(Done::Names(names)) => Ok(names),
+            Ok(_) => Ok(Vec::new()),
+            Err(errno) => Err(Error::from_errno(Name::List, errno).at(&self.path)),
+        }
     }
 }

@@ -20,6 +20,7 @@
 //! `unsafe` here: sending raw segments between threads, filling them, and requests over memory that the caller lends.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -83,8 +84,7 @@ pub(crate) const END_UNKNOWN: u64 = u64::MAX;
 
 impl OpenFile {
     pub(crate) fn new(handle: Handle, directness: Directness, counters: Arc<Counters>) -> OpenFile {
-        // A simulated file has none.
-        let flags = handle.descriptor().and_then(rustix::fs::fcntl_getfl).unwrap_or(OFlags::empty());
+        let flags = handle.flags();
         let reads = ReadSelector::default();
         let direct_refused = matches!(directness, Directness::Refused);
         let direct = match directness {
@@ -263,8 +263,11 @@ fn tells_nothing(errno: Errno) -> bool {
 #[derive(Debug)]
 pub(crate) enum Handle {
     Descriptor(OwnedFd),
-    /// An index into a simulator's files.
-    Simulated(usize),
+    /// A place in a simulator's list of files, and what the file was opened with.
+    Simulated {
+        file: usize,
+        flags: OFlags,
+    },
 }
 
 impl Handle {
@@ -272,7 +275,15 @@ impl Handle {
     pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
         match self {
             Handle::Descriptor(fd) => Ok(fd.as_fd()),
-            Handle::Simulated(_) => Err(Errno::BADF),
+            Handle::Simulated { .. } => Err(Errno::BADF),
+        }
+    }
+
+    /// What it was opened with, as far as that can be asked for.
+    fn flags(&self) -> OFlags {
+        match self {
+            Handle::Descriptor(fd) => rustix::fs::fcntl_getfl(fd).unwrap_or(OFlags::empty()),
+            Handle::Simulated { flags, .. } => *flags,
         }
     }
 }
@@ -537,6 +548,9 @@ pub(crate) enum Request {
     },
     Remove(PathBuf),
     SyncDir(PathBuf),
+    /// Names in a directory.
+    List(PathBuf),
+    CreateDir(PathBuf),
     Open {
         path: PathBuf,
         flags: OFlags,
@@ -559,6 +573,7 @@ pub(crate) enum Done {
     Nothing,
     Opened(Handle, Directness),
     Size(u64),
+    Names(Vec<OsString>),
 }
 
 pub(crate) type Outcome = Result<Done, Errno>;

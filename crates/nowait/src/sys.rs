@@ -4,8 +4,10 @@
 //! `unsafe` here: reads into and writes from raw segments, a block device's size, `close(2)` with its answer, and the fork handler. Calls go through rustix, which
 //! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached read.
 
+use std::ffi::OsString;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
@@ -131,6 +133,14 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), Errno> {
 }
 
 /// Starts write-back of a range and waits for it: `sync_file_range(2)`.
+/// Names in a directory, in no order.
+pub(crate) fn list(path: &Path) -> Result<Vec<OsString>, Errno> {
+    let fd = open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let names = rustix::fs::Dir::new(fd)?.map(|entry| Ok(OsString::from_vec(entry?.file_name().to_bytes().to_vec())));
+    let is_other = |name: &Result<OsString, Errno>| !name.as_ref().is_ok_and(|name| name == "." || name == "..");
+    names.filter(is_other).collect()
+}
+
 pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     retry(|| {

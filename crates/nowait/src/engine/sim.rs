@@ -1,19 +1,38 @@
-//! A simulator: files in memory, and faults by seed. For tests of what is built on this crate, this crate's own included.
+//! A simulator: a disk in memory, with faults by seed, and which can crash. For tests of what is built on this crate, this crate's own
+//! included.
 //!
 //! It answers attempts with "not now", short, or empty results, completes what was submitted in a seeded order, cuts
 //! transfers short and fails them, all with chances that can be set. The same seed and the same sequence of operations give the
 //! same faults. Completions come from a thread of the simulator's, or, with [`Sim::manual`], when [`Sim::step`] is called.
+//!
+//! [`Sim::crash`] gives the disk that is there when the power comes back. It may do what any real file system may do, and more:
+//!
+//! * A write is durable when a sync of its file that began after it was complete has succeeded; at once, if it was made durable, alone or
+//!   by `O_DSYNC`. Until then each of its sectors of 512 bytes is kept or lost, whatever becomes of the others and of other writes;
+//!   also those of a write that is under way, a durable one too. What is durable is never undone by an earlier write that is kept.
+//! * The length is a change of its own, durable as a write is. If it is lost, a sector that is kept beyond the end still extends the file,
+//!   with zeros between; if it is kept, what is lost reads as zeros. A cut that is lost brings back what was there.
+//! * A name that was created, removed or renamed is durable after a sync of its directory (of both, for a rename from one to the other), and
+//!   of no file. Until then it is kept or lost; of a rename, old or new is there, never neither. With a directory goes what is in it.
+//! * A write that fails by [`Faults::write_error`] has changed some of its sectors. A sync that fails by [`Faults::sync_error`] has made some of what
+//!   was written durable; the rest never will be, also if a later sync succeeds, though it is still read.
+//!
+//! Directories need not be made before files are created in them. Direct I/O is not refused, and goes the same way.
 
-use std::path::{Path as FsPath, PathBuf};
+mod disk;
+
+use std::path::Path as FsPath;
 use std::sync::{Arc, Condvar, Mutex};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
+pub use self::disk::Unsynced;
+use self::disk::{FILE_MAX, Node, Store, UnderWay, plain};
 use super::Engine;
 use crate::buf::lock;
 use crate::direct::Directness;
-use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Work, step};
+use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Transfer, Work, step};
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
 
@@ -31,16 +50,24 @@ pub struct Faults {
     pub short: f64,
     /// A call that may wait is interrupted.
     pub interrupted: f64,
-    /// A call that may wait fails with EIO.
+    /// A call that may wait fails with EIO, and moves nothing.
     pub io_error: f64,
-    /// A sync fails with EIO.
+    /// A read that may wait fails with EIO.
+    pub read_error: f64,
+    /// A write that may wait fails with EIO, and has written some of its sectors.
+    pub write_error: f64,
+    /// A write that extends its file, an allocation or the creation of a file fails with ENOSPC.
+    pub no_space: f64,
+    /// A sync fails with EIO: of a file, or of a directory.
     pub sync_error: f64,
     /// Attempts are refused for good (EOPNOTSUPP), as on tmpfs, overlayfs and FUSE.
     pub nowait_refused: bool,
+    /// Allocation is refused (EOPNOTSUPP), as on file systems that know none.
+    pub allocate_refused: bool,
 }
 
-/// The largest file that a simulated disk takes.
-const FILE_MAX: usize = 1 << 30;
+/// How many operations a disk takes at a time.
+const DEPTH: usize = 64;
 
 /// A simulated disk. Clones are the same disk.
 #[derive(Clone)]
@@ -54,37 +81,42 @@ struct Disk {
 }
 
 struct World {
-    random: u64,
+    random: Random,
     faults: Faults,
-    files: Vec<(PathBuf, Arc<Vec<u8>>)>,
-    in_flight: Vec<Arc<Slot>>,
+    store: Store,
+    /// And the numbers under which they began.
+    in_flight: Vec<(u64, Arc<Slot>)>,
     line: Backlog,
     depth: usize,
     settling: usize,
     engines: usize,
+    watcher: Option<Watcher>,
 }
+
+type Watcher = Arc<dyn Fn(&Sim) + Send + Sync>;
 
 impl Sim {
     /// A disk whose thread completes operations by itself, in an order given by `seed`.
     pub fn new(seed: u64) -> Sim {
-        Sim::with(seed, false)
+        Sim::with(seed, false, Store::new(), DEPTH)
     }
 
-    /// A disk on which operations complete only in [`Sim::step`].
+    /// A disk on which operations complete only in [`Sim::step`]. (Callers that wait run theirs themselves, here as anywhere.)
     pub fn manual(seed: u64) -> Sim {
-        Sim::with(seed, true)
+        Sim::with(seed, true, Store::new(), DEPTH)
     }
 
-    fn with(seed: u64, manual: bool) -> Sim {
+    fn with(seed: u64, manual: bool, store: Store, depth: usize) -> Sim {
         let world = World {
-            random: seed,
+            random: Random(seed),
             faults: Faults::default(),
-            files: Vec::new(),
+            store,
             in_flight: Vec::new(),
             line: Backlog::default(),
-            depth: 64,
+            depth,
             settling: 0,
             engines: 0,
+            watcher: None,
         };
         Sim(Arc::new(Disk { world: Mutex::new(world), work: Condvar::new(), quiet: Condvar::new(), manual }))
     }
@@ -94,16 +126,30 @@ impl Sim {
         lock(&self.0.world).faults = faults;
     }
 
-    /// Sets how many operations the disk takes at a time; more wait in line. Default: 64.
+    /// Sets how many operations the disk takes at a time; more wait in line, and it knows nothing of them. Default: 64.
     pub fn set_depth(&self, depth: usize) {
         lock(&self.0.world).depth = depth.max(1);
     }
 
-    /// Puts a file there, in place of one of the same name.
+    /// Sets how long all files that have a name may be together; beyond it there is no space (ENOSPC). A write that does not fit is
+    /// made as far as it does. Default: no limit.
+    pub fn set_capacity(&self, bytes: u64) {
+        lock(&self.0.world).store.capacity = bytes;
+    }
+
+    /// Puts a file there, in place of one of the same name; durable.
     pub fn create(&self, path: impl AsRef<FsPath>, contents: impl Into<Vec<u8>>) {
-        let path = path.as_ref().to_path_buf();
         // In place of: a handle that is open keeps the old contents, as with rename(2).
-        lock(&self.0.world).files.push((path, Arc::new(contents.into())));
+        lock(&self.0.world).store.create(&plain(path.as_ref()), contents.into(), true);
+    }
+
+    /// What a file holds, as reads see it; None if there is none of that name.
+    pub fn contents(&self, path: impl AsRef<FsPath>) -> Option<Vec<u8>> {
+        let world = lock(&self.0.world);
+        match world.store.node(&plain(path.as_ref()))? {
+            Node::File(file) => world.store.contents(file).map(|contents| contents.to_vec()),
+            Node::Directory => None,
+        }
     }
 
     /// Number of operations that are submitted and not complete.
@@ -115,6 +161,53 @@ impl Sim {
     /// Gives one operation in flight one result. False when there is none.
     pub fn step(&self) -> bool {
         self.0.step()
+    }
+
+    /// What a crash may lose, in the order in which it was made, and at last what is under way.
+    pub fn unsynced(&self) -> Vec<Unsynced> {
+        lock(&self.0.world).store.crash().unsynced()
+    }
+
+    /// The disk after a crash now, with the same limits, without faults. This one goes on as it was.
+    ///
+    /// `keep` is asked, in the order of [`Sim::unsynced`], what is kept: of a write for each of its sectors, the first of which has number
+    /// zero; of anything else once.
+    pub fn crash(&self, keep: impl FnMut(&Unsynced, usize) -> bool) -> Sim {
+        let seed = lock(&self.0.world).random.0;
+        self.crash_to(seed, keep)
+    }
+
+    /// The disk after a crash now of which `seed` says what it keeps: all, nothing, or what is between; whole changes or single sectors.
+    pub fn crash_at_random(&self, seed: u64) -> Sim {
+        let mut random = Random(seed);
+        let next = random.next();
+        let probability = match random.next() % 8 {
+            0 => 0.0,
+            1 => 1.0,
+            _ => random.uniform(),
+        };
+        let by_sector = random.next() % 2 == 0;
+        let mut kept = false;
+        self.crash_to(next, |_, sector| {
+            if sector == 0 || by_sector {
+                kept = random.chance(probability);
+            }
+            kept
+        })
+    }
+
+    fn crash_to(&self, seed: u64, keep: impl FnMut(&Unsynced, usize) -> bool) -> Sim {
+        let world = lock(&self.0.world);
+        let (crash, depth) = (world.store.crash(), world.depth);
+        // Whoever is asked may look at this disk.
+        drop(world);
+        Sim::with(seed, self.0.manual, crash.decide(keep), depth)
+    }
+
+    /// Has `look` called before each call by which a caller that waits changes the disk, with the write under way if it is one: a place to
+    /// crash at, since such calls are never submitted. On the caller's thread.
+    pub fn watch(&self, look: impl Fn(&Sim) + Send + Sync + 'static) {
+        lock(&self.0.world).watcher = Some(Arc::new(look));
     }
 
     pub(crate) fn engine(&self) -> Arc<dyn Engine> {
@@ -135,132 +228,258 @@ impl std::fmt::Debug for Sim {
     }
 }
 
-impl World {
-    /// SplitMix64: the whole state is one word, which is the seed.
+/// SplitMix64: the whole state is one word, which is the seed.
+struct Random(u64);
+
+impl Random {
     fn next(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
 
+    fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     fn chance(&mut self, probability: f64) -> bool {
         // Drawn also when the probability is zero, so that one fault's setting does not shift the others.
-        ((self.next() >> 11) as f64 / (1u64 << 53) as f64) < probability
+        self.uniform() < probability
+    }
+}
+
+/// The file of a handle.
+fn file_of(handle: Option<&Handle>) -> Result<usize, Errno> {
+    match handle {
+        Some(Handle::Simulated { file, .. }) => Ok(*file),
+        _ => Err(Errno::BADF),
+    }
+}
+
+/// What the disk has of a request, if it is a write.
+fn under_way(handle: Option<&Handle>, request: &Request) -> Option<UnderWay> {
+    let Request::Write(transfer, flags) = request else { return None };
+    let file = file_of(handle).ok()?;
+    let start = usize::try_from(transfer.position()).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; transfer.left()];
+    transfer.copy_to(&mut bytes);
+    Some(UnderWay { file, start: (!flags.contains(WriteFlags::APPEND)).then_some(start), bytes: Arc::new(bytes) })
+}
+
+impl World {
+    fn contents(&self, file: usize) -> Result<Arc<Vec<u8>>, Errno> {
+        self.store.contents(file).cloned().ok_or(Errno::BADF)
     }
 
-    fn contents(&self, handle: Option<&Handle>) -> Result<Arc<Vec<u8>>, Errno> {
-        match handle {
-            Some(Handle::Simulated(index)) => self.files.get(*index).map(|file| file.1.clone()).ok_or(Errno::BADF),
-            _ => Err(Errno::BADF),
-        }
+    /// The disk takes an operation.
+    fn admit(&mut self, slot: Arc<Slot>) {
+        let write = slot.with(|request, owner| under_way(owner.handle(), request)).flatten();
+        self.in_flight.push((self.store.begin(write), slot));
     }
 
-    /// One call on one transfer, with what may go wrong.
-    fn transfer(&mut self, handle: Option<&Handle>, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
-        let contents = self.contents(handle)?;
-        let faults = self.faults;
+    /// One call that may wait, of what began under `number`. None when the rest has to be asked for.
+    fn call(&mut self, handle: Option<&Handle>, request: &mut Request, number: u64) -> Option<Outcome> {
         let (transfer, flags) = match request {
             Request::Read(transfer) => (transfer, None),
             Request::Write(transfer, flags) => (transfer, Some(*flags)),
-            _ => return Err(Errno::INVAL),
+            request => return Some(self.other(handle, request, number)),
         };
-        let position = usize::try_from(transfer.position()).unwrap_or(usize::MAX);
-        let start = position.min(contents.len());
-        let mut n = if flags.is_some() { transfer.left() } else { (contents.len() - start).min(transfer.left()) };
-        let short = match wait {
-            Wait::Never if faults.nowait_refused => return Err(Errno::OPNOTSUPP),
-            Wait::Never if self.chance(faults.not_now) => return Err(Errno::AGAIN),
-            Wait::Never if self.chance(faults.empty_now) => return Ok(0),
-            Wait::Never => self.chance(faults.short_now),
-            Wait::Allowed if self.chance(faults.io_error) => return Err(Errno::IO),
-            Wait::Allowed if self.chance(faults.interrupted) => return Err(Errno::INTR),
-            Wait::Allowed => self.chance(faults.short),
-        };
-        if short && n > 1 {
-            n = 1 + (self.next() % (n as u64 - 1)) as usize;
+        let result = self.transfer(handle, transfer, flags, Wait::Allowed);
+        match step(transfer, result) {
+            Step::Again => None,
+            Step::Finish(end) => Some(end.map(|()| Done::Nothing)),
         }
-        let Some(flags) = flags else { return Ok(transfer.fill(&contents[start..start + n])) };
-        drop(contents);
-        let start = if flags.contains(WriteFlags::APPEND) { usize::MAX } else { position };
-        let mut bytes = vec![0; n];
-        transfer.copy_to(&mut bytes);
-        self.change(handle, |contents| {
-            let start = if start == usize::MAX { contents.len() } else { start };
-            let end = start.checked_add(bytes.len()).filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
-            contents.resize(contents.len().max(end), 0);
-            contents[start..end].copy_from_slice(&bytes);
-            Ok(bytes.len())
-        })
     }
 
-    fn change<T>(
+    /// One call on one transfer, with what may go wrong. Writes have flags.
+    fn transfer(
         &mut self,
         handle: Option<&Handle>,
-        change: impl FnOnce(&mut Vec<u8>) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        match handle {
-            // Only copied while a read of it is under way.
-            Some(Handle::Simulated(index)) => {
-                change(Arc::make_mut(&mut self.files.get_mut(*index).ok_or(Errno::BADF)?.1))
-            }
-            _ => Err(Errno::BADF),
+        transfer: &mut Transfer,
+        flags: Option<WriteFlags>,
+        wait: Wait,
+    ) -> Result<usize, Errno> {
+        let file = file_of(handle)?;
+        let contents = self.contents(file)?;
+        if transfer.left() == 0 {
+            return Ok(0);
         }
+        let faults = self.faults;
+        let position = usize::try_from(transfer.position()).unwrap_or(usize::MAX);
+        let start = match flags {
+            Some(flags) if flags.contains(WriteFlags::APPEND) => contents.len(),
+            Some(_) => position,
+            None => position.min(contents.len()),
+        };
+        let mut n = if flags.is_some() { transfer.left() } else { (contents.len() - start).min(transfer.left()) };
+        let extends = flags.is_some() && start.saturating_add(n) > contents.len();
+        let (read_error, write_error) =
+            if flags.is_some() { (0.0, faults.write_error) } else { (faults.read_error, 0.0) };
+        let full = self.random.chance(faults.no_space) && extends;
+        let mut fails = false;
+        let short = match wait {
+            Wait::Never if faults.nowait_refused => return Err(Errno::OPNOTSUPP),
+            _ if full => return Err(Errno::NOSPC),
+            Wait::Never if self.random.chance(faults.not_now) => return Err(Errno::AGAIN),
+            Wait::Never if self.random.chance(faults.empty_now) => return Ok(0),
+            Wait::Never => self.random.chance(faults.short_now),
+            Wait::Allowed if self.random.chance(faults.io_error) => return Err(Errno::IO),
+            Wait::Allowed if self.random.chance(read_error) => return Err(Errno::IO),
+            Wait::Allowed if self.random.chance(faults.interrupted) => return Err(Errno::INTR),
+            Wait::Allowed => {
+                fails = self.random.chance(write_error);
+                self.random.chance(faults.short)
+            }
+        };
+        if short && n > 1 {
+            n = 1 + (self.random.next() % (n as u64 - 1)) as usize;
+        }
+        let Some(flags) = flags else { return Ok(transfer.fill(&contents[start..start + n])) };
+        if start.checked_add(n).is_none_or(|end| end > FILE_MAX) {
+            return Err(Errno::FBIG);
+        }
+        if start + n > contents.len() {
+            let room = usize::try_from(self.store.room()).unwrap_or(usize::MAX);
+            n = n.min(contents.len().saturating_add(room).saturating_sub(start));
+            if n == 0 {
+                return Err(Errno::NOSPC);
+            }
+        }
+        drop(contents);
+        let mut bytes = vec![0; n];
+        transfer.copy_to(&mut bytes);
+        if fails {
+            let World { store, random, .. } = self;
+            let probability = random.uniform();
+            store.fail_write(file, start, &bytes, || random.chance(probability));
+            return Err(Errno::IO);
+        }
+        self.store.write(file, start, bytes, flags.contains(WriteFlags::DURABLE));
+        Ok(n)
     }
 
-    /// Everything but transfers is done in one call.
-    fn other(&mut self, handle: Option<&Handle>, request: &Request) -> Outcome {
+    /// Everything but transfers is done in one call; it began under `number`.
+    fn other(&mut self, handle: Option<&Handle>, request: &Request, number: u64) -> Outcome {
         match request {
             Request::Open { path, flags, .. } => {
-                let index = match self.files.iter().rposition(|(known, _)| known == path) {
+                let path = plain(path);
+                let file = match self.store.node(&path) {
                     Some(_) if flags.contains(OFlags::CREATE | OFlags::EXCL) => return Err(Errno::EXIST),
-                    Some(index) => index,
-                    None if flags.contains(OFlags::CREATE) => {
-                        self.files.push((path.clone(), Arc::default()));
-                        self.files.len() - 1
-                    }
-                    None => return Err(Errno::NOENT),
+                    Some(Node::Directory) => return Err(Errno::ISDIR),
+                    Some(Node::File(file)) => file,
+                    None if !flags.contains(OFlags::CREATE) => return Err(Errno::NOENT),
+                    None if self.random.chance(self.faults.no_space) => return Err(Errno::NOSPC),
+                    None => self.store.create(&path, Vec::new(), false),
                 };
                 if flags.contains(OFlags::TRUNC) {
-                    self.files[index].1 = Arc::default();
+                    self.store.set_len(file, 0);
                 }
-                Ok(Done::Opened(Handle::Simulated(index), Directness::NotAsked))
+                Ok(Done::Opened(Handle::Simulated { file, flags: *flags }, Directness::NotAsked))
             }
-            Request::Size => self.contents(handle).map(|contents| Done::Size(contents.len() as u64)),
+            Request::Size => self.contents(file_of(handle)?).map(|contents| Done::Size(contents.len() as u64)),
             Request::SetLen(length) => {
                 let length = usize::try_from(*length).ok().filter(|length| *length <= FILE_MAX).ok_or(Errno::FBIG)?;
-                self.change(handle, |contents| {
-                    contents.resize(length, 0);
-                    Ok(Done::Nothing)
-                })
-            }
-            Request::Sync { .. } if self.chance(self.faults.sync_error) => Err(Errno::IO),
-            Request::Rename { from, to, replace } => {
-                let find = |files: &[(PathBuf, Arc<Vec<u8>>)], path| files.iter().rposition(|(known, _)| known == path);
-                let index = find(&self.files, from).ok_or(Errno::NOENT)?;
-                if !replace && find(&self.files, to).is_some() {
-                    return Err(Errno::EXIST);
-                }
-                // Handles are places in the list, so that entries stay where they are.
-                self.files.iter_mut().filter(|(known, _)| known == to).for_each(|(known, _)| *known = PathBuf::new());
-                self.files[index].0 = to.clone();
+                let file = file_of(handle)?;
+                self.make_room(file, length)?;
+                self.store.set_len(file, length);
                 Ok(Done::Nothing)
+            }
+            Request::Sync { .. } => {
+                let file = file_of(handle)?;
+                if self.random.chance(self.faults.sync_error) {
+                    let World { store, random, .. } = self;
+                    let probability = random.uniform();
+                    store.fail_sync(file, number, || random.chance(probability));
+                    return Err(Errno::IO);
+                }
+                self.store.sync(file, number);
+                Ok(Done::Nothing)
+            }
+            Request::SyncDir(path) => {
+                let path = plain(path);
+                match self.store.node(&path) {
+                    None => Err(Errno::NOENT),
+                    Some(Node::File(_)) => Err(Errno::NOTDIR),
+                    // What it had to make durable stays to be lost.
+                    Some(Node::Directory) if self.random.chance(self.faults.sync_error) => Err(Errno::IO),
+                    Some(Node::Directory) => {
+                        self.store.sync_directory(&path, number);
+                        Ok(Done::Nothing)
+                    }
+                }
+            }
+            Request::List(path) => match self.store.node(&plain(path)) {
+                None => Err(Errno::NOENT),
+                Some(Node::File(_)) => Err(Errno::NOTDIR),
+                Some(Node::Directory) => Ok(Done::Names(self.store.list(&plain(path)))),
+            },
+            Request::CreateDir(path) => match self.store.node(&plain(path)) {
+                Some(_) => Err(Errno::EXIST),
+                None if self.random.chance(self.faults.no_space) => Err(Errno::NOSPC),
+                None => {
+                    self.store.create_directory(&plain(path));
+                    Ok(Done::Nothing)
+                }
+            },
+            Request::Rename { from, to, replace } => {
+                let (from, to) = (plain(from), plain(to));
+                match (self.store.node(&from).ok_or(Errno::NOENT)?, self.store.node(&to)) {
+                    (_, Some(_)) if !replace => Err(Errno::EXIST),
+                    // Not simulated.
+                    (Node::Directory, _) => Err(Errno::OPNOTSUPP),
+                    (_, Some(Node::Directory)) => Err(Errno::ISDIR),
+                    (Node::File(file), _) => {
+                        self.store.rename(&from, &to, file);
+                        Ok(Done::Nothing)
+                    }
+                }
             }
             Request::Remove(path) => {
-                let index = self.files.iter().rposition(|(known, _)| known == path).ok_or(Errno::NOENT)?;
-                self.files[index].0 = PathBuf::new();
+                let path = plain(path);
+                match self.store.node(&path).ok_or(Errno::NOENT)? {
+                    Node::Directory => Err(Errno::ISDIR),
+                    Node::File(file) => {
+                        self.store.remove(&path, file);
+                        Ok(Done::Nothing)
+                    }
+                }
+            }
+            Request::Allocate { .. } if self.faults.allocate_refused => Err(Errno::OPNOTSUPP),
+            Request::Allocate { mode, offset, length } => {
+                let end = offset.checked_add(*length).and_then(|end| usize::try_from(end).ok());
+                let end = end.filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
+                let start = *offset as usize;
+                if start == end {
+                    return Err(Errno::INVAL);
+                }
+                if self.random.chance(self.faults.no_space) {
+                    return Err(Errno::NOSPC);
+                }
+                let file = file_of(handle)?;
+                if !mode.contains(FallocateFlags::KEEP_SIZE) {
+                    self.make_room(file, end)?;
+                    self.store.extend(file, end, false);
+                }
+                if mode.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE) {
+                    let end = end.min(self.contents(file)?.len());
+                    self.store.write(file, start, vec![0; end.saturating_sub(start)], false);
+                }
                 Ok(Done::Nothing)
             }
-            Request::Allocate { .. } => Err(Errno::OPNOTSUPP),
-            Request::Sync { .. }
-            | Request::SyncRange { .. }
-            | Request::SyncDir(_)
+            Request::SyncRange { .. }
             | Request::Advise { .. }
             | Request::Close(_)
             | Request::Read(_)
             | Request::Write(..) => Ok(Done::Nothing),
         }
+    }
+
+    /// Whether the disk takes a file of this length.
+    fn make_room(&self, file: usize, length: usize) -> Result<(), Errno> {
+        let more = length.saturating_sub(self.contents(file)?.len());
+        if more as u64 > self.store.room() { Err(Errno::NOSPC) } else { Ok(()) }
     }
 }
 
@@ -270,36 +489,33 @@ impl Disk {
         if world.in_flight.is_empty() {
             return false;
         }
-        let chosen = (world.next() % world.in_flight.len() as u64) as usize;
-        let slot = world.in_flight.swap_remove(chosen);
+        let chosen = (world.random.next() % world.in_flight.len() as u64) as usize;
+        let (number, slot) = world.in_flight.swap_remove(chosen);
         world.settling += 1;
         // Not under the lock: one that was abandoned gives back a permit, which lets others in.
         drop(world);
         let work = slot.take_work();
         let mut world = lock(&self.world);
+        let mut rest = None;
         let end = work.and_then(|mut work| {
             let Work { request, owner } = &mut work;
-            let result = match request {
-                Request::Read(_) | Request::Write(..) => Some(world.transfer(owner.handle(), request, Wait::Allowed)),
-                _ => None,
+            let end = match request {
+                Request::Sync { .. } => Some(owner.synced(|| world.other(owner.handle(), request, number))),
+                _ => world.call(owner.handle(), request, number),
             };
-            let step = match (result, &mut *request) {
-                (Some(result), Request::Read(transfer) | Request::Write(transfer, _)) => match step(transfer, result) {
-                    Step::Again => None,
-                    Step::Finish(end) => Some(end.map(|()| Done::Nothing)),
-                },
-                (_, Request::Sync { .. }) => Some(owner.synced(|| world.other(owner.handle(), request))),
-                (_, request) => Some(world.other(owner.handle(), request)),
-            };
-            slot.put_back(work);
-            if step.is_none() {
-                world.in_flight.push(slot.clone());
+            if end.is_none() {
+                rest = under_way(owner.handle(), request);
             }
-            step
+            slot.put_back(work);
+            if end.is_none() {
+                world.in_flight.push((number, slot.clone()));
+            }
+            end
         });
+        world.store.set_under_way(number, rest);
         while world.in_flight.len() < world.depth {
             let Some(next) = world.line.pop() else { break };
-            world.in_flight.push(next);
+            world.admit(next);
         }
         drop(world);
         // A completion wakes whom it may, with nothing locked.
@@ -331,6 +547,17 @@ impl Disk {
 
 struct SimEngine(Arc<Disk>);
 
+impl SimEngine {
+    /// Shows the disk to whoever watches it, as it is when a call has begun.
+    fn look(&self, handle: Option<&Handle>, request: &Request, number: u64) {
+        let mut world = lock(&self.0.world);
+        let Some(watcher) = world.watcher.clone() else { return };
+        world.store.set_under_way(number, under_way(handle, request));
+        drop(world);
+        watcher(&Sim(self.0.clone()));
+    }
+}
+
 impl Drop for SimEngine {
     fn drop(&mut self) {
         let mut world = lock(&self.0.world);
@@ -341,26 +568,27 @@ impl Drop for SimEngine {
 
 impl Engine for SimEngine {
     fn try_now(&self, handle: &Handle, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
-        let n = lock(&self.0.world).transfer(Some(handle), request, wait)?;
-        if let Request::Read(transfer) | Request::Write(transfer, _) = request {
-            transfer.advance(n);
-        }
+        let (transfer, flags) = match request {
+            Request::Read(transfer) => (transfer, None),
+            Request::Write(transfer, flags) => (transfer, Some(*flags)),
+            _ => return Err(Errno::INVAL),
+        };
+        let n = lock(&self.0.world).transfer(Some(handle), transfer, flags, wait)?;
+        transfer.advance(n);
         Ok(n)
     }
 
     fn run(&self, handle: Option<&Handle>, request: &mut Request) -> Outcome {
+        let number = lock(&self.0.world).store.begin(None);
         loop {
-            let result = match request {
-                Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => {
-                    return Ok(Done::Nothing);
-                }
-                Request::Read(_) | Request::Write(..) => lock(&self.0.world).transfer(handle, request, Wait::Allowed),
-                _ => return lock(&self.0.world).other(handle, request),
-            };
-            if let Request::Read(transfer) | Request::Write(transfer, _) = request {
-                if let Step::Finish(end) = step(transfer, result) {
-                    return end.map(|()| Done::Nothing);
-                }
+            if !matches!(request, Request::Read(_) | Request::Size | Request::Advise { .. } | Request::Close(_)) {
+                self.look(handle, request, number);
+            }
+            let mut world = lock(&self.0.world);
+            let end = world.call(handle, request, number);
+            world.store.set_under_way(number, None);
+            if let Some(outcome) = end {
+                return outcome;
             }
         }
     }
@@ -368,7 +596,7 @@ impl Engine for SimEngine {
     fn submit(&self, slot: Arc<Slot>) {
         let mut world = lock(&self.0.world);
         if world.in_flight.len() < world.depth {
-            world.in_flight.push(slot);
+            world.admit(slot);
         } else {
             slot.count(Count::Queued);
             world.line.push(slot);

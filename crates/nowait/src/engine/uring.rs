@@ -140,6 +140,8 @@ impl Ring {
                 | Request::Rename { .. }
                 | Request::Remove(_)
                 | Request::SyncDir(_)
+                | Request::List(_)
+                | Request::CreateDir(_)
                 | Request::Open { .. }
                 | Request::Size
                 | Request::Advise { .. }

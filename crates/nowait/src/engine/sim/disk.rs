@@ -1,0 +1,544 @@
+//! What a simulated disk holds: what is read now, and what a crash would leave. Knows no engine, no faults and no clock but its own.
+//!
+//! A file has its contents, its durable contents, and the changes that lead from these to those; names likewise. A change that is
+//! durable becomes part of what is durable when all before it are: a crash makes changes in their order, so that what is kept
+//! of an earlier one never lies over a later one that is durable.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// What a device writes as a whole or not at all.
+pub(super) const SECTOR: usize = 512;
+
+/// The largest file that a simulated disk takes.
+pub(super) const FILE_MAX: usize = 1 << 30;
+
+/// A change that a crash may lose; see [`Sim::unsynced`](super::Sim::unsynced). A file goes by its last name.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unsynced {
+    /// Bytes of a file, each sector of which is kept or lost.
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// In bytes.
+        offset: u64,
+        /// In bytes.
+        length: usize,
+        /// False while it is under way.
+        complete: bool,
+    },
+    /// A file that is extended, with zeros, or cut.
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Before, in bytes.
+        from: u64,
+        /// After, in bytes.
+        to: u64,
+        /// False while the write that extends it is under way.
+        complete: bool,
+    },
+    /// A new file or directory.
+    Created {
+        /// Its name.
+        path: PathBuf,
+    },
+    /// The name of a file that was removed.
+    Removed {
+        /// Its name.
+        path: PathBuf,
+    },
+    /// A file with another name, in place of one that had this name.
+    Renamed {
+        /// The old name.
+        from: PathBuf,
+        /// The new name.
+        to: PathBuf,
+    },
+}
+
+impl Unsynced {
+    /// How many sectors [`Sim::crash`](super::Sim::crash) asks about: those that a write touches; one, of anything else.
+    pub fn sectors(&self) -> usize {
+        match self {
+            Unsynced::Write { offset, length, .. } => sectors(*offset as usize, *length),
+            _ => 1,
+        }
+    }
+}
+
+/// How many sectors a range touches.
+fn sectors(start: usize, length: usize) -> usize {
+    (start + length).div_ceil(SECTOR) - start / SECTOR
+}
+
+/// The part of a range that lies in one of the sectors that it touches; counted from its start.
+pub(super) fn in_sector(start: usize, length: usize, sector: usize) -> Range<usize> {
+    let first = (start / SECTOR + sector) * SECTOR;
+    first.max(start) - start..(first + SECTOR).min(start + length) - start
+}
+
+/// A path as names are known by: without what means the directory itself.
+pub(super) fn plain(path: &Path) -> PathBuf {
+    path.components().filter(|component| *component != Component::CurDir).collect()
+}
+
+/// What has a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Node {
+    /// A place in the list of files, where it stays.
+    File(usize),
+    Directory,
+}
+
+type Names = BTreeMap<PathBuf, Node>;
+
+/// A change of one file.
+#[derive(Clone)]
+enum Change {
+    Bytes { start: usize, bytes: Arc<Vec<u8>> },
+    Length { from: usize, to: usize },
+}
+
+impl Change {
+    fn sectors(&self) -> usize {
+        match self {
+            Change::Bytes { start, bytes } => sectors(*start, bytes.len()),
+            Change::Length { .. } => 1,
+        }
+    }
+
+    fn make(&self, image: &mut Vec<u8>) {
+        match self {
+            Change::Bytes { start, bytes } => put(image, *start, bytes),
+            _ => self.make_sector(image, 0),
+        }
+    }
+
+    fn make_sector(&self, image: &mut Vec<u8>, sector: usize) {
+        match self {
+            Change::Bytes { start, bytes } => {
+                let range = in_sector(*start, bytes.len(), sector);
+                put(image, start + range.start, &bytes[range]);
+            }
+            // Of an extension that comes after a cut that was lost nothing is left to do.
+            Change::Length { from, to } if to > from => image.resize(image.len().max(*to), 0),
+            Change::Length { to, .. } => image.truncate(*to),
+        }
+    }
+
+    fn unsynced(&self, path: &Path, complete: bool) -> Unsynced {
+        let path = path.to_path_buf();
+        match self {
+            Change::Bytes { start, bytes } => {
+                Unsynced::Write { path, offset: *start as u64, length: bytes.len(), complete }
+            }
+            Change::Length { from, to } => Unsynced::Length { path, from: *from as u64, to: *to as u64, complete },
+        }
+    }
+}
+
+fn put(image: &mut Vec<u8>, start: usize, bytes: &[u8]) {
+    let end = start + bytes.len();
+    image.resize(image.len().max(end), 0);
+    image[start..end].copy_from_slice(bytes);
+}
+
+struct Dated {
+    number: u64,
+    durable: bool,
+    change: Change,
+}
+
+struct File {
+    /// The last name that it had.
+    path: PathBuf,
+    contents: Arc<Vec<u8>>,
+    durable: Arc<Vec<u8>>,
+    changes: VecDeque<Dated>,
+}
+
+impl File {
+    fn new(path: PathBuf, contents: Arc<Vec<u8>>) -> File {
+        File { path, durable: contents.clone(), contents, changes: VecDeque::new() }
+    }
+
+    fn settle(&mut self) {
+        while let Some(Dated { durable: true, change, .. }) = self.changes.front() {
+            change.make(Arc::make_mut(&mut self.durable));
+            self.changes.pop_front();
+        }
+    }
+}
+
+/// A change of names.
+#[derive(Clone)]
+enum Naming {
+    Created(PathBuf, Node),
+    Removed(PathBuf, usize),
+    Renamed { from: PathBuf, to: PathBuf, file: usize },
+}
+
+impl Naming {
+    fn make(&self, names: &mut Names) {
+        match self {
+            Naming::Created(path, node) => {
+                names.insert(path.clone(), *node);
+            }
+            Naming::Removed(path, file) => {
+                if names.get(path) == Some(&Node::File(*file)) {
+                    names.remove(path);
+                }
+            }
+            Naming::Renamed { to, file, .. } => {
+                // Whatever it was called: an earlier change of its name may have been lost.
+                names.retain(|_, node| *node != Node::File(*file));
+                names.insert(to.clone(), Node::File(*file));
+            }
+        }
+    }
+
+    fn unsynced(&self) -> Unsynced {
+        match self.clone() {
+            Naming::Created(path, _) => Unsynced::Created { path },
+            Naming::Removed(path, _) => Unsynced::Removed { path },
+            Naming::Renamed { from, to, .. } => Unsynced::Renamed { from, to },
+        }
+    }
+}
+
+fn parent(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_path_buf()
+}
+
+struct DatedNaming {
+    number: u64,
+    /// The directories that have to be synced yet.
+    unsynced_in: Vec<PathBuf>,
+    naming: Naming,
+}
+
+/// A write that the disk has and has not completed.
+pub(super) struct UnderWay {
+    pub(super) file: usize,
+    /// None: at the end.
+    pub(super) start: Option<usize>,
+    pub(super) bytes: Arc<Vec<u8>>,
+}
+
+/// Files and names. Numbers tell the order of changes, and of what has begun.
+pub(super) struct Store {
+    number: u64,
+    files: Vec<File>,
+    names: Names,
+    durable_names: Names,
+    namings: VecDeque<DatedNaming>,
+    under_way: BTreeMap<u64, UnderWay>,
+    pub(super) capacity: u64,
+}
+
+impl Store {
+    pub(super) fn new() -> Store {
+        Store {
+            number: 0,
+            files: Vec::new(),
+            names: Names::new(),
+            durable_names: Names::new(),
+            namings: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            capacity: u64::MAX,
+        }
+    }
+
+    /// Something begins: its number is larger than those of all changes that were made before.
+    pub(super) fn begin(&mut self, write: Option<UnderWay>) -> u64 {
+        self.number += 1;
+        self.set_under_way(self.number, write);
+        self.number
+    }
+
+    /// What is left of a write that has begun.
+    pub(super) fn set_under_way(&mut self, number: u64, write: Option<UnderWay>) {
+        match write {
+            Some(write) => drop(self.under_way.insert(number, write)),
+            None => drop(self.under_way.remove(&number)),
+        }
+    }
+
+    pub(super) fn contents(&self, file: usize) -> Option<&Arc<Vec<u8>>> {
+        self.files.get(file).map(|file| &file.contents)
+    }
+
+    /// How far the files with names may grow, all together.
+    pub(super) fn room(&self) -> u64 {
+        if self.capacity == u64::MAX {
+            return u64::MAX;
+        }
+        let length = |node: &Node| match node {
+            Node::File(file) => self.files[*file].contents.len() as u64,
+            Node::Directory => 0,
+        };
+        self.capacity.saturating_sub(self.names.values().map(length).sum())
+    }
+
+    fn change(&mut self, file: usize, change: Change, durable: bool) {
+        self.number += 1;
+        let file = &mut self.files[file];
+        // Copied only while a read of it is under way, or when it is what is durable, too.
+        change.make(Arc::make_mut(&mut file.contents));
+        file.changes.push_back(Dated { number: self.number, durable, change });
+        file.settle();
+    }
+
+    pub(super) fn write(&mut self, file: usize, start: usize, bytes: Vec<u8>, durable: bool) {
+        if !bytes.is_empty() {
+            self.extend(file, start + bytes.len(), durable);
+            self.change(file, Change::Bytes { start, bytes: Arc::new(bytes) }, durable);
+        }
+    }
+
+    /// A write fails, and nobody knows which of its sectors it has written: it is for `keeps` to say.
+    pub(super) fn fail_write(&mut self, file: usize, start: usize, bytes: &[u8], mut keeps: impl FnMut() -> bool) {
+        for sector in 0..sectors(start, bytes.len()) {
+            if keeps() {
+                let range = in_sector(start, bytes.len(), sector);
+                self.write(file, start + range.start, bytes[range].to_vec(), false);
+            }
+        }
+    }
+
+    /// Extends a file with zeros, if it is shorter.
+    pub(super) fn extend(&mut self, file: usize, to: usize, durable: bool) {
+        let from = self.files[file].contents.len();
+        if to > from {
+            self.change(file, Change::Length { from, to }, durable);
+        }
+    }
+
+    pub(super) fn set_len(&mut self, file: usize, to: usize) {
+        let from = self.files[file].contents.len();
+        if to != from {
+            self.change(file, Change::Length { from, to }, false);
+        }
+    }
+
+    /// Makes durable what was changed before `number`.
+    pub(super) fn sync(&mut self, file: usize, number: u64) {
+        let Some(file) = self.files.get_mut(file) else { return };
+        file.changes.iter_mut().filter(|dated| dated.number < number).for_each(|dated| dated.durable = true);
+        file.settle();
+    }
+
+    /// A sync fails: of what was changed before `number` some is written, as `keeps` says, and the rest never will be, though
+    /// reads go on showing it.
+    pub(super) fn fail_sync(&mut self, file: usize, number: u64, mut keeps: impl FnMut() -> bool) {
+        let Some(file) = self.files.get_mut(file) else { return };
+        for dated in std::mem::take(&mut file.changes) {
+            let Dated { durable, change, .. } = &dated;
+            if *durable || dated.number >= number {
+                file.changes.push_back(dated);
+                continue;
+            }
+            for sector in (0..change.sectors()).filter(|_| keeps()) {
+                let change = match change {
+                    Change::Bytes { start, bytes } => {
+                        let range = in_sector(*start, bytes.len(), sector);
+                        Change::Bytes { start: start + range.start, bytes: Arc::new(bytes[range].to_vec()) }
+                    }
+                    length => length.clone(),
+                };
+                file.changes.push_back(Dated { number: dated.number, durable: true, change });
+            }
+        }
+        file.settle();
+    }
+
+    pub(super) fn node(&self, path: &Path) -> Option<Node> {
+        match self.names.get(path) {
+            None if self.is_directory(path) => Some(Node::Directory),
+            node => node.copied(),
+        }
+    }
+
+    /// The directories of a name are there without being made.
+    fn is_directory(&self, path: &Path) -> bool {
+        path.file_name().is_none() || self.names.keys().any(|name| name.starts_with(path))
+    }
+
+    fn name(&mut self, naming: Naming, unsynced_in: Vec<PathBuf>) {
+        self.number += 1;
+        naming.make(&mut self.names);
+        if let Naming::Renamed { to, file, .. } = &naming {
+            self.files[*file].path.clone_from(to);
+        }
+        self.namings.push_back(DatedNaming { number: self.number, unsynced_in, naming });
+        self.settle_names();
+    }
+
+    fn settle_names(&mut self) {
+        while let Some(first) = self.namings.front().filter(|first| first.unsynced_in.is_empty()) {
+            first.naming.make(&mut self.durable_names);
+            self.namings.pop_front();
+        }
+    }
+
+    /// A new file, in place of what had its name; durable at once only if that is said.
+    pub(super) fn create(&mut self, path: &Path, contents: Vec<u8>, durable: bool) -> usize {
+        self.files.push(File::new(path.to_path_buf(), Arc::new(contents)));
+        let file = self.files.len() - 1;
+        let unsynced_in = if durable { Vec::new() } else { vec![parent(path)] };
+        self.name(Naming::Created(path.to_path_buf(), Node::File(file)), unsynced_in);
+        file
+    }
+
+    pub(super) fn create_directory(&mut self, path: &Path) {
+        self.name(Naming::Created(path.to_path_buf(), Node::Directory), vec![parent(path)]);
+    }
+
+    /// Names in a directory, those of directories that were never made included.
+    pub(super) fn list(&self, directory: &Path) -> Vec<OsString> {
+        let below = self.names.keys().filter_map(|name| name.strip_prefix(directory).ok());
+        let names = below.filter_map(|rest| rest.components().next()).map(|first| first.as_os_str().to_os_string());
+        names.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    pub(super) fn remove(&mut self, path: &Path, file: usize) {
+        self.name(Naming::Removed(path.to_path_buf(), file), vec![parent(path)]);
+    }
+
+    pub(super) fn rename(&mut self, from: &Path, to: &Path, file: usize) {
+        let mut unsynced_in = vec![parent(from), parent(to)];
+        unsynced_in.dedup();
+        self.name(Naming::Renamed { from: from.to_path_buf(), to: to.to_path_buf(), file }, unsynced_in);
+    }
+
+    /// Makes durable what was changed in a directory before `number`.
+    pub(super) fn sync_directory(&mut self, directory: &Path, number: u64) {
+        let before = self.namings.iter_mut().filter(|dated| dated.number < number);
+        before.for_each(|dated| dated.unsynced_in.retain(|unsynced| unsynced != directory));
+        self.settle_names();
+    }
+
+    /// What a crash now has to decide on.
+    pub(super) fn crash(&self) -> Crash {
+        let mut crash = Crash {
+            files: BTreeMap::new(),
+            names: self.durable_names.clone(),
+            undecided: Vec::new(),
+            capacity: self.capacity,
+        };
+        let mut dated: Vec<(u64, Undecided)> = Vec::new();
+        let mut nodes: Vec<Node> = self.durable_names.values().copied().collect();
+        for DatedNaming { number, unsynced_in, naming } in &self.namings {
+            let unsynced = (!unsynced_in.is_empty()).then(|| naming.unsynced());
+            dated.push((*number, Undecided { unsynced, what: What::Names(naming.clone()) }));
+            // What was created before has a name that is durable.
+            if let Naming::Created(_, node) = naming {
+                nodes.push(*node);
+            }
+        }
+        for node in nodes {
+            let Node::File(number) = node else { continue };
+            let file = &self.files[number];
+            if crash.files.insert(number, file.durable.clone()).is_some() {
+                continue;
+            }
+            dated.extend(file.changes.iter().map(|Dated { number: date, durable, change }| {
+                let unsynced = (!durable).then(|| change.unsynced(&file.path, true));
+                (*date, Undecided { unsynced, what: What::File(number, change.clone()) })
+            }));
+        }
+        dated.sort_by_key(|(number, _)| *number);
+        crash.undecided = dated.into_iter().map(|(_, undecided)| undecided).collect();
+        // Whatever was completed meanwhile, these may still be written.
+        let mut ends = BTreeMap::new();
+        for UnderWay { file, start, bytes } in self.under_way.values() {
+            if !crash.files.contains_key(file) {
+                continue;
+            }
+            let end = ends.entry(*file).or_insert(self.files[*file].contents.len());
+            let start = start.unwrap_or(*end);
+            let mut undecided = |change: Change| {
+                let unsynced = Some(change.unsynced(&self.files[*file].path, false));
+                crash.undecided.push(Undecided { unsynced, what: What::File(*file, change) });
+            };
+            match start.checked_add(bytes.len()) {
+                // It will be refused.
+                None => continue,
+                Some(to) if to > FILE_MAX => continue,
+                Some(to) if to > *end => undecided(Change::Length { from: std::mem::replace(end, to), to }),
+                Some(_) => {}
+            }
+            undecided(Change::Bytes { start, bytes: bytes.clone() });
+        }
+        crash
+    }
+}
+
+enum What {
+    File(usize, Change),
+    Names(Naming),
+}
+
+/// A change, and what it is called if it may be lost.
+struct Undecided {
+    unsynced: Option<Unsynced>,
+    what: What,
+}
+
+/// What is durable, and the changes since, in their order. Shares all memory with the store.
+pub(super) struct Crash {
+    files: BTreeMap<usize, Arc<Vec<u8>>>,
+    names: Names,
+    undecided: Vec<Undecided>,
+    capacity: u64,
+}
+
+impl Crash {
+    pub(super) fn unsynced(self) -> Vec<Unsynced> {
+        self.undecided.into_iter().filter_map(|undecided| undecided.unsynced).collect()
+    }
+
+    /// What is left when `keep` has decided. Copies only files of which something unsynced is kept.
+    pub(super) fn decide(self, mut keep: impl FnMut(&Unsynced, usize) -> bool) -> Store {
+        let Crash { mut files, mut names, undecided, capacity } = self;
+        let mut lost: BTreeSet<PathBuf> = BTreeSet::new();
+        for Undecided { unsynced, what } in undecided {
+            match (what, unsynced) {
+                (What::File(file, change), unsynced) => {
+                    let Some(image) = files.get_mut(&file) else { continue };
+                    for sector in 0..change.sectors() {
+                        if unsynced.as_ref().is_none_or(|unsynced| keep(unsynced, sector)) {
+                            change.make_sector(Arc::make_mut(image), sector);
+                        }
+                    }
+                }
+                (What::Names(naming), Some(unsynced)) if !keep(&unsynced, 0) => {
+                    if let Naming::Created(path, Node::Directory) = naming {
+                        lost.insert(path);
+                    }
+                }
+                (What::Names(naming), _) => naming.make(&mut names),
+            }
+        }
+        // With a directory goes what is in it.
+        names.retain(|path, _| !path.ancestors().any(|above| lost.contains(above)));
+        let mut store = Store { capacity, ..Store::new() };
+        for (path, node) in names {
+            let node = match node {
+                Node::Directory => Node::Directory,
+                Node::File(file) => {
+                    store.files.push(File::new(path.clone(), files.remove(&file).unwrap_or_default()));
+                    Node::File(store.files.len() - 1)
+                }
+            };
+            store.names.insert(path, node);
+        }
+        store.durable_names = store.names.clone();
+        store
+    }
+}
