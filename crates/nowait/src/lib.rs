@@ -219,6 +219,7 @@ mod file;
 pub mod fs;
 mod gather;
 mod ladder;
+pub mod log;
 mod op;
 mod operation;
 mod select;

@@ -1,0 +1,877 @@
+//! A durable log: many small records, each on stable storage when its [`Ticket`] says so, read back after a crash.
+//!
+//! ```
+//! use nowait::log::{Log, Options};
+//!
+//! # fn main() -> nowait::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let dir = dir.path().join("log");
+//! # let options = Options::new().segment_bytes(1 << 20);
+//! let (log, recovery) = Log::open(&dir, &options)?;
+//! println!("{} records found", recovery.last_lsn);
+//! let first = log.append(b"one record")?;
+//! let batch = log.append_batch([b"two of them, ".as_slice(), b"both or none"])?;
+//! // Durable: nothing that can happen to the process or the machine takes it away again.
+//! batch.wait()?;
+//! assert!(log.durable_lsn() >= first.lsn());
+//! log.close()?;
+//!
+//! let (log, recovery) = Log::open(&dir, &options)?;
+//! assert_eq!(recovery.last_lsn, 3);
+//! let mut reader = log.reader(1);
+//! while let Some(record) = reader.next()? {
+//!     println!("{}: {} bytes", record.lsn, record.bytes.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is durable when
+//!
+//! A record is durable when its ticket is ready, and then so is every record before it. Until then it may be there after a crash or
+//! not; what is there is always a prefix of what was appended, and a batch is there as a whole or not at all. Readers show
+//! durable records only.
+//!
+//! The first write or sync that fails poisons the log. What was on its way then is [`Indeterminate`](crate::ErrorKind::Indeterminate), what
+//! was only appended was not written ([`Poisoned`](crate::ErrorKind::Poisoned)), nothing more is acknowledged, and the way on is to open
+//! the log anew. A full disk is found out when the next segment is prepared, so that an append is refused
+//! ([`NoSpace`](crate::ErrorKind::NoSpace)) before it has an LSN.
+//!
+//! # Who writes
+//!
+//! No thread of the log's: whoever waits. [`Ticket::wait`] writes what everybody has appended, in one write, and waits for the device
+//! in the call that submits it; others who come meanwhile share the next. Awaited, or with a callback, the write is the ring's (or the
+//! pool's), and whoever notices completions there goes on. A thread named `nowait-log` prepares segments, and sleeps while the log
+//! is idle.
+//!
+//! On disk a log is a directory; `docs/log-format.md` in the repository has its layout.
+
+mod calibrate;
+mod folder;
+mod format;
+mod keeper;
+mod reader;
+mod recover;
+mod stats;
+mod writer;
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::buf::lock;
+use crate::engine::owned;
+use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::file::{File, OpenOptions};
+use crate::fs;
+use crate::start::Nowait;
+use folder::{Blocks, CONTROL, Folder, LOCK, is_direct};
+use format::{Control, End, PAGE, SegmentHeader};
+use keeper::Tended;
+use recover::{Found, Segment};
+use writer::{Group, Limits, Live, NoRoom, Shared};
+
+pub use reader::{Reader, Record};
+pub use recover::{Damage, Place, Recovery};
+pub use stats::{LogStats, Percentiles};
+
+/// How blocks get to stable storage.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Sync {
+    /// Measured when the log is made, in some 200 ms, and kept with it.
+    #[default]
+    Auto,
+    /// As told.
+    Fixed(Strategy),
+}
+
+/// A way to get blocks to stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// What makes a block durable.
+    pub durability: Durability,
+    /// Who asks the kernel for it, when a thread waits.
+    pub by: By,
+    /// Blocks in flight at most, from 1 to 64.
+    pub depth: u32,
+}
+
+/// What makes a block durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The write itself (`RWF_DSYNC`, Linux 4.7).
+    Write,
+    /// A write, and `fdatasync(2)` after it.
+    WriteAndSync,
+}
+
+/// Who asks the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The waiting thread's own ring: one sleep for the write and the flush of the device's cache.
+    Ring,
+    /// A system call of the waiting thread.
+    Call,
+}
+
+impl Durability {
+    fn of(code: u32) -> Durability {
+        if code == 2 { Durability::WriteAndSync } else { Durability::Write }
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            Durability::Write => 1,
+            Durability::WriteAndSync => 2,
+        }
+    }
+}
+
+impl By {
+    fn of(code: u32) -> By {
+        if code == 2 { By::Call } else { By::Ring }
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            By::Ring => 1,
+            By::Call => 2,
+        }
+    }
+}
+
+/// How to open a log.
+#[derive(Clone, Debug)]
+pub struct Options {
+    instance: Option<Nowait>,
+    create: bool,
+    segment_bytes: u64,
+    pending_bytes_max: u64,
+    reserve_bytes: u64,
+    sync: Sync,
+    salvage: bool,
+    keeper: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const SEGMENT_BYTES_MIN: u64 = 16 << 10;
+const SEGMENT_BYTES_MAX: u64 = 1 << 40;
+const DEPTH_MAX: u32 = 64;
+
+impl Options {
+    /// A log that is made if it is not there, with segments of 64 MiB.
+    pub fn new() -> Options {
+        Options {
+            instance: None,
+            create: true,
+            segment_bytes: 64 << 20,
+            pending_bytes_max: 16 << 20,
+            reserve_bytes: 0,
+            sync: Sync::Auto,
+            salvage: false,
+            keeper: true,
+        }
+    }
+
+    /// The instance whose engines are used. Default: the one that the process shares.
+    pub fn instance(mut self, instance: &Nowait) -> Self {
+        self.instance = Some(instance.clone());
+        self
+    }
+
+    /// Whether a log is made where there is none. Default: yes.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Bytes of a segment of a log that is made; one that is there keeps its own. A multiple of 4096, at least 16 KiB; a batch has to
+    /// fit into one. Two are on the disk at least. Default: 64 MiB.
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    /// Bytes that are appended and not durable yet, at most: then [`Log::append`] waits. Default: 16 MiB.
+    pub fn pending_bytes_max(mut self, bytes: u64) -> Self {
+        self.pending_bytes_max = bytes;
+        self
+    }
+
+    /// Room that is kept, prepared, for [`Log::append_from_reserve`] when the disk is full, so that a checkpoint can be logged.
+    /// Default: none.
+    pub fn reserve_bytes(mut self, bytes: u64) -> Self {
+        self.reserve_bytes = bytes;
+        self
+    }
+
+    /// How blocks get to stable storage, in a log that is made; one that is there keeps its own, unless it is told here. Default: measured.
+    pub fn sync(mut self, sync: Sync) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// Opens a log that is damaged, too: it goes on after the last record before the damage. What comes after is put aside, in files
+    /// whose names end in `.damaged`; [`Recovery::damage`] tells what it was. Default: such a log is refused.
+    pub fn salvage(mut self, salvage: bool) -> Self {
+        self.salvage = salvage;
+        self
+    }
+
+    /// Whether the log has a thread that prepares segments, writes what nobody waits for, and stamps the log when it is idle. Without
+    /// one an append that needs a new segment prepares it, [`Log::tend`] does the rest, and a log that is dropped rather than closed
+    /// leaves what is on its way to the engine. Default: yes.
+    pub fn keeper(mut self, keeper: bool) -> Self {
+        self.keeper = keeper;
+        self
+    }
+
+    fn check(&self, dir: &Arc<Path>) -> Result<()> {
+        let depth = match self.sync {
+            Sync::Auto => 1,
+            Sync::Fixed(strategy) => strategy.depth,
+        };
+        let sound = self.segment_bytes % PAGE as u64 == 0
+            && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
+            && (1..=DEPTH_MAX).contains(&depth);
+        if sound {
+            return Ok(());
+        }
+        let text = "a segment is a multiple of 4096 bytes, 16 KiB to 1 TiB, and 1 to 64 blocks are in flight";
+        Err(Error::new(Name::Open, ErrorKind::InvalidInput).at(dir).explained(text))
+    }
+}
+
+/// A log that is open for appending. Clones are the same log; any thread may use any of them.
+///
+/// A log whose last clone is dropped writes what was appended, in its own time; [`Log::close`] waits for that.
+#[derive(Clone)]
+pub struct Log(Arc<Open>);
+
+struct Open {
+    shared: Arc<Shared>,
+    keeper: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Held until nothing of this log is on its way: by the keeper, too.
+    lock: Mutex<Option<Arc<File>>>,
+}
+
+impl Log {
+    /// Opens the log in `dir` for appending, and makes one if there is none. Reads all of it first; the caller does that
+    /// again, with [`Log::reader`], for what is in it. Blocks the thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] when another process, or this one, has it open. [`ErrorKind::Damaged`] when something that was durable cannot
+    /// be read: see [`Options::salvage`] and [`inspect`]. [`ErrorKind::NotFound`], [`ErrorKind::NoSpace`], [`ErrorKind::Unsupported`] for a
+    /// later version of the format; those of files.
+    pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Log, Recovery)> {
+        let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
+        let folder = Folder { instance, path: Arc::from(dir.as_ref()) };
+        options.check(&folder.path)?;
+        if options.create {
+            match fs::create_dir_in(&folder.instance, &folder.path).wait() {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        let lock = Arc::new(take_lock(&folder)?);
+        folder.clean()?;
+        let found = match recover::recover(&folder, true)? {
+            Some(found) => found,
+            None if !options.create => {
+                let error = Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path);
+                return Err(error.explained("there is no log in this directory; open it with create(true)"));
+            }
+            None => {
+                make(&folder, options)?;
+                match recover::recover(&folder, true)? {
+                    Some(found) => found,
+                    None => return Err(Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path)),
+                }
+            }
+        };
+        if !options.salvage {
+            found.check()?;
+        }
+        let recovery = found.recovery.clone();
+        let shared = begin_epoch(folder, options, found)?;
+        let keeper = match options.keeper {
+            true => Some(start_keeper(&shared, lock.clone())?),
+            false => None,
+        };
+        let open = Open { shared, keeper: Mutex::new(keeper), lock: Mutex::new(Some(lock)) };
+        Ok((Log(Arc::new(open)), recovery))
+    }
+
+    /// Appends a record: copies it, and gives its number. Nothing waits for the disk, but that an append waits for others to become
+    /// durable while [`Options::pending_bytes_max`] are not, and for the next segment when that is not ready. Nothing is written before
+    /// somebody waits for a ticket, or some milliseconds have passed.
+    ///
+    /// # Errors
+    /// The record is not in the log then. [`ErrorKind::NoSpace`], [`ErrorKind::Poisoned`] after a write failed, [`ErrorKind::Closed`],
+    /// [`ErrorKind::InvalidInput`] when it does not fit into a segment.
+    pub fn append(&self, record: &[u8]) -> Result<Ticket> {
+        self.append_records(&[record], Room::WaitedFor, false)
+    }
+
+    /// Appends records that are there after a crash all together or not at all. The ticket is that of the last.
+    ///
+    /// # Errors
+    /// As [`Log::append`], also for a batch of nothing.
+    pub fn append_batch<'r>(&self, records: impl IntoIterator<Item = &'r [u8]>) -> Result<Ticket> {
+        let records: Vec<&[u8]> = records.into_iter().collect();
+        self.append_records(&records, Room::WaitedFor, false)
+    }
+
+    /// As [`Log::append`], and never waits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] when it would have to; wait for [`Log::wait_durable`] of an earlier record, and try again.
+    pub fn try_append(&self, record: &[u8]) -> Result<Ticket> {
+        self.append_records(&[record], Room::AtOnce, false)
+    }
+
+    /// As [`Log::append`], and takes the room that was reserved when no more can be had.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn append_from_reserve(&self, record: &[u8]) -> Result<Ticket> {
+        self.append_records(&[record], Room::WaitedFor, true)
+    }
+
+    fn append_records(&self, records: &[&[u8]], room: Room, from_reserve: bool) -> Result<Ticket> {
+        let shared = &self.0.shared;
+        loop {
+            let no_room = match shared.append(records, from_reserve) {
+                Ok((lsn, group)) => return Ok(Ticket { shared: shared.clone(), group, lsn, place: None }),
+                Err(no_room) => no_room,
+            };
+            match (no_room, room) {
+                (NoRoom::Refused(error), _) => return Err(error),
+                (NoRoom::NoSpare, _) if !shared.limits.has_keeper => keeper::make_spare(shared, shared.core()),
+                (_, Room::AtOnce) => {
+                    let text = "the log has no room before earlier records are durable; wait for them and try again";
+                    return Err(shared.error(Name::Append, ErrorKind::WouldBlock, text));
+                }
+                (NoRoom::Budget, _) => {
+                    // Somebody has to write what is in the way.
+                    let oldest = shared.durable() + 1;
+                    let group = shared.core().group_of(oldest);
+                    if let Some(group) = group {
+                        // Its failure is told by the next round.
+                        let _ = shared.wait(oldest, &group);
+                    }
+                }
+                (NoRoom::NoSpare, _) => shared.wait_for_spare(),
+            }
+        }
+    }
+
+    /// The last record that is durable, with all before it; 0 when there is none.
+    pub fn durable_lsn(&self) -> u64 {
+        self.0.shared.durable()
+    }
+
+    /// The last record that was appended; 0 when there is none.
+    pub fn last_lsn(&self) -> u64 {
+        self.0.shared.core().next_lsn - 1
+    }
+
+    /// Waits until record `lsn` is durable, which may be appended later.
+    pub fn wait_durable(&self, lsn: u64) -> Durable {
+        durable(&self.0.shared, lsn)
+    }
+
+    /// Reads durable records from `lsn` on, while the log is written. [`Reader::tail`] waits for those to come.
+    pub fn reader(&self, lsn: u64) -> Reader {
+        Reader::of_live(self.0.shared.clone(), lsn)
+    }
+
+    /// Gives up records before `lsn`: whole segments that hold no others are used again, or removed. So some may be there still, also after
+    /// the log is opened again.
+    pub fn truncate_prefix(&self, lsn: u64) {
+        let shared = &self.0.shared;
+        if shared.is_forked() {
+            return;
+        }
+        let mut core = shared.core();
+        while core.segments.len() > 1 && core.segments[1].header.first_lsn() <= lsn.min(shared.durable() + 1) {
+            let gone = core.segments.remove(0);
+            core.retired.push(gone.header.number);
+        }
+        core.no_spare_since = None;
+        core.wake_keeper(&shared.work);
+    }
+
+    /// Gives up all records after `lsn`, durably; the next one that is appended is `lsn + 1`. Waits until what was appended is durable
+    /// first. Blocks the thread, and all appends meanwhile.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRange`] when `lsn` is not in the log any more, or not yet; [`ErrorKind::NoSpace`], since the log goes on in
+    /// a new segment; those of writes.
+    pub fn truncate_suffix(&self, lsn: u64) -> Result<()> {
+        truncate_suffix(&self.0.shared, lsn)
+    }
+
+    /// Writes what was appended, and ends the log: appends are refused from here on. It can be opened again when this is done. Tickets keep
+    /// their answers.
+    ///
+    /// # Errors
+    /// Those of writes, and of a log that has failed before.
+    pub fn close(self) -> Result<()> {
+        let shared = &self.0.shared;
+        if shared.is_forked() {
+            return Ok(());
+        }
+        let last = {
+            let mut core = shared.core();
+            core.closing = true;
+            core.next_lsn - 1
+        };
+        shared.room.notify_all();
+        let group = shared.core().group_of(last);
+        let mut result = group.map_or(Ok(last), |group| shared.wait(last, &group)).map(drop);
+        let poisoned = shared.poisoned(&shared.core());
+        match poisoned {
+            Some(error) => result = result.and(Err(error)),
+            None => {
+                // A log that is full is closed all the same: its last records are found without the stamp.
+                if let Err(NoRoom::Refused(error)) = shared.stamp(true) {
+                    result = result.and(if error.kind() == ErrorKind::NoSpace { Ok(()) } else { Err(error) });
+                }
+            }
+        }
+        self.0.end();
+        result
+    }
+
+    /// What was done since the log was opened.
+    pub fn stats(&self) -> LogStats {
+        self.0.shared.core().numbers.stats()
+    }
+
+    /// How blocks get to stable storage here.
+    pub fn strategy(&self) -> Strategy {
+        strategy(&self.0.shared.control)
+    }
+
+    /// Blocks go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.0.shared.control.direct
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.0.shared.folder.path
+    }
+
+    /// Does one thing of what a log without a thread has to have done now and then: prepares the next segment, removes one that is not
+    /// needed, writes what nobody waits for, or stamps a log that has become idle. False when there is nothing to do. Blocks for that.
+    pub fn tend(&self) -> bool {
+        matches!(keeper::tend(&self.0.shared), Tended::Something)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    AtOnce,
+    WaitedFor,
+}
+
+impl Open {
+    /// Ends the keeper, and gives the directory free.
+    fn end(&self) {
+        {
+            let mut core = self.shared.core();
+            core.closing = true;
+            core.wake_keeper(&self.shared.work);
+        }
+        self.shared.work.notify_all();
+        if let Some(keeper) = lock(&self.keeper).take() {
+            // It does not panic; if it did, there is nothing left to do for it.
+            let _ = keeper.join();
+        }
+        lock(&self.lock).take();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            // The parent's: neither its thread nor its lock is ours.
+            std::mem::forget(lock(&self.keeper).take());
+            return;
+        }
+        let mut core = self.shared.core();
+        core.closing = true;
+        core.wake_keeper(&self.shared.work);
+        drop(core);
+        self.shared.work.notify_all();
+        if lock(&self.keeper).is_none() {
+            self.shared.write_all_here();
+        }
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").field("path", &self.path()).field("durable_lsn", &self.durable_lsn()).finish()
+    }
+}
+
+fn start_keeper(shared: &Arc<Shared>, lock: Arc<File>) -> Result<std::thread::JoinHandle<()>> {
+    let for_thread = shared.clone();
+    let thread = std::thread::Builder::new().name("nowait-log".into());
+    let run = move || {
+        let _held = lock;
+        keeper::run(&for_thread);
+    };
+    thread.spawn(run).map_err(|error| {
+        let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
+        Error::from_errno(Name::Open, errno).at(&shared.folder.path).detail("the log's thread cannot be started")
+    })
+}
+
+/// Locks the directory for one writer, the process's other openings included. On the simulator everybody is alone.
+fn take_lock(folder: &Folder) -> Result<File> {
+    // The descriptors of a process that was killed live on for a moment, while its rings are taken down.
+    const TRIES: u32 = 6;
+    const BETWEEN: Duration = Duration::from_millis(50);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).open_in(&folder.instance, folder.join(LOCK)).wait()?;
+    for last in (0..TRIES).rev() {
+        let Some(fd) = file.descriptor() else { break };
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::WOULDBLOCK) if last > 0 => std::thread::sleep(BETWEEN),
+            Err(Errno::WOULDBLOCK) => {
+                let error = Error::new(Name::Open, ErrorKind::Locked).at(&folder.path);
+                return Err(
+                    error.explained("the log is open for writing, here or in another process; close it there first")
+                );
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::from_errno(Name::Open, errno).at(&Arc::from(file.path()))),
+        }
+    }
+    Ok(file)
+}
+
+/// Makes a log of nothing. The control file comes last: what has none was not made.
+fn make(folder: &Folder, options: &Options) -> Result<()> {
+    for number in folder.segments()?.0 {
+        folder.remove(number)?;
+    }
+    let file = folder.prepare(1, options.segment_bytes, true, |_| {})?;
+    let direct = is_direct(&file);
+    drop(file);
+    let strategy = match options.sync {
+        Sync::Auto => calibrate::choose(folder, direct)?,
+        Sync::Fixed(strategy) => strategy,
+    };
+    let control = Control {
+        log_id: new_id(),
+        segment_bytes: options.segment_bytes,
+        sync: strategy.durability.code(),
+        caller: strategy.by.code(),
+        depth: strategy.depth,
+        direct,
+    };
+    write_control(folder, &control)?;
+    // The directory itself must last, too.
+    if let Some(parent) = folder.path.parent() {
+        let parent = if parent == Path::new("") { Path::new(".") } else { parent };
+        fs::sync_dir_in(&folder.instance, parent).wait()?;
+    }
+    Ok(())
+}
+
+fn write_control(folder: &Folder, control: &Control) -> Result<()> {
+    let temporary = folder.join("control.tmp");
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).open_in(&folder.instance, &temporary).wait()?;
+    file.write_all_from(&control.encode(), 0)?;
+    file.sync_all().wait()?;
+    drop(file);
+    fs::rename_in(&folder.instance, &temporary, folder.join(CONTROL)).wait()?;
+    folder.sync()
+}
+
+fn new_id() -> format::LogId {
+    use std::hash::{BuildHasher, Hasher};
+    // Each hasher has random keys.
+    let random = || std::collections::hash_map::RandomState::new().build_hasher().finish();
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&random().to_le_bytes());
+    id[8..].copy_from_slice(&random().to_le_bytes());
+    id
+}
+
+fn strategy(control: &Control) -> Strategy {
+    Strategy {
+        durability: Durability::of(control.sync),
+        by: By::of(control.caller),
+        depth: control.depth.clamp(1, DEPTH_MAX),
+    }
+}
+
+/// Goes on after what was found: in a new segment of a new epoch, so that nothing that is there is written again.
+fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Shared>> {
+    let Found { mut control, mut number_max, chain, end, recovery, free, lost } = found;
+    for number in lost {
+        folder.put_aside(number)?;
+    }
+    if let Sync::Fixed(strategy) = options.sync {
+        (control.sync, control.caller, control.depth) =
+            (strategy.durability.code(), strategy.by.code(), strategy.depth);
+    }
+    number_max += 1;
+    let number = number_max;
+    let file = folder.prepare(number, control.segment_bytes, control.direct, |_| {})?;
+    let epoch = recovery.epoch + 1;
+    let header = SegmentHeader {
+        log_id: control.log_id,
+        number,
+        epoch,
+        bytes: control.segment_bytes,
+        watermark: end.lsn,
+        previous: end,
+    };
+    let mut segments = chain;
+    segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+    let limits = Limits {
+        pending_bytes_max: options.pending_bytes_max,
+        reserve_bytes: options.reserve_bytes,
+        depth: strategy(&control).depth as usize,
+        has_keeper: options.keeper,
+    };
+    let live = Live { number, file };
+    let shared = Arc::new(Shared::new(folder, control, limits, epoch, live, segments, number_max));
+    first_stamp(&shared)?;
+    // Not before the new epoch stands: until then they may say something.
+    shared.core().retired = free;
+    Ok(shared)
+}
+
+/// Makes the current segment, and with it its epoch, durable.
+fn first_stamp(shared: &Arc<Shared>) -> Result<()> {
+    if let Err(NoRoom::Refused(error)) = shared.stamp(false) {
+        return Err(error);
+    }
+    let core = shared.core();
+    core.poison_error().map_or(Ok(()), Err)
+}
+
+fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
+    if shared.is_forked() {
+        return Err(shared.error(
+            Name::Append,
+            ErrorKind::InvalidInput,
+            "the log belongs to the process before the fork",
+        ));
+    }
+    loop {
+        let last = shared.core().next_lsn - 1;
+        let pending = shared.core().group_of(last);
+        if let Some(group) = pending {
+            shared.wait(last, &group)?;
+        }
+        let mut core = shared.core();
+        if let Some(error) = shared.poisoned(&core) {
+            return Err(error);
+        }
+        if !core.is_quiet() {
+            continue;
+        }
+        if core.spares.is_empty() {
+            match &core.no_spare {
+                Some(error) => return Err(error.clone()),
+                None if shared.limits.has_keeper => {
+                    drop(core);
+                    shared.wait_for_spare();
+                }
+                None => keeper::make_spare(shared, core),
+            }
+            continue;
+        }
+        let first = core.segments.first().map_or(1, |segment| segment.header.first_lsn());
+        if lsn + 1 < first || lsn >= core.next_lsn {
+            let text = format!("the log has records {first} to {}, and {lsn} is not among them", core.next_lsn - 1);
+            return Err(shared.error(Name::Append, ErrorKind::InvalidRange, text));
+        }
+        if lsn == core.next_lsn - 1 {
+            return Ok(());
+        }
+        let place = place_behind(shared, &core.segments, lsn)?;
+        core.cut(shared, place);
+        drop(core);
+        return first_stamp(shared);
+    }
+}
+
+/// Behind the block that holds `lsn`, or at the beginning of the log.
+fn place_behind(shared: &Shared, segments: &[Segment], lsn: u64) -> Result<End> {
+    let Some(segment) = segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn) else {
+        return Ok(segments.first().map_or(End::default(), |segment| segment.header.previous));
+    };
+    let number = segment.header.number;
+    let file = shared.folder.open(number, false, shared.control.direct)?;
+    let mut blocks = Blocks::new(folder::Window::new(file), &segment.header);
+    while blocks.next_lsn <= lsn {
+        if blocks.next()?.is_none() {
+            return Err(shared.folder.damage(number, blocks.offset, 0, format!("record {lsn} cannot be found")));
+        }
+    }
+    Ok(End { segment: number, offset: blocks.offset, lsn })
+}
+
+/// A record on its way. Await it, [`wait`](Ticket::wait) for it, or have something called. Dropped, it changes nothing: the record is
+/// written all the same.
+pub struct Ticket {
+    shared: Arc<Shared>,
+    group: Arc<Group>,
+    lsn: u64,
+    place: Option<usize>,
+}
+
+impl Ticket {
+    /// Number of the record; of the last of a batch.
+    pub fn lsn(&self) -> u64 {
+        self.lsn
+    }
+
+    /// Blocks until the record is durable; gives its number. Writes what is pending, if nobody does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Indeterminate`] when the log failed while it was on its way, [`ErrorKind::Poisoned`] when it failed before.
+    pub fn wait(self) -> Result<u64> {
+        self.shared.wait(self.lsn, &self.group)
+    }
+
+    /// Has `callback` called when the record is durable or the log has failed, by whoever notices, which must not be held up; on this thread
+    /// if it is so already.
+    pub fn on_durable(self, callback: impl FnOnce(Result<u64>) + Send + 'static) {
+        self.shared.call_back(self.lsn, &self.group, Box::new(callback));
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<u64>;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        let Ticket { shared, group, lsn, place } = &mut *self;
+        if shared.register(group, place, context.waker()) {
+            shared.carry_all();
+        }
+        match group.is_over() {
+            true => Poll::Ready(shared.answer(*lsn, group)),
+            false => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.shared.unregister(&self.group, place);
+        }
+    }
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket").field("lsn", &self.lsn).finish()
+    }
+}
+
+/// Result of [`Log::wait_durable`] in the making.
+#[must_use = "nothing waits until it is awaited or waited for"]
+pub struct Durable {
+    shared: Arc<Shared>,
+    lsn: u64,
+}
+
+fn durable(shared: &Arc<Shared>, lsn: u64) -> Durable {
+    Durable { shared: shared.clone(), lsn }
+}
+
+impl Durable {
+    /// Blocks until the record is durable; gives what is durable by then.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`]; [`ErrorKind::Closed`] when the log is closed before.
+    pub fn wait(self) -> Result<u64> {
+        let group = {
+            let core = self.shared.core();
+            if self.shared.durable() >= self.lsn { None } else { core.group_of(self.lsn) }
+        };
+        match group {
+            Some(group) => self.shared.wait(self.lsn, &group).map(|_| self.shared.durable()),
+            None => owned::drive(self),
+        }
+    }
+}
+
+impl Future for Durable {
+    type Output = Result<u64>;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        if self.shared.watch(self.lsn, context.waker())? {
+            self.shared.carry_all();
+        }
+        let durable = self.shared.durable();
+        if durable >= self.lsn { Poll::Ready(Ok(durable)) } else { Poll::Pending }
+    }
+}
+
+/// Reads all of the log in `dir` and says what is there, changing nothing; of one that is being written, what was there a moment ago.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when its control file is; those of reads. Damage of
+/// segments is no error here: see [`Recovery::damage`].
+pub fn inspect(dir: impl AsRef<Path>) -> Result<Recovery> {
+    inspect_in(Nowait::shared(), dir)
+}
+
+/// Reads the log in `dir` without opening it for appending: what is in it, and its records from `from_lsn` on. Changes nothing.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read(dir: impl AsRef<Path>, from_lsn: u64) -> Result<(Reader, Recovery)> {
+    read_in(Nowait::shared(), dir, from_lsn)
+}
+
+/// As [`read`], on an instance.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Result<(Reader, Recovery)> {
+    let (folder, found) = find(instance, dir.as_ref())?;
+    let recovery = found.recovery.clone();
+    Ok((Reader::of_found(folder, found, from_lsn), recovery))
+}
+
+/// As [`inspect`], on an instance.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Recovery> {
+    find(instance, dir.as_ref()).map(|(_, found)| found.recovery)
+}
+
+fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
+    let folder = Folder { instance: instance.clone(), path: Arc::from(dir) };
+    match recover::recover(&folder, false)? {
+        Some(found) => Ok((folder, found)),
+        None => Err(Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path).detail("there is no log here")),
+    }
+}

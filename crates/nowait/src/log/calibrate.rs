@@ -1,0 +1,119 @@
+//! Which way of getting a block to stable storage is the quickest here: measured, once, when a log is made.
+//!
+//! Nothing predicts it. Where the device has FUA a write with `RWF_DSYNC` is one command, and on some disks that is the slower one; a ring
+//! sleeps once for the write and the flush, a system call twice; on copy-on-write file systems more than one in flight is slower.
+
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use super::folder::Folder;
+use super::format::PAGE;
+use super::{By, Durability, Strategy};
+use crate::buf::{Buf, Memory};
+use crate::engine::owned;
+use crate::error::{Operation as Name, Result};
+use crate::file::{File, OpenOptions};
+use crate::fs;
+use crate::op::{Notify, Request, Transfer};
+use crate::sys::WriteFlags;
+
+/// For each of the ways, and for each of the depths.
+const TIME: Duration = Duration::from_millis(25);
+const WRITES_MIN: usize = 8;
+const WRITES_MAX: usize = 1000;
+const FILE_BYTES: u64 = 1 << 20;
+/// A way is worth more than a simpler one if it is quicker by so much.
+const GAIN: f64 = 1.05;
+/// So much more has to get through for twice as many in flight.
+const GAIN_BY_DEPTH: f64 = 1.2;
+const DEPTHS: [u32; 3] = [2, 4, 8];
+
+pub(super) fn choose(folder: &Folder, direct: bool) -> Result<Strategy> {
+    let path = folder.join("calibrate.tmp");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).direct(direct);
+    let file = options.open_in(&folder.instance, &path).wait()?;
+    let chosen = file
+        .write_all_from(&Buf::zeroed(FILE_BYTES as usize), 0)
+        .and_then(|()| file.sync_all().wait())
+        .and_then(|()| measure(&file, direct));
+    drop(file);
+    fs::remove_file_in(&folder.instance, &path).wait()?;
+    chosen
+}
+
+fn measure(file: &File, direct: bool) -> Result<Strategy> {
+    if file.descriptor().is_none() {
+        // A simulated disk has no time.
+        return Ok(Strategy { durability: Durability::Write, by: By::Ring, depth: 4 });
+    }
+    let ring = file.0.instance.engines().has_ring && direct;
+    let ways = [
+        (Durability::Write, By::Ring, ring),
+        (Durability::Write, By::Call, true),
+        (Durability::WriteAndSync, By::Call, true),
+    ];
+    let mut best: Option<(f64, Strategy)> = None;
+    for (durability, by, possible) in ways {
+        if !possible || (!direct && durability == Durability::Write) {
+            // Through the page cache a write that waits for the device is the same as one and a sync, and less is known of its failures.
+            continue;
+        }
+        let strategy = Strategy { durability, by, depth: 1 };
+        let Ok(rate) = rate(file, strategy, 1) else { continue };
+        if best.is_none_or(|(known, _)| rate > known * GAIN) {
+            best = Some((rate, strategy));
+        }
+    }
+    let Some((mut rate_before, mut strategy)) = best else {
+        return Ok(Strategy { durability: Durability::WriteAndSync, by: By::Call, depth: 1 });
+    };
+    for depth in DEPTHS {
+        match rate(file, strategy, depth) {
+            Ok(rate) if rate > rate_before * GAIN_BY_DEPTH => (rate_before, strategy.depth) = (rate, depth),
+            _ => break,
+        }
+    }
+    Ok(strategy)
+}
+
+/// Durable writes of a page a second, `depth` of them in flight.
+fn rate(file: &File, strategy: Strategy, depth: u32) -> Result<f64> {
+    let started = Instant::now();
+    let (mut writes, mut page) = (0, 0);
+    while writes < WRITES_MAX && (writes < WRITES_MIN || started.elapsed() < TIME) {
+        let places: Vec<u64> = (0..u64::from(depth)).map(|n| (page + n) * PAGE as u64 % FILE_BYTES).collect();
+        page += u64::from(depth);
+        write(file, strategy, &places)?;
+        writes += places.len();
+    }
+    Ok(writes as f64 / started.elapsed().as_secs_f64())
+}
+
+fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
+    let target = file.0.target();
+    let flags = match strategy.durability {
+        Durability::Write => WriteFlags::DURABLE,
+        Durability::WriteAndSync => WriteFlags::NONE,
+    };
+    let request = |place: u64| Request::Write(Transfer::new(Memory::Buf(Buf::zeroed(PAGE)), place), flags);
+    let failed = |errno| file.0.error(Name::Write, errno);
+    if strategy.by == By::Call && places.len() == 1 {
+        target.run_here(&mut request(places[0])).map_err(failed)?;
+    } else {
+        let outcomes = owned::drive(async {
+            let submit = |&place| target.submit(request(place), Notify::Waker(Waker::noop().clone()));
+            let slots: Vec<_> = places.iter().map(submit).collect();
+            let mut outcomes = Vec::new();
+            for slot in slots {
+                outcomes.push(std::future::poll_fn(|context: &mut Context<'_>| slot.poll(context)).await.0);
+            }
+            outcomes
+        });
+        outcomes.into_iter().collect::<std::result::Result<Vec<_>, _>>().map_err(failed)?;
+    }
+    if strategy.durability == Durability::WriteAndSync {
+        file.sync_data().wait()?;
+    }
+    Ok(())
+}

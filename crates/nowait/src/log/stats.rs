@@ -1,0 +1,121 @@
+//! Numbers to watch.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// What a log has done since it was opened.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
+pub struct LogStats {
+    /// Records that are durable.
+    pub records: u64,
+    /// Writes of blocks: the commits of the disk.
+    pub blocks: u64,
+    /// Bytes of the records, with 4 for each.
+    pub payload_bytes: u64,
+    /// Bytes of the blocks, headers and padding included.
+    pub written_bytes: u64,
+    /// Times that the log went on in the next segment.
+    pub rotations: u64,
+    /// Appends that had to wait, or were refused, since the next segment was not ready.
+    pub spares_missed: u64,
+    /// Stamps that were written because the log had become idle.
+    pub stamps: u64,
+    /// From the first append of a block until the block was submitted.
+    pub queued: Percentiles,
+    /// From a block's submission until it was durable.
+    pub written: Percentiles,
+    /// Records of a block.
+    pub batch: Percentiles,
+    /// Blocks in flight when one was submitted, itself included.
+    pub in_flight: Percentiles,
+}
+
+/// Of a distribution: times in nanoseconds, or numbers.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Percentiles {
+    /// Half are at most so.
+    pub p50: u64,
+    /// 99 of 100.
+    pub p99: u64,
+    /// 999 of 1000.
+    pub p999: u64,
+    /// The largest.
+    pub max: u64,
+}
+
+pub(super) struct Numbers {
+    records: u64,
+    blocks: u64,
+    payload_bytes: u64,
+    written_bytes: u64,
+    pub(super) rotations: u64,
+    pub(super) spares_missed: u64,
+    pub(super) stamps: u64,
+    queued_ns: Histogram<u32>,
+    written_ns: Histogram<u32>,
+    batch: Histogram<u32>,
+    in_flight: Histogram<u32>,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        // Two digits, and a minute at most: 14 KiB.
+        let histogram = || Histogram::new_with_max(60_000_000_000, 2).expect("bounds that the crate takes");
+        Numbers {
+            records: 0,
+            blocks: 0,
+            payload_bytes: 0,
+            written_bytes: 0,
+            rotations: 0,
+            spares_missed: 0,
+            stamps: 0,
+            queued_ns: histogram(),
+            written_ns: histogram(),
+            batch: histogram(),
+            in_flight: histogram(),
+        }
+    }
+}
+
+impl Numbers {
+    pub(super) fn took_off(&mut self, in_flight: usize) {
+        self.in_flight.saturating_record(in_flight as u64);
+    }
+
+    pub(super) fn landed(&mut self, queued: Duration, written: Duration, records: u32, payload: usize, bytes: u64) {
+        self.blocks += 1;
+        self.written_bytes += bytes;
+        self.payload_bytes += payload as u64;
+        self.records += u64::from(records);
+        if records > 0 {
+            self.queued_ns.saturating_record(queued.as_nanos() as u64);
+            self.batch.saturating_record(records.into());
+        }
+        self.written_ns.saturating_record(written.as_nanos() as u64);
+    }
+
+    pub(super) fn stats(&self) -> LogStats {
+        let of = |histogram: &Histogram<u32>| Percentiles {
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            p999: histogram.value_at_quantile(0.999),
+            max: histogram.max(),
+        };
+        LogStats {
+            records: self.records,
+            blocks: self.blocks,
+            payload_bytes: self.payload_bytes,
+            written_bytes: self.written_bytes,
+            rotations: self.rotations,
+            spares_missed: self.spares_missed,
+            stamps: self.stamps,
+            queued: of(&self.queued_ns),
+            written: of(&self.written_ns),
+            batch: of(&self.batch),
+            in_flight: of(&self.in_flight),
+        }
+    }
+}

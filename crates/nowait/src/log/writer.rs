@@ -1,0 +1,1014 @@
+//! Group commit without a thread for it: whoever waits, and finds room among the writes in flight, writes what is pending.
+//!
+//! An append copies its records into the open block and does nothing else. A thread that waits for its record takes the
+//! oldest block, if fewer writes are in flight than may be, and waits for the device in the call that submits; meanwhile others fill the
+//! next block. It finishes everybody in its block, and has one of those who wait for the next one take over. Futures and
+//! callbacks have nobody who sits in a system call for them: there a write is submitted, and the engine's completion carries it on.
+//!
+//! A block has its place in a segment from the moment when it is opened, so that no record that was given an LSN can find
+//! the disk full. Blocks may become durable in any order; acknowledged is what has everything before it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Context, Wake, Waker};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use super::folder::Folder;
+use super::format::{
+    self, BLOCK_HEADER_BYTES, BlockHeader, Control, End, FRAME_BYTES, PAGE, SegmentHeader, block_bytes,
+};
+use super::recover::Segment;
+use super::stats::Numbers;
+use super::{By, Durability};
+use crate::buf::{Buf, Memory, lock};
+use crate::engine::owned;
+use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::file::File;
+use crate::op::{Notify, Outcome, Request, Slot, Transfer};
+use crate::sys::{self, WriteFlags};
+
+/// What a block holds at most, unless one batch is larger.
+const BLOCK_PAYLOAD_MAX: usize = (256 << 10) - BLOCK_HEADER_BYTES;
+
+pub(super) struct Shared {
+    pub(super) folder: Folder,
+    pub(super) control: Control,
+    pub(super) limits: Limits,
+    core: Mutex<Core>,
+    durable: AtomicU64,
+    /// Where the keeper sleeps.
+    pub(super) work: Condvar,
+    /// Where appends wait for room.
+    pub(super) room: Condvar,
+    /// The process that opened the log; a child of it has no keeper, and must not write.
+    generation: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Bytes that are appended and not durable.
+    pub(super) pending_bytes_max: u64,
+    /// Room that only appends from the reserve may take when no more can be had.
+    pub(super) reserve_bytes: u64,
+    pub(super) depth: usize,
+    /// A thread of the log's own prepares segments.
+    pub(super) has_keeper: bool,
+}
+
+/// A segment that is written, or will be.
+#[derive(Clone)]
+pub(super) struct Live {
+    pub(super) number: u64,
+    pub(super) file: File,
+}
+
+pub(super) struct Core {
+    pub(super) next_lsn: u64,
+    pub(super) epoch: u64,
+    /// The block that appends go to.
+    open: Option<Block>,
+    /// Closed, oldest first.
+    ready: VecDeque<Block>,
+    in_flight: VecDeque<Flight>,
+    next_flight: u64,
+    /// LSN of the last record that was submitted.
+    submitted: u64,
+    pending_bytes: u64,
+    /// Where the next block is opened.
+    pub(super) current: Live,
+    offset: u64,
+    /// Those that are read, the current one last. Its end is not kept up.
+    pub(super) segments: Vec<Segment>,
+    pub(super) spares: VecDeque<Live>,
+    /// Why no more can be had.
+    pub(super) no_spare: Option<Error>,
+    pub(super) no_spare_since: Option<Instant>,
+    /// Cut off from the log, not removed yet; oldest first.
+    pub(super) retired: Vec<u64>,
+    pub(super) number_max: u64,
+    pub(super) poison: Option<Poison>,
+    /// The highest watermark that a block in the segments carries, once that is durable.
+    stamped: u64,
+    /// When a record was appended, or a write was done, last.
+    pub(super) last_active: Instant,
+    pub(super) keeper_sleeps: bool,
+    pub(super) closing: bool,
+    /// Threads in `room`.
+    pub(super) appends_wait: u32,
+    /// Somebody is about to write, with what has come by then.
+    is_gathering: bool,
+    /// Records of the block that ended last, and of the one that was open then.
+    crowd: u32,
+    watchers: Vec<(u64, Waker)>,
+    pub(super) numbers: Numbers,
+}
+
+#[derive(Clone)]
+pub(super) struct Poison {
+    error: Error,
+    /// What was submitted, and may be there after all.
+    submitted: u64,
+}
+
+/// Records that become durable together.
+struct Block {
+    live: Live,
+    /// The block is the first of its segment.
+    header: Option<SegmentHeader>,
+    /// Place in the segment: of the header if there is one.
+    offset: u64,
+    buffer: Buf,
+    payload: usize,
+    first_lsn: u64,
+    records: u32,
+    /// It goes to the disk although it holds no record.
+    stamps: bool,
+    /// Nothing follows.
+    closed: bool,
+    group: Arc<Group>,
+    opened: Instant,
+}
+
+impl Block {
+    /// Where the block begins in the buffer.
+    fn base(&self) -> usize {
+        if self.header.is_some() { PAGE } else { 0 }
+    }
+
+    fn bytes(&self) -> usize {
+        self.base() + block_bytes(self.payload)
+    }
+
+    fn last_lsn(&self) -> u64 {
+        (self.first_lsn + u64::from(self.records)).saturating_sub(1)
+    }
+
+    fn fits(&self, payload: usize, segment_bytes: u64) -> bool {
+        let all = self.payload + payload;
+        (all <= BLOCK_PAYLOAD_MAX || self.payload == 0)
+            && self.offset + (self.base() + block_bytes(all)) as u64 <= segment_bytes
+    }
+
+    /// None when there is no memory.
+    fn put(&mut self, record: &[u8]) -> Option<()> {
+        let at = self.base() + BLOCK_HEADER_BYTES + self.payload;
+        let end = at + FRAME_BYTES + record.len();
+        self.make_room(end)?;
+        format::put_record(&mut self.buffer[at..end], record);
+        self.payload += FRAME_BYTES + record.len();
+        self.records += 1;
+        Some(())
+    }
+
+    fn make_room(&mut self, bytes: usize) -> Option<()> {
+        if bytes > self.buffer.len() {
+            let mut larger = Buf::uncleared(bytes.next_power_of_two().max(PAGE))?;
+            let used = self.base() + BLOCK_HEADER_BYTES + self.payload;
+            let used = used.min(self.buffer.len());
+            larger[..used].copy_from_slice(&self.buffer[..used]);
+            self.buffer = larger;
+        }
+        Some(())
+    }
+}
+
+/// A block on its way.
+struct Flight {
+    id: u64,
+    last_lsn: u64,
+    watermark: u64,
+    bytes: u64,
+    /// It carries a segment's header.
+    is_first: bool,
+    group: Arc<Group>,
+    done: bool,
+    /// Of a flight that no thread waits for.
+    carried: Option<Carried>,
+    records: u32,
+    payload: usize,
+    opened: Instant,
+    submitted: Instant,
+}
+
+struct Carried {
+    live: Live,
+    slot: Option<Arc<Slot>>,
+    syncing: bool,
+}
+
+/// What a flight's block says, to be sealed and written with nothing locked.
+struct Takeoff {
+    id: u64,
+    block: Block,
+    epoch: u64,
+    watermark: u64,
+}
+
+/// Those who wait for one block.
+pub(super) struct Group {
+    state: AtomicU32,
+    /// Threads that sleep, and have not been told to lead. Changes with the core locked.
+    sleepers: AtomicU32,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    wakers: Vec<Option<Waker>>,
+    callbacks: Vec<(u64, Callback)>,
+}
+
+pub(super) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
+
+const PENDING: u32 = 0;
+/// One of those who sleep shall write the next block.
+const LEAD: u32 = 1;
+const DONE: u32 = 2;
+const FAILED: u32 = 3;
+
+impl Group {
+    fn new(state: u32) -> Arc<Group> {
+        Arc::new(Group { state: AtomicU32::new(state), sleepers: AtomicU32::new(0), waiting: Mutex::default() })
+    }
+
+    /// Somebody waits who cannot write the block himself.
+    fn has_idle_waiters(&self) -> bool {
+        let waiting = lock(&self.waiting);
+        !waiting.callbacks.is_empty() || waiting.wakers.iter().any(Option::is_some)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) >= DONE
+    }
+
+    fn end(&self, state: u32, answer: impl Fn(u64) -> Result<u64>) {
+        let waiting = {
+            let mut waiting = lock(&self.waiting);
+            self.state.store(state, Ordering::Release);
+            std::mem::take(&mut *waiting)
+        };
+        // Cannot fail but for a bad address, which a reference has not.
+        let _ = futex::wake(&self.state, futex::Flags::PRIVATE, u32::MAX >> 1);
+        for waker in waiting.wakers.into_iter().flatten() {
+            waker.wake();
+        }
+        for (lsn, callback) in waiting.callbacks {
+            callback(answer(lsn));
+        }
+    }
+}
+
+/// What is to be done, with nothing locked, when writes have ended.
+#[derive(Default)]
+struct Ended {
+    lead: Option<Arc<Group>>,
+    carry: bool,
+    done: Vec<Arc<Group>>,
+    failed: Vec<Arc<Group>>,
+    watchers: Vec<Waker>,
+}
+
+/// Why an append has to wait, or cannot be.
+pub(super) enum NoRoom {
+    /// So many bytes wait to become durable that more must not.
+    Budget,
+    /// The next segment is being prepared.
+    NoSpare,
+    Refused(Error),
+}
+
+impl Shared {
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn new(
+        folder: Folder,
+        control: Control,
+        limits: Limits,
+        epoch: u64,
+        current: Live,
+        segments: Vec<Segment>,
+        number_max: u64,
+    ) -> Shared {
+        let last_lsn = segments.last().map_or(0, |segment| segment.header.previous.lsn);
+        let core = Core {
+            next_lsn: last_lsn + 1,
+            epoch,
+            open: None,
+            ready: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            next_flight: 0,
+            submitted: last_lsn,
+            pending_bytes: 0,
+            current,
+            // The first block carries the header.
+            offset: 0,
+            segments,
+            spares: VecDeque::new(),
+            no_spare: None,
+            no_spare_since: None,
+            retired: Vec::new(),
+            number_max,
+            poison: None,
+            stamped: last_lsn,
+            last_active: Instant::now(),
+            keeper_sleeps: false,
+            closing: false,
+            appends_wait: 0,
+            is_gathering: false,
+            crowd: 0,
+            watchers: Vec::new(),
+            numbers: Numbers::default(),
+        };
+        Shared {
+            folder,
+            control,
+            limits,
+            core: Mutex::new(core),
+            durable: AtomicU64::new(last_lsn),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            generation: sys::fork_generation(),
+        }
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+
+    pub(super) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_forked(&self) -> bool {
+        sys::fork_generation() != self.generation
+    }
+
+    pub(super) fn error(&self, name: Name, kind: ErrorKind, text: impl Into<String>) -> Error {
+        Error::new(name, kind).at(&self.folder.path).explained(text)
+    }
+
+    fn forked(&self) -> Error {
+        let text = "the log was opened before the fork, and belongs to the parent; open another one in the child";
+        self.error(Name::Append, ErrorKind::InvalidInput, text)
+    }
+
+    /// What becomes of a record that was not acknowledged.
+    fn failure(&self, poison: &Poison, lsn: u64) -> Error {
+        let (kind, text) = if lsn <= poison.submitted {
+            let text = format!(
+                "record {lsn} was on its way when a write of the log failed: it may be there, or not; open the log anew"
+            );
+            (ErrorKind::Indeterminate, text)
+        } else {
+            let text = format!("record {lsn} was not written, since a write of the log had failed; open the log anew");
+            (ErrorKind::Poisoned, text)
+        };
+        self.error(Name::Append, kind, format!("{text} ({})", poison.error))
+    }
+
+    pub(super) fn poisoned(&self, core: &Core) -> Option<Error> {
+        let poison = core.poison.as_ref()?;
+        let text = format!("a write of the log failed: nothing more is taken; open the log anew ({})", poison.error);
+        Some(self.error(Name::Append, ErrorKind::Poisoned, text))
+    }
+
+    // Appending.
+
+    /// Takes records as one batch; gives the LSN of the last, and those who wait for it.
+    pub(super) fn append(
+        &self,
+        records: &[&[u8]],
+        from_reserve: bool,
+    ) -> std::result::Result<(u64, Arc<Group>), NoRoom> {
+        if self.is_forked() {
+            return Err(NoRoom::Refused(self.forked()));
+        }
+        let payload = self.payload_of(records).map_err(NoRoom::Refused)?;
+        let mut core = self.core();
+        let core = &mut *core;
+        if let Some(error) = self.poisoned(core) {
+            return Err(NoRoom::Refused(error));
+        }
+        if core.closing {
+            let error = self.error(Name::Append, ErrorKind::Closed, "the log was closed; open it anew");
+            return Err(NoRoom::Refused(error));
+        }
+        if core.pending_bytes > 0 && core.pending_bytes + payload as u64 > self.limits.pending_bytes_max {
+            return Err(NoRoom::Budget);
+        }
+        self.make_room(core, payload, from_reserve)?;
+        let Some(block) = core.open.as_mut() else { return Err(NoRoom::NoSpare) };
+        let (had, had_records) = (block.payload, block.records);
+        for record in records {
+            if block.put(record).is_none() {
+                (block.payload, block.records) = (had, had_records);
+                let error = Error::from_errno(Name::Append, Errno::NOMEM).at(&self.folder.path);
+                return Err(NoRoom::Refused(error));
+            }
+        }
+        core.next_lsn += records.len() as u64;
+        core.pending_bytes += payload as u64;
+        core.last_active = block.opened;
+        let (lsn, group) = (core.next_lsn - 1, block.group.clone());
+        core.wake_keeper(&self.work);
+        Ok((lsn, group))
+    }
+
+    fn payload_of(&self, records: &[&[u8]]) -> Result<usize> {
+        let payload: usize = records.iter().map(|record| FRAME_BYTES + record.len()).sum();
+        let most = self.control.segment_bytes as usize - 2 * PAGE;
+        if records.is_empty() {
+            return Err(self.error(Name::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
+        }
+        if block_bytes(payload) > most || payload > u32::MAX as usize / 2 {
+            let text = format!(
+                "{payload} bytes do not fit into a segment of {} bytes; append less at a time, or make the log with larger segments",
+                self.control.segment_bytes
+            );
+            return Err(self.error(Name::Append, ErrorKind::InvalidInput, text));
+        }
+        Ok(payload)
+    }
+
+    /// Sees to it that the open block takes so much.
+    fn make_room(&self, core: &mut Core, payload: usize, from_reserve: bool) -> std::result::Result<(), NoRoom> {
+        let segment_bytes = self.control.segment_bytes;
+        if let Some(error) = core.no_spare.as_ref().filter(|_| !from_reserve) {
+            let left = core.room_left(segment_bytes);
+            if left < self.limits.reserve_bytes + block_bytes(payload) as u64 {
+                let text = format!(
+                    "no segment can be prepared, and {left} bytes of those that are there are left, of which {} are the reserve; \
+                     make space, such as by truncate_prefix ({error})",
+                    self.limits.reserve_bytes
+                );
+                return Err(NoRoom::Refused(self.error(Name::Append, ErrorKind::NoSpace, text)));
+            }
+        }
+        if core.open.as_ref().is_some_and(|block| block.fits(payload, segment_bytes)) {
+            return Ok(());
+        }
+        core.close_block();
+        if core.offset + block_bytes(payload) as u64 > segment_bytes {
+            if core.spares.is_empty() {
+                core.numbers.spares_missed += 1;
+                let Some(error) = &core.no_spare else { return Err(NoRoom::NoSpare) };
+                let text = format!(
+                    "no segment can be prepared, and {} bytes are left, too few; make space, such as by truncate_prefix ({error})",
+                    core.room_left(segment_bytes)
+                );
+                return Err(NoRoom::Refused(self.error(Name::Append, ErrorKind::NoSpace, text)));
+            }
+            self.rotate(core);
+        }
+        core.open_block();
+        Ok(())
+    }
+
+    /// Goes on in the next segment.
+    fn rotate(&self, core: &mut Core) {
+        let Some(next) = core.spares.pop_front() else { return };
+        let (end, last_lsn) = (core.offset, core.next_lsn - 1);
+        if let Some(current) = core.segments.last_mut() {
+            (current.end, current.last_lsn) = (end, last_lsn);
+        }
+        let header = SegmentHeader {
+            log_id: self.control.log_id,
+            number: next.number,
+            epoch: core.epoch,
+            bytes: self.control.segment_bytes,
+            watermark: 0,
+            previous: End { segment: core.current.number, offset: end, lsn: last_lsn },
+        };
+        core.current = next;
+        core.offset = 0;
+        core.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+        core.numbers.rotations += 1;
+        core.wake_keeper(&self.work);
+    }
+
+    /// Waits until the next segment is ready, or cannot be had.
+    pub(super) fn wait_for_spare(&self) {
+        let mut core = self.core();
+        core.wake_keeper(&self.work);
+        self.work.notify_one();
+        core.appends_wait += 1;
+        while core.spares.is_empty() && core.no_spare.is_none() && core.poison.is_none() && !core.closing {
+            core = self.room.wait(core).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        core.appends_wait -= 1;
+    }
+
+    // Writing.
+
+    /// The oldest block that is not on its way, if it may be now.
+    fn take_off(&self, core: &mut Core, carried: bool) -> Option<Takeoff> {
+        if core.poison.is_some() || core.in_flight.len() >= self.limits.depth {
+            return None;
+        }
+        if core.ready.is_empty() {
+            core.close_block();
+        }
+        // One header at a time: so the one before a segment's is durable when that is written, and the chain can be followed.
+        let is_first = core.ready.front()?.header.is_some();
+        if is_first && core.in_flight.iter().any(|flight| flight.is_first) {
+            return None;
+        }
+        let block = core.ready.pop_front()?;
+        let id = core.next_flight;
+        core.next_flight += 1;
+        core.numbers.took_off(core.in_flight.len() + 1);
+        core.submitted = block.last_lsn();
+        let watermark = self.durable();
+        core.in_flight.push_back(Flight {
+            id,
+            last_lsn: block.last_lsn(),
+            watermark,
+            bytes: block.bytes() as u64,
+            is_first,
+            group: block.group.clone(),
+            done: false,
+            carried: carried.then(|| Carried { live: block.live.clone(), slot: None, syncing: false }),
+            records: block.records,
+            payload: block.payload,
+            opened: block.opened,
+            submitted: Instant::now(),
+        });
+        Some(Takeoff { id, block, epoch: core.epoch, watermark })
+    }
+
+    /// The write of a block, header and checksum in place.
+    fn seal(&self, takeoff: Takeoff) -> (Live, Request) {
+        let Takeoff { mut block, epoch, watermark, .. } = takeoff;
+        let (base, bytes) = (block.base(), block.bytes());
+        if let Some(mut header) = block.header {
+            header.watermark = watermark;
+            header.encode(&mut block.buffer[..PAGE]);
+        }
+        let header = BlockHeader {
+            epoch,
+            offset: block.offset + base as u64,
+            first_lsn: block.first_lsn,
+            watermark,
+            length: block.payload as u32,
+            records: block.records,
+            closed: block.closed,
+        };
+        block.buffer[base + BLOCK_HEADER_BYTES + block.payload..bytes].fill(0);
+        let seed = format::seed(&self.control.log_id, block.live.number, epoch);
+        header.seal(&mut block.buffer[base..bytes], seed);
+        block.buffer.truncate(bytes);
+        let flags = match self.durability() {
+            Durability::Write => WriteFlags::DURABLE,
+            Durability::WriteAndSync => WriteFlags::NONE,
+        };
+        (block.live, Request::Write(Transfer::new(Memory::Buf(block.buffer), block.offset), flags))
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::of(self.control.sync)
+    }
+
+    /// Waits until those of `group` are through, and works for it.
+    ///
+    /// Those whom the write before has just woken are likely to append again. So a thread that may write lets others run first, once,
+    /// when there were several: a write of all costs what a write of one does, and whoever comes too late waits for two.
+    pub(super) fn wait(self: &Arc<Self>, lsn: u64, group: &Group) -> Result<u64> {
+        let mut has_gathered = false;
+        loop {
+            match group.state.load(Ordering::Acquire) {
+                DONE => return Ok(lsn),
+                FAILED => return Err(self.why(lsn)),
+                _ if self.is_forked() => return Err(self.forked()),
+                _ => {}
+            }
+            let takeoff = {
+                let mut core = self.core();
+                if group.is_over() {
+                    continue;
+                }
+                if group.state.compare_exchange(LEAD, PENDING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                    (core.is_gathering, has_gathered) = (false, true);
+                }
+                if core.crowd > 1 && !has_gathered && !core.is_gathering && core.in_flight.len() < self.limits.depth {
+                    core.is_gathering = true;
+                    drop(core);
+                    std::thread::yield_now();
+                    has_gathered = true;
+                    core = self.core();
+                    core.is_gathering = false;
+                    if group.is_over() {
+                        continue;
+                    }
+                }
+                let takeoff = if core.is_gathering { None } else { self.take_off(&mut core, false) };
+                if takeoff.is_none() {
+                    // With the core locked, as those look who end a write.
+                    group.sleepers.fetch_add(1, Ordering::Relaxed);
+                    if core.in_flight.iter().any(|flight| flight.carried.is_some()) {
+                        // The runtime that should notice its completion may be blocked by us.
+                        drop(core);
+                        self.folder.instance.0.engines().ring.watch_all();
+                    }
+                }
+                takeoff
+            };
+            match takeoff {
+                Some(takeoff) => self.write_here(takeoff),
+                // Woken, interrupted, or too late to sleep: look again.
+                None => drop(futex::wait(&group.state, futex::Flags::PRIVATE, PENDING, None)),
+            }
+        }
+    }
+
+    fn why(&self, lsn: u64) -> Error {
+        match &self.core().poison {
+            Some(poison) => self.failure(poison, lsn),
+            None => self.error(Name::Append, ErrorKind::Indeterminate, format!("record {lsn} was cut off")),
+        }
+    }
+
+    /// Writes a block on this thread, and ends it.
+    fn write_here(self: &Arc<Self>, takeoff: Takeoff) {
+        let id = takeoff.id;
+        let (live, request) = self.seal(takeoff);
+        let mut outcome = self.run_here(&live, request);
+        if outcome.is_ok() && self.durability() == Durability::WriteAndSync {
+            outcome = self.run_here(&live, Request::Sync { data_only: true });
+        }
+        self.ended(id, outcome.map_err(|error| *error));
+    }
+
+    fn run_here(&self, live: &Live, mut request: Request) -> std::result::Result<(), Box<Error>> {
+        let target = live.file.0.target();
+        let is_write = matches!(request, Request::Write(..));
+        let (outcome, request) = match By::of(self.control.caller) {
+            By::Ring if is_write && self.folder.instance.has_ring() => owned::drive(async {
+                let slot = target.submit(request, Notify::Waker(Waker::noop().clone()));
+                std::future::poll_fn(move |context: &mut Context<'_>| slot.poll(context)).await
+            }),
+            By::Ring | By::Call => {
+                owned::flush();
+                (target.run_here(&mut request), request)
+            }
+        };
+        complete(live, outcome, &request)
+    }
+
+    /// Has the engine write a block, and whoever completes it carry on.
+    fn write_elsewhere(self: &Arc<Self>, takeoff: Takeoff) {
+        let id = takeoff.id;
+        let (live, request) = self.seal(takeoff);
+        self.submit(id, &live, request);
+    }
+
+    fn submit(self: &Arc<Self>, id: u64, live: &Live, request: Request) {
+        let waker = Waker::from(Arc::new(Completion { shared: self.clone(), id }));
+        let slot = live.file.0.target().submit(request, Notify::Waker(waker));
+        if let Some(carried) = self.core().carried(id) {
+            carried.slot = Some(slot);
+        }
+        // It may have been complete before there was a slot to look at.
+        self.carry_on(id);
+    }
+
+    /// Goes on with a flight that no thread waits for, if the engine is through with it.
+    fn carry_on(self: &Arc<Self>, id: u64) {
+        let mut core = self.core();
+        let Some(carried) = core.carried(id) else { return };
+        let Some((outcome, request)) = carried.slot.as_ref().and_then(|slot| slot.take()) else { return };
+        carried.slot = None;
+        let live = carried.live.clone();
+        let result = complete(&live, outcome, &request);
+        let sync = result.is_ok() && !carried.syncing && self.durability() == Durability::WriteAndSync;
+        carried.syncing |= sync;
+        drop(core);
+        if sync {
+            self.submit(id, &live, Request::Sync { data_only: true });
+        } else {
+            self.ended(id, result.map_err(|error| *error));
+        }
+    }
+
+    /// A block is durable, or will never be.
+    fn ended(self: &Arc<Self>, id: u64, result: Result<()>) {
+        let mut ended = Ended::default();
+        let now = Instant::now();
+        let mut core = self.core();
+        {
+            let core = &mut *core;
+            core.last_active = now;
+            let Some(flight) = core.in_flight.iter_mut().find(|flight| flight.id == id) else { return };
+            flight.done = true;
+            match result {
+                Ok(()) => {
+                    let (queued, written) = (flight.submitted - flight.opened, now - flight.submitted);
+                    core.numbers.landed(queued, written, flight.records, flight.payload, flight.bytes);
+                    self.advance(core, &mut ended);
+                }
+                Err(error) => {
+                    core.poison = Some(Poison { error, submitted: core.submitted });
+                    let (landing, waiting) = (core.in_flight.drain(..), core.ready.drain(..));
+                    ended.failed.extend(landing.map(|flight| flight.group));
+                    ended.failed.extend(waiting.chain(core.open.take()).map(|block| block.group));
+                    core.pending_bytes = 0;
+                    ended.watchers.extend(core.watchers.drain(..).map(|(_, waker)| waker));
+                }
+            }
+            self.choose_leader(core, &mut ended);
+        }
+        if core.appends_wait > 0 {
+            self.room.notify_all();
+        }
+        drop(core);
+        self.finish(ended);
+    }
+
+    /// What is durable with everything before it.
+    fn advance(&self, core: &mut Core, ended: &mut Ended) {
+        let mut durable = self.durable();
+        while core.in_flight.front().is_some_and(|flight| flight.done) {
+            let Some(flight) = core.in_flight.pop_front() else { break };
+            durable = durable.max(flight.last_lsn);
+            core.crowd = flight.records + core.open.as_ref().map_or(0, |block| block.records);
+            core.stamped = core.stamped.max(flight.watermark);
+            core.pending_bytes = core.pending_bytes.saturating_sub(flight.payload as u64);
+            ended.done.push(flight.group);
+        }
+        self.durable.store(durable, Ordering::Release);
+        let mut index = 0;
+        while index < core.watchers.len() {
+            match core.watchers[index].0 <= durable {
+                true => ended.watchers.push(core.watchers.swap_remove(index).1),
+                false => index += 1,
+            }
+        }
+    }
+
+    /// Somebody who waits for what is pending shall write it.
+    fn choose_leader(&self, core: &mut Core, ended: &mut Ended) {
+        if core.poison.is_some() || core.in_flight.len() >= self.limits.depth {
+            return;
+        }
+        let pending = || core.ready.iter().chain(&core.open).filter(|block| block.records > 0 || block.stamps);
+        if let Some(block) = pending().find(|block| block.group.sleepers.load(Ordering::Relaxed) > 0) {
+            let group = &block.group;
+            if group.state.compare_exchange(PENDING, LEAD, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                group.sleepers.fetch_sub(1, Ordering::Relaxed);
+                core.is_gathering = true;
+                ended.lead = Some(group.clone());
+            }
+            return;
+        }
+        ended.carry = pending().any(|block| block.group.has_idle_waiters())
+            || (pending().next().is_some() && !core.watchers.is_empty());
+    }
+
+    fn finish(self: &Arc<Self>, ended: Ended) {
+        if ended.carry {
+            // For another queue than this thread's own, which it is about to leave.
+            owned::elsewhere(|| self.carry_all());
+        }
+        ended.done.iter().for_each(|group| group.end(DONE, Ok));
+        ended.failed.iter().for_each(|group| group.end(FAILED, |lsn| Err(self.why(lsn))));
+        ended.watchers.into_iter().for_each(Waker::wake);
+        // Last: those who were woken before may append until it runs.
+        if let Some(group) = ended.lead {
+            let _ = futex::wake(&group.state, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// Submits what may be submitted, for those who do not write themselves.
+    pub(super) fn carry_all(self: &Arc<Self>) {
+        loop {
+            let takeoff = self.take_off(&mut self.core(), true);
+            match takeoff {
+                Some(takeoff) => self.write_elsewhere(takeoff),
+                None => return,
+            }
+        }
+    }
+
+    /// Writes what is pending on this thread, until nothing is left to take.
+    pub(super) fn write_all_here(self: &Arc<Self>) {
+        loop {
+            let takeoff = self.take_off(&mut self.core(), false);
+            match takeoff {
+                Some(takeoff) => self.write_here(takeoff),
+                None => return,
+            }
+        }
+    }
+
+    /// Registers `waker` for those of `group`, in the place that it had; false when they are through.
+    pub(super) fn register(&self, group: &Group, place: &mut Option<usize>, waker: &Waker) -> bool {
+        // A waker's clone may run anything: not under a lock.
+        let waker = waker.clone();
+        let mut waiting = lock(&group.waiting);
+        if group.is_over() {
+            return false;
+        }
+        let place = *place.get_or_insert_with(|| {
+            waiting.wakers.push(None);
+            waiting.wakers.len() - 1
+        });
+        let old = waiting.wakers[place].replace(waker);
+        drop(waiting);
+        drop(old);
+        true
+    }
+
+    /// A future that waited is dropped.
+    pub(super) fn unregister(&self, group: &Group, place: usize) {
+        let old = lock(&group.waiting).wakers.get_mut(place).and_then(Option::take);
+        drop(old);
+    }
+
+    /// Has `callback` called when those of `group` are through: now, if they are.
+    pub(super) fn call_back(self: &Arc<Self>, lsn: u64, group: &Group, callback: Callback) {
+        {
+            let mut waiting = lock(&group.waiting);
+            if !group.is_over() {
+                waiting.callbacks.push((lsn, callback));
+                drop(waiting);
+                return self.carry_all();
+            }
+        }
+        callback(self.answer(lsn, group));
+    }
+
+    /// Of a group that is through.
+    pub(super) fn answer(&self, lsn: u64, group: &Group) -> Result<u64> {
+        match group.state.load(Ordering::Acquire) {
+            FAILED => Err(self.why(lsn)),
+            _ => Ok(lsn),
+        }
+    }
+
+    /// Wakes `waker` when `lsn` is durable, or the log fails. False when it is so already.
+    pub(super) fn watch(&self, lsn: u64, waker: &Waker) -> Result<bool> {
+        let waker = waker.clone();
+        let mut core = self.core();
+        if self.durable() >= lsn {
+            return Ok(false);
+        }
+        if let Some(poison) = core.poison.clone() {
+            return Err(self.failure(&poison, lsn));
+        }
+        if core.closing {
+            return Err(self.error(Name::Append, ErrorKind::Closed, format!("the log was closed before record {lsn}")));
+        }
+        match core.watchers.iter_mut().find(|(known, old)| *known == lsn && old.will_wake(&waker)) {
+            Some(_) => {}
+            None => core.watchers.push((lsn, waker)),
+        }
+        Ok(true)
+    }
+
+    /// A block without records, which carries the watermark.
+    pub(super) fn stamp(self: &Arc<Self>, closed: bool) -> std::result::Result<(), NoRoom> {
+        let mut core = self.core();
+        core.close_block();
+        self.make_room(&mut core, 0, true)?;
+        if let Some(block) = core.open.as_mut() {
+            if block.make_room(block.bytes()).is_none() {
+                return Err(NoRoom::Refused(Error::from_errno(Name::Append, Errno::NOMEM).at(&self.folder.path)));
+            }
+            (block.closed, block.stamps) = (closed, true);
+        }
+        core.close_block();
+        drop(core);
+        self.write_all_here();
+        Ok(())
+    }
+}
+
+fn complete(live: &Live, outcome: Outcome, request: &Request) -> std::result::Result<(), Box<Error>> {
+    let file = &live.file.0;
+    let error = match (outcome, request) {
+        (Ok(_), Request::Write(transfer, _)) if transfer.left() > 0 => Error::new(Name::Write, ErrorKind::WriteZero)
+            .at(&file.path)
+            .range(transfer.position(), transfer.left() as u64),
+        (Ok(_), _) => return Ok(()),
+        (Err(errno), Request::Write(transfer, _)) => {
+            file.error(Name::Write, errno).range(transfer.position(), transfer.left() as u64)
+        }
+        (Err(errno), _) => file.error(Name::Sync, errno),
+    };
+    Err(Box::new(error))
+}
+
+impl Core {
+    /// What appends can still take, in pages of blocks.
+    pub(super) fn room_left(&self, segment_bytes: u64) -> u64 {
+        let used = match &self.open {
+            Some(block) => block.offset + block.bytes() as u64,
+            None => self.offset.max(PAGE as u64),
+        };
+        segment_bytes.saturating_sub(used) + self.spares.len() as u64 * (segment_bytes - PAGE as u64)
+    }
+
+    fn open_block(&mut self) {
+        let header = self.segments.last().filter(|_| self.offset == 0).map(|segment| segment.header);
+        self.open = Some(Block {
+            live: self.current.clone(),
+            header,
+            offset: self.offset,
+            buffer: Buf::default(),
+            payload: 0,
+            first_lsn: self.next_lsn,
+            records: 0,
+            closed: false,
+            stamps: false,
+            group: Group::new(PENDING),
+            opened: Instant::now(),
+        });
+    }
+
+    /// What was opened and holds nothing goes away again.
+    fn close_block(&mut self) {
+        let Some(block) = self.open.take().filter(|block| block.records > 0 || block.stamps) else { return };
+        self.offset = block.offset + block.bytes() as u64;
+        self.ready.push_back(block);
+    }
+
+    fn carried(&mut self, id: u64) -> Option<&mut Carried> {
+        self.in_flight.iter_mut().find(|flight| flight.id == id)?.carried.as_mut()
+    }
+
+    /// Nothing is pending.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_flight.is_empty() && !self.has_pending()
+    }
+
+    /// Something waits to be written.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.ready.is_empty() || self.open.as_ref().is_some_and(|block| block.records > 0)
+    }
+
+    /// A stamp would tell more than the segments do.
+    pub(super) fn lacks_stamp(&self, durable: u64) -> bool {
+        self.stamped < durable
+    }
+
+    /// Those who wait for a record that is not durable; None if it is, or was never appended.
+    pub(super) fn group_of(&self, lsn: u64) -> Option<Arc<Group>> {
+        let flying = self.in_flight.iter().filter(|flight| flight.last_lsn >= lsn).map(|flight| &flight.group);
+        let waiting =
+            self.ready.iter().chain(&self.open).filter(|block| block.last_lsn() >= lsn).map(|block| &block.group);
+        flying.chain(waiting).next().cloned()
+    }
+
+    pub(super) fn poison_error(&self) -> Option<Error> {
+        self.poison.as_ref().map(|poison| poison.error.clone())
+    }
+
+    /// Goes on behind `place`, in a new segment of a new epoch. Nothing is pending, and there is a spare.
+    pub(super) fn cut(&mut self, shared: &Shared, place: End) {
+        let Some(next) = self.spares.pop_front() else { return };
+        while self.segments.len() > 1
+            && self.segments.last().is_some_and(|segment| segment.header.number > place.segment)
+        {
+            self.retired.extend(self.segments.pop().map(|segment| segment.header.number));
+        }
+        if let Some(last) = self.segments.last_mut() {
+            (last.end, last.last_lsn) = (place.offset, place.lsn);
+        }
+        self.epoch += 1;
+        let header = SegmentHeader {
+            log_id: shared.control.log_id,
+            number: next.number,
+            epoch: self.epoch,
+            bytes: shared.control.segment_bytes,
+            watermark: place.lsn,
+            previous: place,
+        };
+        self.current = next;
+        self.offset = 0;
+        self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+        self.next_lsn = place.lsn + 1;
+        (self.submitted, self.stamped) = (place.lsn, place.lsn);
+        shared.durable.store(place.lsn, Ordering::Release);
+    }
+
+    pub(super) fn wake_keeper(&mut self, work: &Condvar) {
+        if self.keeper_sleeps {
+            self.keeper_sleeps = false;
+            work.notify_one();
+        }
+    }
+}
+
+/// The waker of a write that nobody's thread waits for.
+struct Completion {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Wake for Completion {
+    fn wake(self: Arc<Self>) {
+        self.shared.carry_on(self.id);
+    }
+}

@@ -1,0 +1,572 @@
+//! The log on real files: callers of all kinds, every file system, other processes, full disks, damage, kills.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::child;
+use common::mounts::{self, Kind, Mount};
+use common::rng::Rng;
+use common::{Watchdog, eventually};
+use nowait::log::{By, Durability, Log, Options, Strategy, Sync, inspect, read};
+use nowait::{Engine, ErrorKind, Nowait};
+
+const SEGMENT_BYTES: u64 = 128 << 10;
+
+fn options() -> Options {
+    let strategy = Strategy { durability: Durability::Write, by: By::Ring, depth: 2 };
+    Options::new().segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy))
+}
+
+/// What record `lsn` is, wherever it is appended.
+fn record(lsn: u64) -> Vec<u8> {
+    let mut rng = Rng::new(lsn);
+    let length = 8 + rng.below(400);
+    let mut bytes = lsn.to_le_bytes().to_vec();
+    bytes.extend((8..length).map(|_| rng.next() as u8));
+    bytes
+}
+
+/// Reads records from `first` on; they are those of [`record`] up to the last that is durable, which it gives.
+fn check(log: &Log, first: u64) -> u64 {
+    let mut reader = log.reader(first);
+    let mut lsn = first;
+    while let Some(found) = reader.next().unwrap() {
+        assert_eq!(found.lsn, lsn);
+        assert!(found.bytes == record(lsn), "record {lsn}");
+        lsn += 1;
+    }
+    assert_eq!(lsn - 1, log.durable_lsn());
+    lsn - 1
+}
+
+/// What is the same whatever appended it.
+fn check_numbers(log: &Log, last: u64) {
+    let mut reader = log.reader(1);
+    for lsn in 1..=last {
+        assert_eq!(reader.next().unwrap().unwrap().lsn, lsn);
+    }
+    assert!(reader.next().unwrap().is_none());
+}
+
+/// Everything that a log does, once.
+fn life_of_a_log(dir: &Path, options: &Options) {
+    let (log, recovery) = Log::open(dir, options).unwrap();
+    assert_eq!((recovery.first_lsn, recovery.last_lsn, recovery.epoch), (1, 0, 0));
+    assert_eq!(log.append(&record(1)).unwrap().wait().unwrap(), 1);
+    assert_eq!(
+        log.append_batch((2..=50).map(record).collect::<Vec<_>>().iter().map(Vec::as_slice)).unwrap().wait().unwrap(),
+        50
+    );
+    assert_eq!(futures::executor::block_on(log.append(&record(51)).unwrap()).unwrap(), 51);
+    assert_eq!(nowait::block_on(log.append(&record(52)).unwrap()).unwrap(), 52);
+    let (told, hear) = mpsc::channel();
+    log.append(&record(53)).unwrap().on_durable(move |result| told.send(result).unwrap());
+    assert_eq!(hear.recv_timeout(Duration::from_secs(20)).unwrap().unwrap(), 53);
+    // Nobody waits for it.
+    drop(log.append(&record(54)).unwrap());
+    assert!(eventually(|| log.durable_lsn() == 54));
+    assert_eq!(log.wait_durable(54).wait().unwrap(), 54);
+    // Through several segments.
+    for lsn in 55..=2000 {
+        let ticket = log.append(&record(lsn)).unwrap();
+        if lsn % 7 == 0 {
+            ticket.wait().unwrap();
+        }
+    }
+    log.wait_durable(2000).wait().unwrap();
+    assert_eq!(check(&log, 1), 2000);
+    assert_eq!(check(&log, 1234), 2000);
+    assert!(log.stats().rotations > 3, "{:?}", log.stats());
+
+    log.truncate_suffix(1500).unwrap();
+    assert_eq!((log.durable_lsn(), log.last_lsn()), (1500, 1500));
+    for lsn in 1501..=1600 {
+        assert_eq!(log.append(&record(lsn)).unwrap().lsn(), lsn);
+    }
+    log.clone().close().unwrap();
+    assert_eq!(check(&log, 1), 1600);
+    assert_eq!(log.append(b"late").unwrap_err().kind(), ErrorKind::Closed);
+
+    let (log, recovery) = Log::open(dir, options).unwrap();
+    assert!(recovery.closed && recovery.torn.is_none() && recovery.damage.is_empty(), "{recovery:?}");
+    assert_eq!((recovery.first_lsn, recovery.last_lsn), (1, 1600));
+    check(&log, 1);
+    log.truncate_prefix(1000);
+    for lsn in 1601..=3000 {
+        drop(log.append(&record(lsn)).unwrap());
+    }
+    log.wait_durable(3000).wait().unwrap();
+    check(&log, 1000);
+    drop(log);
+    // Without being closed. What is dropped lets go in its own time, which an opening waits for.
+    let (log, recovery) = Log::open(dir, options).unwrap();
+    assert_eq!(recovery.last_lsn, 3000);
+    assert!(recovery.first_lsn > 500 && recovery.first_lsn <= 1000, "{recovery:?}");
+    assert_eq!(log.reader(1).next().unwrap_err().kind(), ErrorKind::InvalidRange);
+    check(&log, recovery.first_lsn);
+    log.close().unwrap();
+}
+
+fn on_file_system(kind: Kind) {
+    let Some(mount) = Mount::or_skip(kind) else { return };
+    life_of_a_log(&mount.path().join("log"), &options());
+    life_of_a_log(&mount.path().join("measured"), &options().sync(Sync::Auto));
+}
+
+#[test]
+fn ext4() {
+    on_file_system(Kind::Ext4);
+}
+
+#[test]
+fn xfs() {
+    on_file_system(Kind::Xfs);
+}
+
+#[test]
+fn btrfs() {
+    on_file_system(Kind::Btrfs);
+}
+
+#[test]
+fn tmpfs() {
+    on_file_system(Kind::Tmpfs);
+}
+
+#[test]
+fn overlay() {
+    on_file_system(Kind::Overlay);
+}
+
+#[test]
+fn every_way_of_writing_and_every_engine() {
+    let dir = mounts::temp_dir();
+    for (index, engine) in [Engine::Auto, Engine::Aio, Engine::Pool].into_iter().enumerate() {
+        let Ok(nowait) = Nowait::builder().engine(engine).build() else { continue };
+        for durability in [Durability::Write, Durability::WriteAndSync] {
+            for by in [By::Ring, By::Call] {
+                let strategy = Strategy { durability, by, depth: 3 };
+                let options = options().instance(&nowait).sync(Sync::Fixed(strategy));
+                life_of_a_log(&dir.path().join(format!("{index} {durability:?} {by:?}")), &options);
+            }
+        }
+    }
+}
+
+#[test]
+fn many_threads_and_tasks_share_writes() {
+    const THREADS: u64 = 16;
+    const EACH: u64 = 200;
+    let dir = mounts::temp_dir();
+    let _watchdog = Watchdog::new("many threads and tasks", 120);
+    let (log, _) = Log::open(dir.path().join("log"), &options()).unwrap();
+    let commit = |log: &Log, thread: u64, n: u64| log.append(format!("{thread} {n}").as_bytes()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let log = &log;
+            scope.spawn(move || match thread % 4 {
+                0 => (0..EACH).for_each(|n| assert!(commit(log, thread, n).wait().unwrap() > 0)),
+                1 => nowait::block_on(async {
+                    for n in 0..EACH {
+                        commit(log, thread, n).await.unwrap();
+                    }
+                }),
+                2 => futures::executor::block_on(async {
+                    for n in 0..EACH {
+                        commit(log, thread, n).await.unwrap();
+                    }
+                }),
+                _ => {
+                    let (told, hear) = mpsc::channel();
+                    for n in 0..EACH {
+                        let told = told.clone();
+                        commit(log, thread, n).on_durable(move |result| told.send(result.unwrap()).unwrap());
+                    }
+                    (0..EACH).for_each(|_| assert!(hear.recv().unwrap() > 0));
+                }
+            });
+        }
+    });
+    assert_eq!(log.durable_lsn(), THREADS * EACH);
+    assert!(log.stats().blocks < THREADS * EACH, "writes are shared: {:?}", log.stats());
+    // Each one's records are in its own order.
+    let mut reader = log.reader(1);
+    let mut next: BTreeMap<u64, u64> = BTreeMap::new();
+    while let Some(record) = reader.next().unwrap() {
+        let text = std::str::from_utf8(record.bytes).unwrap();
+        let (thread, n) = text.split_once(' ').unwrap();
+        let expected = next.entry(thread.parse().unwrap()).or_default();
+        assert_eq!(n.parse::<u64>().unwrap(), *expected);
+        *expected += 1;
+    }
+    assert!(next.len() as u64 == THREADS && next.values().all(|n| *n == EACH));
+    log.close().unwrap();
+}
+
+#[test]
+fn tickets_that_are_dropped_or_polled_anywhere_lose_nothing() {
+    let dir = mounts::temp_dir();
+    let _watchdog = Watchdog::new("dropped tickets", 60);
+    let (log, _) = Log::open(dir.path().join("log"), &options()).unwrap();
+    let mut rng = Rng::for_test();
+    let mut kept = Vec::new();
+    for _ in 0..500 {
+        let mut ticket = log.append(b"a record").unwrap();
+        match rng.below(4) {
+            0 => drop(ticket),
+            1 => {
+                let _ = common::poll_once(std::pin::Pin::new(&mut ticket));
+                drop(ticket);
+            }
+            2 => {
+                let _ = common::poll_once(std::pin::Pin::new(&mut ticket));
+                kept.push(ticket);
+            }
+            _ => kept.push(ticket),
+        }
+    }
+    // Polled without a waker, then waited for by a thread.
+    for ticket in kept {
+        ticket.wait().unwrap();
+    }
+    log.wait_durable(500).wait().unwrap();
+    check_numbers(&log, 500);
+}
+
+#[test]
+fn a_tail_follows() {
+    let dir = mounts::temp_dir();
+    let _watchdog = Watchdog::new("a tail", 60);
+    let (log, _) = Log::open(dir.path().join("log"), &options()).unwrap();
+    let follower = {
+        let log = log.clone();
+        std::thread::spawn(move || {
+            futures::executor::block_on(async {
+                let mut reader = log.reader(1);
+                for lsn in 1..=700 {
+                    let found = reader.tail().await.unwrap();
+                    assert_eq!(found.lsn, lsn);
+                    assert!(found.bytes == record(lsn));
+                    assert!(log.durable_lsn() >= lsn, "only what is durable is shown");
+                }
+                // Until there is no more to come.
+                reader.tail().await.unwrap_err().kind()
+            })
+        })
+    };
+    for lsn in 1..=700 {
+        let ticket = log.append(&record(lsn)).unwrap();
+        if lsn % 50 == 0 {
+            ticket.wait().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    log.wait_durable(700).wait().unwrap();
+    log.close().unwrap();
+    assert_eq!(follower.join().unwrap(), ErrorKind::Closed);
+}
+
+#[test]
+fn appends_wait_or_are_refused_when_too_much_is_pending() {
+    let dir = mounts::temp_dir();
+    let (log, _) = Log::open(dir.path().join("log"), &options().pending_bytes_max(10_000)).unwrap();
+    let refused = (0..100).find_map(|_| log.try_append(&[1; 1000]).err()).unwrap();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock, "{refused}");
+    // One that may wait does, and gets in.
+    for _ in 0..100 {
+        drop(log.append(&[2; 1000]).unwrap());
+    }
+    let last = log.last_lsn();
+    assert!(last > 100);
+    log.wait_durable(last).wait().unwrap();
+    check_numbers(&log, last);
+}
+
+#[test]
+fn wrong_options_and_records_are_refused() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let fixed = |depth| Sync::Fixed(Strategy { durability: Durability::Write, by: By::Ring, depth });
+    for options in
+        [options().segment_bytes(5000), options().segment_bytes(0), options().sync(fixed(0)), options().sync(fixed(65))]
+    {
+        assert_eq!(Log::open(&path, &options).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+    assert!(!path.exists(), "nothing was made");
+    assert_eq!(Log::open(&path, &options().create(false)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(inspect(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    let (log, _) = Log::open(&path, &options()).unwrap();
+    assert_eq!(log.append(&vec![0; SEGMENT_BYTES as usize]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(log.append_batch([]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(log.truncate_suffix(1).unwrap_err().kind(), ErrorKind::InvalidRange);
+    // The largest, and the smallest.
+    let largest = vec![7; SEGMENT_BYTES as usize - 8192 - 64 - 4];
+    log.append(&largest).unwrap().wait().unwrap();
+    log.append(&[]).unwrap().wait().unwrap();
+    log.append(&largest).unwrap().wait().unwrap();
+    let mut reader = log.reader(1);
+    assert!(reader.next().unwrap().unwrap().bytes == largest);
+    assert!(reader.next().unwrap().unwrap().bytes.is_empty());
+    assert!(reader.next().unwrap().unwrap().bytes == largest);
+    log.close().unwrap();
+    fs::write(dir.path().join("file"), b"").unwrap();
+    assert!(Log::open(dir.path().join("file"), &options()).is_err());
+}
+
+#[test]
+fn a_full_disk_refuses_appends_before_they_have_a_number() {
+    let Some(mount) = Mount::sized_or_skip(Kind::Tmpfs, 2 << 20) else { return };
+    let path = mount.path().join("log");
+    let (log, _) = Log::open(&path, &options().reserve_bytes(100 << 10)).unwrap();
+    let mut last = 0;
+    let error = loop {
+        match log.append(&[3; 3000]) {
+            Ok(ticket) => last = ticket.wait().unwrap(),
+            Err(error) => break error,
+        }
+        assert!(last < 10_000);
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.to_string().contains("truncate_prefix"), "{error}");
+    assert_eq!(log.last_lsn(), last, "the refused one has no number");
+    // A checkpoint can be logged still.
+    last = log.append_from_reserve(b"checkpoint").unwrap().wait().unwrap();
+    check_numbers(&log, last);
+    log.truncate_prefix(last);
+    let after = eventually(|| match log.try_append(b"there is room again") {
+        Ok(ticket) => ticket.wait().is_ok(),
+        Err(_) => false,
+    });
+    assert!(after);
+    let last = log.last_lsn();
+    log.close().unwrap();
+    assert_eq!(inspect(&path).unwrap().last_lsn, last);
+}
+
+#[test]
+fn one_writer_at_a_time() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &options()).unwrap();
+    log.append(b"first").unwrap().wait().unwrap();
+    let error = Log::open(&path, &options()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
+    child::play_at("second", &path);
+    // Whoever only reads may.
+    assert_eq!(inspect(&path).unwrap().last_lsn, 1);
+    log.append(b"second").unwrap().wait().unwrap();
+    log.close().unwrap();
+    child::play_at("alone", &path);
+    assert_eq!(inspect(&path).unwrap().last_lsn, 3);
+}
+
+#[test]
+fn a_fork_leaves_the_log_to_the_parent() {
+    let dir = mounts::temp_dir();
+    child::play_at("fork", dir.path());
+}
+
+/// A log of six records that was closed.
+fn small_log(path: &Path) {
+    let options = options().segment_bytes(16 << 10);
+    let (log, _) = Log::open(path, &options).unwrap();
+    for lsn in 1..=6 {
+        log.append(&record(lsn)).unwrap().wait().unwrap();
+    }
+    log.close().unwrap();
+}
+
+#[test]
+fn damage_is_refused_and_salvaged_when_asked() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 10)).unwrap();
+    for lsn in 1..=20 {
+        log.append(&record(lsn)).unwrap().wait().unwrap();
+    }
+    log.close().unwrap();
+    let segments = |path: &Path| {
+        let mut names: Vec<PathBuf> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.retain(|name| name.extension().is_some_and(|extension| extension == "seg"));
+        names.sort();
+        names
+    };
+    // The middle of the log, in the header and in a block; then a segment that is gone.
+    let middle = segments(&path)[2].clone();
+    let good = fs::read(&middle).unwrap();
+    for at in [100, 4096 + 70] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&middle, bad).unwrap();
+        let error = Log::open(&path, &options()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+        assert!(error.to_string().contains(middle.to_str().unwrap()), "{error}");
+        assert_eq!(inspect(&path).unwrap().damage.len(), 1);
+    }
+    fs::remove_file(&middle).unwrap();
+    let error = Log::open(&path, &options()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+
+    let (log, recovery) = Log::open(&path, &options().salvage(true)).unwrap();
+    let kept = recovery.last_lsn;
+    assert!((1..20).contains(&kept), "{recovery:?}");
+    assert_eq!(check(&log, 1), kept);
+    assert_eq!(log.append(&record(kept + 1)).unwrap().wait().unwrap(), kept + 1);
+    log.close().unwrap();
+    let aside = fs::read_dir(&path)
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "damaged"));
+    assert!(aside.count() > 0, "what is lost is put aside");
+    let (log, recovery) = Log::open(&path, &options()).unwrap();
+    assert!(recovery.damage.is_empty(), "{recovery:?}");
+    assert_eq!(check(&log, 1), kept + 1);
+}
+
+#[test]
+fn a_control_file_that_is_gone_or_unknown_is_told() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    small_log(&path);
+    let control = path.join("control");
+    let good = fs::read(&control).unwrap();
+    fs::write(&control, vec![0; 8192]).unwrap();
+    assert_eq!(Log::open(&path, &options()).unwrap_err().kind(), ErrorKind::Damaged);
+    fs::remove_file(&control).unwrap();
+    let error = Log::open(&path, &options()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    fs::write(&control, &good).unwrap();
+    assert_eq!(Log::open(&path, &options()).unwrap().1.last_lsn, 6);
+    for name in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
+        if name.extension().is_some_and(|extension| extension == "seg") {
+            fs::remove_file(name).unwrap();
+        }
+    }
+    assert!(eventually(|| Log::open(&path, &options()).unwrap_err().kind() == ErrorKind::Damaged));
+}
+
+/// Acknowledgements go over a pipe; whatever was acknowledged when the process was killed is in the log.
+#[test]
+fn two_thousand_kills() {
+    const KILLS: u32 = 2000;
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let mut rng = Rng::for_test();
+    let (mut acknowledged, mut first) = (0, 1);
+    for kill in 0..KILLS {
+        let mut process =
+            child::command_at("writer", &path).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap());
+        let mut line = String::new();
+        let patience = rng.below(12);
+        let mut heard = 0;
+        let killer = std::time::Instant::now();
+        loop {
+            line.clear();
+            if lines.read_line(&mut line).unwrap() == 0 {
+                break;
+            }
+            if let Some(lsn) = line.strip_prefix("durable ").and_then(|lsn| lsn.trim().parse::<u64>().ok()) {
+                acknowledged = acknowledged.max(lsn);
+                heard += 1;
+            }
+            if heard == patience || (killer.elapsed().as_millis() > 200) {
+                // What it wrote before it died is read to the end all the same.
+                process.kill().unwrap();
+                heard = usize::MAX / 2;
+            }
+        }
+        process.wait().unwrap();
+        if kill % 10 != 0 && kill + 1 != KILLS {
+            continue;
+        }
+        let (mut reader, recovery) = match read(&path, 1) {
+            Err(error) if error.kind() == ErrorKind::NotFound && acknowledged == 0 => continue,
+            found => found.unwrap(),
+        };
+        assert!(
+            recovery.damage.is_empty() && recovery.last_lsn >= acknowledged,
+            "kill {kill}: {acknowledged}, {recovery:?}"
+        );
+        if recovery.first_lsn > 1 {
+            reader = read(&path, recovery.first_lsn).unwrap().0;
+        }
+        first = recovery.first_lsn.max(first);
+        for lsn in recovery.first_lsn..=recovery.last_lsn {
+            let found = reader.next().unwrap().unwrap();
+            assert!(found.lsn == lsn && found.bytes == record(lsn), "kill {kill}, record {lsn}");
+        }
+    }
+    println!("{KILLS} kills, {acknowledged} records, the first of which is {first}");
+    assert!(acknowledged > u64::from(KILLS));
+}
+
+#[test]
+fn child() {
+    match child::role().as_deref() {
+        None => {}
+        Some("second") => {
+            let error = Log::open(child::path(), &options()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
+        }
+        Some("alone") => {
+            let (log, recovery) = Log::open(child::path(), &options()).unwrap();
+            assert_eq!(recovery.last_lsn, 2);
+            log.append(b"third").unwrap().wait().unwrap();
+            log.close().unwrap();
+        }
+        Some("fork") => fork(&child::path().join("log")),
+        Some("writer") => writer(&child::path()),
+        Some(other) => unreachable!("{other}"),
+    }
+}
+
+fn fork(path: &Path) {
+    let (log, _) = Log::open(path, &options()).unwrap();
+    log.append(&record(1)).unwrap().wait().unwrap();
+    let pending = log.append(&record(2)).unwrap();
+    // SAFETY: the child calls what works in the child of a process with threads: no more than the library promises.
+    let id = unsafe { libc::fork() };
+    if id == 0 {
+        let refused = log.append(b"the child's").is_err() && pending.wait().is_err();
+        drop(log);
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made; the status is ours.
+    assert_eq!(unsafe { libc::waitpid(id, &mut status, 0) }, id);
+    assert_eq!(status, 0, "the child was refused");
+    pending.wait().unwrap();
+    log.append(&record(3)).unwrap().wait().unwrap();
+    check(&log, 1);
+    log.close().unwrap();
+}
+
+/// Appends until it is killed, and says what is durable.
+fn writer(path: &Path) {
+    let options = options().segment_bytes(64 << 10);
+    let (log, recovery) = Log::open(path, &options).unwrap();
+    let mut lsn = recovery.last_lsn;
+    if lsn > 4000 {
+        log.truncate_prefix(lsn - 2000);
+    }
+    let mut out = std::io::stdout();
+    let mut tickets = std::collections::VecDeque::new();
+    loop {
+        lsn += 1;
+        tickets.push_back(log.append(&record(lsn)).unwrap());
+        if tickets.len() > (lsn % 5) as usize {
+            while let Some(ticket) = tickets.pop_front() {
+                let durable = ticket.wait().unwrap();
+                writeln!(out, "durable {durable}").and_then(|()| out.flush()).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The log's own code on a simulated disk that crashes: what was acknowledged is there, what is there is a prefix of what was
+//! appended, batches are whole, and nothing that was cut off comes back.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use common::rng::Rng;
+use nowait::log::{By, Durability, Log, Options, Strategy, Sync, Ticket, inspect_in, read_in};
+use nowait::sim::{Faults, Sim, Unsynced};
+use nowait::{Engine, ErrorKind, Nowait};
+
+const DIR: &str = "/log";
+const SEGMENT_BYTES: u64 = 32 << 10;
+
+fn on(sim: &Sim) -> Nowait {
+    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
+}
+
+fn options(nowait: &Nowait, durability: Durability, depth: u32) -> Options {
+    let strategy = Strategy { durability, by: By::Call, depth };
+    Options::new().instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
+}
+
+/// Of a record: its number, the life that it was appended in, and bytes that follow from both.
+fn record(lsn: u64, life: u64, length: usize) -> Vec<u8> {
+    let mut random = Rng::new(lsn << 20 | life);
+    let mut bytes = [lsn.to_le_bytes(), life.to_le_bytes()].concat();
+    bytes.extend((0..length).map(|_| random.next() as u8));
+    bytes
+}
+
+/// Of a write that a crash may lose.
+fn place(change: &Unsynced) -> Option<u64> {
+    match change {
+        Unsynced::Write { offset, .. } => Some(*offset),
+        _ => None,
+    }
+}
+
+fn poll(ticket: &mut Ticket) -> Poll<nowait::Result<u64>> {
+    Pin::new(ticket).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// What the application knows of its log.
+#[derive(Clone, Default)]
+struct Model {
+    /// What may be in the log; the first is record 1.
+    records: Vec<Vec<u8>>,
+    /// The last records of batches.
+    ends: BTreeSet<u64>,
+    acknowledged: u64,
+    /// Records before it may be gone.
+    first: u64,
+}
+
+impl Model {
+    /// What a disk holds must be what the application may expect; gives the last record.
+    fn check(&self, sim: &Sim, what: &str) -> u64 {
+        let nowait = on(sim);
+        let (mut reader, recovery) = match read_in(&nowait, DIR, 1) {
+            Err(error) if error.kind() == ErrorKind::NotFound && self.acknowledged == 0 => return 0,
+            other => other.unwrap_or_else(|error| panic!("{what}: {error}")),
+        };
+        assert!(recovery.damage.is_empty(), "{what}: {recovery:?}");
+        let last = recovery.last_lsn;
+        assert!(last >= self.acknowledged, "{what}: {} was acknowledged, {recovery:?}", self.acknowledged);
+        assert!(last <= self.records.len() as u64, "{what}: {} were appended, {recovery:?}", self.records.len());
+        assert!(
+            last == 0 || last < recovery.first_lsn || self.ends.contains(&last),
+            "{what}: half a batch, {recovery:?}"
+        );
+        assert!(recovery.first_lsn <= self.first.max(1), "{what}: {recovery:?}");
+        reader = match recovery.first_lsn {
+            1 => reader,
+            first => read_in(&nowait, DIR, first).unwrap().0,
+        };
+        for lsn in recovery.first_lsn..=last {
+            let record = reader.next().unwrap_or_else(|error| panic!("{what}: {error}"));
+            let record = record.unwrap_or_else(|| panic!("{what}: no record {lsn}"));
+            assert!(record.lsn == lsn && record.bytes == self.records[lsn as usize - 1], "{what}: record {lsn}");
+        }
+        assert!(reader.next().unwrap().is_none(), "{what}");
+        last
+    }
+
+    fn append(&mut self, log: &Log, life: u64, lengths: &[usize]) -> Result<Ticket, ErrorKind> {
+        let first = self.records.len() as u64 + 1;
+        let records: Vec<Vec<u8>> = (first..).zip(lengths).map(|(lsn, length)| record(lsn, life, *length)).collect();
+        let ticket = log.append_batch(records.iter().map(Vec::as_slice)).map_err(|error| error.kind())?;
+        self.records.extend(records);
+        assert_eq!(ticket.lsn(), self.records.len() as u64);
+        self.ends.insert(ticket.lsn());
+        Ok(ticket)
+    }
+
+    /// After a crash only what was found may be in the log.
+    fn found(&mut self, last: u64) {
+        self.records.truncate(last as usize);
+        self.ends.retain(|end| *end <= last);
+        // Reading is a promise: it is not there one time and gone the next.
+        self.acknowledged = last;
+    }
+}
+
+/// Ten blocks in flight: every subset of them gets to the disk, and each subset with each block torn at each sector.
+#[test]
+fn every_subset_of_ten_blocks_torn_at_every_sector() {
+    const BLOCKS: usize = 10;
+    const SECTORS: usize = 8;
+    let sim = Sim::manual(1);
+    let nowait = on(&sim);
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 16).segment_bytes(128 << 10)).unwrap();
+    let mut model = Model::default();
+    for _ in 0..3 {
+        model.append(&log, 0, &[100]).unwrap().wait().unwrap();
+    }
+    model.acknowledged = 3;
+    let mut tickets: Vec<Ticket> = (0..BLOCKS)
+        .map(|_| {
+            let mut ticket = model.append(&log, 0, &[3900]).unwrap();
+            assert!(poll(&mut ticket).is_pending());
+            ticket
+        })
+        .collect();
+    let unsynced: Vec<u64> = sim.unsynced().iter().filter_map(place).collect();
+    assert_eq!(unsynced.len(), BLOCKS);
+    let mut states = 0;
+    let mut check = |kept: &dyn Fn(usize, usize) -> bool, what: &str| {
+        let index = |offset: u64| unsynced.iter().position(|known| *known == offset).unwrap();
+        let crashed = sim.crash(|change, sector| place(change).is_none_or(|offset| kept(index(offset), sector)));
+        let last = model.check(&crashed, what);
+        let whole = (0..BLOCKS).take_while(|block| (0..SECTORS).all(|sector| kept(*block, sector))).count();
+        assert_eq!(last, 3 + whole as u64, "{what}");
+        states += 1;
+    };
+    for subset in 0..1u32 << BLOCKS {
+        check(&|block, _| subset >> block & 1 == 1, &format!("blocks {subset:010b}"));
+        for torn in 0..BLOCKS {
+            for sector in 1..SECTORS {
+                // The other half of these is the same with the block's bit turned.
+                if subset >> torn & 1 == 1 {
+                    let kept = |block: usize, at: usize| {
+                        if block == torn { at < sector } else { subset >> block & 1 == 1 }
+                    };
+                    check(&kept, &format!("blocks {subset:010b}, {torn} torn at {sector}"));
+                    let kept = |block: usize, at: usize| {
+                        if block == torn { at >= sector } else { subset >> block & 1 == 1 }
+                    };
+                    check(&kept, &format!("blocks {subset:010b}, {torn} torn before {sector}"));
+                }
+            }
+        }
+    }
+    assert_eq!(states, (1 << BLOCKS) * (1 + BLOCKS * (SECTORS - 1)));
+    while sim.step() {}
+    assert!(tickets.iter_mut().all(|ticket| poll(ticket).is_ready()));
+}
+
+/// Also of a bit in what is not used, where that does no harm.
+#[test]
+fn a_bit_that_turns_anywhere_loses_nothing_silently() {
+    let sim = Sim::new(1);
+    let nowait = on(&sim);
+    let mut model = Model::default();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1).segment_bytes(16 << 10)).unwrap();
+    for lsn in 1..=6 {
+        model.append(&log, 0, &[lsn * 20]).unwrap().wait().unwrap();
+    }
+    log.close().unwrap();
+    let (mut found_out, mut harmless) = (0, 0);
+    let names = nowait::fs::list_in(&nowait, DIR).wait().unwrap();
+    let files: Vec<_> = names.iter().map(|name| std::path::Path::new(DIR).join(name)).collect();
+    let files: Vec<_> = files.iter().map(|path| (path, sim.contents(path).unwrap())).collect();
+    for (path, good) in &files {
+        for at in 0..good.len() {
+            let sim = Sim::manual(1);
+            files.iter().for_each(|(path, bytes)| sim.create(path, bytes.clone()));
+            let mut bad = good.clone();
+            bad[at] ^= 1 << (at % 8);
+            sim.create(path, bad);
+            let nowait = on(&sim);
+            let what = format!("{} byte {at}", path.display());
+            match read_in(&nowait, DIR, 1) {
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}"),
+                Ok((_, recovery)) if recovery.damage.is_empty() => {
+                    assert_eq!(model.check(&sim, &what), 6, "{what}");
+                    harmless += 1;
+                    continue;
+                }
+                Ok((_, recovery)) => assert!(!recovery.damage[0].to_string().is_empty()),
+            }
+            found_out += 1;
+        }
+    }
+    println!("{found_out} turned bits were found out, {harmless} were harmless");
+    assert!(found_out > 1000 && harmless > 1000);
+}
+
+/// One life of a log after the other, each ended by a crash, with whatever goes wrong in between.
+fn lives(seed: u64, crashes: &mut u64) {
+    let mut random = Rng::new(seed);
+    let mut sim = Sim::manual(seed);
+    let mut model = Model { first: 1, ..Model::default() };
+    for life in 0..4 {
+        let what = format!("seed {seed}, life {life}");
+        sim.set_faults(Faults::default());
+        let nowait = on(&sim);
+        let durability = if random.below(3) == 0 { Durability::WriteAndSync } else { Durability::Write };
+        let depth = 1 + random.below(5) as u32;
+        let (log, recovery) = match Log::open(DIR, &options(&nowait, durability, depth)) {
+            Ok(opened) => opened,
+            Err(error) => panic!("{what}: {error}"),
+        };
+        assert!(recovery.damage.is_empty(), "{what}: {recovery:?}");
+        model.found(recovery.last_lsn);
+        // A crash while it was opened, or right after.
+        for _ in 0..4 {
+            model.check(&sim.crash_at_random(random.next()), &format!("{what}, opened"));
+            *crashes += 1;
+        }
+        let mut faults = Faults::default();
+        if random.below(3) == 0 {
+            match random.below(3) {
+                0 => faults.write_error = 0.05,
+                1 => faults.sync_error = 0.05,
+                _ => faults.no_space = 0.05,
+            }
+        }
+        sim.set_faults(faults);
+        let mut tickets: Vec<Ticket> = Vec::new();
+        let mut failed_at = None;
+        for _ in 0..20 + random.below(80) {
+            match random.below(12) {
+                0..4 => {
+                    let length = if random.below(8) == 0 { random.below(9000) } else { random.below(300) };
+                    tickets.extend(model.append(&log, life, &[length]));
+                }
+                4 => {
+                    let lengths: Vec<usize> = (0..1 + random.below(5)).map(|_| random.below(2000)).collect();
+                    tickets.extend(model.append(&log, life, &lengths));
+                }
+                5..8 if !tickets.is_empty() => {
+                    let chosen = random.below(tickets.len());
+                    match poll(&mut tickets[chosen]) {
+                        Poll::Pending => {}
+                        Poll::Ready(Ok(lsn)) => {
+                            assert!(failed_at.is_none_or(|durable| lsn <= durable), "{what}: {lsn} after a failure");
+                            model.acknowledged = model.acknowledged.max(lsn);
+                            tickets.swap_remove(chosen);
+                        }
+                        Poll::Ready(Err(error)) => {
+                            assert!(
+                                matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Poisoned),
+                                "{what}: {error}"
+                            );
+                            failed_at.get_or_insert(log.durable_lsn());
+                            tickets.swap_remove(chosen);
+                        }
+                    }
+                }
+                8..11 => {
+                    sim.step();
+                }
+                _ => {
+                    log.tend();
+                    if random.below(10) == 0 && model.acknowledged > 0 {
+                        model.first = model.first.max(1 + random.below(model.acknowledged as usize) as u64);
+                        log.truncate_prefix(model.first);
+                    }
+                }
+            }
+            model.acknowledged = model.acknowledged.max(log.durable_lsn());
+            if random.below(3) == 0 {
+                model.check(&sim.crash_at_random(random.next()), &what);
+                *crashes += 1;
+            }
+        }
+        let crashed = sim.crash_at_random(random.next());
+        *crashes += 1;
+        let last = model.check(&crashed, &what);
+        // Whoever reads twice reads the same.
+        assert_eq!(inspect_in(&on(&crashed), DIR).map_or(0, |found| found.last_lsn), last, "{what}");
+        drop(tickets);
+        drop(log);
+        while sim.step() {}
+        // A restart that is cut off as well.
+        let half = crashed.crash_at_random(random.next());
+        assert_eq!(model.check(&half, &what), last, "{what}: nothing was written since");
+        sim = crashed;
+    }
+}
+
+fn many_lives(seeds: std::ops::Range<u64>) {
+    let mut crashes = 0;
+    for seed in seeds.clone() {
+        lives(seed, &mut crashes);
+    }
+    println!("{crashes} crashes, seeds {seeds:?}");
+}
+
+#[test]
+fn random_lives() {
+    many_lives(0..300);
+}
