@@ -76,6 +76,13 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// A record is on stable storage, and the writer knows it. `started`: the clock just before the writer handed it over.
+    #[inline]
+    pub fn committed(&mut self, bytes: usize, started: Instant, now: Instant) {
+        self.operations += 1;
+        self.record(bytes, started, now);
+    }
+
     /// A write is complete in a round whose latencies are gaps.
     #[inline]
     pub fn wrote(&mut self, bytes: usize) {

@@ -48,6 +48,9 @@ pub struct Row {
     /// Only in the table of streams: the median of what the page cache held of the source after a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_pages_cached: Option<f64>,
+    /// Only in the table of the log: how much of the file a logged byte took, with what fills up blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_bytes_per_byte: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -111,6 +114,7 @@ impl Row {
             stalled_fraction: None,
             cpu_ms_per_gib: None,
             source_pages_cached: None,
+            file_bytes_per_byte: None,
         }
     }
 
@@ -135,6 +139,13 @@ impl Row {
         let gib = sum(|sample| sample.bytes as f64) / f64::from(1 << 30);
         self.cpu_ms_per_gib = Some(sum(|sample| sample.usage.cpu_us()) / 1e3 / gib);
         self.source_pages_cached = Some(median(&cached_pages.iter().map(|&pages| pages as f64).collect::<Vec<_>>()));
+        self
+    }
+
+    /// `file_bytes`: how far the file was used, over all rounds.
+    pub fn with_log(mut self, samples: &[Sample], file_bytes: u64) -> Self {
+        let logged: u64 = samples.iter().map(|sample| sample.bytes).sum();
+        self.file_bytes_per_byte = Some(file_bytes as f64 / logged.max(1) as f64);
         self
     }
 

@@ -106,7 +106,7 @@ impl Plan {
 }
 
 /// Whether the file can be opened past the page cache.
-fn allows_direct(path: &Path) -> io::Result<bool> {
+pub(crate) fn allows_direct(path: &Path) -> io::Result<bool> {
     match open_direct(path) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(false),
@@ -119,7 +119,7 @@ fn open_direct(path: &Path) -> io::Result<File> {
 }
 
 /// `512`, `16K`, `1M`
-fn short(block: usize) -> String {
+pub(crate) fn short(block: usize) -> String {
     match block {
         mib if mib % (1 << 20) == 0 => format!("{}M", mib >> 20),
         kib if kib % (1 << 10) == 0 => format!("{}K", kib >> 10),

@@ -131,6 +131,67 @@ impl Stream<'_> {
     }
 }
 
+/// Records of one size: each of `writers` threads makes one, waits until it is on stable storage, and makes the next, until it has made
+/// `commits`.
+#[derive(Clone, Copy)]
+pub struct Commits<'a> {
+    /// As long as the way has asked for, all of it written with zeros and on stable storage.
+    pub file: &'a File,
+    /// By which a way opens it past the page cache.
+    pub path: &'a Path,
+    /// The file's, for a way that makes files of its own.
+    pub folder: &'a Path,
+    pub writers: usize,
+    pub size: usize,
+    pub commits: u64,
+    pub records: Records,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Commits<'_> {
+    /// The number of writer `writer`'s record number `sequence`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn number(&self, writer: usize, sequence: u64) -> Option<u64> {
+        let more = sequence < self.commits && !self.cancel.load(Ordering::Relaxed);
+        more.then(|| Records::number(writer, sequence))
+    }
+}
+
+/// What is logged: each record has its number at its start, by which it can be found, and random bytes of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Records {
+    seed: u64,
+}
+
+impl Records {
+    /// The smallest record: its number, and as many bytes that tell it from an older one.
+    pub const SMALLEST: usize = 16;
+
+    pub fn new(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// Each writer's count their own.
+    pub fn number(writer: usize, sequence: u64) -> u64 {
+        (writer as u64) << 32 | sequence
+    }
+
+    #[inline]
+    pub fn make(&self, record: &mut [u8], number: u64) {
+        // From a place of the endless random bytes that no other record of this size takes its own from.
+        testfile::fill(self.seed, number.wrapping_mul(record.len() as u64), record);
+        let mark = number.to_le_bytes();
+        record[..mark.len()].copy_from_slice(&mark);
+    }
+
+    /// Whether `record` is the one with this number.
+    pub fn holds(&self, number: u64, record: &[u8]) -> bool {
+        let mut expected = vec![0; record.len()];
+        self.make(&mut expected, number);
+        expected == record
+    }
+}
+
 /// What is written: random bytes, the same in each block, and the block's offset at both of its ends. So a block is made on the
 /// clock in a few nanoseconds, and one that lies in a wrong place is noticed. No block is all zeros.
 #[derive(Debug, Clone, Copy)]
@@ -281,6 +342,21 @@ mod tests {
         assert_eq!(first[8..4088], second[8..4088]);
         contents.place(second, 0);
         assert_eq!(first, second);
+    }
+
+    #[test]
+    fn every_record_is_another_and_has_its_number() {
+        let make = |seed, number| {
+            let mut record = vec![0; 20];
+            Records::new(seed).make(&mut record, number);
+            record
+        };
+        let number = Records::number(63, 5);
+        let record = make(1, number);
+        assert_eq!(record[..8], number.to_le_bytes());
+        assert!(Records::new(1).holds(number, &record) && !Records::new(2).holds(number, &record));
+        assert_ne!(make(1, Records::number(62, 5))[8..], record[8..]);
+        assert_ne!(make(1, Records::number(63, 4))[8..], record[8..]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Every way returns the right bytes, in every case of every table, on a small file whose last block is short; and every way that
-//! writes or copies writes these bytes and no others.
+//! writes, copies or logs writes these bytes and no others.
 
 use std::env;
 use std::fs;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nowait_bench::log;
 use nowait_bench::meter::{Round, Sample};
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
@@ -15,8 +16,8 @@ use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams;
 use nowait_bench::tables::Table;
 use nowait_bench::testfile::{SMALLEST, TestFile};
-use nowait_bench::ways::{self, StreamWay, Way, WriteWay};
-use nowait_bench::work::{Buffer, Contents, Gather, Range, Reads, Stream, Target, Writes};
+use nowait_bench::ways::{self, LogWay, StreamWay, Way, WriteWay};
+use nowait_bench::work::{Buffer, Commits, Contents, Gather, Range, Reads, Records, Stream, Target, Writes};
 use nowait_bench::writes;
 use nowait_bench::{ErrorKind, Result};
 
@@ -420,4 +421,140 @@ fn a_run_of_streams_stops_when_told_and_says_when_there_is_no_room() {
     let plan = streams::Plan { blocks: vec![1 << 60], ..tiny_stream_plan() };
     let error = run(plan, &go);
     assert!(error.kind() == ErrorKind::NoRoom && error.to_string().contains("--size"), "{error}");
+}
+
+fn usable_loggers() -> impl Iterator<Item = &'static dyn LogWay> {
+    ways::loggers().iter().copied().filter(|way| way.refused().is_none())
+}
+
+#[test]
+fn every_record_of_every_writer_is_where_the_way_says() {
+    const COMMITS: u64 = 20;
+    let cancel = AtomicBool::new(false);
+    for way in usable_loggers() {
+        for (writers, size) in [(1, 16), (1, 5000), (3, 128), (8, 4096), (64, 100)] {
+            if way.alone() && writers > 1 {
+                continue;
+            }
+            let (file, path) = empty_file("log");
+            let all = writers as u64 * COMMITS;
+            file.set_len(all * way.room(size) as u64).unwrap();
+            let (records, folder) = (Records::new(SEED), on_disk().as_ref());
+            let (file, path, commits) = (&*file, &*path, COMMITS);
+            let job = Commits { file, path, folder, writers, size, commits, records, cancel: &cancel };
+            let found = std::sync::Mutex::new(std::collections::HashSet::new());
+            let check = |number, record: &[u8]| {
+                found.lock().unwrap().insert(number);
+                records.holds(number, record)
+            };
+            let gate = std::sync::Barrier::new(1);
+            let mut round = Round::new(&gate, Some(&check));
+            let bytes = way.commits(&job, &mut round).unwrap();
+            let sample = Sample::of(&[round]).unwrap();
+            let (name, logged) = (way.name(), all * size as u64);
+            let seen = (sample.operations, sample.bytes, sample.wrong);
+            assert_eq!(seen, (all, logged, None), "{name} {writers} × {size}");
+            assert_eq!(sample.latencies.len(), all);
+            assert!((logged..=all * way.room(size) as u64).contains(&bytes), "{name} {writers} × {size}: {bytes}");
+            let found = found.into_inner().unwrap();
+            let expected = (0..writers).flat_map(|writer| (0..COMMITS).map(move |n| Records::number(writer, n)));
+            assert_eq!(found, expected.collect(), "{name} {writers} × {size}");
+        }
+    }
+}
+
+#[test]
+fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
+    // A folder can be written by no way, whoever asks.
+    let file = &fs::File::open(on_disk()).unwrap();
+    let (path, folder, cancel) = (on_disk().as_ref(), "/proc/self".as_ref(), &AtomicBool::new(false));
+    for way in usable_loggers() {
+        let writers = if way.alone() { 1 } else { 8 };
+        let job = Commits { file, path, folder, writers, size: 128, commits: 10, records: Records::new(SEED), cancel };
+        let gate = std::sync::Barrier::new(1);
+        assert!(way.commits(&job, &mut Round::new(&gate, None)).is_err(), "{}", way.name());
+    }
+}
+
+fn tiny_log_plan() -> log::Plan {
+    log::Plan {
+        ways: ways::loggers().into(),
+        writers: vec![1, 8],
+        sizes: vec![128, 4096],
+        rounds: 2,
+        round_time: Duration::from_millis(5),
+        seed: SEED,
+    }
+}
+
+#[test]
+fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
+    let mut quiet = Quiet::new();
+    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
+    tiny_log_plan().run(on_disk().as_ref(), &cancel, &mut &mut quiet, &mut report).unwrap();
+    assert_eq!(quiet.done, quiet.steps);
+    let direct_is_refused = report.notes.iter().any(|note| note.contains("O_DIRECT"));
+    let usable: Vec<_> = usable_loggers().filter(|way| !(way.direct() && direct_is_refused)).collect();
+    let shared = usable.iter().filter(|way| !way.alone()).count();
+    assert_eq!(report.rows.len(), 2 * usable.len() + 2 * shared);
+    for row in &report.rows {
+        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == log::TABLE, "{row:?}");
+        let size = if row.case.ends_with("size=4K") { 4096.0 } else { 128.0 };
+        assert!((row.bytes_per_s / row.ops_per_s - size).abs() < 1e-6, "{row:?}");
+        let wanted = if row.way == "direct-dsync" { 4096.0 / size..=4096.0 / size } else { 1.0..=4096.0 / size };
+        assert!(wanted.contains(&row.file_bytes_per_byte.unwrap()), "{row:?}");
+        let latency = row.latency_ns.unwrap();
+        assert!(latency.p50 <= latency.p999 && latency.p999 <= latency.max, "{row:?}");
+    }
+}
+
+/// One that says it is done and has written nothing.
+struct Liar;
+
+impl LogWay for Liar {
+    fn name(&self) -> &'static str {
+        "liar"
+    }
+
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn room(&self, size: usize) -> usize {
+        size
+    }
+
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> std::io::Result<u64> {
+        round.start();
+        let now = std::time::Instant::now();
+        (0..job.commits * job.writers as u64).for_each(|_| round.tally.committed(job.size, now, now));
+        round.stop();
+        // Shows what it has not written, and the second time nothing.
+        if job.writers == 1 {
+            (0..job.commits).for_each(|n| round.tally.verify(Records::number(0, n), &vec![0; job.size]));
+        }
+        Ok(0)
+    }
+}
+
+#[test]
+fn a_way_that_has_not_written_its_records_is_found_out() {
+    for (writers, says) in [(1, "record 0 of writer 0"), (8, "found 0 of its 256")] {
+        let plan = log::Plan { ways: vec![&Liar], writers: vec![writers], ..tiny_log_plan() };
+        let (cancel, mut report) = (AtomicBool::new(false), Report::default());
+        let error = plan.run(on_disk().as_ref(), &cancel, &mut &mut Quiet::new(), &mut report).unwrap_err();
+        assert!(error.to_string().contains(says) && error.to_string().contains("liar"), "{error}");
+    }
+}
+
+#[test]
+fn a_run_of_logs_stops_when_told_and_says_when_there_is_no_room() {
+    let run = |plan: log::Plan, stop| {
+        let cancel = AtomicBool::new(stop);
+        plan.run(on_disk().as_ref(), &cancel, &mut &mut Quiet::new(), &mut Report::default()).unwrap_err()
+    };
+    assert_eq!(run(tiny_log_plan(), true).kind(), ErrorKind::Interrupted);
+    // No disk has room for a record of this size.
+    let error = run(log::Plan { sizes: vec![1 << 50], ..tiny_log_plan() }, false);
+    assert!(error.kind() == ErrorKind::NoRoom && error.to_string().contains("--sizes"), "{error}");
 }

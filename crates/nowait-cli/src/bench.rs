@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::environment::Environment;
+use nowait_bench::log;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams::{self, Kind};
@@ -34,10 +35,14 @@ const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
 const QUICK_WRITE_DEPTHS: [usize; 2] = [1, 16];
 const QUICK_BLOCKS: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 const QUICK_STREAM_DEPTHS: [usize; 2] = [1, 16];
+const QUICK_WRITERS: [usize; 2] = [1, 64];
+const QUICK_LOG_SIZES: [usize; 2] = [128, 4096];
 const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];
 /// For the timed rounds of a quick run, at a middling way's speed. The slow ways take as long again.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 const FULL_ROUND: Duration = Duration::from_millis(300);
+const QUICK_LOG_ROUND: Duration = Duration::from_millis(150);
+const FULL_LOG_ROUND: Duration = Duration::from_millis(700);
 
 pub fn run(options: &cli::Bench) -> Result<()> {
     let cancel = interrupt_flag()?;
@@ -45,7 +50,9 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
     let seed = options.seed.unwrap_or_else(fresh_seed);
     let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options));
+    let log_plan = log_plan(options, seed);
     check_usage(options, &plan, &write_plan, stream_plan.as_ref())?;
+    check_log_usage(options, log_plan.as_ref())?;
     let mut bar = Bar::new();
 
     let usual_size = match (options.quick, plan.tables.is_empty()) {
@@ -73,6 +80,10 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     drop(file);
     if !write_plan.tables.is_empty() {
         ran = ran.and_then(|()| write_plan.run(&options.dir, &cancel, &mut bar, &mut report));
+        bar.hide();
+    }
+    if let Some(plan) = &log_plan {
+        ran = ran.and_then(|()| plan.run(&options.dir, &cancel, &mut bar, &mut report));
         bar.hide();
     }
     // After an error, too: what is complete is worth having.
@@ -148,6 +159,25 @@ fn stream_plan(options: &cli::Bench) -> Option<streams::Plan> {
     })
 }
 
+/// `None` if its table is not asked for.
+fn log_plan(options: &cli::Bench, seed: u64) -> Option<log::Plan> {
+    if !options.tables.iter().any(|name| matches!(name, cli::TableName::Log)) {
+        return None;
+    }
+    let quick = options.quick;
+    let usual_writers: &[usize] = if quick { &QUICK_WRITERS } else { &log::WRITERS };
+    let usual_sizes: &[usize] = if quick { &QUICK_LOG_SIZES } else { &log::SIZES };
+    let asked_writers = || sorted(options.writers.iter().map(|&writers| writers as usize).collect());
+    Some(log::Plan {
+        ways: ways::loggers().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
+        writers: if options.writers.is_empty() { usual_writers.into() } else { asked_writers() },
+        sizes: if options.sizes.is_empty() { usual_sizes.into() } else { sorted(options.sizes.clone()) },
+        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
+        round_time: if quick { QUICK_LOG_ROUND } else { FULL_LOG_ROUND },
+        seed,
+    })
+}
+
 fn asked_depths(options: &cli::Bench) -> Vec<usize> {
     sorted(options.depths.iter().map(|&depth| depth as usize).collect())
 }
@@ -207,6 +237,23 @@ fn check_usage(
     Ok(())
 }
 
+fn check_log_usage(options: &cli::Bench, plan: Option<&log::Plan>) -> Result<()> {
+    let usage = |text: String| Err(Error::new(ErrorKind::Usage, text));
+    let Some(plan) = plan else {
+        let unused = !options.writers.is_empty() || !options.sizes.is_empty();
+        return if unused { usage("--writers and --sizes are of the table log; name it".to_owned()) } else { Ok(()) };
+    };
+    if options.file.is_some() {
+        return usage("--file is only read; leave it out of log".to_owned());
+    }
+    if !plan.ways.iter().any(|way| !way.alone() || plan.writers.contains(&1)) {
+        let all = ways::loggers().iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
+        let table = log::TABLE;
+        return usage(format!("none of --ways is in the table {table} with these --writers; choose among {all}"));
+    }
+    Ok(())
+}
+
 fn chosen(way: &str, names: &[String]) -> bool {
     names.is_empty() || names.iter().any(|name| name == way)
 }
@@ -233,6 +280,9 @@ fn test_file(options: &cli::Bench, usual_size: u64, seed: u64, cancel: &AtomicBo
 fn environment(options: &cli::Bench, file: Option<&TestFile>, writes: &writes::Plan, seed: u64) -> Environment {
     let (bytes, origin) = match file {
         Some(file) => (file.size(), file.origin()),
+        None if writes.tables.is_empty() => {
+            (log::FILE_MAX, "at most; a new one for each round, filled with zeros, without a name")
+        }
         None => (writes.bytes, "a new one for each round, without a name"),
     };
     Environment {

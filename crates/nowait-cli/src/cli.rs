@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::ErrorKind;
+use nowait_bench::log;
 use nowait_bench::streams::{self, Kind};
 use nowait_bench::tables::Table;
 use nowait_bench::ways;
+use nowait_bench::work::Records;
 use nowait_bench::writes;
 
 const EXIT_CODES: &str = "\
@@ -60,6 +62,9 @@ pub enum Command {
 ///
 /// The table `dd` reads the whole test file from its start to its end, and copies it into a new file beside it that is gone after
 /// each round. It takes twenty minutes, and is only measured when it is named.
+///
+/// The table `log` has up to 64 threads append small records, of which each waits until its own is on stable storage. Each round writes
+/// into a new file of up to 1 GiB that has been filled with zeros. It takes ten minutes, and is only measured when it is named.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
@@ -114,6 +119,14 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
     pub streams: Vec<StreamName>,
 
+    /// Only these numbers of writers in `log`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub writers: Vec<u32>,
+
+    /// Only these sizes of records in `log`, such as 128 or 4K
+    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
+    pub sizes: Vec<usize>,
+
     /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -141,6 +154,8 @@ pub enum TableName {
     Stall,
     /// A whole file read or copied in order, by block size and depth, beside dd and cat
     Dd,
+    /// Many writers that wait until their record is on stable storage, by their number and the size of records
+    Log,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -166,7 +181,7 @@ impl TableName {
             Self::Reads => Some(Table::Reads),
             Self::Cached => Some(Table::Cached),
             Self::Gather => Some(Table::Gather),
-            Self::Writes | Self::Stall | Self::Dd => None,
+            Self::Writes | Self::Stall | Self::Dd | Self::Log => None,
         }
     }
 
@@ -174,7 +189,7 @@ impl TableName {
         match self {
             Self::Writes => Some(writes::Table::Writes),
             Self::Stall => Some(writes::Table::Stall),
-            Self::Reads | Self::Cached | Self::Gather | Self::Dd => None,
+            Self::Reads | Self::Cached | Self::Gather | Self::Dd | Self::Log => None,
         }
     }
 }
@@ -195,6 +210,15 @@ fn parse_block(text: &str) -> Result<usize, String> {
     match usize::try_from(parse_bytes(text)?) {
         Ok(block) if block > 0 && block % sector == 0 && block <= most => Ok(block),
         _ => Err(format!("not a multiple of {sector} bytes, or more than {} MiB", most >> 20)),
+    }
+}
+
+/// What can carry its number, and lie in memory once for each writer.
+fn parse_record(text: &str) -> Result<usize, String> {
+    let (least, most) = (Records::SMALLEST, log::SIZE_MAX);
+    match usize::try_from(parse_bytes(text)?) {
+        Ok(size) if (least..=most).contains(&size) => Ok(size),
+        _ => Err(format!("less than {least} bytes, or more than {} MiB", most >> 20)),
     }
 }
 
@@ -234,6 +258,10 @@ mod tests {
         assert_eq!((parse_block("16K"), parse_block("512"), parse_block("64M")), (Ok(16 << 10), Ok(512), Ok(64 << 20)));
         for wrong in ["", "0", "1000", "-512", "65M", "16T"] {
             assert!(parse_block(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((parse_record("16"), parse_record("4K"), parse_record("1M")), (Ok(16), Ok(4096), Ok(1 << 20)));
+        for wrong in ["", "0", "15", "2M", "16T"] {
+            assert!(parse_record(wrong).is_err(), "{wrong}");
         }
     }
 }

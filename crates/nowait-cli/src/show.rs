@@ -17,8 +17,12 @@ pub enum Colour {
 /// Below this share of the best, a way has collapsed.
 const COLLAPSED: f64 = 0.5;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// As many columns of ways as fit into 100 characters.
+/// The most columns of ways in a block; fewer where names are long.
 const WAYS_ABREAST: usize = 6;
+const WIDTH: usize = 100;
+const GAP: usize = 2;
+/// The columns of a cell with a speed.
+const CELL: usize = 11;
 
 pub fn environment(environment: &Environment) -> String {
     let lines = environment.lines().into_iter().map(|(name, value)| format!("{name:<8} {value}\n"));
@@ -38,6 +42,9 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
         }
         if table == "dd" {
             text += &costs(report, table, colour);
+        }
+        if table == "log" {
+            text += &waits(report, table, colour);
         }
         if details {
             text += &all_figures(report, table, colour);
@@ -60,8 +67,10 @@ fn legend(report: &Report) -> String {
     }
     let mut text =
         String::from("A cell: the speed, its share of the line's best, that share as a bar; ▼ below half.\n");
-    for way in report.ways() {
-        text += &format!("  {way:<15} {}\n", meaning(way));
+    let ways = report.ways();
+    let longest = ways.iter().map(|way| way.len()).max().unwrap_or(0);
+    for way in ways {
+        text += &format!("  {way:<longest$}  {}\n", meaning(way));
     }
     text.push('\n');
     text
@@ -79,6 +88,11 @@ fn meaning(way: &str) -> &'static str {
         "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
         "ring" => "io_uring driven as well as we know how to, by hand, from one thread",
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
+        "append-fdatasync" => "each writer: a lock, a write, an fdatasync",
+        "direct-dsync" => "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+        "thread-batch" => "one thread for all: what has come meanwhile in a write and an fdatasync",
+        "thread-batch-direct" => "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
+        "ring-linked" => "each writer: a ring of its own, a write and an fdatasync linked to it",
         "nowait" => "this library, blocking at depth 1, block_on with more in flight",
         "nowait-buffered" => "this library, through the page cache",
         "nowait-strict" => "this library, never a plain call on the caller's thread",
@@ -99,6 +113,7 @@ fn title(table: &str) -> &str {
             "stall: writes beyond the limit of dirty data, or of memory, beside other work on their thread; per s"
         }
         "dd" => "dd: a whole file in order, cold, read or copied and synced, past the page cache or through it; MiB/s",
+        "log" => "log: writers that append a record and wait until it is on stable storage, commits/s",
         other => other,
     }
 }
@@ -117,10 +132,15 @@ fn speeds(report: &Report, table: &str, colour: Colour) -> String {
     let cases = report.cases(table);
     let ways: Vec<&str> = report.ways_of(table);
     let mut text = String::new();
-    let blocks = ways.len().div_ceil(WAYS_ABREAST).max(1);
-    for ways in ways.chunks(ways.len().div_ceil(blocks).max(1)) {
+    let names = GAP + cases.iter().map(|(case, _)| case.len()).max().unwrap_or(0);
+    let width = |ways: &[&str]| names + ways.iter().map(|way| GAP + way.len().max(CELL)).sum::<usize>();
+    let in_blocks = |blocks: usize| ways.chunks(ways.len().div_ceil(blocks).max(1));
+    let fewest = ways.len().div_ceil(WAYS_ABREAST).max(1);
+    let fits = |blocks: &usize| in_blocks(*blocks).all(|ways| width(ways) <= WIDTH);
+    let blocks = (fewest..ways.len()).find(fits).unwrap_or(ways.len().max(1));
+    for ways in in_blocks(blocks) {
         let header = std::iter::once(heading("")).chain(ways.iter().map(|way| heading(way)));
-        let mut grid = grid(header.collect(), 2, colour);
+        let mut grid = grid(header.collect(), GAP as u16, colour);
         for (case, rows) in &cases {
             let best = best(rows);
             let cell = |row: &&Row| speed(compared(row), row.ops_per_s / best);
@@ -219,6 +239,28 @@ fn costs(report: &Report, table: &str, colour: Colour) -> String {
         let rows = report.rows.iter().filter(|row| row.table == table && row.way == way);
         rows.filter_map(|row| row.source_pages_cached).max_by(f64::total_cmp)
     });
+    lines(&grid)
+}
+
+/// How long a writer waited, and what its commit cost: under each case, a line per way.
+fn waits(report: &Report, table: &str, colour: Colour) -> String {
+    let names = ["a commit", "p50 µs", "p99 µs", "p99.9 µs", "longest µs", "CPU µs", "switches", "file bytes/byte"];
+    let mut grid = grid(names.into_iter().map(heading).collect(), 2, colour);
+    for (case, rows) in report.cases(table) {
+        grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+        for row in rows {
+            grid.add_row(cells([
+                format!("  {}", row.way),
+                latency(row, |latency| latency.p50),
+                latency(row, |latency| latency.p99),
+                latency(row, |latency| latency.p999),
+                latency(row, |latency| latency.max),
+                format!("{:.1}", row.cpu_us_per_op.total),
+                format!("{:.2}", row.context_switches_per_op),
+                row.file_bytes_per_byte.map_or_else(|| "?".to_owned(), |bytes| format!("{bytes:.2}")),
+            ]));
+        }
+    }
     lines(&grid)
 }
 
@@ -345,8 +387,19 @@ mod tests {
     #[test]
     fn lines_fit_into_100_columns() {
         let text = report(&sample(), true, Colour::Off);
-        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn long_names_of_ways_take_more_lines() {
+        let mut report = sample();
+        for row in &mut report.rows {
+            row.way = format!("{}-with-a-long-name", row.way);
+        }
+        let text = super::report(&report, false, Colour::Off);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(report.ways().iter().all(|way| text.contains(way)));
     }
 
     #[test]

@@ -146,6 +146,9 @@ fn wrong_usage_is_2() {
         &["dd", "--blocks", "128M"],
         &["dd", "--blocks", "0"],
         &["dd", "--streams", "move"],
+        &["log", "--sizes", "15"],
+        &["log", "--sizes", "2M"],
+        &["log", "--writers", "0"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -227,6 +230,10 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["dd", "--file", "/etc/passwd"]), 2, &["--file", "--streams read"]);
     assert_fails(&run(&["dd", "--blocks", "64M", "--depths", "17"]), 2, &["--blocks", "--depths", "1024 MiB"]);
     assert_fails(&run(&["reads", "--blocks", "1M"]), 2, &["--blocks", "dd"]);
+    assert_fails(&run(&["log", "--ways", "pwrite"]), 2, &["table log", "thread-batch"]);
+    assert_fails(&run(&["log", "--ways", "direct-dsync", "--writers", "8"]), 2, &["table log", "--writers"]);
+    assert_fails(&run(&["log", "--file", "/etc/passwd"]), 2, &["--file"]);
+    assert_fails(&run(&["writes", "--writers", "8"]), 2, &["--writers", "log"]);
 }
 
 #[test]
@@ -262,6 +269,45 @@ fn a_small_run_of_dd_prints_tables_and_writes_json() {
     for row in rows {
         assert!(row["table"] == "dd" && row["bytes_per_s"].as_f64().unwrap() > 0.0, "{row}");
         assert!(row["cpu_ms_per_gib"].as_f64().unwrap() > 0.0 && row["source_pages_cached"].is_f64(), "{row}");
+    }
+    fs::remove_file(json).unwrap();
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_small_run_of_log_prints_tables_and_writes_json() {
+    let dir = directory();
+    let json = dir.path().join("result.json");
+    let output = run(&[
+        "log",
+        "--quick",
+        "--rounds",
+        "1",
+        "--writers",
+        "8,1,8",
+        "--sizes",
+        "4K,128",
+        "--ways",
+        "append-fdatasync,direct-dsync,thread-batch",
+        "--dir",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["log: ", "writers=8 size=4K", "p99.9", "Where each way is worst", "filled with zeros"] {
+        assert!(tables.contains(words), "{tables}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let cases: Vec<_> = rows.iter().map(|row| row["case"].as_str().unwrap()).collect();
+    let alone = cases.iter().filter(|case| case.starts_with("writers=1 ")).count();
+    // A build's directory in memory may refuse direct I/O.
+    assert!((cases.len() - alone, alone) == (4, 6) || (cases.len() - alone, alone) == (4, 4), "{cases:?}");
+    for row in rows {
+        assert!(row["table"] == "log" && row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["file_bytes_per_byte"].as_f64().unwrap() >= 1.0, "{row}");
     }
     fs::remove_file(json).unwrap();
     assert_empty(dir.path());
@@ -315,6 +361,7 @@ fn a_full_disk_is_3_and_leaves_nothing() {
     assert_fails(&run(&["stall", "--quick", "--dir", disk.path()]), 3, &[disk.path(), "--stall-size"]);
     // There is room for the file, and none for its copy.
     assert_fails(&run(&["dd", "--dir", disk.path(), "--size", "3M"]), 3, &[disk.path(), "--size"]);
+    assert_fails(&run(&["log", "--dir", disk.path(), "--sizes", "1M"]), 3, &[disk.path(), "--sizes"]);
     assert_empty(disk.0.path());
 }
 
@@ -340,6 +387,7 @@ fn a_read_only_disk_is_4() {
     let Some(disk) = Tmpfs::new("size=4m", MountFlags::RDONLY) else { return };
     assert_fails(&run(&["--dir", disk.path()]), 4, &[disk.path(), "Read-only"]);
     assert_fails(&run(&["writes", "--dir", disk.path()]), 4, &[disk.path(), "Read-only"]);
+    assert_fails(&run(&["log", "--dir", disk.path()]), 4, &[disk.path(), "Read-only"]);
 }
 
 #[test]
@@ -390,6 +438,7 @@ fn an_interrupt_undoes_what_the_tables_that_write_have_changed() {
         ("stall", "pwrite", 700),
         ("stall", "threads,ring,nowait", 2500),
         ("dd", "dd,nowait", 3000),
+        ("log", "append-fdatasync,thread-batch", 1500),
     ] {
         let dir = directory();
         let arguments = [table, "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--ways", ways];

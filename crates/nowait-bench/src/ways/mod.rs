@@ -1,10 +1,13 @@
-//! The ways that are compared. To add one: implement [`Way`] (it reads), [`WriteWay`] or [`StreamWay`] in a file of its own and
-//! add it to [`all`], [`writers`], [`stallers`], [`overwriters`] or [`streamers`].
+//! The ways that are compared. To add one: implement [`Way`] (it reads), [`WriteWay`], [`StreamWay`] or [`LogWay`] in a file of its
+//! own and add it to [`all`], [`writers`], [`stallers`], [`overwriters`], [`streamers`] or [`loggers`].
 
+mod batch;
 mod command;
+mod commit;
 mod ends;
 pub(crate) mod heartbeat;
 mod libaio;
+mod linked;
 mod nowait;
 mod pread;
 mod pwrite;
@@ -19,7 +22,7 @@ mod willneed;
 use std::io;
 
 use crate::meter::Round;
-use crate::work::{Gather, Reads, Stream, Writes};
+use crate::work::{Commits, Gather, Reads, Stream, Writes};
 
 pub use ring::io_uring_state;
 
@@ -76,6 +79,32 @@ pub trait StreamWay: Sync {
 
     /// Reads or copies as `job` says. `buffer` has a block for each one in flight; a way that must own its buffers has its own.
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+}
+
+/// One way of having records on stable storage. The rules are those of [`Way`].
+pub trait LogWay: Sync {
+    fn name(&self) -> &'static str;
+
+    /// Why this system refuses the way, if it does.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+
+    /// It goes past the page cache, and so needs a file system that allows `O_DIRECT`.
+    fn direct(&self) -> bool;
+
+    /// It has no idea of more than one writer.
+    fn alone(&self) -> bool {
+        false
+    }
+
+    /// How much of the file a record of `size` bytes takes at most; 0 for a way that makes files of its own.
+    fn room(&self, size: usize) -> usize;
+
+    /// Has every record of `job` on stable storage, from threads of which each waits for its own, and says how many bytes of the
+    /// file they took. Afterwards, if the round verifies, it finds each of them and tells the tally ([`crate::meter::Tally::verify`])
+    /// its number and its bytes.
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<u64>;
 }
 
 /// Every way that reads, in the order of the tables.
@@ -150,13 +179,19 @@ pub fn streamers() -> &'static [&'static dyn StreamWay] {
     ]
 }
 
+/// Every way of the table of the log, in its order.
+pub fn loggers() -> &'static [&'static dyn LogWay] {
+    &[&commit::AppendFdatasync, &commit::DirectDsync, &batch::BUFFERED, &batch::DIRECT, &linked::RingLinked]
+}
+
 /// The names of all ways, each once.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let reading = all().iter().chain(direct()).map(|way| way.name());
     let writing = writers().iter().chain(stallers()).chain(overwriters()).map(|way| way.name());
     let streaming = streamers().iter().map(|way| way.name());
+    let logging = loggers().iter().map(|way| way.name());
     let mut seen = Vec::new();
-    reading.chain(writing).chain(streaming).filter(move |name| {
+    reading.chain(writing).chain(streaming).chain(logging).filter(move |name| {
         let new = !seen.contains(name);
         if new {
             seen.push(*name);

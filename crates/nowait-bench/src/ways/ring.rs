@@ -156,7 +156,7 @@ impl Uring {
 }
 
 /// The best set-up that this kernel knows: SINGLE_ISSUER is of 6.0, COOP_TASKRUN of 5.19.
-fn tuned_ring(entries: u32) -> io::Result<IoUring> {
+pub(super) fn tuned_ring(entries: u32) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_clamp()
         .setup_single_issuer()
