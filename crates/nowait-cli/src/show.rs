@@ -93,6 +93,7 @@ fn meaning(way: &str) -> &'static str {
         "thread-batch" => "one thread for all: what has come meanwhile in a write and an fdatasync",
         "thread-batch-direct" => "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
         "ring-linked" => "each writer: a ring of its own, a write and an fdatasync linked to it",
+        "ring-dsync" => "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
         "nowait" => "this library, blocking at depth 1, block_on with more in flight",
         "nowait-buffered" => "this library, through the page cache",
         "nowait-strict" => "this library, never a plain call on the caller's thread",

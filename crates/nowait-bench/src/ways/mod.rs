@@ -7,8 +7,8 @@ mod commit;
 mod ends;
 pub(crate) mod heartbeat;
 mod libaio;
-mod linked;
 mod nowait;
+mod own_ring;
 mod pread;
 mod pwrite;
 mod queue;
@@ -181,7 +181,14 @@ pub fn streamers() -> &'static [&'static dyn StreamWay] {
 
 /// Every way of the table of the log, in its order.
 pub fn loggers() -> &'static [&'static dyn LogWay] {
-    &[&commit::AppendFdatasync, &commit::DirectDsync, &batch::BUFFERED, &batch::DIRECT, &linked::RingLinked]
+    &[
+        &commit::AppendFdatasync,
+        &commit::DirectDsync,
+        &batch::BUFFERED,
+        &batch::DIRECT,
+        &own_ring::LINKED,
+        &own_ring::DSYNC,
+    ]
 }
 
 /// The names of all ways, each once.
