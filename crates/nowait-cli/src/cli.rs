@@ -19,19 +19,52 @@ Exit codes:
   2    wrong usage
   3    no room for the test file, or for what is to be written
   4    no file can be made in that directory
-  5    the file given cannot be measured (missing, a directory, too small)
+  5    the file given cannot be measured (missing, a directory, too small), or there is no log
   6    the file cannot be made cold, so nothing cold was measured
+  7    a log is damaged
+  8    a log is open for writing elsewhere
   130  interrupted";
 
-pub fn exit_code(kind: ErrorKind) -> u8 {
-    match kind {
-        ErrorKind::Other => 1,
-        ErrorKind::Usage => 2,
-        ErrorKind::NoRoom => 3,
-        ErrorKind::NotWritable => 4,
-        ErrorKind::BadFile => 5,
-        ErrorKind::NotCold => 6,
-        ErrorKind::Interrupted => 130,
+/// What the command says last, and its exit code.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    pub message: String,
+}
+
+impl From<nowait_bench::Error> for Failure {
+    fn from(error: nowait_bench::Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::Other => 1,
+            ErrorKind::Usage => 2,
+            ErrorKind::NoRoom => 3,
+            ErrorKind::NotWritable => 4,
+            ErrorKind::BadFile => 5,
+            ErrorKind::NotCold => 6,
+            ErrorKind::Interrupted => 130,
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+impl From<nowait::Error> for Failure {
+    fn from(error: nowait::Error) -> Self {
+        let code = match error.kind() {
+            nowait::ErrorKind::InvalidInput | nowait::ErrorKind::InvalidRange => 2,
+            nowait::ErrorKind::NoSpace => 3,
+            nowait::ErrorKind::PermissionDenied => 4,
+            nowait::ErrorKind::NotFound => 5,
+            nowait::ErrorKind::Damaged => 7,
+            nowait::ErrorKind::Locked => 8,
+            _ => 1,
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self { code: 1, message: error.to_string() }
     }
 }
 
@@ -46,7 +79,100 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     // Without words of its own here: they would take the place of the longer ones below.
-    Bench(Bench),
+    Bench(Box<Bench>),
+    /// Look into a durable log, mend it, or try to break it
+    #[command(subcommand)]
+    Log(Log),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Log {
+    /// Read a log and say whether all of it is there; changes nothing
+    Verify(LogDir),
+    /// Say how a log is written and what it holds; changes nothing
+    Stat(LogDir),
+    /// Print the records of a log; changes nothing
+    Dump(Dump),
+    /// Have a damaged log go on after its last whole record. What comes after is put aside, in files that end in .damaged
+    Repair(Repair),
+    /// Kill a process that writes a log, again and again, and see whether all that it was told to be durable is there
+    Torture(Torture),
+    /// The same as `nowait bench log`
+    Bench(Box<Bench>),
+    /// The process that `torture` kills: appends, and prints what is durable
+    #[command(hide = true)]
+    TortureWriter(TortureWriter),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct LogDir {
+    /// The log's directory
+    pub dir: PathBuf,
+
+    /// Write what was found as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Dump {
+    /// The log's directory
+    pub dir: PathBuf,
+
+    /// The first record [default: the oldest]
+    #[arg(long, value_name = "LSN")]
+    pub from: Option<u64>,
+
+    /// Not more records than so many
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+
+    /// The records' bytes as they are, and nothing else
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+
+    /// A line of JSON for each record, its bytes in hexadecimal digits
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Repair {
+    /// The log's directory
+    pub dir: PathBuf,
+
+    /// Only say what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Torture {
+    /// Where to make the log; it is removed at the end if nothing is wrong
+    #[arg(default_value = ".")]
+    pub dir: PathBuf,
+
+    /// How often the process is killed
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub kills: u32,
+
+    /// Threads that append
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub writers: u32,
+
+    /// Repeat the moments of an earlier run
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct TortureWriter {
+    pub dir: PathBuf,
+    pub writers: u32,
 }
 
 /// Compare the ways of reading and writing files on this disk, file system and kernel.

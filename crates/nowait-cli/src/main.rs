@@ -2,6 +2,7 @@
 
 mod bench;
 mod cli;
+mod log;
 mod show;
 
 use std::process::ExitCode;
@@ -10,13 +11,14 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let result = match cli::Cli::parse().command {
-        cli::Command::Bench(options) => bench::run(&options),
+        cli::Command::Bench(options) => bench::run(&options).map_err(cli::Failure::from),
+        cli::Command::Log(command) => log::run(command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("nowait: {error}");
-            ExitCode::from(cli::exit_code(error.kind()))
+        Err(cli::Failure { code, message }) => {
+            eprintln!("nowait: {message}");
+            ExitCode::from(code)
         }
     }
 }

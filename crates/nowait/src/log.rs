@@ -458,7 +458,8 @@ impl Log {
 
     /// What was done since the log was opened.
     pub fn stats(&self) -> LogStats {
-        self.0.shared.core().numbers.stats()
+        let core = self.0.shared.core();
+        LogStats { spares: core.spares.len(), ..core.numbers.stats() }
     }
 
     /// How blocks get to stable storage here.

@@ -132,15 +132,16 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), Errno> {
     rustix::fs::fsync(directory)
 }
 
-/// Starts write-back of a range and waits for it: `sync_file_range(2)`.
 /// Names in a directory, in no order.
 pub(crate) fn list(path: &Path) -> Result<Vec<OsString>, Errno> {
-    let fd = open(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = retry(|| rustix::fs::open(path, flags, Mode::empty()))?;
     let names = rustix::fs::Dir::new(fd)?.map(|entry| Ok(OsString::from_vec(entry?.file_name().to_bytes().to_vec())));
     let is_other = |name: &Result<OsString, Errno>| !name.as_ref().is_ok_and(|name| name == "." || name == "..");
     names.filter(is_other).collect()
 }
 
+/// Starts write-back of a range and waits for it: `sync_file_range(2)`.
 pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), Errno> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     retry(|| {

@@ -4,6 +4,7 @@
 mod batch;
 mod command;
 mod commit;
+mod durable;
 mod ends;
 pub(crate) mod heartbeat;
 mod libaio;
@@ -188,6 +189,9 @@ pub fn loggers() -> &'static [&'static dyn LogWay] {
         &batch::DIRECT,
         &own_ring::LINKED,
         &own_ring::DSYNC,
+        &durable::USUAL,
+        &durable::ROTATING,
+        &durable::REFUSED,
     ]
 }
 

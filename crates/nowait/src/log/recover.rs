@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Strategy;
 use super::folder::{Blocks, CONTROL, Folder, Window};
 use super::format::{BadControl, BlockHeader, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
-use crate::file::OpenOptions;
+use crate::file::{Advice, OpenOptions};
 
 /// What was found in a log's directory.
 #[non_exhaustive]
@@ -32,6 +33,14 @@ pub struct Recovery {
     pub torn: Option<Place>,
     /// What was durable once and cannot be read. With [`Options::salvage`](super::Options::salvage) the log goes on without.
     pub damage: Vec<Damage>,
+    /// The files that hold what cannot be kept for damage; [`Options::salvage`](super::Options::salvage) puts them aside.
+    pub lost: Vec<PathBuf>,
+    /// How the log is written.
+    pub strategy: Strategy,
+    /// It is written past the page cache.
+    pub direct: bool,
+    /// Bytes of each segment.
+    pub segment_bytes: u64,
     /// What was read.
     pub bytes_read: u64,
     /// How long it took.
@@ -285,6 +294,9 @@ impl Scan<'_> {
             self.look_behind(&header, &mut watermark, &mut evidence)?;
         }
 
+        if self.writer {
+            self.make_durable(&chain, watermark)?;
+        }
         if let Some(broken) = self.damage.last_mut() {
             // The chain ends where the link is broken.
             broken.lsns.start = end.lsn + 1;
@@ -324,6 +336,10 @@ impl Scan<'_> {
                 closed,
                 torn,
                 damage: std::mem::take(&mut self.damage),
+                lost: lost.iter().map(|number| self.folder.segment_path(*number)).collect(),
+                strategy: super::strategy(&self.control),
+                direct: self.control.direct,
+                segment_bytes: self.control.segment_bytes,
                 bytes_read: self.bytes_read,
                 elapsed: Duration::ZERO,
             },
@@ -336,12 +352,24 @@ impl Scan<'_> {
     }
 
     fn window(&mut self, number: u64) -> Result<Window> {
-        let file = self.folder.open(number, self.writer, self.control.direct)?;
-        if self.writer {
-            // What is read here is what the application goes on from: it must not be in the device's cache alone.
-            file.sync_data().wait()?;
+        let file = self.folder.open(number, false, self.control.direct)?;
+        if !self.control.direct {
+            // After a write-back that failed the page cache shows what the disk has not. (Where pages cannot be dropped, they are the disk.)
+            if self.writer {
+                file.sync_data().wait()?;
+            }
+            file.advise(0, 0, Advice::DontNeed).wait()?;
         }
         Ok(Window::new(file))
+    }
+
+    /// What was read is what the application goes on from: none of it must be in the device's cache alone. What a watermark speaks
+    /// of is not.
+    fn make_durable(&self, chain: &[Segment], watermark: u64) -> Result<()> {
+        for segment in chain.iter().filter(|segment| segment.last_lsn > watermark) {
+            self.folder.open(segment.header.number, true, self.control.direct)?.sync_data().wait()?;
+        }
+        self.folder.sync()
     }
 
     fn header(&self, number: u64) -> Result<(HeaderPage, Window)> {

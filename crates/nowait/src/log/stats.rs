@@ -20,6 +20,8 @@ pub struct LogStats {
     pub rotations: u64,
     /// Appends that had to wait, or were refused, since the next segment was not ready.
     pub spares_missed: u64,
+    /// Segments that are ready to be used next.
+    pub spares: usize,
     /// Stamps that were written because the log had become idle.
     pub stamps: u64,
     /// From the first append of a block until the block was submitted.
@@ -111,6 +113,7 @@ impl Numbers {
             written_bytes: self.written_bytes,
             rotations: self.rotations,
             spares_missed: self.spares_missed,
+            spares: 0,
             stamps: self.stamps,
             queued: of(&self.queued_ns),
             written: of(&self.written_ns),

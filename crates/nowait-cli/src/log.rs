@@ -1,0 +1,361 @@
+//! `nowait log`: what is in a log, and whether it keeps what it promised.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nowait::log::{Log, Options, Recovery, inspect, read};
+use serde_json::json;
+
+use crate::bench;
+use crate::cli::{self, Failure};
+
+type Result<T> = std::result::Result<T, Failure>;
+
+/// Small, so that a writer that lives for some milliseconds goes through several.
+const TORTURE_SEGMENT_BYTES: u64 = 128 << 10;
+const TORTURE_LIFE_MAX: Duration = Duration::from_millis(40);
+/// Older records are given up.
+const TORTURE_RECORDS_KEPT: u64 = 20_000;
+
+pub fn run(command: cli::Log) -> Result<()> {
+    match command {
+        cli::Log::Verify(options) => verify(&options),
+        cli::Log::Stat(options) => stat(&options),
+        cli::Log::Dump(options) => dump(&options),
+        cli::Log::Repair(options) => repair(&options),
+        cli::Log::Torture(options) => torture(&options),
+        cli::Log::TortureWriter(options) => torture_writer(&options),
+        cli::Log::Bench(mut options) => {
+            options.tables = vec![cli::TableName::Log];
+            Ok(bench::run(&options)?)
+        }
+    }
+}
+
+/// Exit code 7, when something is lost.
+fn damaged(recovery: &Recovery) -> Result<()> {
+    match recovery.damage.len() {
+        0 => Ok(()),
+        _ => Err(Failure {
+            code: 7,
+            message: "the log is damaged: restore it from a copy, or see `nowait log repair --dry-run`".to_owned(),
+        }),
+    }
+}
+
+fn verify(options: &cli::LogDir) -> Result<()> {
+    let recovery = inspect(&options.dir)?;
+    if options.json {
+        println!("{}", as_json(&options.dir, &recovery));
+        return damaged(&recovery);
+    }
+    let mib = recovery.bytes_read as f64 / f64::from(1 << 20);
+    println!("{}: {}", options.dir.display(), range(&recovery));
+    println!("  read {mib:.1} MiB in {:.0} ms", recovery.elapsed.as_secs_f64() * 1e3);
+    print_end(&recovery);
+    damaged(&recovery)
+}
+
+fn range(recovery: &Recovery) -> String {
+    let Recovery { first_lsn, last_lsn, segments, epoch, .. } = recovery;
+    match last_lsn < first_lsn {
+        true => format!("no records, epoch {epoch}"),
+        false => format!("records {first_lsn} to {last_lsn} in {segments} segments, epoch {epoch}"),
+    }
+}
+
+fn print_end(recovery: &Recovery) {
+    if recovery.closed {
+        println!("  closed");
+    }
+    if let Some(torn) = &recovery.torn {
+        println!(
+            "  torn at {}, byte {}: a write was cut off before it was acknowledged",
+            torn.path.display(),
+            torn.offset
+        );
+    }
+    for damage in &recovery.damage {
+        println!("  DAMAGED: {damage}");
+    }
+}
+
+fn as_json(dir: &Path, recovery: &Recovery) -> serde_json::Value {
+    let damage = recovery.damage.iter().map(|damage| {
+        json!({
+            "path": damage.path, "first_byte": damage.bytes.start, "end_byte": damage.bytes.end,
+            "first_lsn": damage.lsns.start, "end_lsn": damage.lsns.end, "what": damage.what,
+        })
+    });
+    json!({
+        "dir": dir,
+        "first_lsn": recovery.first_lsn,
+        "last_lsn": recovery.last_lsn,
+        "epoch": recovery.epoch,
+        "segments": recovery.segments,
+        "segment_bytes": recovery.segment_bytes,
+        "closed": recovery.closed,
+        "torn": recovery.torn.as_ref().map(|torn| json!({ "path": torn.path, "offset": torn.offset })),
+        "damage": damage.collect::<Vec<_>>(),
+        "lost": recovery.lost,
+        "direct": recovery.direct,
+        "durability": format!("{:?}", recovery.strategy.durability),
+        "by": format!("{:?}", recovery.strategy.by),
+        "depth": recovery.strategy.depth,
+        "bytes_read": recovery.bytes_read,
+        "elapsed_ns": recovery.elapsed.as_nanos() as u64,
+    })
+}
+
+fn stat(options: &cli::LogDir) -> Result<()> {
+    let recovery = inspect(&options.dir)?;
+    if options.json {
+        println!("{}", as_json(&options.dir, &recovery));
+        return Ok(());
+    }
+    let mut bytes = 0;
+    let mut files = 0;
+    for entry in fs::read_dir(&options.dir)? {
+        bytes += entry?.metadata()?.len();
+        files += 1;
+    }
+    println!("{}: {}", options.dir.display(), range(&recovery));
+    println!(
+        "  on disk   {:.1} MiB in {files} files, segments of {} KiB",
+        bytes as f64 / 1048576.0,
+        recovery.segment_bytes >> 10
+    );
+    let cache = if recovery.direct { "past the page cache" } else { "through the page cache" };
+    let strategy = recovery.strategy;
+    println!(
+        "  written   {cache}; {:?} by {:?}, at most {} blocks in flight",
+        strategy.durability, strategy.by, strategy.depth
+    );
+    print_end(&recovery);
+    Ok(())
+}
+
+fn dump(options: &cli::Dump) -> Result<()> {
+    let found = inspect(&options.dir)?;
+    let from = options.from.unwrap_or(found.first_lsn);
+    let (mut reader, recovery) = read(&options.dir, from)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut left = options.limit.unwrap_or(u64::MAX);
+    while left > 0 {
+        let Some(record) = reader.next()? else { break };
+        left -= 1;
+        let written = match (options.raw, options.json) {
+            (true, _) => out.write_all(record.bytes),
+            (_, true) => writeln!(out, "{}", json!({ "lsn": record.lsn, "bytes": hexadecimal(record.bytes) })),
+            _ => writeln!(out, "{:>12} {:>8}  {}", record.lsn, record.bytes.len(), text(record.bytes)),
+        };
+        if !is_open(written)? {
+            return Ok(());
+        }
+    }
+    if !is_open(out.flush())? {
+        return Ok(());
+    }
+    damaged(&recovery)
+}
+
+/// False when whoever reads the output has gone.
+fn is_open(written: io::Result<()>) -> Result<bool> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        other => Ok(other.map(|()| true)?),
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The beginning of a record, for people.
+fn text(bytes: &[u8]) -> String {
+    const SHOWN: usize = 64;
+    let shown = &bytes[..bytes.len().min(SHOWN)];
+    let dots = if bytes.len() > SHOWN { "…" } else { "" };
+    format!("{}{dots}", shown.escape_ascii())
+}
+
+fn repair(options: &cli::Repair) -> Result<()> {
+    let recovery = inspect(&options.dir)?;
+    println!("{}: {}", options.dir.display(), range(&recovery));
+    print_end(&recovery);
+    if recovery.damage.is_empty() {
+        println!("  nothing to repair");
+        return Ok(());
+    }
+    let (would, put) = if options.dry_run { ("would go", "would be put") } else { ("goes", "is put") };
+    println!("  the log {would} on after record {}", recovery.last_lsn);
+    for lost in &recovery.lost {
+        println!("  {} {put} aside", lost.display());
+    }
+    if options.dry_run {
+        return Ok(());
+    }
+    let (log, _) = Log::open(&options.dir, &Options::new().create(false).salvage(true))?;
+    log.close()?;
+    println!("  done");
+    Ok(())
+}
+
+/// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that follow from both.
+fn record(writer: u64, count: u64) -> Vec<u8> {
+    let mut random = Random(writer << 40 ^ count);
+    let length = random.next() % 500;
+    let mut bytes = [writer.to_le_bytes(), count.to_le_bytes()].concat();
+    bytes.extend((0..length).map(|_| random.next() as u8));
+    bytes
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// The log of a torture, and what has been acknowledged of it.
+struct Tortured {
+    dir: PathBuf,
+    acknowledged: u64,
+    /// Records by their hash, of those that were seen by an earlier look: they must stay what they were.
+    seen: std::collections::BTreeMap<u64, u64>,
+}
+
+fn torture(options: &cli::Torture) -> Result<()> {
+    let seed = options
+        .seed
+        .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.subsec_nanos().into()));
+    println!("{} kills of {} writers, seed {seed}", options.kills, options.writers);
+    let dir = options.dir.join(format!("nowait-torture-{}", std::process::id()));
+    fs::create_dir(&dir)?;
+    let mut tortured = Tortured { dir, acknowledged: 0, seen: Default::default() };
+    let bar = bar(options.kills.into());
+    let mut random = Random(seed);
+    for kill in 0..options.kills {
+        let life = Duration::from_micros(random.next() % TORTURE_LIFE_MAX.as_micros() as u64);
+        let done = tortured.kill(options.writers, life).and_then(|()| tortured.look());
+        if let Err(failure) = done {
+            bar.finish_and_clear();
+            let message =
+                format!("kill {kill}, seed {seed}: {}; the log is left in {}", failure.message, tortured.dir.display());
+            return Err(Failure { code: failure.code, message });
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    println!("{} records were acknowledged, and all that were not given up are there", tortured.acknowledged);
+    Ok(fs::remove_dir_all(&tortured.dir)?)
+}
+
+fn bar(length: u64) -> ProgressBar {
+    let target = if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(length), target);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} kills, {eta} left") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+impl Tortured {
+    /// Starts a writer, and kills it after `life`, from its first acknowledgement on.
+    fn kill(&mut self, writers: u32, life: Duration) -> Result<()> {
+        let mut writer = Command::new(std::env::current_exe()?)
+            .args(["log", "torture-writer"])
+            .arg(&self.dir)
+            .arg(writers.to_string())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(writer.stdout.take().ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?);
+        let mut line = String::new();
+        let mut begun = None;
+        let mut killed = false;
+        // To the end, also of what was on its way when it was killed.
+        while lines.read_line(&mut line)? > 0 {
+            if let Some(lsn) = line.strip_suffix('\n').and_then(|lsn| lsn.parse::<u64>().ok()) {
+                self.acknowledged = self.acknowledged.max(lsn);
+            }
+            line.clear();
+            if !killed && begun.get_or_insert_with(Instant::now).elapsed() >= life {
+                writer.kill()?;
+                killed = true;
+            }
+        }
+        let status = writer.wait()?;
+        if !killed {
+            let message = format!("the writer ended by itself, with {status}");
+            return Err(Failure { code: 1, message });
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<()> {
+        let wrong = |message: String| Err(Failure { code: 7, message });
+        let recovery = inspect(&self.dir)?;
+        if let Some(damage) = recovery.damage.first() {
+            return wrong(damage.to_string());
+        }
+        if recovery.last_lsn < self.acknowledged {
+            return wrong(format!(
+                "record {} was acknowledged, and {} is the last",
+                self.acknowledged, recovery.last_lsn
+            ));
+        }
+        let (mut reader, _) = read(&self.dir, recovery.first_lsn)?;
+        self.seen = self.seen.split_off(&recovery.first_lsn);
+        while let Some(found) = reader.next()? {
+            let number = |at: usize| {
+                found.bytes.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
+            };
+            let (Some(writer), Some(count)) = (number(0), number(8)) else {
+                return wrong(format!("record {} is too short", found.lsn));
+            };
+            if found.bytes != record(writer, count) {
+                return wrong(format!("record {} is not what was appended", found.lsn));
+            }
+            if *self.seen.entry(found.lsn).or_insert(writer << 40 ^ count) != writer << 40 ^ count {
+                return wrong(format!("record {} is another one than it was", found.lsn));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn torture_writer(options: &cli::TortureWriter) -> Result<()> {
+    let (log, recovery) = Log::open(&options.dir, &Options::new().segment_bytes(TORTURE_SEGMENT_BYTES))?;
+    if let Some(old) = recovery.last_lsn.checked_sub(TORTURE_RECORDS_KEPT) {
+        log.truncate_prefix(old);
+    }
+    let life = recovery.epoch + 1;
+    let append = |thread: u64| -> Result<()> {
+        for count in 0.. {
+            let ticket = log.append(&record(life << 12 | thread, count))?;
+            let lsn = ticket.wait()?;
+            // One call, so that lines of several threads stay whole.
+            let mut out = io::stdout().lock();
+            out.write_all(format!("{lsn}\n").as_bytes())?;
+            out.flush()?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let append = &append;
+        let threads: Vec<_> =
+            (0..u64::from(options.writers)).map(|thread| scope.spawn(move || append(thread))).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err(Failure { code: 1, message: "a writer panicked".to_owned() }))
+        })
+    })
+}
