@@ -107,11 +107,15 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
 }
 
 impl Shared {
-    pub(super) fn lacks_spare(&self, core: &Core) -> bool {
+    /// One for what comes next, and those of the reserve.
+    pub(super) fn wants_spare(&self, core: &Core) -> bool {
         let usable = self.control.segment_bytes - super::format::PAGE as u64;
-        let wanted = 1 + self.limits.reserve_bytes.div_ceil(usable);
+        (core.spares.len() as u64) < 1 + self.limits.reserve_bytes.div_ceil(usable)
+    }
+
+    pub(super) fn lacks_spare(&self, core: &Core) -> bool {
         let may_try = core.no_spare_since.is_none_or(|since| since.elapsed() >= RETRY || !core.retired.is_empty());
-        (core.spares.len() as u64) < wanted && may_try
+        self.wants_spare(core) && may_try
     }
 }
 

@@ -436,16 +436,19 @@ impl Shared {
     /// Sees to it that the open block takes so much.
     fn make_room(&self, core: &mut Core, payload: usize, from_reserve: bool) -> std::result::Result<(), NoRoom> {
         let segment_bytes = self.control.segment_bytes;
-        if let Some(error) = core.no_spare.as_ref().filter(|_| !from_reserve) {
-            let left = core.room_left(segment_bytes);
-            if left < self.limits.reserve_bytes + block_bytes(payload) as u64 {
-                let text = format!(
-                    "no segment can be prepared, and {left} bytes of those that are there are left, of which {} are the reserve; \
-                     make space, such as by truncate_prefix ({error})",
-                    self.limits.reserve_bytes
-                );
-                return Err(NoRoom::Refused(self.error(Name::Append, ErrorKind::NoSpace, text)));
-            }
+        let left = core.room_left(segment_bytes);
+        if !from_reserve
+            && self.limits.reserve_bytes > 0
+            && left < self.limits.reserve_bytes + block_bytes(payload) as u64
+        {
+            // What is not known to be the last is not known to be the reserve: the keeper finds out.
+            let Some(error) = &core.no_spare else { return Err(NoRoom::NoSpare) };
+            let text = format!(
+                "no segment can be prepared, and {left} bytes of those that are there are left, of which {} are the reserve; \
+                 make space, such as by truncate_prefix ({error})",
+                self.limits.reserve_bytes
+            );
+            return Err(NoRoom::Refused(self.error(Name::Append, ErrorKind::NoSpace, text)));
         }
         if core.open.as_ref().is_some_and(|block| block.fits(payload, segment_bytes)) {
             return Ok(());
@@ -495,7 +498,7 @@ impl Shared {
         core.wake_keeper(&self.work);
         self.work.notify_one();
         core.appends_wait += 1;
-        while core.spares.is_empty() && core.no_spare.is_none() && core.poison.is_none() && !core.closing {
+        while self.wants_spare(&core) && core.no_spare.is_none() && core.poison.is_none() && !core.closing {
             core = self.room.wait(core).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         core.appends_wait -= 1;
