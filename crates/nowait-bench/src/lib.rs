@@ -17,8 +17,8 @@
 //! * [`tables`]: which cases each table has, as plain data.
 //! * [`run`]: interleaves the ways over the rounds and fills the report.
 //! * [`writes`]: the same for the tables that write.
-//! * [`streams`]: the same for the table `dd`: whole files read or copied from their start to their end.
 //! * [`log`]: the same for the table `log`: writers that wait until their record is on stable storage.
+//! * [`streams`]: the same for the table `dd`: whole files read, copied or written from their start to their end.
 //!
 //! The rules that make the figures worth reading: every way reads the same file at the same seeded offsets
 //! into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared disk drifts; cold

@@ -45,7 +45,7 @@ pub struct Row {
     /// Only in the table of streams: processor time of the whole process, and of the command if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_ms_per_gib: Option<f64>,
-    /// Only in the table of streams: the median of what the page cache held of the source after a round.
+    /// Only in the table of streams, where there is a source: the median of what the page cache held of it after a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_pages_cached: Option<f64>,
     /// Only in the table of the log: how much of the file a logged byte took, with what fills up blocks.
@@ -138,7 +138,8 @@ impl Row {
         let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
         let gib = sum(|sample| sample.bytes as f64) / f64::from(1 << 30);
         self.cpu_ms_per_gib = Some(sum(|sample| sample.usage.cpu_us()) / 1e3 / gib);
-        self.source_pages_cached = Some(median(&cached_pages.iter().map(|&pages| pages as f64).collect::<Vec<_>>()));
+        let pages: Vec<f64> = cached_pages.iter().map(|&pages| pages as f64).collect();
+        self.source_pages_cached = (!pages.is_empty()).then(|| median(&pages));
         self
     }
 

@@ -1,7 +1,8 @@
-//! The table `dd`: a whole file, read from its start to its end or copied, by block size and depth.
+//! The table `dd`: a whole file, read from its start to its end, copied or written, by block size and depth.
 //!
-//! Every round reads the whole file, which was verified to be cold, and a copy goes into a new file without a name beside it. A copy ends
-//! with a sync. All ways of one block size take turns, at all their depths: those that know no depth once a round, and what they
+//! Every round takes the whole file. What is read was verified to be cold. What is written goes into a new file without a name beside it,
+//! as large as the test file, and ends with a sync. A copy begins with an empty file for all ways; so does what is written without being
+//! read, but for the direct ways by hand, which find the room in their file allocated: what a growing file costs is to be seen. All ways of one block size take turns, at all their depths: those that know no depth once a round, and what they
 //! gave stands beside each depth. A way's bytes are compared once for each of its cases, before it is timed.
 
 use std::fs::{File, OpenOptions};
@@ -18,8 +19,8 @@ use crate::meter::{Check, Round, Sample};
 use crate::report::{Report, Row};
 use crate::run::Progress;
 use crate::testfile::{self, TestFile};
-use crate::ways::StreamWay;
-use crate::work::{Buffer, Stream};
+use crate::ways::{StreamWay, Written};
+use crate::work::{Buffer, Contents, Route, Stream};
 use crate::writes::{free_bytes, no_room, require_room};
 
 pub const TABLE: &str = "dd";
@@ -28,16 +29,31 @@ pub const TABLE: &str = "dd";
 pub enum Kind {
     Read,
     Copy,
+    Write,
 }
 
 impl Kind {
-    pub const ALL: [Self; 2] = [Self::Read, Self::Copy];
+    pub const ALL: [Self; 3] = [Self::Read, Self::Copy, Self::Write];
 
     fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Copy => "copy",
+            Self::Write => "write",
         }
+    }
+
+    pub fn reads(self) -> bool {
+        self != Self::Write
+    }
+
+    pub fn writes(self) -> bool {
+        self != Self::Read
+    }
+
+    /// Whether this way takes part.
+    pub fn suits(self, way: &dyn StreamWay) -> bool {
+        self.reads() || way.written() != Written::Nothing
     }
 }
 
@@ -49,6 +65,8 @@ pub struct Plan {
     pub blocks: Vec<usize>,
     pub depths: Vec<usize>,
     pub rounds: usize,
+    /// Of what is written without being read.
+    pub seed: u64,
 }
 
 pub const BLOCKS: [usize; 6] = [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
@@ -61,7 +79,7 @@ pub const BLOCK_MAX: usize = 64 << 20;
 pub const IN_FLIGHT_MAX: usize = 1 << 30;
 
 impl Plan {
-    /// Measures with `file`, and copies into `dir`. What is complete is in `report`, even after an error or an interrupt.
+    /// Measures with `file`, and writes as much into `dir`. What is complete is in `report`, even after an error or an interrupt.
     pub fn run(
         &self,
         file: &TestFile,
@@ -70,7 +88,7 @@ impl Plan {
         progress: &mut dyn Progress,
         report: &mut Report,
     ) -> Result<()> {
-        if self.kinds.contains(&Kind::Copy) {
+        if self.kinds.iter().any(|kind| kind.writes()) {
             let largest = self.blocks.iter().max().copied().unwrap_or(0) as u64;
             let free = free_bytes(&testfile::create_nameless(dir)?, dir)?;
             require_room(free, file.size().next_multiple_of(largest.max(1)), "--size", dir)?;
@@ -91,10 +109,12 @@ impl Plan {
             }
             ways.retain(|way| !way.direct());
         }
-        let turns = |way: &&dyn StreamWay| if way.has_depth() { self.depths.len() } else { 1 };
-        let turns: usize = ways.iter().map(turns).sum();
-        progress.begin(TABLE, (self.kinds.len() * self.blocks.len() * turns * (self.rounds + 1)) as u64);
+        let of_kind = |kind: Kind| ways.iter().copied().filter(move |&way| kind.suits(way));
+        let turns = |way: &dyn StreamWay| if way.has_depth() { self.depths.len() } else { 1 };
+        let turns: usize = self.kinds.iter().flat_map(|&kind| of_kind(kind)).map(turns).sum();
+        progress.begin(TABLE, (self.blocks.len() * turns * (self.rounds + 1)) as u64);
         for &kind in &self.kinds {
+            let ways: Vec<_> = of_kind(kind).collect();
             for &block in &self.blocks {
                 progress.now(&format!("{} block={}", kind.name(), short(block)));
                 let group = Group { plan: self, ways: &ways, kind, block, file, dir, cancel };
@@ -143,7 +163,7 @@ struct Contestant {
     way: &'static dyn StreamWay,
     depth: usize,
     samples: Vec<Sample>,
-    /// Of the source, after each round.
+    /// Of the source, after each round; none if there is no source.
     cached_pages: Vec<u64>,
 }
 
@@ -160,7 +180,9 @@ impl Group<'_> {
             for turn in 0..count {
                 let contestant = &mut contestants[(round + turn) % count];
                 let sample = self.round(contestant, false)?;
-                contestant.cached_pages.push(self.file.cached_pages()?);
+                if self.kind.reads() {
+                    contestant.cached_pages.push(self.file.cached_pages()?);
+                }
                 contestant.samples.push(sample);
                 progress.step(1);
             }
@@ -203,7 +225,7 @@ impl Group<'_> {
         }
     }
 
-    /// One way, once, from a cold file.
+    /// One way, once; from a cold file, if it reads.
     fn round(&self, contestant: &Contestant, verify: bool) -> Result<Sample> {
         let Contestant { way, depth, .. } = *contestant;
         let failed = |why: &str| {
@@ -218,21 +240,28 @@ impl Group<'_> {
             }
             _ => failed(&error.to_string()),
         };
-        let copy = match self.kind {
-            Kind::Read => None,
-            Kind::Copy => Some(testfile::create_nameless(self.dir)?),
-        };
-        self.have_memory_at_hand(copy.as_ref())?;
+        let new = self.kind.writes().then(|| testfile::create_nameless(self.dir)).transpose()?;
+        self.have_memory_at_hand(new.as_ref())?;
         // Also waits for what the round before has left to the journal.
-        copy.as_ref().map_or(Ok(()), File::sync_all).map_err(io_failed)?;
-        self.file.make_cold()?;
+        new.as_ref().map_or(Ok(()), File::sync_all).map_err(io_failed)?;
+        if self.kind.reads() {
+            self.file.make_cold()?;
+        }
 
-        let path = copy.as_ref().map(|copy| PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd())));
-        let (source, size, destination) = (self.file.path(), self.file.size(), path.as_deref());
-        let job = Stream { source, size, destination, block: self.block, depth, cancel: self.cancel };
+        let path = new.as_ref().map(|new| PathBuf::from(format!("/proc/self/fd/{}", new.as_raw_fd())));
         let mut buffer = Buffer::new(self.block * depth);
+        let (from, contents) = (self.file.path(), Contents::new(self.plan.seed));
+        let route = match (&path, self.kind) {
+            (None, _) => Route::Read { from },
+            (Some(to), Kind::Write) => Route::Write { contents, to },
+            (Some(to), _) => Route::Copy { from, to },
+        };
+        if self.kind == Kind::Write {
+            contents.prepare(buffer.bytes(), self.block);
+        }
+        let job = Stream { route, size: self.file.size(), block: self.block, depth, cancel: self.cancel };
         let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
-        let check: Option<&Check<'_>> = if verify && copy.is_none() { Some(&matches) } else { None };
+        let check: Option<&Check<'_>> = if verify && self.kind == Kind::Read { Some(&matches) } else { None };
         let gate = Barrier::new(1);
         let mut round = Round::new(&gate, check);
         let result = way.stream(&job, buffer.bytes(), &mut round);
@@ -245,17 +274,17 @@ impl Group<'_> {
         if let Some(offset) = sample.wrong {
             return Err(failed(&format!("it returned wrong bytes for offset {offset}")));
         }
-        let (done, wanted) = ((sample.operations, sample.bytes), (job.blocks(), size));
+        let (done, wanted) = ((sample.operations, sample.bytes), (job.blocks(), job.size));
         if done != wanted {
             return Err(failed(&format!("(blocks, bytes) are {done:?} instead of {wanted:?}")));
         }
-        if let Some(copy) = &copy {
-            let wrong = self.first_wrong(copy, verify).map_err(io_failed)?;
+        if let Some(new) = &new {
+            let wrong = self.first_wrong(new, way, verify).map_err(io_failed)?;
             if let Some(offset) = wrong {
-                return Err(failed(&format!("the copy is wrong from byte {offset}")));
+                return Err(failed(&format!("what it wrote is wrong from byte {offset}")));
             }
             // Now, and not on the clock of whoever comes next.
-            copy.set_len(0).map_err(io_failed)?;
+            new.set_len(0).map_err(io_failed)?;
         }
         Ok(sample)
     }
@@ -263,29 +292,44 @@ impl Group<'_> {
     /// Memory that lies free a virtual machine may give back to its host (virtio's free page reporting), and then gets again one fault
     /// after the other. Whoever filled the page cache after some direct rounds paid for that: `pread-buffered` with five times the
     /// processor time, where `cat` after it had its pages. So before each round the page cache is filled, with the source and with
-    /// a hole as large as the copy, and emptied again.
-    fn have_memory_at_hand(&self, copy: Option<&File>) -> Result<()> {
+    /// a hole as large as what is written, and emptied again.
+    fn have_memory_at_hand(&self, new: Option<&File>) -> Result<()> {
         if self.file.size() > memory_for_cache() / 4 {
             return Ok(());
         }
-        self.file.make_warm()?;
-        let Some(copy) = copy else { return Ok(()) };
-        let failed = |error: io::Error| Error::io("prepare a copy in", self.dir, &error);
-        copy.set_len(self.file.size()).map_err(failed)?;
+        if self.kind.reads() {
+            self.file.make_warm()?;
+        }
+        let Some(new) = new else { return Ok(()) };
+        let failed = |error: io::Error| Error::io("prepare a new file in", self.dir, &error);
+        new.set_len(self.file.size()).map_err(failed)?;
         let mut chunk = vec![0; 1 << 20];
         for offset in (0..self.file.size()).step_by(chunk.len()) {
-            copy.read_at(&mut chunk, offset).map_err(failed)?;
+            new.read_at(&mut chunk, offset).map_err(failed)?;
         }
-        copy.set_len(0).map_err(failed)
+        new.set_len(0).map_err(failed)
     }
 
-    /// `None` if the copy is as long as the source, and has its bytes if they are asked for.
-    fn first_wrong(&self, copy: &File, bytes: bool) -> io::Result<Option<u64>> {
-        let (size, wanted) = (copy.metadata()?.len(), self.file.size());
-        let mut block = vec![0; self.block];
-        for offset in (0..if bytes { size.min(wanted) } else { 0 }).step_by(self.block) {
-            let read = copy.read_at(&mut block, offset)?;
-            if !self.file.matches(offset, &block[..read]) {
+    /// `None` if the new file is as long as it should be, and has its bytes if they are asked for.
+    fn first_wrong(&self, new: &File, way: &dyn StreamWay, bytes: bool) -> io::Result<Option<u64>> {
+        let (size, wanted) = (new.metadata()?.len(), self.file.size());
+        let (mut found, mut made) = (vec![0; self.block], vec![0; self.block]);
+        let contents = (way.written() == Written::Contents).then(|| Contents::new(self.plan.seed));
+        if let Some(contents) = contents {
+            contents.prepare(&mut made, self.block);
+        }
+        let end = if bytes { size.min(wanted) } else { 0 };
+        for offset in (0..end).step_by(self.block) {
+            let found = &mut found[..self.block.min((end - offset) as usize)];
+            new.read_exact_at(found, offset)?;
+            if let Some(contents) = contents {
+                contents.place(&mut made, offset);
+            }
+            let right = match self.kind {
+                Kind::Write => *found == made[..found.len()],
+                Kind::Read | Kind::Copy => self.file.matches(offset, found),
+            };
+            if !right {
                 return Ok(Some(offset));
             }
         }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::testfile::{self, TestFile};
 
+const PAGE: usize = 4096;
+
 /// The file to read from.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
@@ -95,20 +97,40 @@ impl Writes<'_> {
     }
 }
 
-/// A file from its start to its end, in blocks of which `depth` are in flight at any time: read, or copied into an empty file.
+/// A file from its start to its end, in blocks of which `depth` are in flight at any time.
 #[derive(Clone, Copy)]
 pub struct Stream<'a> {
-    /// By which a way opens the source, directly or not.
-    pub source: &'a Path,
+    pub route: Route<'a>,
     pub size: u64,
-    /// By which a way opens the empty file to copy into. The copy is as long as the source and synced when the clock stops.
-    pub destination: Option<&'a Path>,
     pub block: usize,
     pub depth: usize,
     pub cancel: &'a AtomicBool,
 }
 
-impl Stream<'_> {
+/// Whence and whither. A way opens the paths itself, directly or not. What is written to is empty before; when the clock stops it has
+/// the stream's size and is synced.
+#[derive(Clone, Copy)]
+pub enum Route<'a> {
+    Read { from: &'a Path },
+    Copy { from: &'a Path, to: &'a Path },
+    Write { contents: Contents, to: &'a Path },
+}
+
+impl<'a> Stream<'a> {
+    pub fn source(&self) -> Option<&'a Path> {
+        match self.route {
+            Route::Read { from } | Route::Copy { from, .. } => Some(from),
+            Route::Write { .. } => None,
+        }
+    }
+
+    pub fn destination(&self) -> Option<&'a Path> {
+        match self.route {
+            Route::Read { .. } => None,
+            Route::Copy { to, .. } | Route::Write { to, .. } => Some(to),
+        }
+    }
+
     pub fn blocks(&self) -> u64 {
         self.size.div_ceil(self.block as u64)
     }
@@ -194,6 +216,8 @@ impl Records {
 
 /// What is written: random bytes, the same in each block, and the block's offset at both of its ends. So a block is made on the
 /// clock in a few nanoseconds, and one that lies in a wrong place is noticed. No block is all zeros.
+/// What is written: random bytes, the same in each block, and each page's offset at both of its ends. So a block is made on the
+/// clock in a few nanoseconds a page, and one that lies in a wrong place is noticed, or a part of one. No page is all zeros.
 #[derive(Debug, Clone, Copy)]
 pub struct Contents {
     seed: u64,
@@ -212,10 +236,12 @@ impl Contents {
     /// Makes of a prepared block the one for `offset`.
     #[inline]
     pub fn place(&self, block: &mut [u8], offset: u64) {
-        let mark = (offset ^ self.seed).to_le_bytes();
-        let last = block.len() - mark.len();
-        block[..mark.len()].copy_from_slice(&mark);
-        block[last..].copy_from_slice(&mark);
+        for (offset, page) in (offset..).step_by(PAGE).zip(block.chunks_mut(PAGE)) {
+            let mark = (offset ^ self.seed).to_le_bytes();
+            let last = page.len() - mark.len();
+            page[..mark.len()].copy_from_slice(&mark);
+            page[last..].copy_from_slice(&mark);
+        }
     }
 }
 
@@ -357,6 +383,14 @@ mod tests {
         assert!(Records::new(1).holds(number, &record) && !Records::new(2).holds(number, &record));
         assert_ne!(make(1, Records::number(62, 5))[8..], record[8..]);
         assert_ne!(make(1, Records::number(63, 4))[8..], record[8..]);
+    fn a_part_of_a_block_knows_its_place() {
+        let contents = Contents::new(9);
+        let mut block = vec![0; 4 * PAGE + 512];
+        contents.prepare(&mut block, 4 * PAGE + 512);
+        contents.place(&mut block, 1 << 20);
+        let mut elsewhere = block.clone();
+        contents.place(&mut elsewhere, 2 << 20);
+        assert!(block.chunks(PAGE).zip(elsewhere.chunks(PAGE)).all(|(here, there)| here != there));
     }
 
     #[test]

@@ -16,8 +16,13 @@ use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams;
 use nowait_bench::tables::Table;
 use nowait_bench::testfile::{SMALLEST, TestFile};
+<<<<<<< HEAD
 use nowait_bench::ways::{self, LogWay, StreamWay, Way, WriteWay};
 use nowait_bench::work::{Buffer, Commits, Contents, Gather, Range, Reads, Records, Stream, Target, Writes};
+=======
+use nowait_bench::ways::{self, StreamWay, Way, WriteWay, Written};
+use nowait_bench::work::{Buffer, Contents, Gather, Range, Reads, Route, Stream, Target, Writes};
+>>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
 use nowait_bench::writes;
 use nowait_bench::{ErrorKind, Result};
 
@@ -324,13 +329,20 @@ fn usable_streamers() -> impl Iterator<Item = &'static dyn StreamWay> {
 
 /// One way, once: the sample, or why there is none.
 fn stream(way: &dyn StreamWay, job: &Stream<'_>, file: &TestFile) -> std::io::Result<Sample> {
-    let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+    let made = matches!(job.route, Route::Write { .. });
+    let check = |offset, bytes: &[u8]| made || file.matches(offset, bytes);
     let gate = std::sync::Barrier::new(1);
     let mut round = Round::new(&gate, Some(&check));
     let mut buffer = Buffer::new(job.depth * job.block);
+    if let Route::Write { contents, .. } = job.route {
+        contents.prepare(buffer.bytes(), job.block);
+    }
     way.stream(job, buffer.bytes(), &mut round)?;
     Ok(Sample::of(&[round]).unwrap())
 }
+
+/// Block size and depth of a stream.
+const SHAPES: [(usize, usize); 5] = [(4096, 1), (16 << 10, 3), (64 << 10, 16), (1 << 20, 4), (4 << 20, 2)];
 
 #[test]
 fn streams_are_right_at_every_depth_and_copies_end_where_the_source_does() {
@@ -339,11 +351,12 @@ fn streams_are_right_at_every_depth_and_copies_end_where_the_source_does() {
     let cancel = AtomicBool::new(false);
     let mut source = vec![0; SIZE as usize];
     file.open().read_exact_at(&mut source, 0).unwrap();
+    let from = file.path();
     for way in usable_streamers() {
-        for (block, depth) in [(4096, 1), (16 << 10, 3), (64 << 10, 16), (1 << 20, 4), (4 << 20, 2)] {
+        for (block, depth) in SHAPES {
             let (copy, path) = empty_file("copied");
-            for destination in [None, Some(path.as_path())] {
-                let job = Stream { source: file.path(), size: SIZE, destination, block, depth, cancel: &cancel };
+            for route in [Route::Read { from }, Route::Copy { from, to: &path }] {
+                let job = Stream { route, size: SIZE, block, depth, cancel: &cancel };
                 let sample = stream(way, &job, &file).unwrap();
                 let seen = (sample.operations, sample.bytes, sample.wrong);
                 assert_eq!(seen, (SIZE.div_ceil(block as u64), SIZE, None), "{} {block} × {depth}", way.name());
@@ -357,6 +370,33 @@ fn streams_are_right_at_every_depth_and_copies_end_where_the_source_does() {
 }
 
 #[test]
+fn what_is_written_is_what_was_to_be_written_and_ends_where_it_should() {
+    use std::os::unix::fs::FileExt;
+    let (file, cancel, contents) = (small_file(), AtomicBool::new(false), Contents::new(SEED));
+    for way in usable_streamers().filter(|way| streams::Kind::Write.suits(*way)) {
+        for (block, depth) in SHAPES {
+            let (written, path) = empty_file("written");
+            let route = Route::Write { contents, to: &path };
+            let job = Stream { route, size: SIZE, block, depth, cancel: &cancel };
+            let sample = stream(way, &job, &file).unwrap();
+            let seen = (sample.operations, sample.bytes);
+            assert_eq!(seen, (SIZE.div_ceil(block as u64), SIZE), "{} {block} × {depth}", way.name());
+            assert_eq!(written.metadata().unwrap().len(), SIZE, "{} {block} × {depth}", way.name());
+
+            let mut expected = vec![0; (SIZE as usize).next_multiple_of(block)];
+            if way.written() == Written::Contents {
+                contents.prepare(&mut expected, block);
+                let blocks = expected.chunks_mut(block).enumerate();
+                blocks.for_each(|(number, bytes)| contents.place(bytes, (number * block) as u64));
+            }
+            let mut found = vec![0; SIZE as usize];
+            written.read_exact_at(&mut found, 0).unwrap();
+            assert!(found == expected[..SIZE as usize], "{} {block} × {depth}", way.name());
+        }
+    }
+}
+
+#[test]
 fn a_stream_that_is_cut_short_or_cannot_be_written_is_an_error_and_not_a_hang() {
     let path = std::path::PathBuf::from(format!("{}/short-stream-{}", on_disk(), std::process::id()));
     fs::write(&path, vec![7; SMALLEST as usize]).unwrap();
@@ -364,8 +404,14 @@ fn a_stream_that_is_cut_short_or_cannot_be_written_is_an_error_and_not_a_hang() 
     let cancel = AtomicBool::new(false);
     for way in usable_streamers() {
         // A source that ends too early, and a folder, which no way can write.
-        for (size, destination) in [(2 * SMALLEST, None), (SMALLEST, Some(on_disk().as_ref()))] {
-            let job = Stream { source: &path, size, destination, block: 64 << 10, depth: 4, cancel: &cancel };
+        let (from, to, contents) = (path.as_path(), on_disk().as_ref(), Contents::new(SEED));
+        let routes = [
+            (2 * SMALLEST, Route::Read { from }),
+            (SMALLEST, Route::Copy { from, to }),
+            (SMALLEST, Route::Write { contents, to }),
+        ];
+        for (size, route) in routes {
+            let job = Stream { route, size, block: 64 << 10, depth: 4, cancel: &cancel };
             assert!(stream(way, &job, &file).is_err(), "{}", way.name());
         }
     }
@@ -379,6 +425,7 @@ fn tiny_stream_plan() -> streams::Plan {
         blocks: vec![16 << 10, 1 << 20],
         depths: vec![1, 4],
         rounds: 2,
+        seed: SEED,
     }
 }
 
@@ -392,15 +439,18 @@ fn a_run_of_streams_fills_a_row_for_each_case_and_way() {
         other => other.unwrap(),
     }
     assert_eq!(quiet.done, quiet.steps);
-    assert_eq!(report.rows.len(), 2 * 2 * 2 * usable_streamers().count());
+    let of_kind = |kind: streams::Kind| usable_streamers().filter(|way| kind.suits(*way)).count();
+    assert_eq!(report.rows.len(), 2 * 2 * streams::Kind::ALL.map(of_kind).iter().sum::<usize>());
+    assert!(of_kind(streams::Kind::Write) == usable_streamers().count() - 1, "all but cat");
     let pages = SIZE.div_ceil(4096) as f64;
     for row in &report.rows {
         assert!(row.bytes_per_s > 0.0 && row.rounds.len() == 2 && row.cpu_ms_per_gib.unwrap() > 0.0, "{row:?}");
         assert_eq!(row.latency_ns.is_none(), ["dd", "cat"].contains(&row.way.as_str()), "{row:?}");
         let buffered = ["pread-buffered", "cat", "nowait-buffered"].contains(&row.way.as_str());
         // Of direct reads a file system may read the short end through the page cache.
-        let cached = row.source_pages_cached.unwrap();
-        assert!(if buffered { cached == pages } else { cached <= 1.0 }, "{row:?}");
+        let right = |cached: f64| if buffered { cached == pages } else { cached <= 1.0 };
+        let reads = !row.case.starts_with("write ");
+        assert_eq!(row.source_pages_cached.map(right), reads.then_some(true), "{row:?}");
     }
     let of = |depth: &str| report.rows.iter().find(|row| row.way == "pread" && row.case.ends_with(depth)).unwrap();
     assert_eq!(

@@ -15,7 +15,7 @@ use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams::{self, Kind};
 use nowait_bench::tables::{DEPTHS, RECORDS, Table};
 use nowait_bench::testfile::TestFile;
-use nowait_bench::ways::{self, Way, WriteWay};
+use nowait_bench::ways::{self, StreamWay, Way, WriteWay};
 use nowait_bench::writes;
 use nowait_bench::{Error, ErrorKind, Result};
 
@@ -49,8 +49,12 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
     let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
     let seed = options.seed.unwrap_or_else(fresh_seed);
+<<<<<<< HEAD
     let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options));
     let log_plan = log_plan(options, seed);
+=======
+    let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options, seed));
+>>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
     check_usage(options, &plan, &write_plan, stream_plan.as_ref())?;
     check_log_usage(options, log_plan.as_ref())?;
     let mut bar = Bar::new();
@@ -142,7 +146,7 @@ fn reading_ways(options: &cli::Bench) -> &'static [&'static dyn Way] {
 }
 
 /// `None` if its table is not asked for.
-fn stream_plan(options: &cli::Bench) -> Option<streams::Plan> {
+fn stream_plan(options: &cli::Bench, seed: u64) -> Option<streams::Plan> {
     if !options.tables.iter().any(|name| matches!(name, cli::TableName::Dd)) {
         return None;
     }
@@ -150,15 +154,18 @@ fn stream_plan(options: &cli::Bench) -> Option<streams::Plan> {
     let usual_depths: &[usize] = if quick { &QUICK_STREAM_DEPTHS } else { &streams::DEPTHS };
     let usual_blocks: &[usize] = if quick { &QUICK_BLOCKS } else { &streams::BLOCKS };
     let asked: Vec<Kind> = options.streams.iter().map(|name| name.kind()).collect();
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| asked.is_empty() || asked.contains(kind)).collect();
     Some(streams::Plan {
-        ways: ways::streamers().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
-        kinds: Kind::ALL.into_iter().filter(|kind| asked.is_empty() || asked.contains(kind)).collect(),
+        ways: streamers(&kinds).filter(|way| chosen(way.name(), &options.ways)).collect(),
+        kinds,
         blocks: if options.blocks.is_empty() { usual_blocks.into() } else { sorted(options.blocks.clone()) },
         depths: if options.depths.is_empty() { usual_depths.into() } else { asked_depths(options) },
         rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
+        seed,
     })
 }
 
+<<<<<<< HEAD
 /// `None` if its table is not asked for.
 fn log_plan(options: &cli::Bench, seed: u64) -> Option<log::Plan> {
     if !options.tables.iter().any(|name| matches!(name, cli::TableName::Log)) {
@@ -176,6 +183,11 @@ fn log_plan(options: &cli::Bench, seed: u64) -> Option<log::Plan> {
         round_time: if quick { QUICK_LOG_ROUND } else { FULL_LOG_ROUND },
         seed,
     })
+=======
+/// Those that take part in any of these.
+fn streamers(kinds: &[Kind]) -> impl Iterator<Item = &'static dyn StreamWay> {
+    ways::streamers().iter().copied().filter(|&way| kinds.iter().any(|kind| kind.suits(way)))
+>>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
 }
 
 fn asked_depths(options: &cli::Bench) -> Vec<usize> {
@@ -222,12 +234,12 @@ fn check_usage(
         let unused = !options.blocks.is_empty() || !options.streams.is_empty();
         return if unused { usage("--blocks and --streams are of the table dd; name it".to_owned()) } else { Ok(()) };
     };
-    if options.file.is_some() && plan.kinds.contains(&Kind::Copy) {
+    if options.file.is_some() && plan.kinds.iter().any(|kind| kind.writes()) {
         return usage("--file is only read; leave it out of dd, or say --streams read".to_owned());
     }
     if plan.ways.is_empty() {
-        let all = ways::streamers().iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
-        return usage(format!("none of --ways is in the table {}; choose among {all}", streams::TABLE));
+        let all = streamers(&plan.kinds).map(|way| way.name()).collect::<Vec<_>>().join(", ");
+        return usage(format!("none of --ways is in the table {}, or does this; choose among {all}", streams::TABLE));
     }
     let most = |numbers: &[usize]| numbers.iter().max().copied().unwrap_or(0);
     if most(&plan.blocks) * most(&plan.depths) > streams::IN_FLIGHT_MAX {

@@ -186,11 +186,18 @@ pub struct TortureWriter {
 /// random places, in a memory cgroup of its own of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs.
 /// All is undone at the end, also after Ctrl-C, though not after SIGKILL.
 ///
+<<<<<<< HEAD
 /// The table `dd` reads the whole test file from its start to its end, and copies it into a new file beside it that is gone after
 /// each round. It takes twenty minutes, and is only measured when it is named.
 ///
 /// The table `log` has up to 64 threads append small records, of which each waits until its own is on stable storage. Each round writes
 /// into a new file of up to 1 GiB that has been filled with zeros. It takes ten minutes, and is only measured when it is named.
+=======
+/// The table `dd` reads the whole test file from its start to its end, copies it into a new file beside it, and writes another as large
+/// from memory; both are gone after each round. A file that is written from memory, past the page cache and by hand (pread, libaio, ring), has
+/// its room allocated before the clock starts; all others start empty, and allocating is on the clock, as is fdatasync. It takes half an
+/// hour, and is only measured when it is named.
+>>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
@@ -278,7 +285,7 @@ pub enum TableName {
     Writes,
     /// What a thread that writes keeps its other work waiting for, when there is too much dirty data
     Stall,
-    /// A whole file read or copied in order, by block size and depth, beside dd and cat
+    /// A whole file read, copied or written in order, by block size and depth, beside dd and cat
     Dd,
     /// Many writers that wait until their record is on stable storage, by their number and the size of records
     Log,
@@ -290,6 +297,8 @@ pub enum StreamName {
     Read,
     /// The file is copied
     Copy,
+    /// A file as large is written from memory
+    Write,
 }
 
 impl StreamName {
@@ -297,6 +306,7 @@ impl StreamName {
         match self {
             Self::Read => Kind::Read,
             Self::Copy => Kind::Copy,
+            Self::Write => Kind::Write,
         }
     }
 }

@@ -82,7 +82,7 @@ fn meaning(way: &str) -> &'static str {
         "threads" => "as many native threads as the depth, each in plain calls",
         "willneed" => "posix_fadvise(WILLNEED) for as many reads as the depth, then pread in order",
         "pread-buffered" => "the loop of pread through the page cache, with the kernel's readahead",
-        "dd" => "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fsync)",
+        "dd" => "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fdatasync); writes /dev/zero",
         "cat" => "the installed cat, through the page cache",
         "libaio" => "io_submit; through the page cache it does everything inside the submission",
         "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
@@ -113,8 +113,14 @@ fn title(table: &str) -> &str {
         "stall" => {
             "stall: writes beyond the limit of dirty data, or of memory, beside other work on their thread; per s"
         }
+<<<<<<< HEAD
         "dd" => "dd: a whole file in order, cold, read or copied and synced, past the page cache or through it; MiB/s",
         "log" => "log: writers that append a record and wait until it is on stable storage, commits/s",
+=======
+        "dd" => {
+            "dd: a whole file in order: read cold, copied or written, and synced; past the page cache or through it; MiB/s"
+        }
+>>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
         other => other,
     }
 }
@@ -236,10 +242,13 @@ fn costs(report: &Report, table: &str, colour: Colour) -> String {
     for (case, rows) in &cases {
         line(case, &|way| rows.iter().find(|row| row.way == way)?.cpu_ms_per_gib);
     }
-    line("source pages then cached", &|way| {
-        let rows = report.rows.iter().filter(|row| row.table == table && row.way == way);
+    let cached = |way: Option<&str>| {
+        let rows = report.rows.iter().filter(|row| row.table == table && way.is_none_or(|way| row.way == way));
         rows.filter_map(|row| row.source_pages_cached).max_by(f64::total_cmp)
-    });
+    };
+    if cached(None).is_some() {
+        line("source pages then cached", &|way| cached(Some(way)));
+    }
     lines(&grid)
 }
 

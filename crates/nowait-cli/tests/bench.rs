@@ -227,6 +227,8 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["reads", "--ways", "pwrite"]), 2, &["pread"]);
     assert_fails(&run(&["writes", "--file", "/etc/passwd"]), 2, &["--file"]);
     assert_fails(&run(&["dd", "--ways", "pwrite"]), 2, &["table dd", "cat"]);
+    assert_fails(&run(&["dd", "--streams", "write", "--ways", "cat"]), 2, &["table dd", "pread"]);
+    assert_fails(&run(&["dd", "--streams", "write", "--file", "/etc/passwd"]), 2, &["--file", "--streams read"]);
     assert_fails(&run(&["dd", "--file", "/etc/passwd"]), 2, &["--file", "--streams read"]);
     assert_fails(&run(&["dd", "--blocks", "64M", "--depths", "17"]), 2, &["--blocks", "--depths", "1024 MiB"]);
     assert_fails(&run(&["reads", "--blocks", "1M"]), 2, &["--blocks", "dd"]);
@@ -258,7 +260,8 @@ fn a_small_run_of_dd_prints_tables_and_writes_json() {
     ]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let tables = text(&output.stdout);
-    for words in ["dd: ", "MiB/s", "read block=64K depth=4", "CPU ms per GiB", "source pages then cached"] {
+    let words = ["dd: ", "MiB/s", "read block=64K depth=4", "write block=1M depth=1", "CPU ms per GiB"];
+    for words in words.into_iter().chain(["source pages then cached"]) {
         assert!(tables.contains(words), "{tables}");
     }
     let mut cases = tables.lines().filter(|line| line.contains("block="));
@@ -268,7 +271,9 @@ fn a_small_run_of_dd_prints_tables_and_writes_json() {
     assert_eq!(rows[0]["case"], "read block=64K depth=1");
     for row in rows {
         assert!(row["table"] == "dd" && row["bytes_per_s"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(row["cpu_ms_per_gib"].as_f64().unwrap() > 0.0 && row["source_pages_cached"].is_f64(), "{row}");
+        let reads = !row["case"].as_str().unwrap().starts_with("write");
+        assert!(row["cpu_ms_per_gib"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["source_pages_cached"].is_f64(), reads, "{row}");
     }
     fs::remove_file(json).unwrap();
     assert_empty(dir.path());

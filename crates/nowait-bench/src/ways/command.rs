@@ -1,7 +1,8 @@
 //! The commands that everybody has: `dd`, past the page cache, and `cat`, through it. Depth means nothing to them.
 //!
 //! The clock runs from the start of the process to its end, and its processor time is counted as that of a worker. The files are
-//! the standard input and output of the process: ours have no names that it could be told.
+//! the standard input and output of the process: ours have no names that it could be told. What `dd` writes without reading a file is
+//! `/dev/zero`, which costs it something, and other ways nothing.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -13,9 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::StreamWay;
+use super::{StreamWay, Written};
 use crate::meter::{Round, Tally};
-use crate::work::Stream;
+use crate::work::{Route, Stream};
 
 pub struct Dd;
 pub struct Cat;
@@ -40,16 +41,23 @@ impl StreamWay for Dd {
         false
     }
 
+    fn written(&self) -> Written {
+        Written::Zeros
+    }
+
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let mut dd = Command::new("dd");
-        dd.arg(format!("bs={}", job.block)).args(["if=/proc/self/fd/0", "iflag=direct", "status=none"]);
-        match job.destination {
-            Some(_) => drop(dd.args(["of=/proc/self/fd/1", "oflag=direct", "conv=fsync"])),
-            None if round.tally.verifies() => {}
-            None => drop(dd.arg("of=/dev/null")),
+        dd.arg(format!("bs={}", job.block)).arg("status=none");
+        match job.route {
+            Route::Write { .. } => dd.args(["if=/dev/zero", "iflag=count_bytes"]).arg(format!("count={}", job.size)),
+            Route::Read { .. } | Route::Copy { .. } => dd.args(["if=/proc/self/fd/0", "iflag=direct"]),
+        };
+        match job.route {
+            Route::Read { .. } if round.tally.verifies() => {}
+            Route::Read { .. } => drop(dd.arg("of=/dev/null")),
+            _ => drop(dd.args(["of=/proc/self/fd/1", "oflag=direct", "conv=fdatasync"])),
         }
-        let (input, output) = (File::open(job.source)?, output(job, round)?);
-        let child = dd.stdin(input).stdout(output);
+        let child = dd.stdin(input(job)?).stdout(output(job, round)?);
         round.start();
         finish(child, job, buffer, &mut round.tally)?;
         round.stop();
@@ -74,11 +82,14 @@ impl StreamWay for Cat {
         false
     }
 
+    fn written(&self) -> Written {
+        Written::Nothing
+    }
+
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let written = job.destination.map(|path| OpenOptions::new().write(true).open(path)).transpose()?;
-        let (input, output) = (File::open(job.source)?, output(job, round)?);
+        let written = job.destination().map(|path| OpenOptions::new().write(true).open(path)).transpose()?;
         let mut cat = Command::new("cat");
-        let child = cat.stdin(input).stdout(output);
+        let child = cat.stdin(input(job)?).stdout(output(job, round)?);
         round.start();
         finish(child, job, buffer, &mut round.tally)?;
         if let Some(written) = written {
@@ -95,9 +106,13 @@ fn not_installed(command: &mut Command) -> Option<String> {
     tried.err().map(|error| format!("{name} cannot be started: {error}; install it, or put its folder into PATH"))
 }
 
+fn input(job: &Stream<'_>) -> io::Result<Stdio> {
+    job.source().map_or(Ok(Stdio::null()), |path| File::open(path).map(Stdio::from))
+}
+
 /// A round that checks the bytes of what is read gets them through a pipe.
 fn output(job: &Stream<'_>, round: &Round<'_>) -> io::Result<Stdio> {
-    match job.destination {
+    match job.destination() {
         // To append is refused by `copy_file_range(2)`, with which cat would write nothing where files can share their blocks.
         Some(path) => OpenOptions::new().append(true).open(path).map(Stdio::from),
         None if round.tally.verifies() => Ok(Stdio::piped()),

@@ -63,7 +63,17 @@ pub trait WriteWay: Sync {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
-/// One way of reading a file from its start to its end, or of copying it. The rules are those of [`Way`].
+/// What a way writes that has nothing to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// As it was told.
+    Contents,
+    Zeros,
+    /// It takes no part.
+    Nothing,
+}
+
+/// One way of reading a file from its start to its end, of copying it, or of writing one. The rules are those of [`Way`].
 pub trait StreamWay: Sync {
     fn name(&self) -> &'static str;
 
@@ -78,7 +88,12 @@ pub trait StreamWay: Sync {
     /// It has several blocks in flight. One that has not is measured once for all depths.
     fn has_depth(&self) -> bool;
 
-    /// Reads or copies as `job` says. `buffer` has a block for each one in flight; a way that must own its buffers has its own.
+    fn written(&self) -> Written {
+        Written::Contents
+    }
+
+    /// Reads, copies or writes as `job` says. `buffer` has a block for each one in flight, prepared if it is to be written and placed as
+    /// in [`WriteWay::writes`]; a way that must own its buffers has its own.
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 

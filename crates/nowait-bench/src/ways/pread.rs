@@ -1,6 +1,7 @@
 //! `pread` in a loop: what a program does that has not heard of any of this. Depth means nothing to it.
 //!
-//! A stream is read twice: past the page cache (`pread`) and through it (`pread-buffered`), with the kernel's own readahead.
+//! A stream goes two ways: past the page cache (`pread`) and through it (`pread-buffered`), with the kernel's own readahead. It is
+//! written by `pwrite`.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -71,6 +72,7 @@ impl StreamWay for Streamed {
         ends.on_the_clock(round, |tally| {
             for offset in job.each_offset() {
                 let len = job.len_at(offset);
+                ends.make(block, offset);
                 let started = Instant::now();
                 ends.read(block, len, offset)?;
                 ends.write(block, len, offset)?;

@@ -11,7 +11,7 @@ use std::slice;
 use std::time::Instant;
 
 use crate::meter::{Round, Tally};
-use crate::work::{Batch, Gather, Reads, Stream, Writes};
+use crate::work::{Batch, Gather, Reads, Route, Stream, Writes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -165,7 +165,8 @@ impl<Q: Queue> Desk<Q> {
         Ok(())
     }
 
-    /// Reads the file, and writes each block as soon as it is read if it is to be copied. The clock is the caller's.
+    /// Reads the file, and writes each block as soon as it is read if it is to be copied; or writes what it makes. The clock is the
+    /// caller's. A write is of the whole block, which is what direct I/O takes; the file is cut to its size in the end.
     pub(super) fn stream(&mut self, job: &Stream<'_>, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
         let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
         let mut offsets = job.each_offset();
@@ -174,7 +175,14 @@ impl<Q: Queue> Desk<Q> {
             while !idle.is_empty() {
                 let Some(offset) = offsets.next() else { break };
                 let Some(block) = idle.pop() else { break };
-                flight.start(Direction::Read, block, job.len_at(offset), offset, Instant::now())?;
+                match job.route {
+                    Route::Write { contents, .. } => {
+                        contents.place(block, offset);
+                        let len = block.len();
+                        flight.start(Direction::Write, block, len, offset, Instant::now())?;
+                    }
+                    _ => flight.start(Direction::Read, block, job.len_at(offset), offset, Instant::now())?,
+                }
             }
             if flight.in_flight == 0 {
                 return Ok(());
@@ -182,8 +190,7 @@ impl<Q: Queue> Desk<Q> {
             flight.turn(1)?;
             let now = Instant::now();
             while let Some(done) = flight.next()? {
-                if done.direction == Direction::Read && job.destination.is_some() {
-                    // The whole block, which is what a direct write takes; the file is cut to its size in the end.
+                if done.direction == Direction::Read && job.destination().is_some() {
                     let len = done.buffer.len();
                     flight.start(Direction::Write, done.buffer, len, done.offset, done.started)?;
                 } else {

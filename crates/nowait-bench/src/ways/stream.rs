@@ -1,5 +1,6 @@
 //! `nowait` for streams: past the page cache (`nowait`) and through it (`nowait-buffered`). A stream chooses the size and the number of its
-//! requests itself: the block is what its user takes at a time, and the depth means nothing to it.
+//! requests itself: the block is what its user takes or gives at a time, and the depth means nothing to it. A file that is written without
+//! being read begins empty, and nothing about its size is said; what gives it its space is on the clock.
 
 use std::io::{self, BufRead, Read, Write};
 use std::time::Instant;
@@ -9,7 +10,7 @@ use nowait::stream::{Reader, Writer};
 
 use super::StreamWay;
 use crate::meter::Round;
-use crate::work::Stream;
+use crate::work::{Contents, Route, Stream};
 
 pub struct Streamed {
     name: &'static str,
@@ -33,16 +34,18 @@ impl StreamWay for Streamed {
     }
 
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let source = OpenOptions::new().read(true).direct(self.direct).open(job.source).wait()?;
-        let mut options = OpenOptions::new();
-        let to = job.destination.map(|path| options.write(true).direct(self.direct).open(path).wait()).transpose()?;
+        let source = |path| OpenOptions::new().read(true).direct(self.direct).open(path).wait();
+        let destination = |path| OpenOptions::new().write(true).direct(self.direct).open(path).wait();
+        let mut reader = job.source().map(source).transpose()?.map(|file| Reader::new(&file, 0));
+        let mut writer = job.destination().map(destination).transpose()?.map(|file| Writer::new(&file, 0));
         round.start();
-        let mut reader = Reader::new(&source, 0);
-        let mut writer = to.as_ref().map(|file| Writer::new(file, 0));
-        if self.direct {
-            chunks(&mut reader, writer.as_mut(), job, round)?;
-        } else {
-            blocks(&mut reader, writer.as_mut(), job, buffer, round)?;
+        match &mut reader {
+            Some(reader) if self.direct => chunks(reader, writer.as_mut(), job, round)?,
+            Some(reader) => blocks(reader, writer.as_mut(), job, buffer, round)?,
+            None => {}
+        }
+        if let (Route::Write { contents, .. }, Some(writer)) = (job.route, &mut writer) {
+            made(contents, writer, job, buffer, round)?;
         }
         if let Some(writer) = &mut writer {
             writer.sync_data().wait()?;
@@ -50,6 +53,24 @@ impl StreamWay for Streamed {
         round.stop();
         Ok(())
     }
+}
+
+/// Makes each block where the one before was: the writer has copied it.
+fn made(
+    contents: Contents,
+    writer: &mut Writer,
+    job: &Stream<'_>,
+    buffer: &mut [u8],
+    round: &mut Round<'_>,
+) -> io::Result<()> {
+    for offset in job.each_offset() {
+        contents.place(&mut buffer[..job.block], offset);
+        let block = &buffer[..job.len_at(offset)];
+        let started = Instant::now();
+        writer.write_all(block)?;
+        round.tally.block(offset, block, started, Instant::now());
+    }
+    Ok(())
 }
 
 /// Reads a block at a time, where it lies if it lies in one piece.
