@@ -383,6 +383,9 @@ mod tests {
         assert!(Records::new(1).holds(number, &record) && !Records::new(2).holds(number, &record));
         assert_ne!(make(1, Records::number(62, 5))[8..], record[8..]);
         assert_ne!(make(1, Records::number(63, 4))[8..], record[8..]);
+    }
+
+    #[test]
     fn a_part_of_a_block_knows_its_place() {
         let contents = Contents::new(9);
         let mut block = vec![0; 4 * PAGE + 512];

@@ -459,6 +459,62 @@ fn a_run_of_streams_fills_a_row_for_each_case_and_way() {
     );
 }
 
+/// Spoils what another way has written.
+struct Careless(fn(&fs::File) -> std::io::Result<()>);
+
+impl StreamWay for Careless {
+    fn name(&self) -> &'static str {
+        "careless"
+    }
+
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn has_depth(&self) -> bool {
+        false
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
+        let honest = ways::streamers().iter().find(|way| way.name() == "pread-buffered").unwrap();
+        honest.stream(job, buffer, round)?;
+        let options = fs::OpenOptions::new().read(true).write(true).open(job.destination().unwrap());
+        options.and_then(|file| (self.0)(&file))
+    }
+}
+
+#[test]
+fn what_a_stream_writes_wrong_is_noticed() {
+    use std::os::unix::fs::FileExt;
+    static CARELESS: [(Careless, u64); 4] = [
+        (Careless(|file| file.write_all_at(&[0; 512], 65536)), 65536),
+        (Careless(|file| file.set_len(SIZE - 1)), SIZE - 1),
+        (Careless(|file| file.set_len(SIZE + 1)), SIZE),
+        // The page before, once more.
+        (
+            Careless(|file| {
+                let mut page = [0; 4096];
+                file.read_exact_at(&mut page, 40960)?;
+                file.write_all_at(&page, 45056)
+            }),
+            32768,
+        ),
+    ];
+    let (file, go) = (small_file(), AtomicBool::new(false));
+    for kind in [streams::Kind::Copy, streams::Kind::Write] {
+        for (way, wrong) in &CARELESS {
+            let plan =
+                streams::Plan { ways: vec![way], kinds: vec![kind], blocks: vec![16 << 10], ..tiny_stream_plan() };
+            let error =
+                plan.run(&file, on_disk().as_ref(), &go, &mut &mut Quiet::new(), &mut Report::default()).unwrap_err();
+            if kind == streams::Kind::Copy && error.kind() == ErrorKind::NotCold {
+                continue;
+            }
+            assert!(error.to_string().contains(&format!("wrong from byte {wrong};")), "{kind:?}: {error}");
+        }
+    }
+}
+
 #[test]
 fn a_run_of_streams_stops_when_told_and_says_when_there_is_no_room() {
     let file = small_file();

@@ -23,8 +23,9 @@ use crate::cli;
 use crate::show::{self, Colour};
 
 const QUICK_SIZE: u64 = 64 << 20;
+const QUICK_STREAM_SIZE: u64 = 32 << 20;
 const FULL_SIZE: u64 = 1 << 30;
-/// Twenty minutes for all of `dd` on a middling disk: every round takes the whole file.
+/// Half an hour for all of `dd` on a middling disk: every round takes the whole file.
 const FULL_STREAM_SIZE: u64 = 256 << 20;
 const QUICK_WRITE_SIZE: u64 = 8 << 20;
 const FULL_WRITE_SIZE: u64 = 64 << 20;
@@ -60,7 +61,8 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let mut bar = Bar::new();
 
     let usual_size = match (options.quick, plan.tables.is_empty()) {
-        (true, _) => QUICK_SIZE,
+        (true, false) => QUICK_SIZE,
+        (true, true) => QUICK_STREAM_SIZE,
         (false, false) => FULL_SIZE,
         (false, true) => FULL_STREAM_SIZE,
     };
@@ -239,7 +241,7 @@ fn check_usage(
     }
     if plan.ways.is_empty() {
         let all = streamers(&plan.kinds).map(|way| way.name()).collect::<Vec<_>>().join(", ");
-        return usage(format!("none of --ways is in the table {}, or does this; choose among {all}", streams::TABLE));
+        return usage(format!("none of --ways does this in the table {}; choose among {all}", streams::TABLE));
     }
     let most = |numbers: &[usize]| numbers.iter().max().copied().unwrap_or(0);
     if most(&plan.blocks) * most(&plan.depths) > streams::IN_FLIGHT_MAX {

@@ -217,7 +217,7 @@ pub struct Bench {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 
-    /// The size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M, with --quick 64M]. In `writes`, the most that a round writes
+    /// The size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M; with --quick 64M and 32M]. In `writes`, the most that a round writes
     /// [default: 64M, with --quick 8M]; a slow way's round ends after about a second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
