@@ -16,13 +16,8 @@ use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams;
 use nowait_bench::tables::Table;
 use nowait_bench::testfile::{SMALLEST, TestFile};
-<<<<<<< HEAD
-use nowait_bench::ways::{self, LogWay, StreamWay, Way, WriteWay};
-use nowait_bench::work::{Buffer, Commits, Contents, Gather, Range, Reads, Records, Stream, Target, Writes};
-=======
-use nowait_bench::ways::{self, StreamWay, Way, WriteWay, Written};
-use nowait_bench::work::{Buffer, Contents, Gather, Range, Reads, Route, Stream, Target, Writes};
->>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
+use nowait_bench::ways::{self, LogWay, StreamWay, Way, WriteWay, Written};
+use nowait_bench::work::{Buffer, Commits, Contents, Gather, Range, Reads, Records, Route, Stream, Target, Writes};
 use nowait_bench::writes;
 use nowait_bench::{ErrorKind, Result};
 

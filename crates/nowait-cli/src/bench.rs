@@ -50,12 +50,8 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
     let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
     let seed = options.seed.unwrap_or_else(fresh_seed);
-<<<<<<< HEAD
-    let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options));
-    let log_plan = log_plan(options, seed);
-=======
     let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options, seed));
->>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
+    let log_plan = log_plan(options, seed);
     check_usage(options, &plan, &write_plan, stream_plan.as_ref())?;
     check_log_usage(options, log_plan.as_ref())?;
     let mut bar = Bar::new();
@@ -167,7 +163,6 @@ fn stream_plan(options: &cli::Bench, seed: u64) -> Option<streams::Plan> {
     })
 }
 
-<<<<<<< HEAD
 /// `None` if its table is not asked for.
 fn log_plan(options: &cli::Bench, seed: u64) -> Option<log::Plan> {
     if !options.tables.iter().any(|name| matches!(name, cli::TableName::Log)) {
@@ -185,11 +180,11 @@ fn log_plan(options: &cli::Bench, seed: u64) -> Option<log::Plan> {
         round_time: if quick { QUICK_LOG_ROUND } else { FULL_LOG_ROUND },
         seed,
     })
-=======
+}
+
 /// Those that take part in any of these.
 fn streamers(kinds: &[Kind]) -> impl Iterator<Item = &'static dyn StreamWay> {
     ways::streamers().iter().copied().filter(|&way| kinds.iter().any(|kind| kind.suits(way)))
->>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
 }
 
 fn asked_depths(options: &cli::Bench) -> Vec<usize> {

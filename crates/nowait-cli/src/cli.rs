@@ -186,18 +186,13 @@ pub struct TortureWriter {
 /// random places, in a memory cgroup of its own of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs.
 /// All is undone at the end, also after Ctrl-C, though not after SIGKILL.
 ///
-<<<<<<< HEAD
-/// The table `dd` reads the whole test file from its start to its end, and copies it into a new file beside it that is gone after
-/// each round. It takes twenty minutes, and is only measured when it is named.
-///
-/// The table `log` has up to 64 threads append small records, of which each waits until its own is on stable storage. Each round writes
-/// into a new file of up to 1 GiB that has been filled with zeros. It takes ten minutes, and is only measured when it is named.
-=======
 /// The table `dd` reads the whole test file from its start to its end, copies it into a new file beside it, and writes another as large
 /// from memory; both are gone after each round. A file that is written from memory, past the page cache and by hand (pread, libaio, ring), has
 /// its room allocated before the clock starts; all others start empty, and allocating is on the clock, as is fdatasync. It takes half an
 /// hour, and is only measured when it is named.
->>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
+///
+/// The table `log` has up to 64 threads append small records, of which each waits until its own is on stable storage. Each round writes
+/// into a new file of up to 1 GiB that has been filled with zeros. It takes five minutes, and is only measured when it is named.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {

@@ -113,14 +113,10 @@ fn title(table: &str) -> &str {
         "stall" => {
             "stall: writes beyond the limit of dirty data, or of memory, beside other work on their thread; per s"
         }
-<<<<<<< HEAD
-        "dd" => "dd: a whole file in order, cold, read or copied and synced, past the page cache or through it; MiB/s",
-        "log" => "log: writers that append a record and wait until it is on stable storage, commits/s",
-=======
         "dd" => {
             "dd: a whole file in order: read cold, copied or written, and synced; past the page cache or through it; MiB/s"
         }
->>>>>>> eb75404 (bench dd: a third kind of stream: a new file written from memory, against files whose room is allocated before the clock starts)
+        "log" => "log: writers that append a record and wait until it is on stable storage, commits/s",
         other => other,
     }
 }
