@@ -17,16 +17,17 @@ use crate::fs;
 use crate::op::{Notify, Request, Transfer};
 use crate::sys::WriteFlags;
 
-/// For each of the ways, and for each of the depths.
-const TIME: Duration = Duration::from_millis(25);
+/// For each of the ways in each of the rounds, of which the best counts.
+const TIME: Duration = Duration::from_millis(12);
+const ROUNDS: usize = 4;
 const WRITES_MIN: usize = 8;
 const WRITES_MAX: usize = 1000;
 const FILE_BYTES: u64 = 1 << 20;
-/// A way is worth more than a simpler one if it is quicker by so much.
-const GAIN: f64 = 1.05;
-/// So much more has to get through for twice as many in flight.
+/// A way is taken instead of one before it in the list, which costs less processor time, if it is quicker by so much.
+const GAIN: f64 = 1.1;
+/// So much more has to get through for a second one in flight. More than two are not tried: pages of their own they bring to the disk
+/// several times as fast, but records share pages, and the more are in flight the fewer share one.
 const GAIN_BY_DEPTH: f64 = 1.2;
-const DEPTHS: [u32; 3] = [2, 4, 8];
 
 pub(super) fn choose(folder: &Folder, direct: bool) -> Result<Strategy> {
     let path = folder.join("calibrate.tmp");
@@ -45,7 +46,7 @@ pub(super) fn choose(folder: &Folder, direct: bool) -> Result<Strategy> {
 fn measure(file: &File, direct: bool) -> Result<Strategy> {
     if file.descriptor().is_none() {
         // A simulated disk has no time.
-        return Ok(Strategy { durability: Durability::Write, by: By::Ring, depth: 4 });
+        return Ok(Strategy { durability: Durability::Write, by: By::Ring, depth: 2 });
     }
     let ring = file.0.instance.engines().has_ring && direct;
     let ways = [
@@ -53,26 +54,22 @@ fn measure(file: &File, direct: bool) -> Result<Strategy> {
         (Durability::Write, By::Call, true),
         (Durability::WriteAndSync, By::Call, true),
     ];
-    let mut best: Option<(f64, Strategy)> = None;
-    for (durability, by, possible) in ways {
-        if !possible || (!direct && durability == Durability::Write) {
-            // Through the page cache a write that waits for the device is the same as one and a sync, and less is known of its failures.
-            continue;
-        }
-        let strategy = Strategy { durability, by, depth: 1 };
-        let Ok(rate) = rate(file, strategy, 1) else { continue };
-        if best.is_none_or(|(known, _)| rate > known * GAIN) {
-            best = Some((rate, strategy));
+    // Through the page cache a write that waits for the device is the same as one and a sync, and less is known of its failures.
+    let ways = ways.into_iter().filter(|(durability, _, possible)| *possible && (direct || *durability != Durability::Write));
+    let mut rates: Vec<(f64, Strategy)> =
+        ways.map(|(durability, by, _)| (0.0, Strategy { durability, by, depth: 1 })).collect();
+    for _ in 0..ROUNDS {
+        for (best, strategy) in &mut rates {
+            // One that fails is none.
+            *best = rate(file, *strategy, 1).unwrap_or(0.0).max(*best);
         }
     }
-    let Some((mut rate_before, mut strategy)) = best else {
+    let better = |best: (f64, Strategy), next: (f64, Strategy)| if next.0 > best.0 * GAIN { next } else { best };
+    let Some((alone, mut strategy)) = rates.into_iter().reduce(better).filter(|(rate, _)| *rate > 0.0) else {
         return Ok(Strategy { durability: Durability::WriteAndSync, by: By::Call, depth: 1 });
     };
-    for depth in DEPTHS {
-        match rate(file, strategy, depth) {
-            Ok(rate) if rate > rate_before * GAIN_BY_DEPTH => (rate_before, strategy.depth) = (rate, depth),
-            _ => break,
-        }
+    if rate(file, strategy, 2).is_ok_and(|two| two > alone * GAIN_BY_DEPTH) {
+        strategy.depth = 2;
     }
     Ok(strategy)
 }

@@ -34,6 +34,9 @@ use crate::sys::{self, WriteFlags};
 /// What a block holds at most, unless one batch is larger.
 const BLOCK_PAYLOAD_MAX: usize = (256 << 10) - BLOCK_HEADER_BYTES;
 
+/// So many records at a time are many.
+const CROWD: u32 = 16;
+
 pub(super) struct Shared {
     pub(super) folder: Folder,
     pub(super) control: Control,
@@ -506,9 +509,16 @@ impl Shared {
 
     // Writing.
 
+    /// One more write may be on its way. Of many records one alone: a second write costs as much processor time again, and those who share
+    /// it would have shared the next.
+    fn may_take_off(&self, core: &Core) -> bool {
+        let depth = if core.crowd >= CROWD { 1 } else { self.limits.depth };
+        core.poison.is_none() && core.in_flight.len() < depth
+    }
+
     /// The oldest block that is not on its way, if it may be now.
     fn take_off(&self, core: &mut Core, carried: bool) -> Option<Takeoff> {
-        if core.poison.is_some() || core.in_flight.len() >= self.limits.depth {
+        if !self.may_take_off(core) {
             return None;
         }
         if core.ready.is_empty() {
@@ -520,6 +530,8 @@ impl Shared {
             return None;
         }
         let block = core.ready.pop_front()?;
+        // Whoever was to write it may find it gone, and never come back for the flag.
+        core.is_gathering = false;
         let id = core.next_flight;
         core.next_flight += 1;
         core.numbers.took_off(core.in_flight.len() + 1);
@@ -593,9 +605,9 @@ impl Shared {
                     continue;
                 }
                 if group.state.compare_exchange(LEAD, PENDING, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                    (core.is_gathering, has_gathered) = (false, true);
+                    core.is_gathering = false;
                 }
-                if core.crowd > 1 && !has_gathered && !core.is_gathering && core.in_flight.len() < self.limits.depth {
+                if core.crowd > 1 && !has_gathered && !core.is_gathering && self.may_take_off(&core) {
                     core.is_gathering = true;
                     drop(core);
                     std::thread::yield_now();
@@ -752,7 +764,7 @@ impl Shared {
 
     /// Somebody who waits for what is pending shall write it.
     fn choose_leader(&self, core: &mut Core, ended: &mut Ended) {
-        if core.poison.is_some() || core.in_flight.len() >= self.limits.depth {
+        if !self.may_take_off(core) {
             return;
         }
         let pending = || core.ready.iter().chain(&core.open).filter(|block| block.records > 0 || block.stamps);
