@@ -19,7 +19,7 @@ pub(crate) mod uring;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, CWD, OFlags, RenameFlags};
+use rustix::fs::{Advice, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::buf::{BUF_ALIGNMENT, Buf};
@@ -360,11 +360,11 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             renamed.map(|()| Done::Nothing)
         }
         Request::SyncDir(path) => sys::sync_dir(path).map(|()| Done::Nothing),
-        Request::List(path) => sys::list(path).map(Done::Names),
+        // Less the umask.
         Request::CreateDir(path) => {
-            let mode = rustix::fs::Mode::from_raw_mode(0o777);
-            sys::retry(|| rustix::fs::mkdir(&*path, mode)).map(|()| Done::Nothing)
+            sys::retry(|| rustix::fs::mkdir(&*path, Mode::from_raw_mode(0o777))).map(|()| Done::Nothing)
         }
+        Request::List(path) => sys::list(path).map(Done::Names),
         Request::Remove(path) => sys::retry(|| rustix::fs::unlink(&*path)).map(|()| Done::Nothing),
         Request::Open { path, flags, mode, direct } => {
             let fd = sys::open(path, *flags, *mode)?;

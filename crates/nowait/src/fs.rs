@@ -1,4 +1,4 @@
-//! Names: renaming and removing files, making names durable, and replacing a file as a whole.
+//! Names: renaming and removing files, making and listing directories, making names durable, and replacing a file as a whole.
 //!
 //! Everything here blocks in the kernel, and is done by a thread of the pool, never by an executor's.
 
@@ -67,6 +67,40 @@ pub fn remove_file_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, 
     named(nowait, Request::Remove(path.as_ref().into()), Name::Remove, path.as_ref())
 }
 
+/// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of the one that it is in.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`], also where a file has the name; what else `mkdir(2)` reports.
+pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
+    create_dir_in(Nowait::shared(), path)
+}
+
+/// As [`create_dir`], on an instance.
+///
+/// # Errors
+/// As [`create_dir`].
+pub fn create_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
+    named(nowait, Request::CreateDir(path.as_ref().into()), Name::CreateDir, path.as_ref())
+}
+
+/// Gives the names in a directory, sorted: of files, directories and whatever else is there, but not `.` and `..`. What is created,
+/// renamed or removed meanwhile may be among them or not (`readdir(3)`).
+///
+/// # Errors
+/// What `opendir(3)` and `readdir(3)` report.
+pub fn list(path: impl AsRef<Path>) -> Operation<'static, Listed> {
+    list_in(Nowait::shared(), path)
+}
+
+/// As [`list`], on an instance.
+///
+/// # Errors
+/// As [`list`].
+pub fn list_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Listed> {
+    let target = Target { instance: &nowait.0, file: None };
+    Operation::new(target, Request::List(path.as_ref().into()), Listed { path: Arc::from(path.as_ref()) })
+}
+
 /// Makes the names in a directory durable: those of files that were created, renamed and removed there (`fsync(2)`, NOTES).
 ///
 /// # Errors
@@ -81,40 +115,6 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
 /// As [`sync_dir`].
 pub fn sync_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
     named(nowait, Request::SyncDir(path.as_ref().into()), Name::Sync, path.as_ref())
-}
-
-/// Names in a directory, in no order; without `.` and `..`.
-///
-/// # Errors
-/// What `open(2)` and `getdents(2)` report.
-pub fn list(path: impl AsRef<Path>) -> Operation<'static, List> {
-    list_in(Nowait::shared(), path)
-}
-
-/// As [`list`], on an instance.
-///
-/// # Errors
-/// As [`list`].
-pub fn list_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, List> {
-    let path = path.as_ref();
-    let target = Target { instance: &nowait.0, file: None };
-    Operation::new(target, Request::List(path.into()), List { path: Arc::from(path) })
-}
-
-/// Makes a directory; durable after [`sync_dir`] of the one that it is in (`mkdir(2)`).
-///
-/// # Errors
-/// [`ErrorKind::AlreadyExists`]; what else `mkdir(2)` reports.
-pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
-    create_dir_in(Nowait::shared(), path)
-}
-
-/// As [`create_dir`], on an instance.
-///
-/// # Errors
-/// As [`create_dir`].
-pub fn create_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
-    named(nowait, Request::CreateDir(path.as_ref().into()), Name::CreateDir, path.as_ref())
 }
 
 /// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the old contents or the
@@ -207,16 +207,16 @@ impl Finish for Named {
 }
 
 /// Result of [`list`] in the making.
-pub struct List {
+pub struct Listed {
     path: Arc<Path>,
 }
 
-impl Finish for List {
+impl Finish for Listed {
     type Output = Result<Vec<OsString>>;
-    fn finish(self, Answer { outcome, .. }: Answer<'_>) -> Self::Output {
-        match outcome {
+    fn finish(self, answer: Answer<'_>) -> Self::Output {
+        match answer.outcome {
             Ok(Done::Names(names)) => Ok(names),
-            Ok(_) => Ok(Vec::new()),
+            Ok(other) => unreachable!("a listing is answered with names, not {other:?}"),
             Err(errno) => Err(Error::from_errno(Name::List, errno).at(&self.path)),
         }
     }

@@ -548,9 +548,8 @@ pub(crate) enum Request {
     },
     Remove(PathBuf),
     SyncDir(PathBuf),
-    /// Names in a directory.
-    List(PathBuf),
     CreateDir(PathBuf),
+    List(PathBuf),
     Open {
         path: PathBuf,
         flags: OFlags,

@@ -7,7 +7,6 @@
 use std::ffi::OsString;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
@@ -132,13 +131,13 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), Errno> {
     rustix::fs::fsync(directory)
 }
 
-/// Names in a directory, in no order.
+/// The names in a directory, sorted, but for those of itself and of what it is in.
 pub(crate) fn list(path: &Path) -> Result<Vec<OsString>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = retry(|| rustix::fs::open(path, flags, Mode::empty()))?;
-    let names = rustix::fs::Dir::new(fd)?.map(|entry| Ok(OsString::from_vec(entry?.file_name().to_bytes().to_vec())));
-    let is_other = |name: &Result<OsString, Errno>| !name.as_ref().is_ok_and(|name| name == "." || name == "..");
-    names.filter(is_other).collect()
+    let list =
+        || -> std::io::Result<Vec<OsString>> { std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect() };
+    let mut names = retry(|| list().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// Starts write-back of a range and waits for it: `sync_file_range(2)`.

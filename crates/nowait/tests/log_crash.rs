@@ -6,6 +6,8 @@ mod common;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use common::rng::Rng;
@@ -208,6 +210,8 @@ fn lives(seed: u64, crashes: &mut u64) {
     for life in 0..4 {
         let what = format!("seed {seed}, life {life}");
         sim.set_faults(Faults::default());
+        let within = Within::watch(&sim, random.next());
+        within.acknowledged.store(model.acknowledged, Relaxed);
         let nowait = on(&sim);
         let durability = if random.below(3) == 0 { Durability::WriteAndSync } else { Durability::Write };
         let depth = 1 + random.below(5) as u32;
@@ -217,6 +221,8 @@ fn lives(seed: u64, crashes: &mut u64) {
         };
         assert!(recovery.damage.is_empty(), "{what}: {recovery:?}");
         model.found(recovery.last_lsn);
+        *crashes += within.check(&model, &format!("{what}, within the opening"));
+        within.acknowledged.store(model.acknowledged, Relaxed);
         // A crash while it was opened, or right after.
         for _ in 0..4 {
             model.check(&sim.crash_at_random(random.next()), &format!("{what}, opened"));
@@ -274,11 +280,13 @@ fn lives(seed: u64, crashes: &mut u64) {
                 }
             }
             model.acknowledged = model.acknowledged.max(log.durable_lsn());
+            within.acknowledged.store(model.acknowledged, Relaxed);
             if random.below(3) == 0 {
                 model.check(&sim.crash_at_random(random.next()), &what);
                 *crashes += 1;
             }
         }
+        *crashes += within.check(&model, &format!("{what}, within a call"));
         let crashed = sim.crash_at_random(random.next());
         *crashes += 1;
         let last = model.check(&crashed, &what);
@@ -291,6 +299,37 @@ fn lives(seed: u64, crashes: &mut u64) {
         let half = crashed.crash_at_random(random.next());
         assert_eq!(model.check(&half, &what), last, "{what}: nothing was written since");
         sim = crashed;
+    }
+}
+
+/// Crashes in the middle of calls that wait, and what was acknowledged by then.
+struct Within {
+    acknowledged: Arc<AtomicU64>,
+    crashes: Arc<Mutex<Vec<(u64, Sim)>>>,
+}
+
+impl Within {
+    fn watch(sim: &Sim, seed: u64) -> Within {
+        let within = Within { acknowledged: Arc::default(), crashes: Arc::default() };
+        let (acknowledged, crashes) = (within.acknowledged.clone(), within.crashes.clone());
+        let random = Mutex::new(Rng::new(seed));
+        sim.watch(move |sim| {
+            let mut random = random.lock().unwrap();
+            if random.below(4) == 0 {
+                let crash = sim.crash_at_random(random.next());
+                crashes.lock().unwrap().push((acknowledged.load(Relaxed), crash));
+            }
+        });
+        within
+    }
+
+    /// How many there were.
+    fn check(&self, model: &Model, what: &str) -> u64 {
+        let crashes = std::mem::take(&mut *self.crashes.lock().unwrap());
+        for (acknowledged, crash) in &crashes {
+            Model { acknowledged: *acknowledged, ..model.clone() }.check(crash, what);
+        }
+        crashes.len() as u64
     }
 }
 

@@ -10,14 +10,15 @@
 //! * A write is durable when a sync of its file that began after it was complete has succeeded; at once, if it was made durable, alone or
 //!   by `O_DSYNC`. Until then each of its sectors of 512 bytes is kept or lost, whatever becomes of the others and of other writes;
 //!   also those of a write that is under way, a durable one too. What is durable is never undone by an earlier write that is kept.
-//! * The length is a change of its own, durable as a write is. If it is lost, a sector that is kept beyond the end still extends the file,
-//!   with zeros between; if it is kept, what is lost reads as zeros. A cut that is lost brings back what was there.
-//! * A name that was created, removed or renamed is durable after a sync of its directory (of both, for a rename from one to the other), and
-//!   of no file. Until then it is kept or lost; of a rename, old or new is there, never neither. With a directory goes what is in it.
-//! * A write that fails by [`Faults::write_error`] has changed some of its sectors. A sync that fails by [`Faults::sync_error`] has made some of what
-//!   was written durable; the rest never will be, also if a later sync succeeds, though it is still read.
+//! * The length is a change of its own, durable as a write is. If it is lost, a sector that is kept beyond the end still extends the
+//!   file, with zeros between; if it is kept, what is lost reads as zeros. A cut that is lost brings back what was there.
+//! * A name that was created, removed or renamed is durable after a sync of its directory (of both, for a rename from one to the other),
+//!   and of no file. Until then it is kept or lost; of a rename, old or new is there, never neither. With a directory goes what is in
+//!   it. Changes of names and lengths that are under way are not made yet.
+//! * A write that fails by [`Faults::write_error`] has changed some of its sectors. A sync that fails by [`Faults::sync_error`] has made
+//!   some of what was written durable; the rest never will be, also if a later sync succeeds, though it is still read.
 //!
-//! Directories need not be made before files are created in them. Direct I/O is not refused, and goes the same way.
+//! Directories need not be made before files are created in them, and are then there as long as these. Direct I/O is not refused, and goes the same way.
 
 mod disk;
 
@@ -28,7 +29,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 pub use self::disk::Unsynced;
-use self::disk::{FILE_MAX, Node, Store, UnderWay, plain};
+use self::disk::{FILE_MAX, Image, Node, Store, UnderWay, plain};
 use super::Engine;
 use crate::buf::lock;
 use crate::direct::Directness;
@@ -140,14 +141,14 @@ impl Sim {
     /// Puts a file there, in place of one of the same name; durable.
     pub fn create(&self, path: impl AsRef<FsPath>, contents: impl Into<Vec<u8>>) {
         // In place of: a handle that is open keeps the old contents, as with rename(2).
-        lock(&self.0.world).store.create(&plain(path.as_ref()), contents.into(), true);
+        lock(&self.0.world).store.create(&plain(path.as_ref()), &contents.into(), true);
     }
 
     /// What a file holds, as reads see it; None if there is none of that name.
     pub fn contents(&self, path: impl AsRef<FsPath>) -> Option<Vec<u8>> {
         let world = lock(&self.0.world);
         match world.store.node(&plain(path.as_ref()))? {
-            Node::File(file) => world.store.contents(file).map(|contents| contents.to_vec()),
+            Node::File(file) => world.store.contents(file).map(|contents| contents.get(0..contents.len())),
             Node::Directory => None,
         }
     }
@@ -269,8 +270,8 @@ fn under_way(handle: Option<&Handle>, request: &Request) -> Option<UnderWay> {
 }
 
 impl World {
-    fn contents(&self, file: usize) -> Result<Arc<Vec<u8>>, Errno> {
-        self.store.contents(file).cloned().ok_or(Errno::BADF)
+    fn contents(&self, file: usize) -> Result<&Image, Errno> {
+        self.store.contents(file).ok_or(Errno::BADF)
     }
 
     /// The disk takes an operation.
@@ -302,19 +303,19 @@ impl World {
         wait: Wait,
     ) -> Result<usize, Errno> {
         let file = file_of(handle)?;
-        let contents = self.contents(file)?;
+        let length = self.contents(file)?.len();
         if transfer.left() == 0 {
             return Ok(0);
         }
         let faults = self.faults;
         let position = usize::try_from(transfer.position()).unwrap_or(usize::MAX);
         let start = match flags {
-            Some(flags) if flags.contains(WriteFlags::APPEND) => contents.len(),
+            Some(flags) if flags.contains(WriteFlags::APPEND) => length,
             Some(_) => position,
-            None => position.min(contents.len()),
+            None => position.min(length),
         };
-        let mut n = if flags.is_some() { transfer.left() } else { (contents.len() - start).min(transfer.left()) };
-        let extends = flags.is_some() && start.saturating_add(n) > contents.len();
+        let mut n = if flags.is_some() { transfer.left() } else { (length - start).min(transfer.left()) };
+        let extends = flags.is_some() && start.saturating_add(n) > length;
         let (read_error, write_error) =
             if flags.is_some() { (0.0, faults.write_error) } else { (faults.read_error, 0.0) };
         let full = self.random.chance(faults.no_space) && extends;
@@ -336,18 +337,17 @@ impl World {
         if short && n > 1 {
             n = 1 + (self.random.next() % (n as u64 - 1)) as usize;
         }
-        let Some(flags) = flags else { return Ok(transfer.fill(&contents[start..start + n])) };
+        let Some(flags) = flags else { return Ok(transfer.fill(&self.contents(file)?.get(start..start + n))) };
         if start.checked_add(n).is_none_or(|end| end > FILE_MAX) {
             return Err(Errno::FBIG);
         }
-        if start + n > contents.len() {
+        if start + n > length {
             let room = usize::try_from(self.store.room()).unwrap_or(usize::MAX);
-            n = n.min(contents.len().saturating_add(room).saturating_sub(start));
+            n = n.min(length.saturating_add(room).saturating_sub(start));
             if n == 0 {
                 return Err(Errno::NOSPC);
             }
         }
-        drop(contents);
         let mut bytes = vec![0; n];
         transfer.copy_to(&mut bytes);
         if fails {
@@ -371,7 +371,7 @@ impl World {
                     Some(Node::File(file)) => file,
                     None if !flags.contains(OFlags::CREATE) => return Err(Errno::NOENT),
                     None if self.random.chance(self.faults.no_space) => return Err(Errno::NOSPC),
-                    None => self.store.create(&path, Vec::new(), false),
+                    None => self.store.create(&path, &[], false),
                 };
                 if flags.contains(OFlags::TRUNC) {
                     self.store.set_len(file, 0);
@@ -410,19 +410,21 @@ impl World {
                     }
                 }
             }
-            Request::List(path) => match self.store.node(&plain(path)) {
-                None => Err(Errno::NOENT),
-                Some(Node::File(_)) => Err(Errno::NOTDIR),
-                Some(Node::Directory) => Ok(Done::Names(self.store.list(&plain(path)))),
-            },
-            Request::CreateDir(path) => match self.store.node(&plain(path)) {
-                Some(_) => Err(Errno::EXIST),
-                None if self.random.chance(self.faults.no_space) => Err(Errno::NOSPC),
-                None => {
-                    self.store.create_directory(&plain(path));
-                    Ok(Done::Nothing)
+            Request::CreateDir(path) => {
+                let path = plain(path);
+                if self.store.node(&path).is_some() {
+                    return Err(Errno::EXIST);
                 }
-            },
+                self.store.create_directory(&path);
+                Ok(Done::Nothing)
+            }
+            Request::List(path) => {
+                let path = plain(path);
+                match self.store.node(&path).ok_or(Errno::NOENT)? {
+                    Node::File(_) => Err(Errno::NOTDIR),
+                    Node::Directory => Ok(Done::Names(self.store.list(&path))),
+                }
+            }
             Request::Rename { from, to, replace } => {
                 let (from, to) = (plain(from), plain(to));
                 match (self.store.node(&from).ok_or(Errno::NOENT)?, self.store.node(&to)) {
@@ -581,7 +583,11 @@ impl Engine for SimEngine {
     fn run(&self, handle: Option<&Handle>, request: &mut Request) -> Outcome {
         let number = lock(&self.0.world).store.begin(None);
         loop {
-            if !matches!(request, Request::Read(_) | Request::Size | Request::Advise { .. } | Request::Close(_)) {
+            let changes_nothing = matches!(
+                request,
+                Request::Read(_) | Request::Size | Request::List(_) | Request::Advise { .. } | Request::Close(_)
+            );
+            if !changes_nothing {
                 self.look(handle, request, number);
             }
             let mut world = lock(&self.0.world);

@@ -140,8 +140,8 @@ impl Ring {
                 | Request::Rename { .. }
                 | Request::Remove(_)
                 | Request::SyncDir(_)
-                | Request::List(_)
                 | Request::CreateDir(_)
+                | Request::List(_)
                 | Request::Open { .. }
                 | Request::Size
                 | Request::Advise { .. }

@@ -55,7 +55,8 @@ fn measure(file: &File, direct: bool) -> Result<Strategy> {
         (Durability::WriteAndSync, By::Call, true),
     ];
     // Through the page cache a write that waits for the device is the same as one and a sync, and less is known of its failures.
-    let ways = ways.into_iter().filter(|(durability, _, possible)| *possible && (direct || *durability != Durability::Write));
+    let ways =
+        ways.into_iter().filter(|(durability, _, possible)| *possible && (direct || *durability != Durability::Write));
     let mut rates: Vec<(f64, Strategy)> =
         ways.map(|(durability, by, _)| (0.0, Strategy { durability, by, depth: 1 })).collect();
     for _ in 0..ROUNDS {

@@ -54,21 +54,20 @@ impl Ctx {
         Ctx { direct: true, ..self }
     }
 
+    /// A name that nothing has yet.
+    pub(crate) fn path(&self) -> PathBuf {
+        let number = self.files.replace(self.files.get() + 1);
+        self.folder().unwrap_or(Path::new("")).join(format!("file-{number}"))
+    }
+
     /// Makes a file.
     pub(crate) fn create(&self, contents: &[u8]) -> PathBuf {
-        let number = self.files.replace(self.files.get() + 1);
-        let name = format!("file-{number}");
+        let path = self.path();
         match &self.store {
-            Store::Folder(folder) => {
-                let path = folder.path().join(name);
-                std::fs::write(&path, contents).unwrap();
-                path
-            }
-            Store::Simulated(sim) => {
-                sim.create(&name, contents);
-                PathBuf::from(name)
-            }
+            Store::Folder(_) => std::fs::write(&path, contents).unwrap(),
+            Store::Simulated(sim) => sim.create(&path, contents),
         }
+        path
     }
 
     /// Makes a file and opens it.
@@ -101,7 +100,7 @@ impl Ctx {
 
 /// Runs the suite. Each function's name is printed before it runs, so that a failure is found.
 pub(crate) fn keeps_every_promise(ctx: &Ctx) {
-    for (name, promise) in PROMISES.iter().chain(writes::PROMISES) {
+    for (name, promise) in PROMISES.iter().chain(writes::PROMISES).chain(names::PROMISES) {
         eprintln!("promise: {name}");
         let _watchdog = Watchdog::new(*name, 60);
         promise(ctx);
@@ -141,7 +140,8 @@ macro_rules! three_ways {
     };
 }
 
-// Below the macros that it uses.
+// Below the macros that they use.
+mod names;
 mod writes;
 
 const LEN: usize = 10_000;

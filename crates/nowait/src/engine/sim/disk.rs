@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -82,6 +82,67 @@ pub(super) fn in_sector(start: usize, length: usize, sector: usize) -> Range<usi
     first.max(start) - start..(first + SECTOR).min(start + length) - start
 }
 
+/// What images share of each other.
+const PAGE: usize = 4096;
+
+type Page = Arc<[u8; PAGE]>;
+
+/// What a file holds. A clone copies no bytes, and then each page when one of both changes it.
+#[derive(Clone, Default)]
+pub(super) struct Image {
+    /// Zero behind the end of the file.
+    pages: Vec<Page>,
+    length: usize,
+}
+
+impl Image {
+    fn new(bytes: &[u8]) -> Image {
+        let mut image = Image::default();
+        image.put(0, bytes);
+        image
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.length
+    }
+
+    fn resize(&mut self, length: usize) {
+        if length < self.length && length % PAGE != 0 {
+            Arc::make_mut(&mut self.pages[length / PAGE])[length % PAGE..].fill(0);
+        }
+        let count = length.div_ceil(PAGE);
+        if count > self.pages.len() {
+            let zeros = Arc::new([0; PAGE]);
+            self.pages.resize(count, zeros);
+        }
+        self.pages.truncate(count);
+        self.length = length;
+    }
+
+    fn put(&mut self, start: usize, bytes: &[u8]) {
+        self.resize(self.length.max(start + bytes.len()));
+        let mut done = 0;
+        while done < bytes.len() {
+            let inside = (start + done) % PAGE;
+            let n = (PAGE - inside).min(bytes.len() - done);
+            let page = Arc::make_mut(&mut self.pages[(start + done) / PAGE]);
+            page[inside..inside + n].copy_from_slice(&bytes[done..done + n]);
+            done += n;
+        }
+    }
+
+    /// Bytes of a range inside the file.
+    pub(super) fn get(&self, range: Range<usize>) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(range.len());
+        while bytes.len() < range.len() {
+            let place = range.start + bytes.len();
+            let rest = &self.pages[place / PAGE][place % PAGE..];
+            bytes.extend_from_slice(&rest[..rest.len().min(range.end - place)]);
+        }
+        bytes
+    }
+}
+
 /// A path as names are known by: without what means the directory itself.
 pub(super) fn plain(path: &Path) -> PathBuf {
     path.components().filter(|component| *component != Component::CurDir).collect()
@@ -112,22 +173,22 @@ impl Change {
         }
     }
 
-    fn make(&self, image: &mut Vec<u8>) {
+    fn make(&self, image: &mut Image) {
         match self {
-            Change::Bytes { start, bytes } => put(image, *start, bytes),
+            Change::Bytes { start, bytes } => image.put(*start, bytes),
             _ => self.make_sector(image, 0),
         }
     }
 
-    fn make_sector(&self, image: &mut Vec<u8>, sector: usize) {
+    fn make_sector(&self, image: &mut Image, sector: usize) {
         match self {
             Change::Bytes { start, bytes } => {
                 let range = in_sector(*start, bytes.len(), sector);
-                put(image, start + range.start, &bytes[range]);
+                image.put(start + range.start, &bytes[range]);
             }
             // Of an extension that comes after a cut that was lost nothing is left to do.
-            Change::Length { from, to } if to > from => image.resize(image.len().max(*to), 0),
-            Change::Length { to, .. } => image.truncate(*to),
+            Change::Length { from, to } if to > from => image.resize(image.len().max(*to)),
+            Change::Length { to, .. } => image.resize(image.len().min(*to)),
         }
     }
 
@@ -142,12 +203,6 @@ impl Change {
     }
 }
 
-fn put(image: &mut Vec<u8>, start: usize, bytes: &[u8]) {
-    let end = start + bytes.len();
-    image.resize(image.len().max(end), 0);
-    image[start..end].copy_from_slice(bytes);
-}
-
 struct Dated {
     number: u64,
     durable: bool,
@@ -157,19 +212,19 @@ struct Dated {
 struct File {
     /// The last name that it had.
     path: PathBuf,
-    contents: Arc<Vec<u8>>,
-    durable: Arc<Vec<u8>>,
+    contents: Image,
+    durable: Image,
     changes: VecDeque<Dated>,
 }
 
 impl File {
-    fn new(path: PathBuf, contents: Arc<Vec<u8>>) -> File {
+    fn new(path: PathBuf, contents: Image) -> File {
         File { path, durable: contents.clone(), contents, changes: VecDeque::new() }
     }
 
     fn settle(&mut self) {
         while let Some(Dated { durable: true, change, .. }) = self.changes.front() {
-            change.make(Arc::make_mut(&mut self.durable));
+            change.make(&mut self.durable);
             self.changes.pop_front();
         }
     }
@@ -269,7 +324,7 @@ impl Store {
         }
     }
 
-    pub(super) fn contents(&self, file: usize) -> Option<&Arc<Vec<u8>>> {
+    pub(super) fn contents(&self, file: usize) -> Option<&Image> {
         self.files.get(file).map(|file| &file.contents)
     }
 
@@ -288,8 +343,7 @@ impl Store {
     fn change(&mut self, file: usize, change: Change, durable: bool) {
         self.number += 1;
         let file = &mut self.files[file];
-        // Copied only while a read of it is under way, or when it is what is durable, too.
-        change.make(Arc::make_mut(&mut file.contents));
+        change.make(&mut file.contents);
         file.changes.push_back(Dated { number: self.number, durable, change });
         file.settle();
     }
@@ -366,7 +420,13 @@ impl Store {
 
     /// The directories of a name are there without being made.
     fn is_directory(&self, path: &Path) -> bool {
-        path.file_name().is_none() || self.names.keys().any(|name| name.starts_with(path))
+        path.file_name().is_none() || self.names_in(path).next().is_some()
+    }
+
+    /// Names that begin with a path. Those that do come together, since paths are ordered by their parts.
+    fn names_in<'s>(&'s self, path: &'s Path) -> impl Iterator<Item = &'s Path> {
+        let from = self.names.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
+        from.map(|(name, _)| &**name).take_while(move |name| name.starts_with(path))
     }
 
     fn name(&mut self, naming: Naming, unsynced_in: Vec<PathBuf>) {
@@ -387,8 +447,8 @@ impl Store {
     }
 
     /// A new file, in place of what had its name; durable at once only if that is said.
-    pub(super) fn create(&mut self, path: &Path, contents: Vec<u8>, durable: bool) -> usize {
-        self.files.push(File::new(path.to_path_buf(), Arc::new(contents)));
+    pub(super) fn create(&mut self, path: &Path, contents: &[u8], durable: bool) -> usize {
+        self.files.push(File::new(path.to_path_buf(), Image::new(contents)));
         let file = self.files.len() - 1;
         let unsynced_in = if durable { Vec::new() } else { vec![parent(path)] };
         self.name(Naming::Created(path.to_path_buf(), Node::File(file)), unsynced_in);
@@ -399,11 +459,14 @@ impl Store {
         self.name(Naming::Created(path.to_path_buf(), Node::Directory), vec![parent(path)]);
     }
 
-    /// Names in a directory, those of directories that were never made included.
+    /// The names in a directory, sorted.
     pub(super) fn list(&self, directory: &Path) -> Vec<OsString> {
-        let below = self.names.keys().filter_map(|name| name.strip_prefix(directory).ok());
-        let names = below.filter_map(|rest| rest.components().next()).map(|first| first.as_os_str().to_os_string());
-        names.collect::<BTreeSet<_>>().into_iter().collect()
+        let inside = |name: &Path| match name.strip_prefix(directory).ok()?.components().next()? {
+            Component::Normal(first) => Some(first.to_os_string()),
+            // Of another root.
+            _ => None,
+        };
+        self.names_in(directory).filter_map(inside).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     pub(super) fn remove(&mut self, path: &Path, file: usize) {
@@ -490,9 +553,9 @@ struct Undecided {
     what: What,
 }
 
-/// What is durable, and the changes since, in their order. Shares all memory with the store.
+/// What is durable, and the changes since, in their order. Copies no contents.
 pub(super) struct Crash {
-    files: BTreeMap<usize, Arc<Vec<u8>>>,
+    files: BTreeMap<usize, Image>,
     names: Names,
     undecided: Vec<Undecided>,
     capacity: u64,
@@ -503,7 +566,7 @@ impl Crash {
         self.undecided.into_iter().filter_map(|undecided| undecided.unsynced).collect()
     }
 
-    /// What is left when `keep` has decided. Copies only files of which something unsynced is kept.
+    /// What is left when `keep` has decided. Copies only pages of which something unsynced is kept.
     pub(super) fn decide(self, mut keep: impl FnMut(&Unsynced, usize) -> bool) -> Store {
         let Crash { mut files, mut names, undecided, capacity } = self;
         let mut lost: BTreeSet<PathBuf> = BTreeSet::new();
@@ -513,7 +576,7 @@ impl Crash {
                     let Some(image) = files.get_mut(&file) else { continue };
                     for sector in 0..change.sectors() {
                         if unsynced.as_ref().is_none_or(|unsynced| keep(unsynced, sector)) {
-                            change.make_sector(Arc::make_mut(image), sector);
+                            change.make_sector(image, sector);
                         }
                     }
                 }
@@ -540,5 +603,53 @@ impl Crash {
         }
         store.durable_names = store.names.clone();
         store
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_is_as_long_and_holds_what_a_vector_would() {
+        let mut random = crate::engine::sim::Random(1);
+        let mut below = |n: usize| (random.next() % n as u64) as usize;
+        let (mut image, mut bytes) = (Image::default(), Vec::new());
+        for number in 0..2000 {
+            let (place, before) = (below(3 * PAGE), (image.clone(), bytes.clone()));
+            match below(3) {
+                0 => {
+                    image.resize(place);
+                    bytes.resize(place, 0);
+                }
+                _ => {
+                    let data = vec![number as u8; below(2 * PAGE)];
+                    image.put(place, &data);
+                    bytes.resize(bytes.len().max(place + data.len()), 0);
+                    bytes[place..place + data.len()].copy_from_slice(&data);
+                }
+            }
+            assert_eq!(image.len(), bytes.len());
+            let start = below(bytes.len() + 1);
+            let end = start + below(bytes.len() - start + 1);
+            assert!(image.get(0..bytes.len()) == bytes && image.get(start..end) == bytes[start..end], "{number}");
+            assert!(before.0.get(0..before.1.len()) == before.1, "a clone stays as it was");
+        }
+    }
+
+    #[test]
+    fn a_crash_copies_only_pages_that_differ() {
+        let mut store = Store::new();
+        let [first, second] = ["a", "b"].map(|name| store.create(Path::new(name), &[1; 4 * PAGE], true));
+        store.write(first, PAGE, vec![2; 10], false);
+        let left = store.crash().decide(|_, _| true);
+        let shared = |file: usize, path: &str| {
+            let Some(Node::File(there)) = left.node(Path::new(path)) else { panic!("{path} is left") };
+            let pages = |store: &Store, file: usize| store.files[file].durable.pages.clone();
+            let same = |(a, b): &(Page, Page)| Arc::ptr_eq(a, b);
+            pages(&store, file).into_iter().zip(pages(&left, there)).filter(same).count()
+        };
+        assert_eq!((shared(first, "a"), shared(second, "b")), (3, 4));
+        assert!(left.files.iter().all(|file| file.changes.is_empty()));
     }
 }

@@ -1,0 +1,123 @@
+//! What operations on names promise.
+
+use nowait::{OperationName, fs};
+
+use super::*;
+use crate::common::Way;
+
+promises! {
+    directories_are_made_and_listed
+    files_are_renamed_and_removed
+    missing_names_are_not_found
+    files_are_replaced_as_a_whole
+}
+
+/// A directory of its own, made.
+fn directory(ctx: &Ctx) -> PathBuf {
+    let path = ctx.path();
+    fs::create_dir_in(&ctx.nowait, &path).wait().unwrap();
+    path
+}
+
+fn create(ctx: &Ctx, path: &Path, bytes: &[u8]) {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).open_in(&ctx.nowait, path).wait().unwrap();
+    file.write_all_at(bytes.to_vec(), 0).wait().unwrap();
+}
+
+#[track_caller]
+fn assert_lists(ctx: &Ctx, directory: &Path, right: &[&str]) {
+    for way in Way::ALL {
+        assert_eq!(way.run(fs::list_in(&ctx.nowait, directory)).unwrap(), right, "{way:?}");
+    }
+}
+
+#[track_caller]
+fn assert_holds(ctx: &Ctx, path: &Path, bytes: &[u8]) {
+    let file = open(&ctx.nowait, path);
+    assert_eq!(file.size().wait().unwrap(), bytes.len() as u64);
+    assert!(file.read_exact_at(0, bytes.len()).wait().unwrap()[..] == *bytes);
+}
+
+fn directories_are_made_and_listed(ctx: &Ctx) {
+    for way in Way::ALL {
+        let directory = directory(ctx);
+        assert_lists(ctx, &directory, &[]);
+        for name in ["second", "first", "first of all", ".hidden"] {
+            create(ctx, &directory.join(name), b"");
+        }
+        let below = directory.join("below");
+        way.run(fs::create_dir_in(&ctx.nowait, &below)).unwrap();
+        create(ctx, &below.join("third"), b"");
+        assert_lists(ctx, &directory, &[".hidden", "below", "first", "first of all", "second"]);
+        assert_lists(ctx, &below.join("."), &["third"]);
+        for path in [&below, &directory.join("first")] {
+            let error = way.run(fs::create_dir_in(&ctx.nowait, path)).unwrap_err();
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::AlreadyExists, OperationName::CreateDir));
+            assert_names(&error, &["create directory", &path.display().to_string()]);
+        }
+        let error = way.run(fs::list_in(&ctx.nowait, directory.join("first"))).unwrap_err();
+        assert_eq!((error.raw_os_error(), error.operation()), (Some(libc::ENOTDIR), OperationName::List));
+        assert_eq!(way.run(fs::remove_file_in(&ctx.nowait, &below)).unwrap_err().kind(), ErrorKind::IsADirectory);
+        assert_open_fails(ctx, &below, ErrorKind::IsADirectory);
+    }
+    // More than one call of the kernel's gives.
+    let directory = directory(ctx);
+    let names: Vec<String> = (0..2000).map(|number| format!("{number:0200}")).collect();
+    names.iter().for_each(|name| create(ctx, &directory.join(name), b""));
+    assert_lists(ctx, &directory, &names.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+fn files_are_renamed_and_removed(ctx: &Ctx) {
+    for way in Way::ALL {
+        let directory = directory(ctx);
+        let [first, second] = ["first", "second"].map(|name| directory.join(name));
+        create(ctx, &first, b"1");
+        create(ctx, &second, b"2");
+        let replaced = open(&ctx.nowait, &second);
+        let error = way.run(fs::rename_new_in(&ctx.nowait, &first, &second)).unwrap_err();
+        assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::AlreadyExists, Some(libc::EEXIST)));
+        assert_names(&error, &["rename", &first.display().to_string(), &second.display().to_string()]);
+        way.run(fs::rename_in(&ctx.nowait, &first, &second)).unwrap();
+        assert_lists(ctx, &directory, &["second"]);
+        assert_holds(ctx, &second, b"1");
+        way.run(fs::rename_new_in(&ctx.nowait, &second, &first)).unwrap();
+        assert_lists(ctx, &directory, &["first"]);
+        way.run(fs::sync_dir_in(&ctx.nowait, &directory)).unwrap();
+        let removed = open(&ctx.nowait, &first);
+        way.run(fs::remove_file_in(&ctx.nowait, &first)).unwrap();
+        assert_lists(ctx, &directory, &[]);
+        // Handles keep what they were opened for.
+        assert_eq!(*replaced.read_exact_at(0, 1).wait().unwrap(), *b"2");
+        assert_eq!(*removed.read_exact_at(0, 1).wait().unwrap(), *b"1");
+    }
+}
+
+fn missing_names_are_not_found(ctx: &Ctx) {
+    let (missing, other) = (ctx.path(), ctx.path());
+    for way in Way::ALL {
+        for (error, name) in [
+            (way.run(fs::rename_in(&ctx.nowait, &missing, &other)).unwrap_err(), OperationName::Rename),
+            (way.run(fs::rename_new_in(&ctx.nowait, &missing, &other)).unwrap_err(), OperationName::Rename),
+            (way.run(fs::remove_file_in(&ctx.nowait, &missing)).unwrap_err(), OperationName::Remove),
+            (way.run(fs::sync_dir_in(&ctx.nowait, &missing)).unwrap_err(), OperationName::Sync),
+            (way.run(fs::list_in(&ctx.nowait, &missing)).unwrap_err(), OperationName::List),
+        ] {
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, name));
+            assert_names(&error, &[&missing.display().to_string()]);
+        }
+    }
+}
+
+fn files_are_replaced_as_a_whole(ctx: &Ctx) {
+    let directory = directory(ctx);
+    let path = directory.join("file");
+    for len in [10, 0, 100_000] {
+        for way in Way::ALL {
+            let data = contents(len, len as u64);
+            way.run_future(fs::write_atomic_in(&ctx.nowait, &path, data.clone())).unwrap();
+            assert_holds(ctx, &path, &data);
+            assert_lists(ctx, &directory, &["file"]);
+        }
+    }
+}
