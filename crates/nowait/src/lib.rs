@@ -160,6 +160,10 @@
 //! # }
 //! ```
 //!
+//! # A durable log
+//!
+//! [`log`] keeps many small records on stable storage, and gives them back after a crash; see there.
+//!
 //! # Cancellation
 //!
 //! An operation does nothing until it is polled or waited for. Dropping it at any time is safe, and so is leaking it: buffer
@@ -193,6 +197,7 @@
 //!   slow operation where io_uring is refused. At most [`Builder::pool_threads_max`]; they go when they have been idle for 5 s.
 //! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it notices completions and wakes
 //!   wakers. There is none for [`block_on`], for `wait`, and, with the `tokio` feature, for tasks on tokio.
+//! * `nowait-log`: one for each [`log`] that is open for appending; it writes no record that somebody waits for.
 //!
 //! After a `fork` the child makes rings and threads of its own. Operations that were in flight in the parent never complete in
 //! the child.
