@@ -35,7 +35,8 @@
 //! The first write or sync that fails poisons the log. What was on its way then is [`Indeterminate`](crate::ErrorKind::Indeterminate), what
 //! was only appended was not written ([`Poisoned`](crate::ErrorKind::Poisoned)), nothing more is acknowledged, and the way on is to open
 //! the log anew. A full disk is found out when the next segment is prepared, so that an append is refused
-//! ([`NoSpace`](crate::ErrorKind::NoSpace)) before it has an LSN.
+//! ([`NoSpace`](crate::ErrorKind::NoSpace)) before it has an LSN. (On file systems that copy on write, such as btrfs, and on thinly provisioned
+//! devices, a write may need room all the same; one that gets none poisons the log.)
 //!
 //! # Who writes
 //!
@@ -264,7 +265,7 @@ struct Open {
     shared: Arc<Shared>,
     keeper: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Held until nothing of this log is on its way: by the keeper, too.
-    lock: Mutex<Option<Arc<File>>>,
+    lock: Mutex<Option<Arc<Lock>>>,
 }
 
 impl Log {
@@ -285,7 +286,7 @@ impl Log {
                 _ => {}
             }
         }
-        let lock = Arc::new(take_lock(&folder)?);
+        let lock = Arc::new(Lock(take_lock(&folder)?));
         folder.clean()?;
         let found = match recover::recover(&folder, true)? {
             Some(found) => found,
@@ -359,7 +360,6 @@ impl Log {
             };
             match (no_room, room) {
                 (NoRoom::Refused(error), _) => return Err(error),
-                (NoRoom::NoSpare, _) if !shared.limits.has_keeper => keeper::make_spare(shared, shared.core()),
                 (_, Room::AtOnce) => {
                     let text = "the log has no room before earlier records are durable; wait for them and try again";
                     return Err(shared.error(Name::Append, ErrorKind::WouldBlock, text));
@@ -385,6 +385,9 @@ impl Log {
 
     /// The last record that was appended; 0 when there is none.
     pub fn last_lsn(&self) -> u64 {
+        if self.0.shared.is_forked() {
+            return self.durable_lsn();
+        }
         self.0.shared.core().next_lsn - 1
     }
 
@@ -406,11 +409,14 @@ impl Log {
             return;
         }
         let mut core = shared.core();
-        while core.segments.len() > 1 && core.segments[1].header.first_lsn() <= lsn.min(shared.durable() + 1) {
+        while !core.closing
+            && core.segments.len() > 1
+            && core.segments[1].header.first_lsn() <= lsn.min(shared.durable() + 1)
+        {
             let gone = core.segments.remove(0);
             core.retired.push(gone.header.number);
         }
-        core.no_spare_since = None;
+        (core.no_spare, core.no_spare_since) = (None, None);
         core.wake_keeper(&shared.work);
     }
 
@@ -434,30 +440,31 @@ impl Log {
         if shared.is_forked() {
             return Ok(());
         }
-        let last = {
-            let mut core = shared.core();
-            core.closing = true;
-            core.next_lsn - 1
-        };
-        shared.room.notify_all();
-        let group = shared.core().group_of(last);
-        let mut result = group.map_or(Ok(last), |group| shared.wait(last, &group)).map(drop);
-        let poisoned = shared.poisoned(&shared.core());
-        match poisoned {
-            Some(error) => result = result.and(Err(error)),
-            None => {
-                // A log that is full is closed all the same: its last records are found without the stamp.
-                if let Err(NoRoom::Refused(error)) = shared.stamp(true) {
-                    result = result.and(if error.kind() == ErrorKind::NoSpace { Ok(()) } else { Err(error) });
-                }
-            }
+        if !shared.begin_closing() {
+            return Err(shared.error(Name::Append, ErrorKind::Closed, "the log was closed already"));
         }
+        let stamp = {
+            let mut core = shared.core();
+            match shared.poisoned(&core) {
+                Some(error) => Err(error),
+                None => match shared.begin_stamp(&mut core, true) {
+                    Ok(group) => Ok(Some(group)),
+                    Err(NoRoom::Refused(error)) if error.kind() != ErrorKind::NoSpace => Err(error),
+                    // A log that is full is closed all the same: its last records are found without the stamp.
+                    Err(_) => Ok(core.group_of(core.next_lsn - 1)),
+                },
+            }
+        };
+        let result = stamp.and_then(|group| group.map_or(Ok(()), |group| shared.wait(0, &group).map(drop)));
         self.0.end();
         result
     }
 
     /// What was done since the log was opened.
     pub fn stats(&self) -> LogStats {
+        if self.0.shared.is_forked() {
+            return LogStats::default();
+        }
         let core = self.0.shared.core();
         LogStats { spares: core.spares.len(), ..core.numbers.stats() }
     }
@@ -493,15 +500,11 @@ enum Room {
 impl Open {
     /// Ends the keeper, and gives the directory free.
     fn end(&self) {
-        {
-            let mut core = self.shared.core();
-            core.closing = true;
-            core.wake_keeper(&self.shared.work);
-        }
-        self.shared.work.notify_all();
         if let Some(keeper) = lock(&self.keeper).take() {
-            // It does not panic; if it did, there is nothing left to do for it.
-            let _ = keeper.join();
+            if keeper.thread().id() != std::thread::current().id() {
+                // It does not panic; if it did, there is nothing left to do for it.
+                let _ = keeper.join();
+            }
         }
         lock(&self.lock).take();
     }
@@ -511,16 +514,17 @@ impl Drop for Open {
     fn drop(&mut self) {
         if self.shared.is_forked() {
             // The parent's: neither its thread nor its lock is ours.
-            std::mem::forget(lock(&self.keeper).take());
+            std::mem::forget((lock(&self.keeper).take(), lock(&self.lock).take()));
             return;
         }
-        let mut core = self.shared.core();
-        core.closing = true;
-        core.wake_keeper(&self.shared.work);
-        drop(core);
-        self.shared.work.notify_all();
-        if lock(&self.keeper).is_none() {
-            self.shared.write_all_here();
+        let is_open = self.shared.begin_closing();
+        // Nobody else may open it while something is on its way. (On the simulator everybody is alone.)
+        let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.0.descriptor().is_some());
+        if is_open && !self.shared.limits.has_keeper {
+            while matches!(keeper::tend(&self.shared), Tended::Nothing(_)) && is_locked {
+                self.shared.watch_all();
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }
@@ -531,7 +535,19 @@ impl std::fmt::Debug for Log {
     }
 }
 
-fn start_keeper(shared: &Arc<Shared>, lock: Arc<File>) -> Result<std::thread::JoinHandle<()>> {
+/// The lock of the directory, given up when it is dropped: also when a child of the process has the descriptor, too.
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.descriptor() {
+            // Closing the descriptor does the same, unless somebody has a copy.
+            let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
+        }
+    }
+}
+
+fn start_keeper(shared: &Arc<Shared>, lock: Arc<Lock>) -> Result<std::thread::JoinHandle<()>> {
     let for_thread = shared.clone();
     let thread = std::thread::Builder::new().name("nowait-log".into());
     let run = move || {
@@ -553,7 +569,7 @@ fn take_lock(folder: &Folder) -> Result<File> {
     let file = options.read(true).write(true).create(true).open_in(&folder.instance, folder.join(LOCK)).wait()?;
     for last in (0..TRIES).rev() {
         let Some(fd) = file.descriptor() else { break };
-        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+        match crate::sys::retry(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => break,
             Err(Errno::WOULDBLOCK) if last > 0 => std::thread::sleep(BETWEEN),
             Err(Errno::WOULDBLOCK) => {
@@ -562,7 +578,6 @@ fn take_lock(folder: &Folder) -> Result<File> {
                     error.explained("the log is open for writing, here or in another process; close it there first")
                 );
             }
-            Err(Errno::INTR) => {}
             Err(errno) => return Err(Error::from_errno(Name::Open, errno).at(&Arc::from(file.path()))),
         }
     }
@@ -574,7 +589,7 @@ fn make(folder: &Folder, options: &Options) -> Result<()> {
     for number in folder.segments()?.0 {
         folder.remove(number)?;
     }
-    let file = folder.prepare(1, options.segment_bytes, true, |_| {})?;
+    let file = folder.prepare(1, options.segment_bytes, true, || Ok(()))?;
     let direct = is_direct(&file);
     drop(file);
     let strategy = match options.sync {
@@ -589,13 +604,12 @@ fn make(folder: &Folder, options: &Options) -> Result<()> {
         depth: strategy.depth,
         direct,
     };
-    write_control(folder, &control)?;
-    // The directory itself must last, too.
+    // The directory itself must last, too, and before what says that the log is made.
     if let Some(parent) = folder.path.parent() {
         let parent = if parent == Path::new("") { Path::new(".") } else { parent };
         fs::sync_dir_in(&folder.instance, parent).wait()?;
     }
-    Ok(())
+    write_control(folder, &control)
 }
 
 fn write_control(folder: &Folder, control: &Control) -> Result<()> {
@@ -629,17 +643,41 @@ fn strategy(control: &Control) -> Strategy {
 
 /// Goes on after what was found: in a new segment of a new epoch, so that nothing that is there is written again.
 fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Shared>> {
-    let Found { mut control, mut number_max, chain, end, recovery, free, lost } = found;
-    for number in lost {
-        folder.put_aside(number)?;
-    }
+    let Found { mut control, number_max, mut chain, mut end, recovery, free, lost } = found;
     if let Sync::Fixed(strategy) = options.sync {
         (control.sync, control.caller, control.depth) =
             (strategy.durability.code(), strategy.by.code(), strategy.depth);
     }
-    number_max += 1;
-    let number = number_max;
-    let file = folder.prepare(number, control.segment_bytes, control.direct, |_| {})?;
+    // What no record came into is not gone on from, so that they do not add up.
+    let mut empty = Vec::new();
+    while chain.len() > 1 && chain.last().is_some_and(Segment::is_empty) {
+        let Some(segment) = chain.pop() else { break };
+        end = segment.header.previous;
+        empty.insert(0, segment.header.number);
+    }
+    if let Some(last) = chain.last_mut() {
+        (last.end, last.last_lsn) = (end.offset, end.lsn);
+    }
+    let (number, number_max) = (number_max + 1, number_max + 1);
+    let prepare = || folder.prepare(number, control.segment_bytes, control.direct, || Ok(()));
+    // They hold nothing, and say nothing. Not used again: a write of a process that was killed may still be on its way there.
+    let remove = || free.iter().try_for_each(|number| keeper::remove(&folder, *number));
+    let file = match prepare() {
+        // A log has a segment at any time.
+        Err(error) if error.kind() == ErrorKind::NoSpace && !chain.is_empty() => {
+            remove()?;
+            prepare()?
+        }
+        file => {
+            let file = file?;
+            remove()?;
+            file
+        }
+    };
+    for number in lost {
+        folder.put_aside(number)?;
+    }
+    folder.sync()?;
     let epoch = recovery.epoch + 1;
     let header = SegmentHeader {
         log_id: control.log_id,
@@ -654,14 +692,15 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
     let limits = Limits {
         pending_bytes_max: options.pending_bytes_max,
         reserve_bytes: options.reserve_bytes,
-        depth: strategy(&control).depth as usize,
+        // See `Shared::durability`.
+        depth: if control.direct { strategy(&control).depth as usize } else { 1 },
         has_keeper: options.keeper,
     };
     let live = Live { number, file };
     let shared = Arc::new(Shared::new(folder, control, limits, epoch, live, segments, number_max));
     first_stamp(&shared)?;
     // Not before the new epoch stands: until then they may say something.
-    shared.core().retired = free;
+    shared.core().retired = empty;
     Ok(shared)
 }
 
@@ -692,32 +731,48 @@ fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
         if let Some(error) = shared.poisoned(&core) {
             return Err(error);
         }
-        if !core.is_quiet() {
-            continue;
-        }
-        if core.spares.is_empty() {
-            match &core.no_spare {
-                Some(error) => return Err(error.clone()),
-                None if shared.limits.has_keeper => {
-                    drop(core);
-                    shared.wait_for_spare();
-                }
-                None => keeper::make_spare(shared, core),
-            }
-            continue;
+        if core.closing {
+            return Err(shared.error(Name::Append, ErrorKind::Closed, "the log was closed; open it anew"));
         }
         let first = core.segments.first().map_or(1, |segment| segment.header.first_lsn());
         if lsn + 1 < first || lsn >= core.next_lsn {
             let text = format!("the log has records {first} to {}, and {lsn} is not among them", core.next_lsn - 1);
             return Err(shared.error(Name::Append, ErrorKind::InvalidRange, text));
         }
+        if !core.is_quiet() {
+            // A stamp is on its way, or what was appended since.
+            drop(core);
+            std::thread::yield_now();
+            continue;
+        }
         if lsn == core.next_lsn - 1 {
             return Ok(());
         }
+        if core.spares.is_empty() {
+            match &core.no_spare {
+                Some(error) => return Err(error.clone()),
+                None => {
+                    drop(core);
+                    shared.wait_for_spare();
+                }
+            }
+            continue;
+        }
         let place = place_behind(shared, &core.segments, lsn)?;
-        core.cut(shared, place);
+        let cut_off = core.cut(shared, place);
+        // Behind nothing, and before whatever is appended from now on.
+        let group = match shared.begin_stamp(&mut core, false) {
+            Ok(group) => group,
+            Err(NoRoom::Refused(error)) => return Err(error),
+            Err(_) => return Err(shared.error(Name::Append, ErrorKind::NoSpace, "the segment has no room")),
+        };
         drop(core);
-        return first_stamp(shared);
+        shared.wait(lsn, &group)?;
+        // Not before: until the new epoch stands they are the log's end.
+        let mut core = shared.core();
+        core.retired.extend(cut_off);
+        core.wake_keeper(&shared.work);
+        return Ok(());
     }
 }
 
@@ -771,6 +826,9 @@ impl Future for Ticket {
     type Output = Result<u64>;
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
         let Ticket { shared, group, lsn, place } = &mut *self;
+        if shared.is_forked() {
+            return Poll::Ready(Err(shared.forked()));
+        }
         if shared.register(group, place, context.waker()) {
             shared.carry_all();
         }
@@ -818,7 +876,10 @@ impl Durable {
         };
         match group {
             Some(group) => self.shared.wait(self.lsn, &group).map(|_| self.shared.durable()),
-            None => owned::drive(self),
+            None => {
+                self.shared.watch_all();
+                owned::drive(self)
+            }
         }
     }
 }
@@ -871,8 +932,25 @@ pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Recovery> 
 
 fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
     let folder = Folder { instance: instance.clone(), path: Arc::from(dir) };
-    match recover::recover(&folder, false)? {
-        Some(found) => Ok((folder, found)),
-        None => Err(Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path).detail("there is no log here")),
+    /// A log that is being written changes while it is read: what is wrong is believed when it is so twice.
+    const LOOKS: u32 = 6;
+    let mut before = None;
+    for last in (0..LOOKS).rev() {
+        let found = match recover::recover(&folder, false) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                return Err(Error::new(Name::Open, ErrorKind::NotFound)
+                    .at(&folder.path)
+                    .detail("there is no log here"));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound && last > 0 => continue,
+            Err(error) => return Err(error),
+        };
+        let state = (found.end, found.recovery.damage.clone());
+        if found.recovery.damage.is_empty() || before.as_ref() == Some(&state) || last == 0 {
+            return Ok((folder, found));
+        }
+        before = Some(state);
     }
+    Err(Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path).detail("its files come and go too quickly"))
 }

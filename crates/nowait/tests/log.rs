@@ -162,11 +162,74 @@ fn every_way_of_writing_and_every_engine() {
 
 #[test]
 fn many_threads_and_tasks_share_writes() {
+    share_writes(true);
+}
+
+/// Nobody comes by every ten milliseconds to write what was forgotten.
+#[test]
+fn many_threads_and_tasks_share_writes_without_a_keeper() {
+    (0..5).for_each(|_| share_writes(false));
+}
+
+/// A thread that drives futures must not sleep for a write that only it could notice the end of.
+#[test]
+fn a_thread_waits_for_what_its_own_futures_began() {
+    let dir = mounts::temp_dir();
+    let _watchdog = Watchdog::new("a thread that waits for its own futures", 60);
+    let (log, _) = Log::open(dir.path().join("log"), &options().keeper(false).pending_bytes_max(5000)).unwrap();
+    nowait::block_on(async {
+        for _ in 0..50 {
+            let mut tickets: Vec<_> = (0..3).map(|_| log.append(&[1; 1000]).unwrap()).collect();
+            for ticket in &mut tickets {
+                let _ = common::poll_once(std::pin::Pin::new(ticket));
+            }
+            log.append(&[2; 3000]).unwrap().wait().unwrap();
+            for ticket in tickets {
+                ticket.await.unwrap();
+            }
+        }
+    });
+    check_numbers(&log, 200);
+    log.close().unwrap();
+}
+
+#[test]
+fn what_waits_when_a_log_is_closed_is_told() {
+    let dir = mounts::temp_dir();
+    let _watchdog = Watchdog::new("closing", 60);
+    let (log, _) = Log::open(dir.path().join("log"), &options()).unwrap();
+    log.append(b"the only one").unwrap().wait().unwrap();
+    let waits = log.wait_durable(2);
+    let follower = std::thread::spawn(move || futures::executor::block_on(waits).unwrap_err().kind());
+    std::thread::sleep(Duration::from_millis(20));
+    let other = log.clone();
+    log.close().unwrap();
+    assert_eq!(follower.join().unwrap(), ErrorKind::Closed);
+    assert_eq!(other.truncate_suffix(0).unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(other.close().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// Waiters of other records, and the next ones, are not lost with it.
+#[test]
+fn a_callback_that_panics_harms_nobody() {
+    let dir = mounts::temp_dir();
+    let _watchdog = Watchdog::new("a callback that panics", 60);
+    let (log, _) = Log::open(dir.path().join("log"), &options().keeper(false)).unwrap();
+    for _ in 0..20 {
+        let waited = log.append(b"waited for").unwrap();
+        log.append(b"panics").unwrap().on_durable(|_| panic!("on purpose"));
+        waited.wait().unwrap();
+    }
+    log.wait_durable(40).wait().unwrap();
+    log.close().unwrap();
+}
+
+fn share_writes(keeper: bool) {
     const THREADS: u64 = 16;
     const EACH: u64 = 200;
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("many threads and tasks", 120);
-    let (log, _) = Log::open(dir.path().join("log"), &options()).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options().keeper(keeper)).unwrap();
     let commit = |log: &Log, thread: u64, n: u64| log.append(format!("{thread} {n}").as_bytes()).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {

@@ -17,7 +17,6 @@ use crate::write::Allocate;
 
 pub(super) const CONTROL: &str = "control";
 pub(super) const LOCK: &str = "lock";
-const PREPARED: &str = "prepare.tmp";
 const TEMPORARY_END: &str = ".tmp";
 const DAMAGED_END: &str = ".damaged";
 const SEGMENT_END: &str = ".seg";
@@ -100,9 +99,17 @@ impl Folder {
     }
 
     /// Makes a segment of zeros that are written, not only reserved: a write into space that is only reserved has the file system note
-    /// that it is written now, and wait for its journal. `pause` is called after each piece.
-    pub(super) fn prepare(&self, number: u64, bytes: u64, direct: bool, mut pause: impl FnMut(u64)) -> Result<File> {
-        let temporary = self.join(PREPARED);
+    /// that it is written now, and wait for its journal. `pause` is called after each piece,
+    /// and may end it.
+    pub(super) fn prepare(
+        &self,
+        number: u64,
+        bytes: u64,
+        direct: bool,
+        mut pause: impl FnMut() -> Result<()>,
+    ) -> Result<File> {
+        // Of its own: whoever prepares another must not write zeros over this one, once it is used.
+        let temporary = self.join(format!("prepare-{number}{TEMPORARY_END}"));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).direct(direct);
         let made = (|| {
@@ -117,7 +124,7 @@ impl Folder {
                 let length = (bytes - at).min(zeros.len() as u64);
                 file.write_all_from(&zeros[..length as usize], at)?;
                 at += length;
-                pause(at);
+                pause()?;
             }
             file.sync_all().wait()?;
             drop(file);
@@ -137,9 +144,9 @@ impl Folder {
     }
 }
 
-/// Whether the file takes reads and writes past the page cache.
+/// Whether the file takes reads and writes past the page cache. (A simulated one has none.)
 pub(super) fn is_direct(file: &File) -> bool {
-    matches!(file.direct(), DirectIo::Granted { .. })
+    file.descriptor().is_none() || matches!(file.direct(), DirectIo::Granted { .. })
 }
 
 /// Reads a segment in order.
@@ -205,6 +212,16 @@ impl Window {
     }
 }
 
+/// What blocks prove by being whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Proof {
+    /// The highest, and where its block is.
+    pub(super) watermark: u64,
+    pub(super) offset: u64,
+    /// One of them is not the first of the segment.
+    pub(super) beyond_first: bool,
+}
+
 /// A segment's blocks.
 pub(super) struct Blocks {
     window: Window,
@@ -260,9 +277,9 @@ impl Blocks {
         Ok(header.is_whole(self.window.at(offset, length)?, seed).then_some(header))
     }
 
-    /// The highest watermark of whole blocks from here on, wherever they lie, of epochs from `epoch_min` on; and where its block is.
-    pub(super) fn watermark_behind(&mut self, epoch_min: u64) -> Result<Option<(u64, u64)>> {
-        let mut found: Option<(u64, u64)> = None;
+    /// What whole blocks from here on prove, wherever they lie, of epochs from `epoch_min` on.
+    pub(super) fn proof_behind(&mut self, epoch_min: u64) -> Result<Option<Proof>> {
+        let mut found: Option<Proof> = None;
         let mut offset = self.offset.max(PAGE as u64);
         while offset < self.bytes {
             let page = self.window.at(offset, PAGE)?;
@@ -276,9 +293,10 @@ impl Blocks {
             let seed = seed(&self.log_id, self.number, header.epoch);
             match self.whole(offset, header.epoch, seed)? {
                 Some(header) => {
-                    if found.is_none_or(|(watermark, _)| header.watermark > watermark) {
-                        found = Some((header.watermark, offset));
-                    }
+                    let beyond_first = offset > PAGE as u64 || found.is_some_and(|found| found.beyond_first);
+                    let best = found.filter(|found| found.watermark >= header.watermark);
+                    let best = best.unwrap_or(Proof { watermark: header.watermark, offset, beyond_first });
+                    found = Some(Proof { beyond_first, ..best });
                     offset += header.padded_bytes() as u64;
                 }
                 None => offset += PAGE as u64,

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::folder::Folder;
 use super::writer::{Core, Live, Shared};
-use crate::error::Result;
+use crate::buf::lock;
+use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::file::File;
 
 /// How long a log is left alone before it is stamped, and a record that nobody waits for before it is written.
 const TICK: Duration = Duration::from_millis(10);
-/// After which a segment that could not be prepared is tried again, unless there is more room before.
+/// After which what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// Between pieces of a segment that is prepared while there is room for long: commits have the disk meanwhile.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -35,6 +37,8 @@ pub(super) enum Later {
 
 /// The keeper's thread.
 pub(super) fn run(shared: &Arc<Shared>) {
+    // Only this thread sets it.
+    let _ = shared.keeper.set(std::thread::current().id());
     loop {
         let later = match tend(shared) {
             Tended::Something => continue,
@@ -42,13 +46,10 @@ pub(super) fn run(shared: &Arc<Shared>) {
             Tended::Nothing(later) => later,
         };
         let mut core = shared.core();
-        if core.closing {
-            continue;
-        }
         match later {
             Later::In(time) => drop(shared.work.wait_timeout(core, time)),
             // Looked at again: it may have changed since.
-            Later::WhenTold if core.is_quiet() && !core.lacks_stamp(shared.durable()) && !shared.lacks_spare(&core) => {
+            Later::WhenTold if !core.closing && shared.is_idle(&core) && core.retired.is_empty() => {
                 core.keeper_sleeps = true;
                 drop(shared.work.wait(core));
             }
@@ -59,9 +60,23 @@ pub(super) fn run(shared: &Arc<Shared>) {
 
 /// Does one thing that there is to do.
 pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
+    if shared.is_forked() {
+        return Tended::Closed;
+    }
+    let core = shared.core();
+    if core.has_old_flight(TICK) {
+        drop(core);
+        shared.watch_all();
+        return rest(shared);
+    }
+    drop(core);
+    rest(shared)
+}
+
+fn rest(shared: &Arc<Shared>) -> Tended {
     let core = shared.core();
     if core.poison.is_some() {
-        return if core.closing && core.is_quiet() { Tended::Closed } else { Tended::Nothing(Later::In(RETRY)) };
+        return if core.closing { Tended::Closed } else { Tended::Nothing(Later::In(RETRY)) };
     }
     if core.closing {
         let (pending, quiet) = (core.has_pending(), core.is_quiet());
@@ -71,38 +86,44 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
         }
         return if quiet { Tended::Closed } else { Tended::Nothing(Later::In(TICK)) };
     }
-    let is_due = core.last_active.elapsed() >= TICK;
-    if shared.lacks_spare(&core) {
-        make_spare(shared, core);
-        return Tended::Something;
-    }
-    if let Some(&number) = core.retired.first() {
-        drop(core);
-        let removed = shared.folder.remove(number).and_then(|()| shared.folder.sync());
-        let mut core = shared.core();
-        core.retired.retain(|known| *known != number);
-        // It stays in the directory, and means nothing there.
-        drop(removed);
-        return Tended::Something;
-    }
-    if core.has_pending() && is_due {
-        drop(core);
-        shared.write_all_here();
-        return Tended::Something;
-    }
-    if core.is_quiet() && core.lacks_stamp(shared.durable()) && is_due {
-        drop(core);
-        if shared.stamp(false).is_ok() {
-            let mut core = shared.core();
-            core.numbers.stamps += 1;
+    if core.is_due() {
+        if core.has_pending() {
+            drop(core);
+            shared.write_all_here();
             return Tended::Something;
         }
-        return Tended::Nothing(Later::In(RETRY));
+        if core.is_quiet() && core.lacks_stamp(shared.durable()) {
+            drop(core);
+            if shared.stamp(false).is_ok() {
+                shared.core().numbers.stamps += 1;
+                return Tended::Something;
+            }
+            return Tended::Nothing(Later::In(RETRY));
+        }
     }
-    match core.is_quiet() && !core.lacks_stamp(shared.durable()) {
+    if shared.lacks_spare(&core) {
+        drop(core);
+        make_spare(shared);
+        return Tended::Something;
+    }
+    if !core.retired.is_empty() {
+        drop(core);
+        return match remove_oldest(shared) {
+            Ok(()) => Tended::Something,
+            Err(_) => Tended::Nothing(Later::In(RETRY)),
+        };
+    }
+    match shared.is_idle(&core) {
         true if core.no_spare.is_some() => Tended::Nothing(Later::In(RETRY)),
         true => Tended::Nothing(Later::WhenTold),
         false => Tended::Nothing(Later::In(TICK)),
+    }
+}
+
+impl Core {
+    /// Long enough ago for what nobody waits for.
+    fn is_due(&self) -> bool {
+        self.last_active.elapsed() >= TICK
     }
 }
 
@@ -113,35 +134,48 @@ impl Shared {
         (core.spares.len() as u64) < 1 + self.limits.reserve_bytes.div_ceil(usable)
     }
 
-    pub(super) fn lacks_spare(&self, core: &Core) -> bool {
+    fn lacks_spare(&self, core: &Core) -> bool {
         let may_try = core.no_spare_since.is_none_or(|since| since.elapsed() >= RETRY || !core.retired.is_empty());
         self.wants_spare(core) && may_try
+    }
+
+    fn is_idle(&self, core: &Core) -> bool {
+        core.is_quiet() && !core.lacks_stamp(self.durable()) && !self.lacks_spare(core)
+    }
+}
+
+/// Removes the oldest of the segments that are not needed any more. The next is only touched when it is gone for good: one that is left
+/// before a gap would look as if the gap were damage.
+fn remove_oldest(shared: &Shared) -> Result<()> {
+    let _names = lock(&shared.names);
+    let Some(number) = shared.core().retired.first().copied() else { return Ok(()) };
+    remove(&shared.folder, number)?;
+    shared.core().retired.retain(|known| *known != number);
+    Ok(())
+}
+
+/// Removes a segment, durably.
+pub(super) fn remove(folder: &Folder, number: u64) -> Result<()> {
+    match folder.remove(number) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => folder.sync(),
     }
 }
 
 /// Prepares the next segment, from one that is not needed any more if there is one.
-pub(super) fn make_spare(shared: &Shared, mut core: std::sync::MutexGuard<'_, Core>) {
+pub(super) fn make_spare(shared: &Arc<Shared>) {
+    let _names = lock(&shared.names);
+    let mut core = shared.core();
+    if !shared.wants_spare(&core) || core.poison.is_some() {
+        return;
+    }
     core.number_max += 1;
     let number = core.number_max;
-    let retired = if core.retired.is_empty() { None } else { Some(core.retired.remove(0)) };
+    let retired = core.retired.first().copied();
     drop(core);
-    let reused =
-        retired.map(|old| reuse(&shared.folder, shared.control.segment_bytes, shared.control.direct, old, number));
-    let file = match reused {
-        Some(Ok(Some(file))) => Ok(file),
-        _ => shared.folder.prepare(number, shared.control.segment_bytes, shared.control.direct, |_| {
-            let core = shared.core();
-            let hurry = core.closing
-                || core.appends_wait > 0
-                || core.room_left(shared.control.segment_bytes) < shared.control.segment_bytes / 2;
-            drop(core);
-            if !hurry {
-                std::thread::sleep(PAUSE);
-            }
-        }),
-    };
+    let made = next_segment(shared, number, retired);
     let mut core = shared.core();
-    match file {
+    match made {
         Ok(file) => {
             core.spares.push_back(Live { number, file });
             (core.no_spare, core.no_spare_since) = (None, None);
@@ -152,12 +186,41 @@ pub(super) fn make_spare(shared: &Shared, mut core: std::sync::MutexGuard<'_, Co
     shared.room.notify_all();
 }
 
+fn next_segment(shared: &Arc<Shared>, number: u64, retired: Option<u64>) -> Result<File> {
+    let (bytes, direct) = (shared.control.segment_bytes, shared.control.direct);
+    if let Some(old) = retired {
+        let reused = reuse(&shared.folder, bytes, direct, old, number)?;
+        shared.core().retired.retain(|known| *known != old);
+        if let Some(file) = reused {
+            return Ok(file);
+        }
+    }
+    shared.folder.prepare(number, bytes, direct, || {
+        let core = shared.core();
+        if core.closing {
+            return Err(Error::new(Name::Append, ErrorKind::Closed).at(&shared.folder.path));
+        }
+        let hurry = core.appends_wait > 0 || core.room_left(bytes) < bytes / 2;
+        let is_due = core.has_pending() && core.is_due();
+        drop(core);
+        if is_due {
+            shared.write_all_here();
+        }
+        if !hurry && shared.limits.has_keeper {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    })
+}
+
 /// Gives a segment that is not needed any more a new number; None when it is not worth it, and gone.
-fn reuse(folder: &Folder, bytes: u64, direct: bool, old: u64, number: u64) -> Result<Option<crate::file::File>> {
-    let file = folder.open(old, true, direct)?;
+fn reuse(folder: &Folder, bytes: u64, direct: bool, old: u64, number: u64) -> Result<Option<File>> {
+    let file = match folder.open(old, true, direct) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
     if file.size().wait()? != bytes {
-        folder.remove(old)?;
-        folder.sync()?;
+        remove(folder, old)?;
         return Ok(None);
     }
     folder.renumber(old, number)?;

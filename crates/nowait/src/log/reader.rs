@@ -23,6 +23,8 @@ pub struct Reader {
     source: Source,
     next_lsn: u64,
     segment: Option<Open>,
+    /// Of the log, when it was looked at last.
+    epoch: u64,
 }
 
 /// Where the records come from.
@@ -84,13 +86,14 @@ struct Open {
 
 impl Reader {
     pub(super) fn of_live(shared: Arc<Shared>, from_lsn: u64) -> Reader {
-        Reader { source: Source::Live(shared), next_lsn: from_lsn.max(1), segment: None }
+        let epoch = shared.core().epoch;
+        Reader { source: Source::Live(shared), next_lsn: from_lsn.max(1), segment: None, epoch }
     }
 
     pub(super) fn of_found(folder: Folder, found: Found, from_lsn: u64) -> Reader {
         let Found { control, chain: segments, end, .. } = found;
         let still = Still { folder, control, segments, last_lsn: end.lsn };
-        Reader { source: Source::Found(Box::new(still)), next_lsn: from_lsn.max(1), segment: None }
+        Reader { source: Source::Found(Box::new(still)), next_lsn: from_lsn.max(1), segment: None, epoch: 0 }
     }
 
     /// LSN of the record that comes next.
@@ -101,10 +104,11 @@ impl Reader {
     /// The next record that is durable; None if there is none yet: a later call may find one. Blocks for reads.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidRange`] when the record has been cut off the log's beginning. [`ErrorKind::Damaged`] when it cannot be read
+    /// [`ErrorKind::InvalidRange`] when the record has been cut off the log's beginning, or its end. [`ErrorKind::Damaged`] when it cannot be read
     /// although it was durable. Those of reads.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        self.follow()?;
         if self.next_lsn > self.source.last_lsn() {
             return Ok(None);
         }
@@ -145,6 +149,24 @@ impl Reader {
             }
             None => Err(self.unreadable()),
         }
+    }
+
+    /// A log whose end was cut off goes on with other records of the same numbers.
+    fn follow(&mut self) -> Result<()> {
+        let Source::Live(shared) = &self.source else { return Ok(()) };
+        let core = shared.core();
+        if core.epoch == self.epoch {
+            return Ok(());
+        }
+        let since = core.cuts.iter().filter(|(epoch, _)| *epoch > self.epoch);
+        let left = since.map(|(_, lsn)| *lsn).min().unwrap_or(u64::MAX);
+        if left.saturating_add(1) < self.next_lsn {
+            let text =
+                format!("the log was cut off after record {left}, and others may have come since; read on from there");
+            return Err(shared.error(Name::Read, ErrorKind::InvalidRange, text));
+        }
+        (self.epoch, self.segment) = (core.epoch, None);
+        Ok(())
     }
 
     /// Makes `next_lsn` the record that is taken next; false when the open segment has it not.
@@ -197,9 +219,10 @@ impl Reader {
     fn limit(&self) -> Option<u64> {
         let number = self.segment.as_ref()?.blocks.number;
         let find = |segments: &[Segment]| {
-            segments.iter().find(|segment| segment.header.number == number).map(|segment| segment.last_lsn)
+            // One that is not there any more has none.
+            segments.iter().find(|segment| segment.header.number == number).map_or(0, |segment| segment.last_lsn)
         };
-        self.source.look(find)
+        Some(self.source.look(find))
     }
 
     /// The segment that has `next_lsn`, and the first record of all.

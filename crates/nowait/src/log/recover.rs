@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Strategy;
-use super::folder::{Blocks, CONTROL, Folder, Window};
+use super::folder::{Blocks, CONTROL, Folder, Proof, Window, is_direct};
 use super::format::{BadControl, BlockHeader, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
-use crate::file::{Advice, OpenOptions};
+use crate::file::{Advice, File, OpenOptions};
 
 /// What was found in a log's directory.
 #[non_exhaustive]
@@ -96,6 +96,12 @@ pub(super) struct Segment {
     /// Behind the last block that counts.
     pub(super) end: u64,
     pub(super) last_lsn: u64,
+}
+
+impl Segment {
+    pub(super) fn is_empty(&self) -> bool {
+        self.last_lsn < self.header.first_lsn()
+    }
 }
 
 pub(super) struct Found {
@@ -270,7 +276,7 @@ impl Scan<'_> {
             if blocks.is_begun()? {
                 torn = Some(Place { path: self.folder.segment_path(header.number), offset: end.offset });
             }
-            if let Some((proof, offset)) = blocks.watermark_behind(header.epoch)? {
+            if let Some(Proof { watermark: proof, offset, .. }) = blocks.proof_behind(header.epoch)? {
                 torn = torn.or(Some(Place { path: self.folder.segment_path(header.number), offset: end.offset }));
                 if proof > watermark {
                     (watermark, evidence) = (proof, Some((header.number, offset)));
@@ -287,11 +293,14 @@ impl Scan<'_> {
         let cut_off: Vec<u64> = headers.iter().map(|header| header.number).filter(|number| *number > last).collect();
         // The header of the newest segment may be what is damaged.
         let nameless = files.bad.iter().chain(&files.unused).copied().filter(|number| *number > newest);
+        let mut headless = None;
         for number in nameless {
             let previous = End { lsn: end.lsn, ..End::default() };
             let bytes = self.control.segment_bytes;
             let header = SegmentHeader { log_id: self.control.log_id, number, epoch, bytes, watermark: 0, previous };
-            self.look_behind(&header, &mut watermark, &mut evidence)?;
+            if self.look_behind(&header, &mut watermark, &mut evidence)? {
+                headless = Some(number);
+            }
         }
 
         if self.writer {
@@ -316,6 +325,10 @@ impl Scan<'_> {
             let path = self.folder.segment_path(number);
             self.damage.push(Damage { path, bytes, lsns: end.lsn + 1..watermark + 1, what });
             torn = None;
+        } else if let Some(number) = headless {
+            let path = self.folder.segment_path(number);
+            let what = "the segment's header is not whole, and was, since no block but the first is written beside it";
+            self.damage.push(Damage { path, bytes: 0..PAGE as u64, lsns: 0..0, what: what.into() });
         }
         let chained = |number: &u64| chain.iter().any(|segment| segment.header.number == *number);
         let mut lost: Vec<u64> = Vec::new();
@@ -352,46 +365,51 @@ impl Scan<'_> {
     }
 
     fn window(&mut self, number: u64) -> Result<Window> {
+        Ok(Window::new(self.file(number)?))
+    }
+
+    fn file(&self, number: u64) -> Result<File> {
         let file = self.folder.open(number, false, self.control.direct)?;
-        if !self.control.direct {
+        if !is_direct(&file) {
             // After a write-back that failed the page cache shows what the disk has not. (Where pages cannot be dropped, they are the disk.)
             if self.writer {
                 file.sync_data().wait()?;
             }
             file.advise(0, 0, Advice::DontNeed).wait()?;
         }
-        Ok(Window::new(file))
+        Ok(file)
     }
 
     /// What was read is what the application goes on from: none of it must be in the device's cache alone. What a watermark speaks
     /// of is not.
     fn make_durable(&self, chain: &[Segment], watermark: u64) -> Result<()> {
-        for segment in chain.iter().filter(|segment| segment.last_lsn > watermark) {
+        for segment in chain.iter().filter(|segment| segment.last_lsn > watermark || segment.is_empty()) {
             self.folder.open(segment.header.number, true, self.control.direct)?.sync_data().wait()?;
         }
         self.folder.sync()
     }
 
     fn header(&self, number: u64) -> Result<(HeaderPage, Window)> {
-        let file = self.folder.open(number, false, self.control.direct)?;
-        Blocks::header(file, &self.control.log_id, number)
+        Blocks::header(self.file(number)?, &self.control.log_id, number)
     }
 
+    /// Whether a block is there that is not the first.
     fn look_behind(
         &mut self,
         header: &SegmentHeader,
         watermark: &mut u64,
         evidence: &mut Option<(u64, u64)>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let file = self.folder.open(header.number, false, self.control.direct)?;
         let mut blocks = Blocks::new(Window::new(file), header);
-        if let Some((proof, offset)) = blocks.watermark_behind(header.epoch)? {
+        let found = blocks.proof_behind(header.epoch)?;
+        if let Some(Proof { watermark: proof, offset, .. }) = found {
             if proof > *watermark {
                 (*watermark, *evidence) = (proof, Some((header.number, offset)));
             }
         }
         self.bytes_read += blocks.bytes_read();
-        Ok(())
+        Ok(found.is_some_and(|found| found.beyond_first))
     }
 
     /// Headers from the oldest to the newest, each of which names the one before.

@@ -9,10 +9,11 @@
 //! the disk full. Blocks may become durable in any order; acknowledged is what has everything before it.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -47,6 +48,10 @@ pub(super) struct Shared {
     pub(super) work: Condvar,
     /// Where appends wait for room.
     pub(super) room: Condvar,
+    /// Held by whoever changes names in the directory; before the core.
+    pub(super) names: Mutex<()>,
+    /// The keeper's thread, which must not wait for itself.
+    pub(super) keeper: OnceLock<std::thread::ThreadId>,
     /// The process that opened the log; a child of it has no keeper, and must not write.
     generation: u64,
 }
@@ -94,6 +99,8 @@ pub(super) struct Core {
     pub(super) retired: Vec<u64>,
     pub(super) number_max: u64,
     pub(super) poison: Option<Poison>,
+    /// Epochs that began with a cut of the end, and the last record that was left.
+    pub(super) cuts: Vec<(u64, u64)>,
     /// The highest watermark that a block in the segments carries, once that is durable.
     stamped: u64,
     /// When a record was appended, or a write was done, last.
@@ -248,7 +255,8 @@ impl Group {
         self.state.load(Ordering::Acquire) >= DONE
     }
 
-    fn end(&self, state: u32, answer: impl Fn(u64) -> Result<u64>) {
+    /// Wakes the threads that wait; gives who else does.
+    fn end(&self, state: u32) -> Waiting {
         let waiting = {
             let mut waiting = lock(&self.waiting);
             self.state.store(state, Ordering::Release);
@@ -256,13 +264,23 @@ impl Group {
         };
         // Cannot fail but for a bad address, which a reference has not.
         let _ = futex::wake(&self.state, futex::Flags::PRIVATE, u32::MAX >> 1);
-        for waker in waiting.wakers.into_iter().flatten() {
-            waker.wake();
-        }
-        for (lsn, callback) in waiting.callbacks {
-            callback(answer(lsn));
+        waiting
+    }
+}
+
+impl Waiting {
+    /// A panic of one of them harms no other.
+    fn tell(self, answer: impl Fn(u64) -> Result<u64>) {
+        self.wakers.into_iter().flatten().for_each(wake);
+        for (lsn, callback) in self.callbacks {
+            let answer = answer(lsn);
+            let _ = catch_unwind(AssertUnwindSafe(|| callback(answer)));
         }
     }
+}
+
+fn wake(waker: Waker) {
+    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
 
 /// What is to be done, with nothing locked, when writes have ended.
@@ -315,6 +333,7 @@ impl Shared {
             retired: Vec::new(),
             number_max,
             poison: None,
+            cuts: Vec::new(),
             stamped: last_lsn,
             last_active: Instant::now(),
             keeper_sleeps: false,
@@ -333,6 +352,8 @@ impl Shared {
             durable: AtomicU64::new(last_lsn),
             work: Condvar::new(),
             room: Condvar::new(),
+            names: Mutex::default(),
+            keeper: OnceLock::new(),
             generation: sys::fork_generation(),
         }
     }
@@ -353,7 +374,7 @@ impl Shared {
         Error::new(name, kind).at(&self.folder.path).explained(text)
     }
 
-    fn forked(&self) -> Error {
+    pub(super) fn forked(&self) -> Error {
         let text = "the log was opened before the fork, and belongs to the parent; open another one in the child";
         self.error(Name::Append, ErrorKind::InvalidInput, text)
     }
@@ -496,7 +517,10 @@ impl Shared {
     }
 
     /// Waits until the next segment is ready, or cannot be had.
-    pub(super) fn wait_for_spare(&self) {
+    pub(super) fn wait_for_spare(self: &Arc<Self>) {
+        if !self.limits.has_keeper || self.keeper.get() == Some(&std::thread::current().id()) {
+            return super::keeper::make_spare(self);
+        }
         let mut core = self.core();
         core.wake_keeper(&self.work);
         self.work.notify_one();
@@ -513,23 +537,21 @@ impl Shared {
     /// it would have shared the next.
     fn may_take_off(&self, core: &Core) -> bool {
         let depth = if core.crowd >= CROWD { 1 } else { self.limits.depth };
-        core.poison.is_none() && core.in_flight.len() < depth
+        // Nothing leaves beside a segment's header: so the one before it is durable, the chain can be followed, and blocks prove that
+        // there was a header.
+        core.poison.is_none() && core.in_flight.len() < depth && !core.in_flight.iter().any(|flight| flight.is_first)
     }
 
     /// The oldest block that is not on its way, if it may be now.
     fn take_off(&self, core: &mut Core, carried: bool) -> Option<Takeoff> {
-        if !self.may_take_off(core) {
+        if !self.may_take_off(core) || self.is_forked() {
             return None;
         }
         if core.ready.is_empty() {
             core.close_block();
         }
-        // One header at a time: so the one before a segment's is durable when that is written, and the chain can be followed.
-        let is_first = core.ready.front()?.header.is_some();
-        if is_first && core.in_flight.iter().any(|flight| flight.is_first) {
-            return None;
-        }
         let block = core.ready.pop_front()?;
+        let is_first = block.header.is_some();
         // Whoever was to write it may find it gone, and never come back for the flag.
         core.is_gathering = false;
         let id = core.next_flight;
@@ -583,7 +605,8 @@ impl Shared {
     }
 
     fn durability(&self) -> Durability {
-        Durability::of(self.control.sync)
+        // The kernel tells of a failed write-back once: through the page cache a sync that succeeds proves nothing beside another.
+        if self.control.direct { Durability::of(self.control.sync) } else { Durability::WriteAndSync }
     }
 
     /// Waits until those of `group` are through, and works for it.
@@ -615,6 +638,11 @@ impl Shared {
                     core = self.core();
                     core.is_gathering = false;
                     if group.is_over() {
+                        // Others may have gone to sleep because of us.
+                        let mut ended = Ended::default();
+                        self.choose_leader(&mut core, &mut ended);
+                        drop(core);
+                        self.finish(ended);
                         continue;
                     }
                 }
@@ -625,7 +653,7 @@ impl Shared {
                     if core.in_flight.iter().any(|flight| flight.carried.is_some()) {
                         // The runtime that should notice its completion may be blocked by us.
                         drop(core);
-                        self.folder.instance.0.engines().ring.watch_all();
+                        self.watch_all();
                     }
                 }
                 takeoff
@@ -651,7 +679,7 @@ impl Shared {
         let (live, request) = self.seal(takeoff);
         let mut outcome = self.run_here(&live, request);
         if outcome.is_ok() && self.durability() == Durability::WriteAndSync {
-            outcome = self.run_here(&live, Request::Sync { data_only: true });
+            outcome = live.file.sync_data().wait().map_err(Box::new);
         }
         self.ended(id, outcome.map_err(|error| *error));
     }
@@ -783,16 +811,17 @@ impl Shared {
 
     fn finish(self: &Arc<Self>, ended: Ended) {
         if ended.carry {
-            // For another queue than this thread's own, which it is about to leave.
-            owned::elsewhere(|| self.carry_all());
+            self.carry_all();
         }
-        ended.done.iter().for_each(|group| group.end(DONE, Ok));
-        ended.failed.iter().for_each(|group| group.end(FAILED, |lsn| Err(self.why(lsn))));
-        ended.watchers.into_iter().for_each(Waker::wake);
-        // Last: those who were woken before may append until it runs.
+        let done: Vec<Waiting> = ended.done.iter().map(|group| group.end(DONE)).collect();
+        let failed: Vec<Waiting> = ended.failed.iter().map(|group| group.end(FAILED)).collect();
+        // The last of the threads: those who were woken before may append until it runs.
         if let Some(group) = ended.lead {
             let _ = futex::wake(&group.state, futex::Flags::PRIVATE, 1);
         }
+        done.into_iter().for_each(|waiting| waiting.tell(Ok));
+        failed.into_iter().for_each(|waiting| waiting.tell(|lsn| Err(self.why(lsn))));
+        ended.watchers.into_iter().for_each(wake);
     }
 
     /// Submits what may be submitted, for those who do not write themselves.
@@ -800,7 +829,8 @@ impl Shared {
         loop {
             let takeoff = self.take_off(&mut self.core(), true);
             match takeoff {
-                Some(takeoff) => self.write_elsewhere(takeoff),
+                // Not in this thread's own queue: it may sleep here for something else, or go away.
+                Some(takeoff) => owned::elsewhere(|| self.write_elsewhere(takeoff)),
                 None => return,
             }
         }
@@ -864,6 +894,9 @@ impl Shared {
 
     /// Wakes `waker` when `lsn` is durable, or the log fails. False when it is so already.
     pub(super) fn watch(&self, lsn: u64, waker: &Waker) -> Result<bool> {
+        if self.is_forked() {
+            return Err(self.forked());
+        }
         let waker = waker.clone();
         let mut core = self.core();
         if self.durable() >= lsn {
@@ -872,7 +905,7 @@ impl Shared {
         if let Some(poison) = core.poison.clone() {
             return Err(self.failure(&poison, lsn));
         }
-        if core.closing {
+        if core.closing && lsn >= core.next_lsn {
             return Err(self.error(Name::Append, ErrorKind::Closed, format!("the log was closed before record {lsn}")));
         }
         match core.watchers.iter_mut().find(|(known, old)| *known == lsn && old.will_wake(&waker)) {
@@ -882,21 +915,48 @@ impl Shared {
         Ok(true)
     }
 
-    /// A block without records, which carries the watermark.
+    /// A block without records, which carries the watermark; durable when this returns.
     pub(super) fn stamp(self: &Arc<Self>, closed: bool) -> std::result::Result<(), NoRoom> {
         let mut core = self.core();
-        core.close_block();
-        self.make_room(&mut core, 0, true)?;
-        if let Some(block) = core.open.as_mut() {
-            if block.make_room(block.bytes()).is_none() {
-                return Err(NoRoom::Refused(Error::from_errno(Name::Append, Errno::NOMEM).at(&self.folder.path)));
-            }
-            (block.closed, block.stamps) = (closed, true);
-        }
-        core.close_block();
+        let group = self.begin_stamp(&mut core, closed)?;
         drop(core);
-        self.write_all_here();
-        Ok(())
+        self.wait(0, &group).map(drop).map_err(NoRoom::Refused)
+    }
+
+    /// Puts a stamp behind what is pending; gives those who wait for it.
+    pub(super) fn begin_stamp(&self, core: &mut Core, closed: bool) -> std::result::Result<Arc<Group>, NoRoom> {
+        core.close_block();
+        self.make_room(core, 0, true)?;
+        let Some(block) = core.open.as_mut() else { return Err(NoRoom::NoSpare) };
+        if block.make_room(block.bytes()).is_none() {
+            return Err(NoRoom::Refused(Error::from_errno(Name::Append, Errno::NOMEM).at(&self.folder.path)));
+        }
+        (block.closed, block.stamps) = (closed, true);
+        let group = block.group.clone();
+        core.close_block();
+        Ok(group)
+    }
+
+    /// From here on nothing is taken. False when that was so already.
+    pub(super) fn begin_closing(&self) -> bool {
+        let mut core = self.core();
+        let is_first = !std::mem::replace(&mut core.closing, true);
+        let next_lsn = core.next_lsn;
+        // What they wait for will not come.
+        let (never, other) = std::mem::take(&mut core.watchers).into_iter().partition(|(lsn, _)| *lsn >= next_lsn);
+        core.watchers = other;
+        core.keeper_sleeps = false;
+        drop(core);
+        self.work.notify_all();
+        self.room.notify_all();
+        let never: Vec<(u64, Waker)> = never;
+        never.into_iter().for_each(|(_, waker)| wake(waker));
+        is_first
+    }
+
+    /// Somebody's runtime may be held up; another thread notices the completions, too.
+    pub(super) fn watch_all(&self) {
+        self.folder.instance.0.engines().ring.watch_all();
     }
 }
 
@@ -953,6 +1013,11 @@ impl Core {
         self.in_flight.iter_mut().find(|flight| flight.id == id)?.carried.as_mut()
     }
 
+    /// A write that no thread waits for has been on its way for long: whoever should notice its end may be held up.
+    pub(super) fn has_old_flight(&self, age: Duration) -> bool {
+        self.in_flight.iter().any(|flight| flight.carried.is_some() && flight.submitted.elapsed() > age)
+    }
+
     /// Nothing is pending.
     pub(super) fn is_quiet(&self) -> bool {
         self.in_flight.is_empty() && !self.has_pending()
@@ -970,9 +1035,15 @@ impl Core {
 
     /// Those who wait for a record that is not durable; None if it is, or was never appended.
     pub(super) fn group_of(&self, lsn: u64) -> Option<Arc<Group>> {
+        let holds = |block: &&Block| block.records > 0;
         let flying = self.in_flight.iter().filter(|flight| flight.last_lsn >= lsn).map(|flight| &flight.group);
-        let waiting =
-            self.ready.iter().chain(&self.open).filter(|block| block.last_lsn() >= lsn).map(|block| &block.group);
+        let waiting = self
+            .ready
+            .iter()
+            .chain(&self.open)
+            .filter(holds)
+            .filter(|block| block.last_lsn() >= lsn)
+            .map(|block| &block.group);
         flying.chain(waiting).next().cloned()
     }
 
@@ -981,12 +1052,14 @@ impl Core {
     }
 
     /// Goes on behind `place`, in a new segment of a new epoch. Nothing is pending, and there is a spare.
-    pub(super) fn cut(&mut self, shared: &Shared, place: End) {
-        let Some(next) = self.spares.pop_front() else { return };
+    /// Gives the segments that are cut off, which say something until the new one stands.
+    pub(super) fn cut(&mut self, shared: &Shared, place: End) -> Vec<u64> {
+        let Some(next) = self.spares.pop_front() else { return Vec::new() };
+        let mut cut_off = Vec::new();
         while self.segments.len() > 1
             && self.segments.last().is_some_and(|segment| segment.header.number > place.segment)
         {
-            self.retired.extend(self.segments.pop().map(|segment| segment.header.number));
+            cut_off.extend(self.segments.pop().map(|segment| segment.header.number));
         }
         if let Some(last) = self.segments.last_mut() {
             (last.end, last.last_lsn) = (place.offset, place.lsn);
@@ -1005,7 +1078,10 @@ impl Core {
         self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
         self.next_lsn = place.lsn + 1;
         (self.submitted, self.stamped) = (place.lsn, place.lsn);
+        self.cuts.push((self.epoch, place.lsn));
         shared.durable.store(place.lsn, Ordering::Release);
+        cut_off.reverse();
+        cut_off
     }
 
     pub(super) fn wake_keeper(&mut self, work: &Condvar) {
