@@ -466,7 +466,7 @@ impl Log {
             return LogStats::default();
         }
         let core = self.0.shared.core();
-        LogStats { spares: core.spares.len(), ..core.numbers.stats() }
+        LogStats { spares: core.spares.len(), woken: self.0.shared.woken.percentiles(), ..core.numbers.stats() }
     }
 
     /// How blocks get to stable storage here.

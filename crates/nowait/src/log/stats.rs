@@ -1,5 +1,6 @@
 //! Numbers to watch.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -28,6 +29,8 @@ pub struct LogStats {
     pub queued: Percentiles,
     /// From a block's submission until it was durable.
     pub written: Percentiles,
+    /// From then until a thread that waited went on; each up to twice as long as it was.
+    pub woken: Percentiles,
     /// Records of a block.
     pub batch: Percentiles,
     /// Blocks in flight when one was submitted, itself included.
@@ -46,6 +49,37 @@ pub struct Percentiles {
     pub p999: u64,
     /// The largest.
     pub max: u64,
+}
+
+/// Times by powers of two, counted by many threads with nothing locked.
+pub(super) struct Powers([AtomicU64; 64]);
+
+impl Default for Powers {
+    fn default() -> Self {
+        Powers([const { AtomicU64::new(0) }; 64])
+    }
+}
+
+impl Powers {
+    pub(super) fn record(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
+        self.0[nanoseconds.ilog2() as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Of each power the largest time that it counts.
+    pub(super) fn percentiles(&self) -> Percentiles {
+        let counts = self.0.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let all: u64 = counts.iter().sum();
+        let within = |thousandths: u64| {
+            let mut left = (all * thousandths).div_ceil(1000);
+            let power = counts.iter().position(|count| {
+                left = left.saturating_sub(*count);
+                left == 0
+            });
+            power.filter(|_| all > 0).map_or(0, |power| u64::MAX >> (63 - power))
+        };
+        Percentiles { p50: within(500), p99: within(990), p999: within(999), max: within(1000) }
+    }
 }
 
 pub(super) struct Numbers {
@@ -117,8 +151,24 @@ impl Numbers {
             stamps: self.stamps,
             queued: of(&self.queued_ns),
             written: of(&self.written_ns),
+            woken: Percentiles::default(),
             batch: of(&self.batch),
             in_flight: of(&self.in_flight),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_of_two_are_counted() {
+        let powers = Powers::default();
+        assert_eq!(powers.percentiles(), Percentiles::default());
+        (0..98).for_each(|_| powers.record(Duration::from_nanos(1000)));
+        powers.record(Duration::ZERO);
+        powers.record(Duration::from_nanos(5000));
+        assert_eq!(powers.percentiles(), Percentiles { p50: 1023, p99: 1023, p999: 8191, max: 8191 });
     }
 }

@@ -23,7 +23,7 @@ use super::format::{
     self, BLOCK_HEADER_BYTES, BlockHeader, Control, End, FRAME_BYTES, PAGE, SegmentHeader, block_bytes,
 };
 use super::recover::Segment;
-use super::stats::Numbers;
+use super::stats::{Numbers, Powers};
 use super::{By, Durability};
 use crate::buf::{Buf, Memory, lock};
 use crate::engine::owned;
@@ -48,6 +48,7 @@ pub(super) struct Shared {
     pub(super) work: Condvar,
     /// Where appends wait for room.
     pub(super) room: Condvar,
+    pub(super) woken: Powers,
     /// Held by whoever changes names in the directory; before the core.
     pub(super) names: Mutex<()>,
     /// The keeper's thread, which must not wait for itself.
@@ -223,6 +224,8 @@ pub(super) struct Group {
     state: AtomicU32,
     /// Threads that sleep, and have not been told to lead. Changes with the core locked.
     sleepers: AtomicU32,
+    /// When it was through.
+    ended: OnceLock<Instant>,
     waiting: Mutex<Waiting>,
 }
 
@@ -242,7 +245,12 @@ const FAILED: u32 = 3;
 
 impl Group {
     fn new(state: u32) -> Arc<Group> {
-        Arc::new(Group { state: AtomicU32::new(state), sleepers: AtomicU32::new(0), waiting: Mutex::default() })
+        Arc::new(Group {
+            state: AtomicU32::new(state),
+            sleepers: AtomicU32::new(0),
+            ended: OnceLock::new(),
+            waiting: Mutex::default(),
+        })
     }
 
     /// Somebody waits who cannot write the block himself.
@@ -257,6 +265,8 @@ impl Group {
 
     /// Wakes the threads that wait; gives who else does.
     fn end(&self, state: u32) -> Waiting {
+        // A group ends once.
+        let _ = self.ended.set(Instant::now());
         let waiting = {
             let mut waiting = lock(&self.waiting);
             self.state.store(state, Ordering::Release);
@@ -352,6 +362,7 @@ impl Shared {
             durable: AtomicU64::new(last_lsn),
             work: Condvar::new(),
             room: Condvar::new(),
+            woken: Powers::default(),
             names: Mutex::default(),
             keeper: OnceLock::new(),
             generation: sys::fork_generation(),
@@ -617,7 +628,10 @@ impl Shared {
         let mut has_gathered = false;
         loop {
             match group.state.load(Ordering::Acquire) {
-                DONE => return Ok(lsn),
+                DONE => {
+                    self.woken.record(group.ended.get().map_or(Duration::ZERO, Instant::elapsed));
+                    return Ok(lsn);
+                }
                 FAILED => return Err(self.why(lsn)),
                 _ if self.is_forked() => return Err(self.forked()),
                 _ => {}
