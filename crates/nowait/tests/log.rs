@@ -461,10 +461,10 @@ fn damage_is_refused_and_salvaged_when_asked() {
         names.sort();
         names
     };
-    // The middle of the log, in the header and in a block; then a segment that is gone.
+    // The middle of the log, in the header and in a block (which may be a stamp); then a segment that is gone.
     let middle = segments(&path)[2].clone();
     let good = fs::read(&middle).unwrap();
-    for at in [100, 4096 + 70] {
+    for at in [100, 4096 + 20] {
         let mut bad = good.clone();
         bad[at] ^= 1;
         fs::write(&middle, bad).unwrap();
