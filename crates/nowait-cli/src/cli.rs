@@ -50,7 +50,7 @@ impl From<nowait_bench::Error> for Failure {
 impl From<nowait::Error> for Failure {
     fn from(error: nowait::Error) -> Self {
         let code = match error.kind() {
-            nowait::ErrorKind::InvalidInput | nowait::ErrorKind::InvalidRange => 2,
+            nowait::ErrorKind::InvalidInput | nowait::ErrorKind::NoSuchRecord => 2,
             nowait::ErrorKind::NoSpace => 3,
             nowait::ErrorKind::PermissionDenied => 4,
             nowait::ErrorKind::NotFound => 5,

@@ -115,7 +115,7 @@ fn stat(options: &cli::LogDir) -> Result<()> {
     let recovery = inspect(&options.dir)?;
     if options.json {
         println!("{}", as_json(&options.dir, &recovery));
-        return Ok(());
+        return damaged(&recovery);
     }
     let mut bytes = 0;
     let mut files = 0;
@@ -136,7 +136,7 @@ fn stat(options: &cli::LogDir) -> Result<()> {
         strategy.durability, strategy.by, strategy.depth
     );
     print_end(&recovery);
-    Ok(())
+    damaged(&recovery)
 }
 
 fn dump(options: &cli::Dump) -> Result<()> {
@@ -197,7 +197,7 @@ fn repair(options: &cli::Repair) -> Result<()> {
         println!("  {} {put} aside", lost.display());
     }
     if options.dry_run {
-        return Ok(());
+        return damaged(&recovery);
     }
     let (log, _) = Log::open(&options.dir, &Options::new().create(false).salvage(true))?;
     log.close()?;

@@ -55,6 +55,8 @@ pub enum ErrorKind {
     SyncFailed,
     /// It cannot be done now without waiting.
     WouldBlock,
+    /// The log has no record of that number: it was cut off, or is still to come.
+    NoSuchRecord,
     /// Somebody else has it open for writing.
     Locked,
     /// What was durable once is not there, or not as it was written.
@@ -322,6 +324,7 @@ impl ErrorKind {
                 "a write-back failed, and its data may be lost",
                 Some("write it again, then call acknowledge_sync_failure"),
             ),
+            ErrorKind::NoSuchRecord => ("the log has no such record", Some("begin with one that it has")),
             ErrorKind::Locked => ("somebody else has it open for writing", Some("close it there first")),
             ErrorKind::Damaged => (
                 "what was durable once cannot be read",
@@ -411,6 +414,7 @@ impl From<Error> for io::Error {
             | ErrorKind::Io
             | ErrorKind::TooManyFiles
             | ErrorKind::SyncFailed
+            | ErrorKind::NoSuchRecord
             | ErrorKind::Indeterminate
             | ErrorKind::Poisoned
             | ErrorKind::Other => io::ErrorKind::Other,

@@ -424,7 +424,7 @@ impl Log {
     /// first. Blocks the thread, and all appends meanwhile.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidRange`] when `lsn` is not in the log any more, or not yet; [`ErrorKind::NoSpace`], since the log goes on in
+    /// [`ErrorKind::NoSuchRecord`] when `lsn` is not in the log any more, or not yet; [`ErrorKind::NoSpace`], since the log goes on in
     /// a new segment; those of writes.
     pub fn truncate_suffix(&self, lsn: u64) -> Result<()> {
         truncate_suffix(&self.0.shared, lsn)
@@ -737,7 +737,7 @@ fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
         let first = core.segments.first().map_or(1, |segment| segment.header.first_lsn());
         if lsn + 1 < first || lsn >= core.next_lsn {
             let text = format!("the log has records {first} to {}, and {lsn} is not among them", core.next_lsn - 1);
-            return Err(shared.error(Name::Append, ErrorKind::InvalidRange, text));
+            return Err(shared.error(Name::Append, ErrorKind::NoSuchRecord, text));
         }
         if !core.is_quiet() {
             // A stamp is on its way, or what was appended since.

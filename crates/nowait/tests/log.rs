@@ -109,7 +109,7 @@ fn life_of_a_log(dir: &Path, options: &Options) {
     let (log, recovery) = Log::open(dir, options).unwrap();
     assert_eq!(recovery.last_lsn, 3000);
     assert!(recovery.first_lsn > 500 && recovery.first_lsn <= 1000, "{recovery:?}");
-    assert_eq!(log.reader(1).next().unwrap_err().kind(), ErrorKind::InvalidRange);
+    assert_eq!(log.reader(1).next().unwrap_err().kind(), ErrorKind::NoSuchRecord);
     check(&log, recovery.first_lsn);
     log.close().unwrap();
 }
@@ -368,7 +368,7 @@ fn wrong_options_and_records_are_refused() {
     let (log, _) = Log::open(&path, &options()).unwrap();
     assert_eq!(log.append(&vec![0; SEGMENT_BYTES as usize]).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(log.append_batch([]).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(log.truncate_suffix(1).unwrap_err().kind(), ErrorKind::InvalidRange);
+    assert_eq!(log.truncate_suffix(1).unwrap_err().kind(), ErrorKind::NoSuchRecord);
     // The largest, and the smallest.
     let largest = vec![7; SEGMENT_BYTES as usize - 8192 - 64 - 4];
     log.append(&largest).unwrap().wait().unwrap();
@@ -490,6 +490,39 @@ fn damage_is_refused_and_salvaged_when_asked() {
     let (log, recovery) = Log::open(&path, &options()).unwrap();
     assert!(recovery.damage.is_empty(), "{recovery:?}");
     assert_eq!(check(&log, 1), kept + 1);
+}
+
+/// Zeros are what a segment has that was never used; one that others go on from, or that holds blocks, was.
+#[test]
+fn a_header_of_zeros_is_damage_where_there_was_one() {
+    for which in ["oldest", "newest"] {
+        let dir = mounts::temp_dir();
+        let path = dir.path().join("log");
+        for first in [1, 4] {
+            let (log, _) = Log::open(&path, &options()).unwrap();
+            for lsn in first..first + 3 {
+                log.append(&record(lsn)).unwrap().wait().unwrap();
+            }
+            log.close().unwrap();
+        }
+        let mut names: Vec<PathBuf> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.retain(|name| fs::read(name).unwrap().starts_with(b"nwlogseg"));
+        names.sort();
+        let name = if which == "oldest" { &names[0] } else { &names[names.len() - 1] };
+        let mut bytes = fs::read(name).unwrap();
+        bytes[..4096].fill(0);
+        fs::write(name, &bytes).unwrap();
+        let found = inspect(&path).unwrap();
+        assert_eq!(found.damage.len(), 1, "{which}: {found:?}");
+        assert_eq!((&found.damage[0].path, &found.lost), (name, &vec![name.clone()]), "{which}: {found:?}");
+        assert_eq!(Log::open(&path, &options()).unwrap_err().kind(), ErrorKind::Damaged, "{which}");
+        let (log, recovery) = Log::open(&path, &options().salvage(true)).unwrap();
+        assert_eq!(recovery.last_lsn, if which == "oldest" { 6 } else { 3 });
+        check(&log, recovery.first_lsn);
+        log.close().unwrap();
+        let aside = PathBuf::from(format!("{}.damaged", name.display()));
+        assert!(fs::read(aside).unwrap() == bytes, "{which}: what is lost is kept aside");
+    }
 }
 
 #[test]

@@ -104,7 +104,7 @@ impl Reader {
     /// The next record that is durable; None if there is none yet: a later call may find one. Blocks for reads.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidRange`] when the record has been cut off the log's beginning, or its end. [`ErrorKind::Damaged`] when it cannot be read
+    /// [`ErrorKind::NoSuchRecord`] when the record has been cut off the log's beginning, or its end. [`ErrorKind::Damaged`] when it cannot be read
     /// although it was durable. Those of reads.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
@@ -163,7 +163,7 @@ impl Reader {
         if left.saturating_add(1) < self.next_lsn {
             let text =
                 format!("the log was cut off after record {left}, and others may have come since; read on from there");
-            return Err(shared.error(Name::Read, ErrorKind::InvalidRange, text));
+            return Err(shared.error(Name::Read, ErrorKind::NoSuchRecord, text));
         }
         (self.epoch, self.segment) = (core.epoch, None);
         Ok(())
@@ -252,7 +252,7 @@ impl Reader {
         let (segment, first) = self.place();
         if self.next_lsn < first {
             let text = format!("record {} was cut off the log, whose first one is {first}", self.next_lsn);
-            let error = Error::new(Name::Read, ErrorKind::InvalidRange).at(&self.source.folder().path);
+            let error = Error::new(Name::Read, ErrorKind::NoSuchRecord).at(&self.source.folder().path);
             return error.explained(text);
         }
         let (offset, what) = match &self.segment {

@@ -238,7 +238,7 @@ impl Scan<'_> {
                 HeaderPage::Bad => files.bad.push(number),
             }
         }
-        let headers = self.chain(&files);
+        let (headers, broken) = self.chain(&files);
         let epoch = headers.last().map_or(0, |header| header.epoch);
         // What follows a broken link is lost, whatever it holds.
         let newest = headers.last().map_or(0, |header| header.number);
@@ -294,12 +294,14 @@ impl Scan<'_> {
         // The header of the newest segment may be what is damaged.
         let nameless = files.bad.iter().chain(&files.unused).copied().filter(|number| *number > newest);
         let mut headless = None;
+        let mut witnesses = Vec::new();
         for number in nameless {
             let previous = End { lsn: end.lsn, ..End::default() };
             let bytes = self.control.segment_bytes;
             let header = SegmentHeader { log_id: self.control.log_id, number, epoch, bytes, watermark: 0, previous };
-            if self.look_behind(&header, &mut watermark, &mut evidence)? {
-                headless = Some(number);
+            if let Some(proof) = self.look_behind(&header, &mut watermark, &mut evidence)? {
+                witnesses.push(number);
+                headless = headless.or(proof.beyond_first.then_some(number));
             }
         }
 
@@ -309,6 +311,12 @@ impl Scan<'_> {
         if let Some(broken) = self.damage.last_mut() {
             // The chain ends where the link is broken.
             broken.lsns.start = end.lsn + 1;
+            torn = None;
+        } else if let Some(number) = headless {
+            let path = self.folder.segment_path(number);
+            let what = "the segment's header is not whole, and was, since no block but the first is written beside it";
+            let lsns = end.lsn + 1..watermark.max(end.lsn) + 1;
+            self.damage.push(Damage { path, bytes: 0..PAGE as u64, lsns, what: what.into() });
             torn = None;
         } else if watermark > end.lsn {
             let what = match evidence {
@@ -325,15 +333,13 @@ impl Scan<'_> {
             let path = self.folder.segment_path(number);
             self.damage.push(Damage { path, bytes, lsns: end.lsn + 1..watermark + 1, what });
             torn = None;
-        } else if let Some(number) = headless {
-            let path = self.folder.segment_path(number);
-            let what = "the segment's header is not whole, and was, since no block but the first is written beside it";
-            self.damage.push(Damage { path, bytes: 0..PAGE as u64, lsns: 0..0, what: what.into() });
         }
         let chained = |number: &u64| chain.iter().any(|segment| segment.header.number == *number);
         let mut lost: Vec<u64> = Vec::new();
         if !self.damage.is_empty() {
-            lost.extend(cut_off.iter().chain(&beyond).chain(&files.bad));
+            let named = chain.first().map(|segment| segment.header.previous.segment);
+            let headers_gone = files.unused.iter().filter(|number| Some(**number) == named || broken == Some(**number));
+            lost.extend(cut_off.iter().chain(&beyond).chain(&files.bad).chain(&witnesses).chain(headers_gone));
             lost.sort_unstable();
             lost.dedup();
         }
@@ -393,13 +399,12 @@ impl Scan<'_> {
         Blocks::header(self.file(number)?, &self.control.log_id, number)
     }
 
-    /// Whether a block is there that is not the first.
     fn look_behind(
         &mut self,
         header: &SegmentHeader,
         watermark: &mut u64,
         evidence: &mut Option<(u64, u64)>,
-    ) -> Result<bool> {
+    ) -> Result<Option<Proof>> {
         let file = self.folder.open(header.number, false, self.control.direct)?;
         let mut blocks = Blocks::new(Window::new(file), header);
         let found = blocks.proof_behind(header.epoch)?;
@@ -409,11 +414,13 @@ impl Scan<'_> {
             }
         }
         self.bytes_read += blocks.bytes_read();
-        Ok(found.is_some_and(|found| found.beyond_first))
+        Ok(found)
     }
 
     /// Headers from the oldest to the newest, each of which names the one before.
-    fn chain(&mut self, files: &Files) -> Vec<SegmentHeader> {
+    /// And the segment that the last of them names in vain.
+    fn chain(&mut self, files: &Files) -> (Vec<SegmentHeader>, Option<u64>) {
+        let mut broken = None;
         let mut chain: Vec<SegmentHeader> = Vec::new();
         let mut link = files.head_before(u64::MAX).copied();
         while let Some(header) = link {
@@ -423,13 +430,15 @@ impl Scan<'_> {
                 _ if before == 0 => None,
                 Some(previous) => Some(*previous),
                 None => {
-                    let is_bad = files.bad.contains(&before);
+                    // Zeros, too: a segment that another goes on from was used.
+                    let is_bad = files.bad.contains(&before) || files.unused.contains(&before);
                     let older = files.head_before(before).copied();
                     if !is_bad && older.is_none() {
                         // The log's beginning was removed.
                         break;
                     }
                     let what = if is_bad { "the segment's header is not whole" } else { "the segment is missing" };
+                    broken = Some(before);
                     self.damage.push(Damage {
                         path: self.folder.segment_path(before),
                         bytes: 0..if is_bad { self.control.segment_bytes } else { 0 },
@@ -445,7 +454,7 @@ impl Scan<'_> {
             };
         }
         chain.reverse();
-        chain
+        (chain, broken)
     }
 }
 
