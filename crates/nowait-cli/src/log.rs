@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait::log::{Log, Options, Recovery, inspect, read};
+use nowait_bench::random::Random;
 use serde_json::json;
 
 use crate::bench;
@@ -207,23 +208,11 @@ fn repair(options: &cli::Repair) -> Result<()> {
 
 /// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that follow from both.
 fn record(writer: u64, count: u64) -> Vec<u8> {
-    let mut random = Random(writer << 40 ^ count);
-    let length = random.next() % 500;
+    let mut random = Random::new(writer << 40 ^ count);
+    let length = random.number() % 500;
     let mut bytes = [writer.to_le_bytes(), count.to_le_bytes()].concat();
-    bytes.extend((0..length).map(|_| random.next() as u8));
+    bytes.extend((0..length).map(|_| random.number() as u8));
     bytes
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 /// The log of a torture, and what has been acknowledged of it.
@@ -243,9 +232,9 @@ fn torture(options: &cli::Torture) -> Result<()> {
     fs::create_dir(&dir)?;
     let mut tortured = Tortured { dir, acknowledged: 0, seen: Default::default() };
     let bar = bar(options.kills.into());
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for kill in 0..options.kills {
-        let life = Duration::from_micros(random.next() % TORTURE_LIFE_MAX.as_micros() as u64);
+        let life = Duration::from_micros(random.number() % TORTURE_LIFE_MAX.as_micros() as u64);
         let done = tortured.kill(options.writers, life).and_then(|()| tortured.look());
         if let Err(failure) = done {
             bar.finish_and_clear();

@@ -612,6 +612,7 @@ fn make(folder: &Folder, options: &Options) -> Result<()> {
     write_control(folder, &control)
 }
 
+/// As `fs::write_atomic`, which is for futures, on this thread.
 fn write_control(folder: &Folder, control: &Control) -> Result<()> {
     let temporary = folder.join("control.tmp");
     let mut options = OpenOptions::new();
@@ -698,28 +699,16 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
     };
     let live = Live { number, file };
     let shared = Arc::new(Shared::new(folder, control, limits, epoch, live, segments, number_max));
-    first_stamp(&shared)?;
+    // With it the segment, and its epoch, is durable.
+    shared.stamp(false).map_err(|no_room| no_room.into_error(&shared))?;
     // Not before the new epoch stands: until then they may say something.
     shared.core().retired = empty;
     Ok(shared)
 }
 
-/// Makes the current segment, and with it its epoch, durable.
-fn first_stamp(shared: &Arc<Shared>) -> Result<()> {
-    if let Err(NoRoom::Refused(error)) = shared.stamp(false) {
-        return Err(error);
-    }
-    let core = shared.core();
-    core.poison_error().map_or(Ok(()), Err)
-}
-
 fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
     if shared.is_forked() {
-        return Err(shared.error(
-            Name::Append,
-            ErrorKind::InvalidInput,
-            "the log belongs to the process before the fork",
-        ));
+        return Err(shared.forked());
     }
     loop {
         let last = shared.core().next_lsn - 1;
@@ -761,11 +750,7 @@ fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
         let place = place_behind(shared, &core.segments, lsn)?;
         let cut_off = core.cut(shared, place);
         // Behind nothing, and before whatever is appended from now on.
-        let group = match shared.begin_stamp(&mut core, false) {
-            Ok(group) => group,
-            Err(NoRoom::Refused(error)) => return Err(error),
-            Err(_) => return Err(shared.error(Name::Append, ErrorKind::NoSpace, "the segment has no room")),
-        };
+        let group = shared.begin_stamp(&mut core, false).map_err(|no_room| no_room.into_error(shared))?;
         drop(core);
         shared.wait(lsn, &group)?;
         // Not before: until the new epoch stands they are the log's end.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use common::mounts::{Kind, Mount, temp_dir};
+use common::mounts::{self, Kind, Mount, temp_dir};
 use common::rng::Rng;
 use common::{
     Sample, Watchdog, Way, aio_instance, assert_settled, contents, eventually, open_direct, poll_once, put,
@@ -95,30 +95,7 @@ fn on(kind: Kind) {
     keeps_its_promises(&nowait, mount.path());
 }
 
-#[test]
-fn ext4_with_a_journal() {
-    on(Kind::Ext4);
-}
-
-#[test]
-fn xfs() {
-    on(Kind::Xfs);
-}
-
-#[test]
-fn btrfs() {
-    on(Kind::Btrfs);
-}
-
-#[test]
-fn tmpfs() {
-    on(Kind::Tmpfs);
-}
-
-#[test]
-fn overlayfs() {
-    on(Kind::Overlay);
-}
+mounts::on_every_file_system!(on);
 
 /// An instance, and a sample that is open past the page cache.
 fn direct(len: usize) -> Option<(Nowait, Sample, File)> {

@@ -3,7 +3,7 @@
 mod common;
 mod promises;
 
-use common::mounts::{Kind, Mount};
+use common::mounts::{self, Kind, Mount};
 use nowait::{Engine, Nowait, Path};
 use promises::{Ctx, keeps_every_promise};
 
@@ -23,30 +23,7 @@ fn on(kind: Kind) {
     }
 }
 
-#[test]
-fn ext4_with_a_journal() {
-    on(Kind::Ext4);
-}
-
-#[test]
-fn xfs() {
-    on(Kind::Xfs);
-}
-
-#[test]
-fn btrfs() {
-    on(Kind::Btrfs);
-}
-
-#[test]
-fn tmpfs() {
-    on(Kind::Tmpfs);
-}
-
-#[test]
-fn overlayfs() {
-    on(Kind::Overlay);
-}
+mounts::on_every_file_system!(on);
 
 #[test]
 fn mounts_are_taken_away_when_a_test_panics() {

@@ -120,30 +120,7 @@ fn on_file_system(kind: Kind) {
     life_of_a_log(&mount.path().join("measured"), &options().sync(Sync::Auto));
 }
 
-#[test]
-fn ext4() {
-    on_file_system(Kind::Ext4);
-}
-
-#[test]
-fn xfs() {
-    on_file_system(Kind::Xfs);
-}
-
-#[test]
-fn btrfs() {
-    on_file_system(Kind::Btrfs);
-}
-
-#[test]
-fn tmpfs() {
-    on_file_system(Kind::Tmpfs);
-}
-
-#[test]
-fn overlay() {
-    on_file_system(Kind::Overlay);
-}
+mounts::on_every_file_system!(on_file_system);
 
 #[test]
 fn every_way_of_writing_and_every_engine() {

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path as FsPath;
 use std::pin::pin;
 
-use common::mounts::{Kind, Mount, temp_dir};
+use common::mounts::{self, Kind, Mount, temp_dir};
 use common::rng::Rng;
 use common::{Watchdog, Way, assert_settled, contents, eventually, expected, poll_once, put};
 use nowait::sim::{Faults, Sim};
@@ -242,25 +242,7 @@ fn on_the_root_file_system() {
     streams_in(temp_dir().path());
 }
 
-#[test]
-fn ext4_with_a_journal() {
-    on(Kind::Ext4);
-}
-
-#[test]
-fn xfs() {
-    on(Kind::Xfs);
-}
-
-#[test]
-fn btrfs() {
-    on(Kind::Btrfs);
-}
-
-#[test]
-fn tmpfs() {
-    on(Kind::Tmpfs);
-}
+mounts::on_every_file_system!(on);
 
 /// `test` with each instance, buffered and direct, and a path to put a file at.
 fn each(name: &str, test: impl Fn(&Nowait, &FsPath, bool)) {

@@ -63,18 +63,12 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
     if shared.is_forked() {
         return Tended::Closed;
     }
-    let core = shared.core();
+    let mut core = shared.core();
     if core.has_old_flight(TICK) {
         drop(core);
         shared.watch_all();
-        return rest(shared);
+        core = shared.core();
     }
-    drop(core);
-    rest(shared)
-}
-
-fn rest(shared: &Arc<Shared>) -> Tended {
-    let core = shared.core();
     if core.poison.is_some() {
         return if core.closing { Tended::Closed } else { Tended::Nothing(Later::In(RETRY)) };
     }

@@ -351,7 +351,7 @@ impl Scan<'_> {
                 first_lsn,
                 last_lsn: end.lsn,
                 epoch: files.valid.iter().map(|header| header.epoch).max().unwrap_or(0),
-                segments: chain.iter().filter(|segment| segment.last_lsn >= segment.header.first_lsn()).count(),
+                segments: chain.iter().filter(|segment| !segment.is_empty()).count(),
                 closed,
                 torn,
                 damage: std::mem::take(&mut self.damage),

@@ -312,6 +312,18 @@ pub(super) enum NoRoom {
     Refused(Error),
 }
 
+impl NoRoom {
+    /// For those who cannot wait for room, in a segment that has just begun.
+    pub(super) fn into_error(self, shared: &Shared) -> Error {
+        match self {
+            NoRoom::Refused(error) => error,
+            NoRoom::Budget | NoRoom::NoSpare => {
+                shared.error(Name::Append, ErrorKind::NoSpace, "the segment has no room")
+            }
+        }
+    }
+}
+
 impl Shared {
     #[allow(clippy::too_many_arguments)]
     pub(super) fn new(
@@ -512,17 +524,8 @@ impl Shared {
         if let Some(current) = core.segments.last_mut() {
             (current.end, current.last_lsn) = (end, last_lsn);
         }
-        let header = SegmentHeader {
-            log_id: self.control.log_id,
-            number: next.number,
-            epoch: core.epoch,
-            bytes: self.control.segment_bytes,
-            watermark: 0,
-            previous: End { segment: core.current.number, offset: end, lsn: last_lsn },
-        };
-        core.current = next;
-        core.offset = 0;
-        core.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+        let previous = End { segment: core.current.number, offset: end, lsn: last_lsn };
+        core.go_on(&self.control, next, previous);
         core.numbers.rotations += 1;
         core.wake_keeper(&self.work);
     }
@@ -1061,8 +1064,19 @@ impl Core {
         flying.chain(waiting).next().cloned()
     }
 
-    pub(super) fn poison_error(&self) -> Option<Error> {
-        self.poison.as_ref().map(|poison| poison.error.clone())
+    /// Makes `next` the segment that is written: behind `previous`, which its header names.
+    fn go_on(&mut self, control: &Control, next: Live, previous: End) {
+        let header = SegmentHeader {
+            log_id: control.log_id,
+            number: next.number,
+            epoch: self.epoch,
+            bytes: control.segment_bytes,
+            // Of the moment when it is written.
+            watermark: 0,
+            previous,
+        };
+        self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+        (self.current, self.offset) = (next, 0);
     }
 
     /// Goes on behind `place`, in a new segment of a new epoch. Nothing is pending, and there is a spare.
@@ -1079,17 +1093,7 @@ impl Core {
             (last.end, last.last_lsn) = (place.offset, place.lsn);
         }
         self.epoch += 1;
-        let header = SegmentHeader {
-            log_id: shared.control.log_id,
-            number: next.number,
-            epoch: self.epoch,
-            bytes: shared.control.segment_bytes,
-            watermark: place.lsn,
-            previous: place,
-        };
-        self.current = next;
-        self.offset = 0;
-        self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+        self.go_on(&shared.control, next, place);
         self.next_lsn = place.lsn + 1;
         (self.submitted, self.stamped) = (place.lsn, place.lsn);
         self.cuts.push((self.epoch, place.lsn));

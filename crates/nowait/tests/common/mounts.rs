@@ -25,6 +25,39 @@ pub(crate) enum Kind {
     Overlay,
 }
 
+/// A test for each file system: calls `$test` with its [`Kind`].
+#[allow(unused_macros)]
+macro_rules! on_every_file_system {
+    ($test:path) => {
+        #[test]
+        fn ext4_with_a_journal() {
+            $test($crate::common::mounts::Kind::Ext4);
+        }
+
+        #[test]
+        fn xfs() {
+            $test($crate::common::mounts::Kind::Xfs);
+        }
+
+        #[test]
+        fn btrfs() {
+            $test($crate::common::mounts::Kind::Btrfs);
+        }
+
+        #[test]
+        fn tmpfs() {
+            $test($crate::common::mounts::Kind::Tmpfs);
+        }
+
+        #[test]
+        fn overlayfs() {
+            $test($crate::common::mounts::Kind::Overlay);
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use on_every_file_system;
+
 /// A folder on the root file system. (`/tmp` may be a tmpfs.)
 pub(crate) fn temp_dir() -> TempDir {
     let parent = if fs::metadata("/var/tmp").is_ok() { "/var/tmp" } else { "/tmp" };
