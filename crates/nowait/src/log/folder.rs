@@ -2,16 +2,21 @@
 //!
 //! Everything here blocks the thread.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::Waker;
 
 use rustix::io::Errno;
 
 use super::format::{BlockHeader, HeaderPage, LogId, PAGE, SegmentHeader, seed};
-use crate::buf::Buf;
+use crate::buf::{Buf, Memory};
+use crate::engine::owned;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{DirectIo, File, OpenOptions};
 use crate::fs;
+use crate::op::{Notify, Request, Slot, Transfer};
 use crate::start::Nowait;
 use crate::write::Allocate;
 
@@ -24,6 +29,8 @@ const DIGITS: usize = 20;
 
 /// Bytes of one read of a segment.
 const PIECE_BYTES: usize = 1 << 20;
+/// Reads in flight beside the one that is looked at, so that the disk works while blocks are checked.
+const AHEAD: usize = 2;
 /// Of one read for somebody who follows the end.
 const LOAD_BYTES: usize = 64 << 10;
 /// Of one write of zeros: small, for commits that come in between.
@@ -158,12 +165,24 @@ pub(super) struct Window {
     filled: usize,
     /// What is read at a time.
     piece: usize,
+    /// The pieces that follow what is there, under way, and how many there may be.
+    ahead: VecDeque<(u64, Arc<Slot>)>,
+    ahead_max: usize,
     pub(super) bytes_read: u64,
 }
 
 impl Window {
     pub(super) fn new(file: File) -> Window {
-        Window { file, buffer: Buf::default(), start: 0, filled: 0, piece: PIECE_BYTES, bytes_read: 0 }
+        Window {
+            file,
+            buffer: Buf::default(),
+            start: 0,
+            filled: 0,
+            piece: PIECE_BYTES,
+            ahead: VecDeque::new(),
+            ahead_max: 0,
+            bytes_read: 0,
+        }
     }
 
     /// `length` bytes at `offset`, or as many as the file has there.
@@ -178,7 +197,11 @@ impl Window {
             } else {
                 0
             };
-            let wanted = length.next_multiple_of(PAGE).max(self.piece);
+            let wanted = match self.ahead_max {
+                0 => length.next_multiple_of(PAGE).max(self.piece),
+                // Room for whole pieces behind what is kept.
+                _ => kept + length.next_multiple_of(self.piece),
+            };
             if self.buffer.len() < wanted {
                 let no_memory = || Error::from_errno(Name::Read, Errno::NOMEM).at(&self.file.0.path);
                 let mut larger = Buf::uncleared(wanted).ok_or_else(no_memory)?;
@@ -186,12 +209,60 @@ impl Window {
                 self.buffer = larger;
             }
             (self.start, self.filled) = (offset, kept);
-            let n = self.file.read_into(&mut self.buffer[kept..], offset + kept as u64)?;
-            self.filled += n;
-            self.bytes_read += n as u64;
+            self.collect_ahead()?;
+            if self.filled < length {
+                let n = self.file.read_into(&mut self.buffer[self.filled..], offset + self.filled as u64)?;
+                self.filled += n;
+                self.bytes_read += n as u64;
+            }
+            self.read_ahead();
         }
         let from = (offset - self.start) as usize;
         Ok(&self.buffer[from..self.filled.min(from + length)])
+    }
+
+    /// Takes what was read ahead, as long as it goes on where the bytes that are there end, and there is room.
+    fn collect_ahead(&mut self) -> Result<()> {
+        while self.buffer.len() - self.filled >= self.piece {
+            let Some((offset, slot)) = self.ahead.pop_front() else { break };
+            if offset != self.start + self.filled as u64 {
+                // Somebody looks elsewhere.
+                slot.abandon();
+                self.forget_ahead();
+                break;
+            }
+            let (outcome, mut request) = owned::drive(poll_fn(|context| slot.poll(context)));
+            let failed = |errno| self.file.0.error(Name::Read, errno).range(offset, self.piece as u64);
+            outcome.map_err(failed)?;
+            if let Request::Read(transfer) = &mut request {
+                let n = transfer.done();
+                if let Memory::Buf(bytes) = transfer.take_memory() {
+                    self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
+                    self.filled += n;
+                    self.bytes_read += n as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps reads of the next pieces under way.
+    fn read_ahead(&mut self) {
+        // A simulated disk goes on when it is told to.
+        let depth = if self.file.descriptor().is_some() { self.ahead_max } else { 0 };
+        while self.ahead.len() < depth {
+            let end = self.start + self.filled as u64;
+            let offset = self.ahead.back().map_or(end, |(offset, _)| offset + self.piece as u64);
+            let Some(buffer) = Buf::uncleared(self.piece) else { return };
+            let request = Request::Read(Transfer::new(Memory::Buf(buffer), offset));
+            // This thread does not sleep in its own queue until the bytes are asked for.
+            let submit = || self.file.0.target().submit(request, Notify::Waker(Waker::noop().clone()));
+            self.ahead.push_back((offset, owned::elsewhere(submit)));
+        }
+    }
+
+    fn forget_ahead(&mut self) {
+        self.ahead.drain(..).for_each(|(_, slot)| slot.abandon());
     }
 
     /// As [`Window::at`], without blocking the thread: `at` finds the bytes there.
@@ -209,6 +280,13 @@ impl Window {
     /// What was read of what may have been written since is read again.
     pub(super) fn forget(&mut self) {
         self.filled = 0;
+        self.forget_ahead();
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.forget_ahead();
     }
 }
 
@@ -239,7 +317,8 @@ pub(super) struct Blocks {
 impl Blocks {
     /// The first page of a file that bears a segment's name.
     pub(super) fn header(file: File, log_id: &LogId, number: u64) -> Result<(HeaderPage, Window)> {
-        let mut window = Window { piece: PAGE, ..Window::new(file) };
+        let mut window = Window::new(file);
+        window.piece = PAGE;
         let page = SegmentHeader::decode(window.at(0, PAGE)?, log_id, number);
         Ok((page, window))
     }
@@ -256,6 +335,12 @@ impl Blocks {
             offset: PAGE as u64,
             next_lsn: header.first_lsn(),
         }
+    }
+
+    /// For somebody who will look at all of them.
+    pub(super) fn reading_ahead(mut self) -> Blocks {
+        self.window.ahead_max = AHEAD;
+        self
     }
 
     /// The block that goes on where the last one ended; None if there is no whole one.

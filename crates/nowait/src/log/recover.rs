@@ -254,7 +254,7 @@ impl Scan<'_> {
         }
         for (index, header) in headers.iter().enumerate() {
             let next = headers.get(index + 1).map(|next| next.previous);
-            let mut blocks = Blocks::new(self.window(header.number)?, header);
+            let mut blocks = Blocks::new(self.window(header.number)?, header).reading_ahead();
             (closed, torn) = (false, None);
             while next.is_none_or(|next| blocks.offset < next.offset) {
                 let Some((block, _)) = blocks.next()? else { break };
@@ -406,7 +406,7 @@ impl Scan<'_> {
         evidence: &mut Option<(u64, u64)>,
     ) -> Result<Option<Proof>> {
         let file = self.folder.open(header.number, false, self.control.direct)?;
-        let mut blocks = Blocks::new(Window::new(file), header);
+        let mut blocks = Blocks::new(Window::new(file), header).reading_ahead();
         let found = blocks.proof_behind(header.epoch)?;
         if let Some(Proof { watermark: proof, offset, .. }) = found {
             if proof > *watermark {
