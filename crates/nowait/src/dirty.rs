@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::memory::{current, field, groups, limit};
 use crate::sys::PerProcess;
 
 /// A sample allows this part of the distance to be written,
@@ -144,7 +145,8 @@ impl Sampler {
 /// Where the numbers are.
 struct Source {
     vmstat: Option<fs::File>,
-    /// The process's memory cgroup and those above it that have a limit. Found once: processes seldom move.
+    /// Memory cgroups with a limit (of version 1 none: it has no write-back of its own per cgroup, so that only the system's thresholds
+    /// count). Found once: processes seldom move.
     groups: Vec<PathBuf>,
     text: String,
 }
@@ -174,35 +176,10 @@ impl Source {
     }
 }
 
-/// The number after `name` and a space, at the start of a line.
-fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')))?;
-    line[name.len()..].trim().parse().ok()
-}
-
-/// Version 2 only: version 1 has no write-back of its own per memory cgroup, so that only the system's thresholds count.
-fn groups() -> Vec<PathBuf> {
-    let Ok(own) = fs::read_to_string("/proc/self/cgroup") else { return Vec::new() };
-    let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) else { return Vec::new() };
-    let root = PathBuf::from("/sys/fs/cgroup");
-    let here = root.join(path.trim_start_matches('/'));
-    let limited = |group: &&std::path::Path| limit(group).is_some();
-    here.ancestors().take_while(|group| *group != root).filter(limited).map(PathBuf::from).collect()
-}
-
-fn limit(group: &std::path::Path) -> Option<u64> {
-    let limit = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-    match (limit("memory.max"), limit("memory.high")) {
-        (Some(max), Some(high)) => Some(max.min(high)),
-        (max, high) => max.or(high),
-    }
-}
-
 /// As `domain_dirty_limits` works it out for a cgroup: thresholds are shares of what it has in files and may still take.
 fn group_distance(group: &std::path::Path) -> Option<u64> {
     let stat = fs::read_to_string(group.join("memory.stat")).ok()?;
-    let current: u64 = fs::read_to_string(group.join("memory.current")).ok()?.trim().parse().ok()?;
-    let available = field(&stat, "file")? + limit(group)?.saturating_sub(current);
+    let available = field(&stat, "file")? + limit(group)?.saturating_sub(current(group)?);
     let share = |name: &str, usual: u64| {
         let text = fs::read_to_string(format!("/proc/sys/vm/{name}")).ok();
         // Zero: given in bytes, for the whole system, which the kernel turns into a share. The usual one is near enough.
@@ -216,15 +193,6 @@ fn group_distance(group: &std::path::Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fields_are_found_by_their_whole_name() {
-        let text = "nr_dirty_threshold 7\nnr_dirty 5\nnr_dirtied 9\n";
-        assert_eq!(
-            (field(text, "nr_dirty"), field(text, "nr_dirty_threshold"), field(text, "nr")),
-            (Some(5), Some(7), None)
-        );
-    }
 
     #[test]
     fn this_system_tells_its_distance() {

@@ -85,6 +85,10 @@ pub enum Operation {
     Size,
     /// Advice to the page cache.
     Advise,
+    /// Mapping a file into memory.
+    Map,
+    /// Bringing pages of a map into memory.
+    Populate,
     /// Closing the descriptor.
     Close,
     /// Setting an instance up.
@@ -119,6 +123,8 @@ impl fmt::Display for Operation {
             Operation::Gather => "gather",
             Operation::Size => "size",
             Operation::Advise => "advise",
+            Operation::Map => "map",
+            Operation::Populate => "populate",
             Operation::Close => "close",
             Operation::Build => "build",
             Operation::Write => "write",

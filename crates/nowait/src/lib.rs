@@ -164,6 +164,10 @@
 //!
 //! [`log`] keeps many small records on stable storage, and gives them back after a crash; see there.
 //!
+//! # A file in memory
+//!
+//! [`map`] maps files, brings their pages in in the background, and tells as they come; see there.
+//!
 //! # Cancellation
 //!
 //! An operation does nothing until it is polled or waited for. Dropping it at any time is safe, and so is leaking it: buffer
@@ -225,6 +229,9 @@ pub mod fs;
 mod gather;
 mod ladder;
 pub mod log;
+pub mod map;
+mod mapping;
+mod memory;
 mod op;
 mod operation;
 mod select;

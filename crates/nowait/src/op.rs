@@ -34,6 +34,7 @@ use rustix::io::Errno;
 use self::sync::{Mutex, MutexGuard, lock};
 use crate::buf::{Buf, Memory, Segments};
 use crate::direct::{Alignment, Direct, Directness, Plan};
+use crate::mapping::{Fault, Mapping};
 use crate::select::{ReadSelector, WriteSelector};
 use crate::stats::{Count, Counters};
 use crate::sys::{PerProcess, WriteFlags};
@@ -563,6 +564,11 @@ pub(crate) enum Request {
         length: u64,
         advice: Advice,
     },
+    /// Brings pages of a map in.
+    Fault {
+        mapping: Arc<Mapping>,
+        fault: Fault,
+    },
     Close(Handle),
 }
 
@@ -573,6 +579,8 @@ pub(crate) enum Done {
     Opened(Handle, Directness),
     Size(u64),
     Names(Vec<OsString>),
+    /// So many bytes of a map were not in the page cache.
+    Faulted(u64),
 }
 
 pub(crate) type Outcome = Result<Done, Errno>;

@@ -410,6 +410,8 @@ impl World {
                     }
                 }
             }
+            // There is nothing that could be mapped.
+            Request::Fault { .. } => Err(Errno::OPNOTSUPP),
             Request::CreateDir(path) => {
                 let path = plain(path);
                 if self.store.node(&path).is_some() {

@@ -145,6 +145,7 @@ impl Ring {
                 | Request::Open { .. }
                 | Request::Size
                 | Request::Advise { .. }
+                | Request::Fault { .. }
                 | Request::Close(_) => None,
             }
         })?

@@ -1,0 +1,426 @@
+//! A file in memory, whose pages are brought in in the background and announced.
+//!
+//! A map makes bytes of a file look like memory. The first touch of each page stalls, for as long as the device takes; nothing else in
+//! the program says where. [`Map::populate`] brings the pages in beforehand, on threads of the pool, in the order that you say, and tells as
+//! they come; [`Map::gather`] brings in a list of ranges at once, before they are indexed.
+//!
+//! ```
+//! # fn main() -> nowait::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("model.bin");
+//! # std::fs::write(&path, vec![7; 8 << 20]).unwrap();
+//! use nowait::map::Map;
+//!
+//! let file = nowait::File::open(&path).wait()?;
+//! // SAFETY: nobody changes or shortens the model while it is in use.
+//! let map = unsafe { Map::new(&file, ..)? };
+//! // The header first. From here on it goes on by itself.
+//! let mut populating = map.populate(..).first([0..4096]).start()?;
+//! while let Some(range) = nowait::block_on(populating.next_chunk())? {
+//!     println!("bytes {range:?} are in, {} of {}", populating.progress().bytes, populating.progress().of);
+//! }
+//! assert_eq!(map[5 << 20], 7);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What a map means
+//!
+//! * **The file ends earlier than the map**: somebody truncated it. A touch beyond its end raises SIGBUS, which ends the process. Populating
+//!   and gathering never touch: they answer with [`ErrorKind::UnexpectedEof`]. [`Map::read_at`] copies bytes out and cannot crash either.
+//! * **Somebody writes to the file**: the bytes of a map change while they are looked at, whether or not it is private (`mmap(2)`,
+//!   `MAP_PRIVATE`). A Rust slice may not: hence making a map is `unsafe`, and what has to hold is that nobody does.
+//! * **A device that fails** while a page is touched raises SIGBUS, too; while it is populated it is an error.
+//! * **Pages that are in may go again**: under memory pressure the kernel takes clean pages back. Announced means brought in, not locked.
+//! * `fork`: the child has the map, not what was populating it.
+//!
+//! # Threads and cancellation
+//!
+//! Nothing here runs on the caller's thread but `mmap(2)` itself, `wait`, and [`Map::read_at`]. A chunk is a task for the pool
+//! ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)), one after the other for each map, so that many maps share its threads in
+//! turn. Dropping a [`Populating`] cancels it; dropping the map stops it. What is under way ends first: at most a chunk, in the
+//! background, and then the memory is given back.
+//!
+//! `unsafe` here: maps as slices.
+
+mod populate;
+
+use std::fmt;
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::mm;
+
+pub use self::populate::{Mechanism, Populate, Populated, Populating, Progress, Stopped};
+use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::file::File;
+use crate::mapping::{Access, Fault, How, Mapping, page_bytes};
+use crate::op::{Outcome, Request};
+use crate::operation::{Answer, Finish, Operation};
+
+/// A range of a file as memory that is only read. Private (`MAP_PRIVATE`).
+///
+/// Cheap to share: put it in an [`Arc`]. The memory is given back when it is dropped (and what it populates has stopped).
+pub struct Map(Arc<Inner>);
+
+/// A range of a file as memory that can be written to.
+pub struct MapMut(Map);
+
+/// What of a map its populating needs, too.
+struct Inner {
+    mapping: Arc<Mapping>,
+    file: File,
+    /// Place of the mapping's first byte in the file; of the map's first byte in the mapping; and the map's length.
+    file_offset: u64,
+    lead: usize,
+    length: usize,
+}
+
+/// How the bytes of a map will be used, for [`Map::advise`]: `madvise(2)`.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Nothing in particular.
+    Normal,
+    /// At random: a touch reads one page, and none around it.
+    Random,
+    /// From the start to the end.
+    Sequential,
+    /// In huge pages, where the file system and the kernel can (`MADV_HUGEPAGE`).
+    HugePages,
+}
+
+impl Map {
+    /// Maps `range` of the file, which need not begin or end at a page.
+    ///
+    /// An empty range, such as all of an empty file, makes an empty map.
+    ///
+    /// # Safety
+    /// As long as a slice of the map is looked at, nobody changes its bytes: no write to the file, by whatever process, and none to the
+    /// memory of another map of it. (A file that is shortened does no harm to memory: it ends the process, see
+    /// [the module's text](self).)
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnexpectedEof`] for a range past the end of the file; [`ErrorKind::Unsupported`] where the file, or its file system, has
+    /// no maps, and on a simulator; [`ErrorKind::OutOfMemory`] when the address space does not suffice (`ulimit -v`, `vm.max_map_count`);
+    /// [`ErrorKind::PermissionDenied`] for a file that was not opened for reading; [`ErrorKind::Closed`].
+    pub unsafe fn new(file: &File, range: impl RangeBounds<u64>) -> Result<Map> {
+        map(file, range, Access::Read)
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.0.file
+    }
+
+    /// Offset in the file of the map's first byte.
+    pub fn offset(&self) -> u64 {
+        self.0.file_offset + self.0.lead as u64
+    }
+
+    /// Copies bytes from `at` on out of the file, as they are there now, and cannot crash: fewer than asked for where the file, or the map, has ended.
+    /// It is a read of the file at that place, cached or not, and waits for the device if need be.
+    ///
+    /// # Errors
+    /// As [`File::read_into`].
+    pub fn read_at(&self, buffer: &mut [u8], at: usize) -> Result<usize> {
+        let at = at.min(self.0.length);
+        let n = buffer.len().min(self.0.length - at);
+        self.0.file.read_into(&mut buffer[..n], self.offset() + at as u64)
+    }
+
+    /// Brings pages of the map in, in the background; see [`Populate`].
+    ///
+    /// ```
+    /// # fn main() -> nowait::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index");
+    /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    /// # let file = nowait::File::open(&path).wait()?;
+    /// # // SAFETY: nobody else knows the file.
+    /// # let map = unsafe { nowait::map::Map::new(&file, ..)? };
+    /// let populated = map.populate(..).wait()?;
+    /// assert_eq!((populated.bytes, populated.stopped), (1 << 20, None));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn populate(&self, range: impl RangeBounds<usize>) -> Populate<'_> {
+        Populate::new(&self.0, self.0.clip(range))
+    }
+
+    /// Brings in these ranges only, all at once: the device is told of all of them before the first is waited for. For a list of rows that
+    /// will be indexed. In any order; they may overlap; what is cached already costs next to nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a range past the end of the map; else as [`Populating`]'s.
+    pub fn gather(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> Operation<'_, Gathered<'_>> {
+        let map = &*self.0;
+        let mut beyond = None;
+        let mut pages: Vec<Range<usize>> = ranges
+            .into_iter()
+            .inspect(|range| {
+                if range.end > map.length && range.start < range.end {
+                    beyond.get_or_insert(range.clone());
+                }
+            })
+            .filter(|range| range.start < range.end)
+            .map(|range| map.pages(range))
+            .collect();
+        merge(&mut pages);
+        let fault =
+            Fault { ranges: pages, file_offset: map.file_offset, how: How::Populate, scattered: true, begin: None };
+        let request = Request::Fault { mapping: map.mapping.clone(), fault };
+        let target = map.file.0.target();
+        match beyond {
+            None => Operation::new(target, request, Gathered { map, beyond }),
+            Some(_) => Operation::refused(target, Errno::INVAL, request, Gathered { map, beyond }),
+        }
+    }
+
+    /// Tells the kernel how the bytes will be used, which decides what a touch of a page that is not cached reads beside it.
+    ///
+    /// # Errors
+    /// What `madvise(2)` reports, such as [`ErrorKind::InvalidInput`] for advice that this kernel does not know.
+    pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
+        let advice = match advice {
+            Advice::Normal => mm::Advice::Normal,
+            Advice::Random => mm::Advice::Random,
+            Advice::Sequential => mm::Advice::Sequential,
+            Advice::HugePages => mm::Advice::LinuxHugepage,
+        };
+        let range = self.0.clip(range);
+        let done = self.0.mapping.advise(&self.0.pages(range.clone()), advice);
+        done.map_err(|errno| self.0.error(Name::Advise, errno, &range))
+    }
+}
+
+impl Deref for Map {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: whoever made the map vouched that nobody changes what is looked at.
+        let bytes = unsafe { self.0.mapping.bytes() };
+        &bytes[self.0.lead..]
+    }
+}
+
+impl AsRef<[u8]> for Map {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { file, length, .. } = &*self.0;
+        f.debug_struct("Map").field("file", file).field("offset", &self.offset()).field("length", length).finish()
+    }
+}
+
+impl MapMut {
+    /// Maps a range of the file; what is written stays in this map, and is gone with it (`MAP_PRIVATE`).
+    ///
+    /// # Safety
+    /// As [`Map::new`].
+    ///
+    /// # Errors
+    /// As [`Map::new`].
+    pub unsafe fn private(file: &File, range: impl RangeBounds<u64>) -> Result<MapMut> {
+        map(file, range, Access::Private).map(MapMut)
+    }
+
+    /// Maps a range of the file; what is written goes to the file (`MAP_SHARED`), when the kernel finds the time. It is durable once
+    /// [`File::sync_data`] has returned that was called after it. A full disk, or one that fails, is found at the
+    /// first write to a page, and raises SIGBUS: have the file's space allocated before.
+    ///
+    /// # Safety
+    /// As [`Map::new`]; and nobody looks at the bytes while they are written to.
+    ///
+    /// # Errors
+    /// As [`Map::new`]; [`ErrorKind::PermissionDenied`] also for a file that was not opened for writing.
+    pub unsafe fn shared(file: &File, range: impl RangeBounds<u64>) -> Result<MapMut> {
+        map(file, range, Access::Shared).map(MapMut)
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        self.0.file()
+    }
+
+    /// Offset in the file of the map's first byte.
+    pub fn offset(&self) -> u64 {
+        self.0.offset()
+    }
+
+    /// As [`Map::populate`]: ready to be read. The first write to a page costs a fault of its own still.
+    pub fn populate(&self, range: impl RangeBounds<usize>) -> Populate<'_> {
+        self.0.populate(range)
+    }
+
+    /// As [`Map::gather`].
+    ///
+    /// # Errors
+    /// As [`Map::gather`].
+    pub fn gather(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> Operation<'_, Gathered<'_>> {
+        self.0.gather(ranges)
+    }
+
+    /// As [`Map::advise`].
+    ///
+    /// # Errors
+    /// As [`Map::advise`].
+    pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
+        self.0.advise(range, advice)
+    }
+}
+
+impl Deref for MapMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for MapMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let inner = &*self.0.0;
+        // SAFETY: mapped writable; `&mut self` keeps away whoever asks this map for a slice, and whoever made it vouched for all others. What
+        // populates it has the kernel bring pages in, which changes no byte.
+        let bytes = unsafe { inner.mapping.bytes_mut() };
+        &mut bytes[inner.lead..]
+    }
+}
+
+impl fmt::Debug for MapMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let error = |errno| file.0.error(Name::Map, errno);
+    let size = file.size().wait().map_err(|failed| match failed.raw_os_error() {
+        Some(errno) => error(Errno::from_raw_os_error(errno)),
+        None => failed,
+    })?;
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => size.max(start),
+    };
+    let Some(length) = end.checked_sub(start) else {
+        return Err(error(Errno::INVAL).detail(format!("the range begins at {start} and ends before, at {end}")));
+    };
+    if end > size {
+        let error = Error::new(Name::Map, ErrorKind::UnexpectedEof).at(&file.0.path).range(start, length);
+        return Err(error.detail(format!("the file has {size} bytes")));
+    }
+    let lead = (start % page_bytes() as u64) as usize;
+    let file_offset = start - lead as u64;
+    let failed = |errno: Errno| {
+        let error = error(errno).range(start, length);
+        match errno {
+            Errno::NODEV => error.of_kind(ErrorKind::Unsupported).detail("its file system has no memory maps; read it instead"),
+            Errno::NOMEM | Errno::OVERFLOW => error.of_kind(ErrorKind::OutOfMemory).explained(
+                "the address space does not suffice: map a smaller range, or raise the limit (ulimit -v, vm.max_map_count)",
+            ),
+            Errno::ACCESS => error.explained("open the file for reading, and for a shared map for writing as well"),
+            _ => error,
+        }
+    };
+    let descriptor = file.0.open.handle.descriptor().map_err(|_| error(Errno::OPNOTSUPP))?;
+    let length = usize::try_from(length).map_err(|_| failed(Errno::OVERFLOW))?;
+    let mapped = if length == 0 { 0 } else { lead + length };
+    let mapping = Mapping::new(descriptor, file_offset, mapped, access).map_err(failed)?;
+    let lead = if length == 0 { 0 } else { lead };
+    Ok(Map(Arc::new(Inner { mapping: Arc::new(mapping), file: file.clone(), file_offset, lead, length })))
+}
+
+impl Inner {
+    /// Bounds as a range of the map, no longer than it is.
+    fn clip(&self, range: impl RangeBounds<usize>) -> Range<usize> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.length,
+        };
+        let end = end.min(self.length);
+        start.min(end)..end
+    }
+
+    /// Whole pages of the mapping around a range of the map; where it ends, less.
+    fn pages(&self, range: Range<usize>) -> Range<usize> {
+        let page = page_bytes();
+        let end = (range.end.saturating_add(self.lead)).div_ceil(page).saturating_mul(page);
+        (range.start + self.lead) / page * page..end.min(self.mapping.length())
+    }
+
+    fn error(&self, operation: Name, errno: Errno, range: &Range<usize>) -> Error {
+        let offset = self.file_offset + (self.lead + range.start) as u64;
+        self.file.0.error(operation, errno).range(offset, range.len() as u64)
+    }
+
+    /// Why pages could not be brought in; in terms of the file.
+    fn not_populated(&self, errno: Errno, range: &Range<usize>) -> Error {
+        let error = self.error(Name::Populate, errno, range);
+        let end = self.file_offset + (self.lead + range.end) as u64;
+        // madvise(2): EFAULT where a touch would raise SIGBUS; EHWPOISON where memory is broken.
+        match (errno, self.file.size().wait()) {
+            (Errno::FAULT, Ok(size)) if size < end => error
+                .of_kind(ErrorKind::UnexpectedEof)
+                .explained(format!("the file has been shortened to {size} bytes; map it anew")),
+            (Errno::FAULT | Errno::HWPOISON, _) => {
+                error.of_kind(ErrorKind::Io).detail("a touch of these bytes would raise SIGBUS")
+            }
+            _ => error,
+        }
+    }
+}
+
+/// Sorts ranges, and makes one of those that touch or overlap.
+fn merge(ranges: &mut Vec<Range<usize>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, one| {
+        let touches = next.start <= one.end;
+        if touches {
+            one.end = one.end.max(next.end);
+        }
+        touches
+    });
+}
+
+/// The end of a [`Map::gather`].
+#[doc(hidden)]
+pub struct Gathered<'m> {
+    map: &'m Inner,
+    beyond: Option<Range<usize>>,
+}
+
+impl Finish for Gathered<'_> {
+    type Output = Result<()>;
+
+    fn finish(self, answer: Answer<'_>) -> Result<()> {
+        let outcome: Outcome = answer.outcome;
+        let errno = match outcome {
+            Ok(_) => return Ok(()),
+            Err(errno) => errno,
+        };
+        if let Some(beyond) = &self.beyond {
+            let error = self.map.error(Name::Populate, Errno::INVAL, beyond);
+            return Err(error.explained(format!("the map has {} bytes; check the ranges", self.map.length)));
+        }
+        Err(self.map.not_populated(errno, &(0..self.map.length)))
+    }
+}

@@ -1,0 +1,514 @@
+//! Bringing a map's pages in, chunk after chunk, each a task for the pool that the end of the one before it submits.
+//!
+//! One chunk at a time, in order: the kernel's own read-ahead keeps the device busy then, and allocates the pages in large pieces, which
+//! was the quickest and the cheapest of all ways that were measured (docs/measurements/2026-11-22-map.md). Advice ahead of it, or several at a time, break both.
+
+use std::future::{Future, IntoFuture, poll_fn};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::{Inner, merge};
+use crate::buf::lock;
+use crate::engine::owned;
+use crate::error::{Error, Operation as Name, Result};
+use crate::mapping::{Fault, How, page_bytes};
+use crate::memory;
+use crate::op::{Done, Notify, Outcome, Request, Slot};
+
+const CHUNK_BYTES: usize = 2 << 20;
+/// Of what is available at the start.
+const MEMORY_SHARE: f64 = 0.8;
+/// With a bound on the bandwidth a chunk takes no longer than this part of a second, so that no thread sleeps for longer.
+const CHUNKS_PER_SECOND: u64 = 20;
+
+/// How pages are brought in.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mechanism {
+    /// The kernel fills cache and page table in one call, `MADV_POPULATE_READ` (Linux 5.14); where it does not know that, as [`Mechanism::Read`].
+    #[default]
+    Auto,
+    /// Reads through the page cache, then a look at each page by the kernel (`process_vm_readv(2)`), for the page table. Where that is
+    /// forbidden pages are only cached: the first touch is a fault without a wait.
+    Read,
+}
+
+/// Pages of a map that are to be brought in: say how, then [`start`](Populate::start), `.await` or [`wait`](Populate::wait).
+///
+/// It does nothing until then. By default all of the range in order, in chunks of 2 MiB, with at most four fifths of the memory
+/// that is available.
+#[must_use = "nothing is brought in until it is started, awaited or waited for"]
+pub struct Populate<'m> {
+    map: &'m Arc<Inner>,
+    range: Range<usize>,
+    first: Vec<Range<usize>>,
+    chunk_bytes: usize,
+    bytes_per_second: Option<u64>,
+    memory_share: f64,
+    mechanism: Mechanism,
+    on_chunk: Option<OnChunk>,
+}
+
+type OnChunk = Box<dyn FnMut(Range<usize>) + Send>;
+
+/// Why less than all was brought in.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// [`Populating::cancel`].
+    Cancelled,
+    /// More would take more than its share of memory, see [`Populate::memory_share`].
+    Memory,
+    /// The map was dropped.
+    MapDropped,
+}
+
+/// What was brought in.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Populated {
+    /// Bytes of the map that are in.
+    pub bytes: u64,
+    /// Of which so many were not in the page cache before, as far as `mincore(2)` tells (which says of a file that is not yours, and that
+    /// you may not write to, that all of it is cached).
+    pub read: u64,
+    /// Why not all of it.
+    pub stopped: Option<Stopped>,
+}
+
+/// How far it is.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that are in.
+    pub bytes: u64,
+    /// Bytes that were asked for.
+    pub of: u64,
+}
+
+impl<'m> Populate<'m> {
+    pub(super) fn new(map: &'m Arc<Inner>, range: Range<usize>) -> Populate<'m> {
+        Populate {
+            map,
+            range,
+            first: Vec::new(),
+            chunk_bytes: CHUNK_BYTES,
+            bytes_per_second: None,
+            memory_share: MEMORY_SHARE,
+            mechanism: Mechanism::Auto,
+            on_chunk: None,
+        }
+    }
+
+    /// These before everything else, in this order. What lies outside the range is left out.
+    pub fn first(mut self, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
+        self.first.extend(ranges);
+        self
+    }
+
+    /// Bytes that are brought in, and announced, at a time: what is in flight beside the kernel's read-ahead. Rounded up to whole pages. 2 MiB by
+    /// default.
+    pub fn chunk_bytes(mut self, bytes: usize) -> Self {
+        self.chunk_bytes = bytes.max(1);
+        self
+    }
+
+    /// Reads no more than so many bytes a second from the device. What is cached already does not count.
+    pub fn bytes_per_second(mut self, bytes: u64) -> Self {
+        self.bytes_per_second = Some(bytes.max(1));
+        self
+    }
+
+    /// Stops, with [`Stopped::Memory`], before it has read more than this part, from 0 to 1, of the memory that was available at the start:
+    /// what can be had without swapping, in the system (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups. (The page
+    /// cache of others is available memory: on a machine whose cache is full, every read takes some of it.) 0.8 by default.
+    pub fn memory_share(mut self, share: f64) -> Self {
+        self.memory_share = share.clamp(0.0, 1.0);
+        self
+    }
+
+    /// How pages are brought in.
+    pub fn mechanism(mut self, mechanism: Mechanism) -> Self {
+        self.mechanism = mechanism;
+        self
+    }
+
+    /// Called with each chunk that is in, in the bytes of the map; on a thread of the pool, and with the next chunk waiting for it to return.
+    /// A panic in it is reported as on any thread, and ends nothing.
+    pub fn on_chunk(mut self, callback: impl FnMut(Range<usize>) + Send + 'static) -> Self {
+        self.on_chunk = Some(Box::new(callback));
+        self
+    }
+
+    /// Begins. From here on it goes on by itself, whether or not anybody waits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `File::close`.
+    pub fn start(self) -> Result<Populating> {
+        let map = self.map;
+        map.file.0.check(0, 0).map_err(|errno| map.error(Name::Populate, errno, &self.range))?;
+        let memory = memory::available_bytes().map_or(u64::MAX, |bytes| (bytes as f64 * self.memory_share) as u64);
+        let paced = self.bytes_per_second.map_or(usize::MAX, |rate| (rate / CHUNKS_PER_SECOND) as usize);
+        let page = page_bytes();
+        let work = Arc::new(Work {
+            map: Arc::downgrade(map),
+            how: if self.mechanism == Mechanism::Read { How::Read } else { How::Populate },
+            chunk_bytes: self.chunk_bytes.min(paced).div_ceil(page).saturating_mul(page),
+            bytes_per_second: self.bytes_per_second,
+            memory,
+            of: self.range.len() as u64,
+            bytes: AtomicU64::new(0),
+            cancelled: AtomicBool::new(false),
+            on_chunk: Mutex::new(self.on_chunk),
+            state: Mutex::new(State {
+                plan: plan(&self.range, &self.first, |range| map.pages(range)),
+                range: self.range,
+                next: 0,
+                chunk: Chunk::None,
+                read: 0,
+                began: Instant::now(),
+                announced: Vec::new(),
+                end: None,
+                waker: None,
+            }),
+        });
+        work.advance();
+        Ok(Populating { work, detached: false })
+    }
+
+    /// Brings everything in, and blocks this thread meanwhile.
+    ///
+    /// # Errors
+    /// As [`Populating`]'s.
+    pub fn wait(self) -> Result<Populated> {
+        self.start()?.wait()
+    }
+}
+
+impl IntoFuture for Populate<'_> {
+    type Output = Result<Populated>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Populated>> + Send>>;
+
+    /// Begins at once.
+    fn into_future(self) -> Self::IntoFuture {
+        let started = self.start();
+        Box::pin(async { started?.await })
+    }
+}
+
+/// The pages to bring in, in order and each once: those of `first`, then the rest of `range`.
+fn plan(
+    range: &Range<usize>,
+    first: &[Range<usize>],
+    pages: impl Fn(Range<usize>) -> Range<usize>,
+) -> Vec<Range<usize>> {
+    let whole = pages(range.clone());
+    let mut plan: Vec<Range<usize>> = Vec::new();
+    let mut taken: Vec<Range<usize>> = Vec::new();
+    for wanted in first.iter().chain([range]) {
+        let wanted = wanted.start.clamp(range.start, range.end)..wanted.end.clamp(range.start, range.end);
+        if wanted.start >= wanted.end {
+            continue;
+        }
+        let wanted = pages(wanted);
+        let wanted = wanted.start.max(whole.start)..wanted.end.min(whole.end);
+        let mut start = wanted.start;
+        for gone in taken.iter().filter(|gone| gone.end > wanted.start && gone.start < wanted.end) {
+            if start < gone.start {
+                plan.push(start..gone.start);
+            }
+            start = start.max(gone.end);
+        }
+        if start < wanted.end {
+            plan.push(start..wanted.end);
+        }
+        taken.push(wanted);
+        merge(&mut taken);
+    }
+    plan
+}
+
+/// Pages on their way: await it, [`wait`](Populating::wait) for it, or take the chunks as they come.
+///
+/// Dropping it cancels what is left, unless it is [`detach`](Populating::detach)ed.
+///
+/// # Errors
+/// What is awaited fails with [`UnexpectedEof`](crate::ErrorKind::UnexpectedEof) when the file was shortened,
+/// [`Io`](crate::ErrorKind::Io) when the device failed, [`OutOfMemory`](crate::ErrorKind::OutOfMemory) when there are no pages or no page tables to be had. What was announced before is in.
+pub struct Populating {
+    work: Arc<Work>,
+    detached: bool,
+}
+
+struct Work {
+    map: Weak<Inner>,
+    how: How,
+    chunk_bytes: usize,
+    bytes_per_second: Option<u64>,
+    /// No more is to be read.
+    memory: u64,
+    of: u64,
+    bytes: AtomicU64,
+    cancelled: AtomicBool,
+    on_chunk: Mutex<Option<OnChunk>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    range: Range<usize>,
+    /// Pages of the mapping; those before `next`, and before the start of that one, have been asked for.
+    plan: Vec<Range<usize>>,
+    next: usize,
+    chunk: Chunk,
+    read: u64,
+    began: Instant,
+    /// What has come, and nobody has taken yet; neighbours in one.
+    announced: Vec<Range<usize>>,
+    end: Option<std::result::Result<Populated, Error>>,
+    waker: Option<Waker>,
+}
+
+enum Chunk {
+    None,
+    /// Somebody is about to give one to the pool, and will look what became of it.
+    Submitting,
+    UnderWay(Range<usize>, Arc<Slot>),
+}
+
+impl Work {
+    /// Takes what has ended, and submits what comes next. Called by whoever began, and at the end of each chunk; one of those that come at
+    /// a time finds something to do.
+    fn advance(self: &Arc<Self>) {
+        loop {
+            let mut state = lock(&self.state);
+            if state.end.is_some() {
+                return;
+            }
+            let chunk = match &state.chunk {
+                Chunk::None => None,
+                Chunk::Submitting => return,
+                Chunk::UnderWay(pages, slot) => {
+                    let Some((outcome, _)) = slot.take() else { return };
+                    let pages = pages.clone();
+                    state.chunk = Chunk::None;
+                    self.note(&mut state, pages, outcome)
+                }
+            };
+            let next = if state.end.is_none() { self.next(&mut state) } else { None };
+            if next.is_some() {
+                state.chunk = Chunk::Submitting;
+            }
+            let waker = if chunk.is_some() || state.end.is_some() { state.waker.take() } else { None };
+            drop(state);
+            if let Some(chunk) = chunk {
+                self.call(chunk);
+            }
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            let Some((map, pages, begin)) = next else { return };
+            let fault = Fault {
+                ranges: vec![pages.clone()],
+                file_offset: map.file_offset,
+                how: self.how,
+                scattered: false,
+                begin,
+            };
+            let request = Request::Fault { mapping: map.mapping.clone(), fault };
+            let notify = Notify::Waker(Waker::from(self.clone()));
+            let slot = owned::elsewhere(|| map.file.0.target().submit(request, notify));
+            // Before the lock: this may be the last of the map, whose drop takes its time.
+            drop(map);
+            lock(&self.state).chunk = Chunk::UnderWay(pages, slot);
+        }
+    }
+
+    /// A chunk has ended; gives the bytes of the map that are in.
+    fn note(&self, state: &mut State, pages: Range<usize>, outcome: Outcome) -> Option<Range<usize>> {
+        let Some(map) = self.map.upgrade() else {
+            self.end(state, Some(Stopped::MapDropped));
+            return None;
+        };
+        let of_map = |page: usize| page.saturating_sub(map.lead).clamp(state.range.start, state.range.end);
+        let chunk = of_map(pages.start)..of_map(pages.end);
+        match outcome {
+            Ok(Done::Faulted(missing)) => state.read += missing,
+            Ok(_) => {}
+            Err(errno) => {
+                state.end = Some(Err(map.not_populated(errno, &chunk)));
+                return None;
+            }
+        }
+        self.bytes.fetch_add(chunk.len() as u64, Relaxed);
+        match state.announced.last_mut() {
+            Some(last) if last.end == chunk.start => last.end = chunk.end,
+            _ => state.announced.push(chunk.clone()),
+        }
+        Some(chunk)
+    }
+
+    /// What is to be brought in now, and not before when; nothing at the end.
+    fn next(&self, state: &mut State) -> Option<(Arc<Inner>, Range<usize>, Option<Instant>)> {
+        let all_is_in = state.next == state.plan.len();
+        let map = self.map.upgrade();
+        let stopped = match () {
+            () if all_is_in => None,
+            () if map.is_none() => Some(Stopped::MapDropped),
+            () if self.cancelled.load(Relaxed) => Some(Stopped::Cancelled),
+            () if state.read.saturating_add(self.chunk_bytes as u64) > self.memory => Some(Stopped::Memory),
+            () => {
+                let left = &mut state.plan[state.next];
+                let pages = left.start..left.end.min(left.start.saturating_add(self.chunk_bytes));
+                left.start = pages.end;
+                if left.start == left.end {
+                    state.next += 1;
+                }
+                let pause = |rate| Duration::from_secs_f64(state.read as f64 / rate as f64);
+                let begin = self.bytes_per_second.map(|rate| state.began + pause(rate));
+                return map.map(|map| (map, pages, begin));
+            }
+        };
+        self.end(state, stopped);
+        None
+    }
+
+    fn end(&self, state: &mut State, stopped: Option<Stopped>) {
+        state.end = Some(Ok(Populated { bytes: self.bytes.load(Relaxed), read: state.read, stopped }));
+    }
+
+    /// With nothing locked but the callback itself.
+    fn call(&self, chunk: Range<usize>) {
+        if let Some(callback) = &mut *lock(&self.on_chunk) {
+            // The panic hook has reported it. Dropping what was thrown could panic again.
+            catch_unwind(AssertUnwindSafe(|| callback(chunk))).unwrap_or_else(std::mem::forget);
+        }
+    }
+}
+
+impl Wake for Work {
+    fn wake(self: Arc<Self>) {
+        self.advance();
+    }
+}
+
+impl Populating {
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        Progress { bytes: self.work.bytes.load(Relaxed), of: self.work.of }
+    }
+
+    /// Brings no more in once the chunk under way has ended; what waits gets [`Stopped::Cancelled`] then, unless that was the last.
+    pub fn cancel(&self) {
+        self.work.cancelled.store(true, Relaxed);
+    }
+
+    /// Lets it go on with nobody to hear of it, for as long as the map is there.
+    pub fn detach(mut self) {
+        self.detached = true;
+    }
+
+    /// Bytes of the map that have come in since the last call, neighbours in one range; `None` when there are no more to come. Dropping the
+    /// future loses nothing.
+    ///
+    /// # Errors
+    /// As [`Populating`]'s; what came before is given first.
+    pub async fn next_chunk(&mut self) -> Result<Option<Range<usize>>> {
+        poll_fn(|context| {
+            self.poll_state(context, |state| match (state.announced.is_empty(), &state.end) {
+                (false, _) => Some(Ok(Some(state.announced.remove(0)))),
+                (true, Some(end)) => Some(end.clone().map(|_| None)),
+                (true, None) => None,
+            })
+        })
+        .await
+    }
+
+    /// Blocks this thread until it has ended.
+    ///
+    /// # Errors
+    /// As [`Populating`]'s.
+    pub fn wait(self) -> Result<Populated> {
+        owned::drive(self)
+    }
+
+    fn poll_state<T>(&self, context: &Context<'_>, look: impl FnOnce(&mut State) -> Option<T>) -> Poll<T> {
+        // A waker's clone and drop may run anything: not under the lock.
+        let waker = context.waker().clone();
+        let mut state = lock(&self.work.state);
+        if let Some(found) = look(&mut state) {
+            return Poll::Ready(found);
+        }
+        let old = state.waker.replace(waker);
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl Future for Populating {
+    type Output = Result<Populated>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Populated>> {
+        self.poll_state(context, |state| state.end.clone())
+    }
+}
+
+impl Drop for Populating {
+    fn drop(&mut self) {
+        if !self.detached {
+            self.cancel();
+        }
+    }
+}
+
+impl std::fmt::Debug for Populating {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Populating").field("progress", &self.progress()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_has_each_page_once_and_what_comes_first_first() {
+        const PAGES: usize = 40;
+        let pages = |range: Range<usize>| range.start / 10 * 10..range.end.div_ceil(10) * 10;
+        let mut random = 7u64;
+        let mut below = |n: u64| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((random >> 33) % n) as usize
+        };
+        for round in 0..2000 {
+            let start = below(200);
+            let range = start..start + below(200);
+            let first: Vec<Range<usize>> = (0..below(4))
+                .map(|_| {
+                    let start = below(400);
+                    start..start + below(60)
+                })
+                .collect();
+            // Page by page.
+            let mut expected = Vec::new();
+            for wanted in first.iter().chain([&range]) {
+                for page in 0..PAGES {
+                    let bytes = page * 10..page * 10 + 10;
+                    let touches = |r: &Range<usize>| r.start.max(bytes.start) < r.end.min(bytes.end);
+                    let clipped = wanted.start.max(range.start)..wanted.end.min(range.end);
+                    if touches(&clipped) && !expected.contains(&page) {
+                        expected.push(page);
+                    }
+                }
+            }
+            let found: Vec<usize> =
+                plan(&range, &first, pages).into_iter().flat_map(|part| part.start / 10..part.end / 10).collect();
+            assert_eq!(found, expected, "round {round}: {range:?} with {first:?} first");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A file's bytes in the address space: mapped, faulted in, taken away.
+//!
+//! Nothing here touches mapped memory by an instruction of ours: where the file has ended that raises SIGBUS. The kernel touches it for us
+//! and answers with an errno.
+//!
+//! `unsafe` here: `mmap(2)`, `munmap(2)`, `madvise(2)`, `mincore(2)`, `process_vm_readv(2)`, and the bytes as a slice.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::buf::Buf;
+use crate::sys::{self, SEGMENTS_MAX};
+
+/// Who may write, and who sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    /// Writes stay in this map.
+    Private,
+    /// Writes go to the file.
+    Shared,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    /// At the start of a page. Dangling when nothing is mapped.
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: an address and a length that never change; what the methods do with them is the kernel's to order.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+pub(crate) fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// How pages are brought in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// `MADV_POPULATE_READ` (Linux 5.14, `madvise(2)`); where it is not known, as below.
+    Populate,
+    /// Reads into memory that is thrown away, and a look at each page.
+    Read,
+}
+
+/// What is asked of a thread that may sleep.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) ranges: Vec<Range<usize>>,
+    /// Place of the map's first byte in the file.
+    pub(crate) file_offset: u64,
+    pub(crate) how: How,
+    /// The ranges are apart: the device is told of all of them before the first is waited for.
+    pub(crate) scattered: bool,
+    /// Not before.
+    pub(crate) begin: Option<Instant>,
+}
+
+/// A kernel without `MADV_POPULATE_READ` says so once.
+static POPULATE_UNKNOWN: AtomicBool = AtomicBool::new(false);
+
+impl Mapping {
+    /// Maps `length` bytes from `offset`, which is at the start of a page.
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, length: usize, access: Access) -> Result<Mapping, Errno> {
+        if length == 0 {
+            return Ok(Mapping { start: NonNull::dangling(), length });
+        }
+        let (protection, flags) = match access {
+            Access::Read => (ProtFlags::READ, MapFlags::PRIVATE),
+            Access::Private => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE),
+            Access::Shared => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
+        };
+        // SAFETY: a new place of the kernel's choice: nothing that exists is changed.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset) }?;
+        Ok(Mapping { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, length })
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// # Safety
+    /// While the slice lives nobody changes the bytes.
+    pub(crate) unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is there as long as `self`; the caller vouches for the bytes.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    /// # Safety
+    /// While the slice lives nobody else looks at the bytes, and they may be written to.
+    #[allow(clippy::mut_from_ref)] // Who may have it, the caller knows.
+    pub(crate) unsafe fn bytes_mut(&self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+
+    /// Whole pages around `range`, as far as there are.
+    fn pages(&self, range: &Range<usize>) -> (*mut u8, usize) {
+        let page = page_bytes();
+        let start = range.start.min(self.length) / page * page;
+        let end = range.end.clamp(start, self.length);
+        (self.start.as_ptr().wrapping_add(start), end - start)
+    }
+
+    /// Advice that changes no bytes.
+    pub(crate) fn advise(&self, range: &Range<usize>, advice: Advice) -> Result<(), Errno> {
+        let (start, length) = self.pages(range);
+        if length == 0 {
+            return Ok(());
+        }
+        // SAFETY: pages of this mapping, and none of the advice used here (see the callers) takes bytes away.
+        sys::retry(|| unsafe { rustix::mm::madvise(start.cast(), length, advice) })
+    }
+
+    /// Bytes of `range` that are not in the page cache; all of them, where nobody tells.
+    pub(crate) fn missing(&self, range: &Range<usize>) -> usize {
+        let (start, length) = self.pages(range);
+        let mut pages = vec![0u8; length.div_ceil(page_bytes())];
+        if length == 0 {
+            return 0;
+        }
+        // SAFETY: pages of this mapping, and a byte for each of them.
+        if unsafe { libc::mincore(start.cast(), length, pages.as_mut_ptr()) } != 0 {
+            return length;
+        }
+        (pages.iter().filter(|page| **page & 1 == 0).count() * page_bytes()).min(length)
+    }
+
+    /// Brings pages into the page cache and the page table, waiting as long as it takes; gives how many bytes were not in the page cache.
+    pub(crate) fn fault(&self, fd: BorrowedFd<'_>, fault: &Fault) -> Result<u64, Errno> {
+        if let Some(wait) = fault.begin.map(|begin| begin.saturating_duration_since(Instant::now())) {
+            std::thread::sleep(wait);
+        }
+        let mut missing = 0;
+        if fault.scattered {
+            for range in &fault.ranges {
+                // Advice: what comes of it is seen below.
+                let _ = self.advise(range, Advice::WillNeed);
+            }
+        }
+        for range in &fault.ranges {
+            if !fault.scattered {
+                missing += self.missing(range) as u64;
+            }
+            self.bring_in(fd, range, fault)?;
+        }
+        Ok(missing)
+    }
+
+    fn bring_in(&self, fd: BorrowedFd<'_>, range: &Range<usize>, fault: &Fault) -> Result<(), Errno> {
+        if fault.how == How::Populate && !POPULATE_UNKNOWN.load(Relaxed) {
+            match self.advise(range, Advice::LinuxPopulateRead) {
+                Err(Errno::INVAL) => POPULATE_UNKNOWN.store(true, Relaxed),
+                done => return done,
+            }
+        }
+        self.read_past(fd, range, fault.file_offset)?;
+        match self.look_at(range) {
+            // The pages are cached, which is most of it.
+            Err(Errno::NOSYS | Errno::PERM) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Reads what lies under `range`, into nothing.
+    fn read_past(&self, fd: BorrowedFd<'_>, range: &Range<usize>, file_offset: u64) -> Result<(), Errno> {
+        const PIECE_BYTES: usize = 256 << 10;
+        let mut buffer = Buf::uncleared(PIECE_BYTES).ok_or(Errno::NOMEM)?;
+        let mut at = range.start;
+        while at < range.end {
+            let length = (range.end - at).min(buffer.len());
+            match sys::retry(|| rustix::io::pread(fd, &mut buffer[..length], file_offset + at as u64))? {
+                0 => return Err(Errno::FAULT),
+                n => at += n,
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the kernel look at a byte of each page, as a debugger would: EFAULT where the file has ended.
+    fn look_at(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let (start, length) = self.pages(range);
+        let page = page_bytes();
+        let mut bytes = [0u8; SEGMENTS_MAX];
+        for first in (0..length).step_by(page * SEGMENTS_MAX) {
+            let looks: Vec<libc::iovec> = (first..length)
+                .step_by(page)
+                .take(SEGMENTS_MAX)
+                .map(|at| libc::iovec { iov_base: start.wrapping_add(at).cast(), iov_len: 1 })
+                .collect();
+            let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: looks.len() };
+            let own = rustix::process::getpid().as_raw_nonzero().get();
+            // SAFETY: one of ours that has room for a byte from each page; the pages are only read, by the kernel.
+            let n = unsafe { libc::process_vm_readv(own, &here, 1, looks.as_ptr(), looks.len() as _, 0) };
+            match usize::try_from(n) {
+                Ok(n) if n == looks.len() => {}
+                Ok(_) => return Err(Errno::FAULT),
+                Err(_) => return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::FAULT)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.length > 0 {
+            // SAFETY: made by `new`, and nobody has an address in it any more: slices borrow from the mapping.
+            // It fails for arguments that were never mapped only (munmap(2)).
+            let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    fn file(bytes: usize) -> std::fs::File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![7; bytes]).unwrap();
+        file
+    }
+
+    fn fault(range: Range<usize>, how: How) -> Fault {
+        Fault { ranges: vec![range], file_offset: 0, how, scattered: false, begin: None }
+    }
+
+    #[test]
+    fn each_way_brings_pages_in_and_reports_the_end_of_the_file() {
+        for how in [How::Populate, How::Read] {
+            let page = page_bytes();
+            let file = file(10 * page + 5);
+            let mapping = Mapping::new(file.as_fd(), 0, 10 * page + 5, Access::Read).unwrap();
+            mapping.fault(file.as_fd(), &fault(0..10 * page + 5, how)).unwrap();
+            assert_eq!(mapping.missing(&(0..mapping.length())), 0);
+            file.set_len(2 * page as u64).unwrap();
+            mapping.fault(file.as_fd(), &fault(0..2 * page, how)).unwrap();
+            assert_eq!(mapping.fault(file.as_fd(), &fault(0..mapping.length(), how)), Err(Errno::FAULT), "{how:?}");
+            assert_eq!(mapping.look_at(&(page..4 * page)), Err(Errno::FAULT));
+        }
+    }
+
+    #[test]
+    fn nothing_mapped_is_nothing_to_bring_in() {
+        let file = file(0);
+        let mapping = Mapping::new(file.as_fd(), 0, 0, Access::Read).unwrap();
+        assert_eq!(mapping.fault(file.as_fd(), &fault(0..0, How::Populate)), Ok(0));
+        assert_eq!(mapping.missing(&(0..0)), 0);
+    }
+}

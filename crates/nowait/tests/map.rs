@@ -1,0 +1,348 @@
+//! Maps: the bytes are the file's, what is announced is in, and nothing that happens to a file crashes whoever populates it.
+
+mod common;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::cold::{cached_pages, drop_pages};
+use common::mounts::{self, Kind, Mount, temp_dir};
+use common::rng::Rng;
+use common::{child, contents, open, writable};
+use nowait::map::{Advice, Map, MapMut, Mechanism, Populated, Stopped};
+use nowait::{Engine, ErrorKind, File, Nowait};
+
+const PAGE: usize = 4096;
+const LENGTH: usize = (9 << 20) + 1234;
+
+fn map(file: &File, range: impl std::ops::RangeBounds<u64>) -> nowait::Result<Map> {
+    // SAFETY: the tests' files are theirs, and no slice is looked at while they change.
+    unsafe { Map::new(file, range) }
+}
+
+fn sample(dir: &Path, length: usize) -> (std::path::PathBuf, Vec<u8>) {
+    let path = dir.join("sample");
+    let bytes = contents(length, 7);
+    std::fs::write(&path, &bytes).unwrap();
+    drop_pages(&path);
+    (path, bytes)
+}
+
+fn works_in(nowait: &Nowait, dir: &Path) {
+    let (path, bytes) = sample(dir, LENGTH);
+    let file = open(nowait, &path);
+    let mut random = Rng::new(3);
+    for mechanism in [Mechanism::Auto, Mechanism::Read] {
+        for round in 0..8 {
+            drop_pages(&path);
+            let start = if round == 0 { 0 } else { random.below(LENGTH) };
+            let end = if round == 0 { LENGTH } else { start + random.below(LENGTH - start + 1) };
+            let map = map(&file, start as u64..end as u64).unwrap();
+            assert_eq!((map.len(), map.offset()), (end - start, start as u64));
+            let inner = random.below(map.len() + 1);
+            let populated = map.populate(inner..).mechanism(mechanism).chunk_bytes(1 << 20).wait().unwrap();
+            assert_eq!((populated.bytes, populated.stopped), ((map.len() - inner) as u64, None));
+            if map.len() > inner {
+                let pages = end.div_ceil(PAGE) - (start + inner) / PAGE;
+                assert!(cached_pages(&path) >= pages, "{mechanism:?}: {} of {pages}", cached_pages(&path));
+            }
+            assert!(*map == bytes[start..end], "{mechanism:?} {start}..{end}");
+            let mut buffer = vec![0; 5000];
+            let at = random.below(map.len() + 2);
+            let n = map.read_at(&mut buffer, at).unwrap();
+            let expected = common::expected(&bytes[start..end], at as u64, 5000);
+            assert_eq!(&buffer[..n], expected);
+            map.advise(.., Advice::Random).unwrap();
+        }
+    }
+    drop_pages(&path);
+    let map = map(&file, ..).unwrap();
+    let rows: Vec<Range<usize>> = (0..100)
+        .map(|_| (random.below(LENGTH), random.below(3 * PAGE)))
+        .map(|(start, length)| start..(start + length).min(LENGTH))
+        .collect();
+    map.gather(rows.clone()).wait().unwrap();
+    nowait::block_on(map.gather(rows.clone())).unwrap();
+    futures::executor::block_on(map.gather(rows.clone())).unwrap();
+    rows.iter().for_each(|row| assert!(map[row.clone()] == bytes[row.clone()]));
+}
+
+fn on(kind: Kind) {
+    let Some(mount) = Mount::or_skip(kind) else { return };
+    works_in(&Nowait::builder().build().unwrap(), mount.path());
+}
+
+mounts::on_every_file_system!(on);
+
+#[test]
+fn on_the_root_file_system_and_without_a_ring() {
+    let dir = temp_dir();
+    works_in(&Nowait::builder().build().unwrap(), dir.path());
+    works_in(&Nowait::builder().engine(Engine::Pool).build().unwrap(), dir.path());
+}
+
+#[test]
+fn what_comes_first_is_announced_first_and_everything_once() {
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), LENGTH);
+    let file = open(&Nowait::builder().build().unwrap(), &path);
+    let map = map(&file, 100..).unwrap();
+    let seen: Arc<Mutex<Vec<Range<usize>>>> = Arc::default();
+    let note = seen.clone();
+    let first = [5 << 20..(5 << 20) + 10, 0..1];
+    let mut populating = map
+        .populate(..)
+        .first(first.clone())
+        .chunk_bytes(512 << 10)
+        .on_chunk(move |chunk| note.lock().unwrap().push(chunk))
+        .start()
+        .unwrap();
+    let mut taken = Vec::new();
+    futures::executor::block_on(async {
+        while let Some(range) = populating.next_chunk().await.unwrap() {
+            assert!(populating.progress().bytes >= range.len() as u64);
+            taken.push(range);
+        }
+    });
+    assert_eq!(populating.progress().bytes, populating.progress().of);
+    assert_eq!(populating.wait().unwrap().bytes, map.len() as u64);
+    let seen = seen.lock().unwrap().clone();
+    for (chunk, first) in seen.iter().zip(&first) {
+        assert!(chunk.start <= first.start && chunk.end >= first.end, "{chunk:?} for {first:?}");
+    }
+    for mut list in [seen, taken] {
+        list.sort_by_key(|range| range.start);
+        assert_eq!((list[0].start, list[list.len() - 1].end), (0, map.len()));
+        assert!(list.windows(2).all(|pair| pair[0].end == pair[1].start), "{list:?}");
+    }
+}
+
+#[test]
+fn announced_is_in() {
+    let dir = temp_dir();
+    let (path, bytes) = sample(dir.path(), 32 << 20);
+    let file = open(&Nowait::builder().build().unwrap(), &path);
+    let map = map(&file, ..).unwrap();
+    let mut populating = map.populate(..).start().unwrap();
+    while let Some(range) = nowait::block_on(populating.next_chunk()).unwrap() {
+        let faults = major_faults();
+        assert!(map[range.clone()] == bytes[range]);
+        assert_eq!(major_faults(), faults, "a touch waited for the device");
+    }
+}
+
+/// Of this thread: the third and the twelfth field of `stat` (`proc_pid_stat(5)`).
+fn major_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let after_name = stat.rsplit(") ").next().unwrap();
+    after_name.split(' ').nth(9).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_panic_in_a_callback_ends_nothing() {
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), LENGTH);
+    let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
+    let populated = map.populate(..).on_chunk(|_| panic!("on purpose")).wait().unwrap();
+    assert_eq!(populated.bytes, LENGTH as u64);
+}
+
+#[test]
+fn cancelled_dropped_detached() {
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), LENGTH);
+    let file = open(&Nowait::builder().build().unwrap(), &path);
+    let slowly = |map: &Map| map.populate(..).chunk_bytes(PAGE).bytes_per_second(8 << 20).start().unwrap();
+
+    let held = map(&file, ..).unwrap();
+    held.advise(.., Advice::Random).unwrap();
+    let mut populating = slowly(&held);
+    nowait::block_on(populating.next_chunk()).unwrap().unwrap();
+    populating.cancel();
+    let Populated { bytes, stopped, .. } = populating.wait().unwrap();
+    assert!(stopped == Some(Stopped::Cancelled) && bytes < LENGTH as u64, "{bytes} {stopped:?}");
+
+    // The map goes first.
+    let populating = slowly(&held);
+    drop(held);
+    assert_eq!(populating.wait().unwrap().stopped, Some(Stopped::MapDropped));
+
+    // Both go, in the middle of it.
+    for _ in 0..50 {
+        let held = map(&file, ..).unwrap();
+        let populating = held.populate(..).chunk_bytes(64 << 10).start().unwrap();
+        if std::ptr::addr_of!(populating) as usize % 32 == 0 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        drop(held);
+        drop(populating);
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let is_mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(path.to_str().unwrap());
+    while is_mapped() {
+        assert!(Instant::now() < deadline, "a mapping was leaked");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+
+    drop_pages(&path);
+    let held = map(&file, ..).unwrap();
+    held.populate(..).start().unwrap().detach();
+    while cached_pages(&path) < LENGTH.div_ceil(PAGE) {
+        assert!(Instant::now() < deadline, "{} pages", cached_pages(&path));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn budgets_are_kept() {
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), LENGTH);
+    let file = open(&Nowait::builder().build().unwrap(), &path);
+    let map = map(&file, ..).unwrap();
+    let stopped = map.populate(..).memory_share(0.0).wait().unwrap();
+    assert_eq!((stopped.bytes, stopped.stopped), (0, Some(Stopped::Memory)));
+
+    // A touch reads one page only, so that what is read is what is asked for.
+    map.advise(.., Advice::Random).unwrap();
+    drop_pages(&path);
+    let began = Instant::now();
+    let rate = 16 << 20;
+    let populated = map.populate(..4 << 20).bytes_per_second(rate).wait().unwrap();
+    assert_eq!((populated.bytes, populated.read), (4 << 20, 4 << 20));
+    let least = Duration::from_secs_f64((populated.bytes as f64 - (rate / 20) as f64) / rate as f64);
+    assert!(began.elapsed() >= least, "{:?} for 4 MiB at 16 MiB a second", began.elapsed());
+    // What is cached costs no bandwidth.
+    let began = Instant::now();
+    assert_eq!(map.populate(..4 << 20).bytes_per_second(1 << 20).wait().unwrap().read, 0);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn bad_input_is_an_error_with_its_place() {
+    let dir = temp_dir();
+    let nowait = Nowait::builder().build().unwrap();
+    let (path, _) = sample(dir.path(), 3 * PAGE);
+    let file = open(&nowait, &path);
+    let past = map(&file, 5..3 * PAGE as u64 + 1).unwrap_err();
+    assert_eq!(past.kind(), ErrorKind::UnexpectedEof);
+    let text = past.to_string();
+    for part in ["map", path.to_str().unwrap(), "offset 5", "12288 bytes"] {
+        assert!(text.contains(part), "{part:?} is missing in {text:?}");
+    }
+    assert_eq!(map(&file, 1 << 40..).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    assert!(map(&file, 3 * PAGE as u64..).unwrap().is_empty());
+    #[allow(clippy::reversed_empty_ranges)]
+    let backwards = map(&file, 9..3).unwrap_err();
+    assert_eq!(backwards.kind(), ErrorKind::InvalidInput);
+
+    let map_of_all = map(&file, ..).unwrap();
+    let beyond = map_of_all.gather([0..10, PAGE..4 * PAGE]).wait().unwrap_err();
+    assert_eq!(beyond.kind(), ErrorKind::InvalidInput);
+    assert!(beyond.to_string().contains("12288 bytes"), "{beyond}");
+    assert_eq!(map_of_all.populate(2 * PAGE..usize::MAX).wait().unwrap().bytes, PAGE as u64);
+    assert_eq!(map_of_all.read_at(&mut [0; 10], usize::MAX).unwrap(), 0);
+
+    let write_only = nowait::OpenOptions::new().write(true).open(&path).wait().unwrap();
+    assert_eq!(map(&write_only, ..).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    // SAFETY: nobody else knows the file.
+    let shared = unsafe { MapMut::shared(&file, ..) }.unwrap_err();
+    assert_eq!(shared.kind(), ErrorKind::PermissionDenied, "{shared}");
+    file.clone().close().unwrap();
+    assert_eq!(map(&file, ..).unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(map_of_all.populate(..).start().unwrap_err().kind(), ErrorKind::Closed);
+
+    let empty = dir.path().join("empty");
+    std::fs::write(&empty, []).unwrap();
+    let nothing = map(&open(&nowait, &empty), ..).unwrap();
+    assert!(nothing.is_empty());
+    assert_eq!(nothing.populate(..).wait().unwrap().bytes, 0);
+    nothing.gather([0..0]).wait().unwrap();
+    nothing.advise(.., Advice::Random).unwrap();
+    assert_eq!(nothing.read_at(&mut [0; 10], 0).unwrap(), 0);
+
+    // A file of a size, on a file system without maps.
+    let no_maps = File::open("/sys/kernel/mm/transparent_hugepage/enabled").wait();
+    match no_maps.map(|file| map(&file, ..)) {
+        Ok(mapped) => assert_eq!(mapped.unwrap_err().kind(), ErrorKind::Unsupported),
+        Err(error) => eprintln!("skipped: a file that cannot be mapped: {error}"),
+    }
+    let sim = nowait::sim::Sim::new(1);
+    sim.create("/file", vec![7; 100]);
+    let simulated = Nowait::builder().engine(Engine::Sim(sim)).build().unwrap();
+    assert_eq!(map(&open(&simulated, Path::new("/file")), ..).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn a_file_that_is_shortened_meanwhile_is_an_error() {
+    let dir = temp_dir();
+    let nowait = Nowait::builder().build().unwrap();
+    for mechanism in [Mechanism::Auto, Mechanism::Read] {
+        let (path, bytes) = sample(dir.path(), LENGTH);
+        let file = open(&nowait, &path);
+        let map = map(&file, ..).unwrap();
+        let shorten = path.clone();
+        let mut shortened = false;
+        let populating = map.populate(..).mechanism(mechanism).chunk_bytes(1 << 20).on_chunk(move |_| {
+            if !shortened {
+                std::fs::OpenOptions::new().write(true).open(&shorten).unwrap().set_len(3 << 20).unwrap();
+                shortened = true;
+            }
+        });
+        let error = populating.wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
+        assert!(error.to_string().contains("shortened to 3145728 bytes"), "{error}");
+        assert_eq!(map.gather([LENGTH - 1..LENGTH]).wait().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let mut buffer = vec![0; 2 << 20];
+        assert_eq!(map.read_at(&mut buffer, 2 << 20).unwrap(), 1 << 20);
+        assert!(buffer[..1 << 20] == bytes[2 << 20..3 << 20]);
+        assert_eq!(map.read_at(&mut buffer, 4 << 20).unwrap(), 0);
+    }
+}
+
+#[test]
+fn writes_stay_or_go_to_the_file() {
+    let dir = temp_dir();
+    let nowait = Nowait::builder().build().unwrap();
+    let (path, mut bytes) = sample(dir.path(), 5 * PAGE);
+    let file = writable(&nowait, &path);
+    // SAFETY: nobody else knows the file.
+    let mut private = unsafe { MapMut::private(&file, 10..) }.unwrap();
+    private.populate(..).wait().unwrap();
+    private[0] ^= 0xff;
+    private.gather([0..1, PAGE..2 * PAGE]).wait().unwrap();
+    assert_eq!(private[0], bytes[10] ^ 0xff, "bringing pages in takes nothing back");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    drop(private);
+    // SAFETY: nobody else knows the file.
+    let mut shared = unsafe { MapMut::shared(&file, 10..) }.unwrap();
+    shared.populate(..).wait().unwrap();
+    shared[PAGE..PAGE + 3].copy_from_slice(b"new");
+    bytes[PAGE + 10..PAGE + 13].copy_from_slice(b"new");
+    file.sync_data().wait().unwrap();
+    drop_pages(&path);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
+
+#[test]
+fn an_address_space_that_is_too_small_is_an_error() {
+    let dir = temp_dir();
+    let path = dir.path().join("large");
+    std::fs::File::create(&path).unwrap().set_len(8 << 30).unwrap();
+    child::play_at("small", &path);
+}
+
+#[test]
+fn child() {
+    if child::role().is_none() {
+        return;
+    }
+    let file = File::open(child::path()).wait().unwrap();
+    let limit = rustix::process::Rlimit { current: Some(4 << 30), maximum: Some(4 << 30) };
+    rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
+    let error = map(&file, ..).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    assert!(error.to_string().contains("ulimit -v"), "{error}");
+    assert_eq!(map(&file, ..1 << 20).unwrap().populate(..).wait().unwrap().bytes, 1 << 20);
+}
