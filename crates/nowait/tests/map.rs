@@ -258,7 +258,7 @@ fn bad_input_is_an_error_with_its_place() {
     let nothing = map(&open(&nowait, &empty), ..).unwrap();
     assert!(nothing.is_empty());
     assert_eq!(nothing.populate(..).wait().unwrap().bytes, 0);
-    nothing.gather([0..0]).wait().unwrap();
+    nothing.gather(std::iter::once(0..0)).wait().unwrap();
     nothing.advise(.., Advice::Random).unwrap();
     assert_eq!(nothing.read_at(&mut [0; 10], 0).unwrap(), 0);
 
@@ -293,7 +293,10 @@ fn a_file_that_is_shortened_meanwhile_is_an_error() {
         let error = populating.wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
         assert!(error.to_string().contains("shortened to 3145728 bytes"), "{error}");
-        assert_eq!(map.gather([LENGTH - 1..LENGTH]).wait().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(
+            map.gather(std::iter::once(LENGTH - 1..LENGTH)).wait().unwrap_err().kind(),
+            ErrorKind::UnexpectedEof
+        );
         let mut buffer = vec![0; 2 << 20];
         assert_eq!(map.read_at(&mut buffer, 2 << 20).unwrap(), 1 << 20);
         assert!(buffer[..1 << 20] == bytes[2 << 20..3 << 20]);
