@@ -86,6 +86,7 @@ pub enum Command {
 }
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = EXIT_CODES)]
 pub enum Log {
     /// Read a log and say whether all of it is there; changes nothing
     Verify(LogDir),

@@ -143,6 +143,9 @@ fn stat(options: &cli::LogDir) -> Result<()> {
 fn dump(options: &cli::Dump) -> Result<()> {
     let found = inspect(&options.dir)?;
     let from = options.from.unwrap_or(found.first_lsn);
+    if from > found.last_lsn && options.from.is_some() {
+        eprintln!("nowait: no records from {from} on: the log has {}", range(&found));
+    }
     let (mut reader, recovery) = read(&options.dir, from)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut left = options.limit.unwrap_or(u64::MAX);
@@ -229,7 +232,10 @@ fn torture(options: &cli::Torture) -> Result<()> {
         .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.subsec_nanos().into()));
     println!("{} kills of {} writers, seed {seed}", options.kills, options.writers);
     let dir = options.dir.join(format!("nowait-torture-{}", std::process::id()));
-    fs::create_dir(&dir)?;
+    fs::create_dir(&dir).map_err(|error| Failure {
+        code: if error.kind() == io::ErrorKind::NotFound { 5 } else { 4 },
+        message: format!("cannot make {}: {error}; name a directory that can be written to", dir.display()),
+    })?;
     let mut tortured = Tortured { dir, acknowledged: 0, seen: Default::default() };
     let bar = bar(options.kills.into());
     let mut random = Random::new(seed);
