@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::environment::memory_for_cache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::{Check, Round, Sample};
 use crate::report::{Report, Row};
@@ -289,18 +288,12 @@ impl Group<'_> {
         Ok(sample)
     }
 
-    /// Memory that lies free a virtual machine may give back to its host (virtio's free page reporting), and then gets again one fault
-    /// after the other. Whoever filled the page cache after some direct rounds paid for that: `pread-buffered` with five times the
-    /// processor time, where `cat` after it had its pages. So before each round the page cache is filled, with the source and with
-    /// a hole as large as what is written, and emptied again.
+    /// See [`TestFile::have_memory_at_hand`]; also for a hole as large as what is written.
     fn have_memory_at_hand(&self, new: Option<&File>) -> Result<()> {
-        if self.file.size() > memory_for_cache() / 4 {
-            return Ok(());
-        }
         if self.kind.reads() {
-            self.file.make_warm()?;
+            self.file.have_memory_at_hand()?;
         }
-        let Some(new) = new else { return Ok(()) };
+        let Some(new) = new.filter(|_| !self.file.takes_much_memory()) else { return Ok(()) };
         let failed = |error: io::Error| Error::io("prepare a new file in", self.dir, &error);
         new.set_len(self.file.size()).map_err(failed)?;
         let mut chunk = vec![0; 1 << 20];

@@ -1,11 +1,13 @@
-//! The system's own view of what a round did: pages in the cache, CPU time, context switches, kernel workers.
+//! The system's own view of what a round did: pages in the cache, CPU time, context switches, kernel workers. And a file's mapping.
 //!
-//! `unsafe` is used for `mmap`/`mincore` and `getrusage` only, which `rustix` does not offer.
+//! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped) and `getrusage` only, for which there is no
+//! safe interface.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
@@ -21,36 +23,104 @@ pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
     if len == 0 {
         return Ok(Vec::new());
     }
-    let map = Mapping::new(file, len as usize)?;
+    // Never touched, it has no page table entries, so it does not itself hold pages in the cache.
+    let map = Mapping::new(file, len)?;
     let mut pages = vec![0u8; len.div_ceil(PAGE) as usize];
     // SAFETY: mincore wants a page-aligned mapped range, which `map` is for `len` bytes, and one byte of room for each
     // page of it, which `pages` has.
-    let status = unsafe { libc::mincore(map.address, map.len, pages.as_mut_ptr()) };
+    let status = unsafe { libc::mincore(map.address.cast(), map.len, pages.as_mut_ptr()) };
     if status != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(pages.into_iter().map(|page| page & 1 != 0).collect())
 }
 
-/// A mapping that is never touched: it has no page table entries, so it does not itself hold pages in the cache.
-struct Mapping {
-    address: *mut libc::c_void,
+/// A file's first bytes as memory: read-only and shared, which for one who only reads is the same as private.
+///
+/// Its bytes are only copied out, never referred to: another process may write to the file. One that cuts it short ends this process, with
+/// SIGBUS at the next touch of what is gone.
+#[derive(Debug)]
+pub struct Mapping {
+    address: *mut u8,
     len: usize,
 }
 
+/// What the kernel is told of a range of a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapAdvice {
+    /// No readahead.
+    Random,
+    /// Starts reading. No more than `read_ahead_kb` of one range.
+    WillNeed,
+    /// Waits until all pages are there and can be touched without a fault (Linux 5.14).
+    PopulateRead,
+}
+
+// SAFETY: the memory belongs to no thread, and through this type it is only read.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
-    fn new(file: &File, len: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing, and no reference into it is made.
-        let address =
-            unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { address, len }) }
+    pub fn new(file: &File, len: u64) -> io::Result<Self> {
+        Self::with(file, len, 0)
+    }
+
+    /// With all pages there, as far as the kernel could (MAP_POPULATE): how far that is, it does not say.
+    pub fn populated(file: &File, len: u64) -> io::Result<Self> {
+        Self::with(file, len, libc::MAP_POPULATE)
+    }
+
+    fn with(file: &File, len: u64, flags: libc::c_int) -> io::Result<Self> {
+        let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let (read, flags, descriptor) = (libc::PROT_READ, libc::MAP_SHARED | flags, file.as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let address = unsafe { libc::mmap(ptr::null_mut(), len, read, flags, descriptor, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { address: address.cast(), len })
+    }
+
+    /// From the page that holds `range`'s start on.
+    pub fn advise(&self, range: Range<u64>, advice: MapAdvice) -> io::Result<()> {
+        self.require(&range);
+        let advice = match advice {
+            MapAdvice::Random => libc::MADV_RANDOM,
+            MapAdvice::WillNeed => libc::MADV_WILLNEED,
+            MapAdvice::PopulateRead => libc::MADV_POPULATE_READ,
+        };
+        let start = range.start / PAGE * PAGE;
+        // SAFETY: the range is within the mapping, page-aligned at its start, and none of this advice changes what memory holds.
+        let status =
+            unsafe { libc::madvise(self.address.add(start as usize).cast(), (range.end - start) as usize, advice) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Reads one byte.
+    #[inline]
+    pub fn touch(&self, offset: u64) -> u8 {
+        assert!(offset < self.len as u64, "{offset} is not mapped");
+        // SAFETY: it lies within the mapping; volatile, because another process may write to it.
+        unsafe { self.address.add(offset as usize).read_volatile() }
+    }
+
+    pub fn copy(&self, offset: u64, to: &mut [u8]) {
+        self.require(&(offset..offset + to.len() as u64));
+        // SAFETY: the source lies within the mapping, and `to` is memory of this process's own. Bytes that another process
+        // writes meanwhile come as they may: every value is one, and the run compares them.
+        unsafe { ptr::copy_nonoverlapping(self.address.add(offset as usize), to.as_mut_ptr(), to.len()) };
+    }
+
+    fn require(&self, range: &Range<u64>) {
+        assert!(range.start <= range.end && range.end <= self.len as u64, "{range:?} is not mapped");
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is exactly the one that mmap returned, and nothing refers to it any more.
-        unsafe { libc::munmap(self.address, self.len) };
+        unsafe { libc::munmap(self.address.cast(), self.len) };
     }
 }
 
@@ -94,11 +164,7 @@ impl Usage {
     }
 
     fn of(who: libc::c_int) -> Self {
-        // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With these constants it
-        // cannot fail.
-        unsafe { libc::getrusage(who, &mut usage) };
+        let usage = usage_of(who);
         let microseconds = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
         Self {
             user_us: microseconds(usage.ru_utime),
@@ -118,6 +184,21 @@ impl Usage {
             switches: self.switches - earlier.switches,
         }
     }
+}
+
+/// How many page faults this thread has had, with and without reading from a disk.
+pub fn faults_of_this_thread() -> u64 {
+    let usage = usage_of(libc::RUSAGE_THREAD);
+    (usage.ru_minflt + usage.ru_majflt) as u64
+}
+
+fn usage_of(who: libc::c_int) -> libc::rusage {
+    // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With the constants used here it
+    // cannot fail.
+    unsafe { libc::getrusage(who, &mut usage) };
+    usage
 }
 
 /// How often each `iou-wrk` thread of this process has run. A request that io_uring hands to a worker ("punts")
@@ -151,6 +232,7 @@ impl WorkerRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn new_workers_count_from_zero_and_ended_ones_not_at_all() {
@@ -164,6 +246,46 @@ mod tests {
         let before = Usage::of_process();
         while Usage::of_process().since(&before).cpu_us() < 1000.0 {}
         assert!(Usage::of_this_thread().cpu_us() > 0.0);
+    }
+
+    #[test]
+    fn what_is_mapped_is_what_the_file_holds() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let mut expected = vec![0; 3 * PAGE as usize + 5];
+        file.read_exact_at(&mut expected, 0).unwrap();
+        let len = expected.len() as u64;
+        for map in [Mapping::new(&file, len).unwrap(), Mapping::populated(&file, len).unwrap()] {
+            map.advise(PAGE + 1..len, MapAdvice::WillNeed).unwrap();
+            let mut found = vec![0; expected.len() - 7];
+            map.copy(7, &mut found);
+            assert_eq!(found, expected[7..]);
+            assert_eq!(map.touch(len - 1), expected[expected.len() - 1]);
+            assert!(std::panic::catch_unwind(|| map.touch(len)).is_err());
+            assert!(std::panic::catch_unwind(|| map.copy(len - 1, &mut [0; 2])).is_err());
+        }
+        assert!(Mapping::new(&file, 0).is_err());
+    }
+
+    #[test]
+    fn pages_that_were_populated_are_touched_without_a_fault() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let len = 64 * PAGE;
+        let faults = |map: &Mapping| {
+            let before = faults_of_this_thread();
+            for offset in (0..len).step_by(PAGE as usize) {
+                map.touch(offset);
+            }
+            faults_of_this_thread() - before
+        };
+        let map = Mapping::new(&file, len).unwrap();
+        assert!(faults(&map) > 0);
+        assert_eq!(faults(&map), 0);
+        assert_eq!(faults(&Mapping::populated(&file, len).unwrap()), 0);
+        let map = Mapping::new(&file, len).unwrap();
+        match map.advise(0..len, MapAdvice::PopulateRead) {
+            Ok(()) => assert_eq!(faults(&map), 0),
+            Err(error) => eprintln!("skipped: madvise(MADV_POPULATE_READ): {error}"),
+        }
     }
 
     #[test]

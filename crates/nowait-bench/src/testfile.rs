@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rustix::fs::fstatvfs;
 
+use crate::environment::memory_for_cache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random::Random;
 use crate::sys::{self, PAGE};
@@ -185,6 +186,18 @@ impl TestFile {
         if missing == 0 { Ok(()) } else { Err(self.not_cached(missing, self.pages())) }
     }
 
+    /// Memory that lies free a virtual machine may give back to its host (virtio's free page reporting), and then gets again one fault
+    /// after the other. Whoever filled the page cache after some direct rounds paid for that: `pread-buffered` with five times the
+    /// processor time, where `cat` after it had its pages. So before a round that fills the page cache, it is filled and emptied
+    /// again: this fills it, [`Self::make_cold`] comes next. Not with a file that would take much of the memory there is.
+    pub fn have_memory_at_hand(&self) -> Result<()> {
+        if self.takes_much_memory() { Ok(()) } else { self.make_warm() }
+    }
+
+    pub(crate) fn takes_much_memory(&self) -> bool {
+        self.size > memory_for_cache() / 4
+    }
+
     /// Leaves of each block at `offsets` exactly the first half in the cache, and verifies it. Blocks must not
     /// overlap.
     pub fn make_half_cached(&self, offsets: &[u64], block: usize) -> Result<()> {
@@ -236,7 +249,7 @@ impl TestFile {
         Ok(())
     }
 
-    fn pages(&self) -> u64 {
+    pub fn pages(&self) -> u64 {
         self.size.div_ceil(PAGE)
     }
 
