@@ -3,7 +3,7 @@
 //! Read downwards; a file uses those above it, never those below.
 //!
 //! * [`error`]: what can go wrong, sorted by what the user can do about it.
-//! * [`sys`]: the few system calls that need `unsafe`: page-cache residency, CPU usage, kernel workers.
+//! * [`sys`]: the few system calls that need `unsafe`: mappings, page-cache residency, CPU usage, kernel workers.
 //! * [`random`]: seeded numbers and permutations, so that a run can be repeated exactly.
 //! * [`environment`]: where a figure comes from: kernel, file system, device, limits.
 //! * [`dirty_limit`]: from how much dirty data on writers are put to sleep.
@@ -19,6 +19,7 @@
 //! * [`writes`]: the same for the tables that write.
 //! * [`log`]: the same for the table `log`: writers that wait until their record is on stable storage.
 //! * [`streams`]: the same for the table `dd`: whole files read, copied or written from their start to their end.
+//! * [`prefault`]: the same for the table `prefault`: a cold file that is mapped, and populated or indexed.
 //!
 //! The rules that make the figures worth reading: every way reads the same file at the same seeded offsets
 //! into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared disk drifts; cold
@@ -32,6 +33,7 @@ pub mod log;
 pub mod memory_limit;
 pub mod meter;
 pub mod mounts;
+pub mod prefault;
 pub mod random;
 pub mod report;
 pub mod run;

@@ -90,7 +90,7 @@ impl<'a> Tally<'a> {
         self.bytes += bytes as u64;
     }
 
-    /// Blocks that another process has moved: how long each took, nobody saw.
+    /// Blocks that another process, or the kernel, has moved: how long each took, nobody saw.
     pub fn moved_elsewhere(&mut self, blocks: u64, bytes: u64) {
         self.operations += blocks;
         self.bytes += bytes;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::environment::Environment;
-use crate::meter::{Sample, latencies};
+use crate::meter::{Latencies, Sample, latencies};
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
@@ -25,7 +25,8 @@ pub struct Row {
     /// The median of `rounds`. For a gather, an operation is a record.
     pub ops_per_s: f64,
     pub bytes_per_s: f64,
-    /// From submission to completion, over all rounds. For a gather, of a batch. In the table of stalls these are the gaps.
+    /// From submission to completion, over all rounds. For a gather, of a batch. In the table of stalls, and where a map is populated,
+    /// these are the gaps.
     /// `None` where another process does the work.
     pub latency_ns: Option<Latency>,
     pub cpu_us_per_op: Cpu,
@@ -42,7 +43,7 @@ pub struct Row {
     /// Only in the table of stalls: the share of the time that lay in gaps of more than a millisecond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalled_fraction: Option<f64>,
-    /// Only in the table of streams: processor time of the whole process, and of the command if there is one.
+    /// Only in the table of streams, and where a map is populated: processor time of the whole process, and of the command if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_ms_per_gib: Option<f64>,
     /// Only in the table of streams, where there is a source: the median of what the page cache held of it after a round.
@@ -51,6 +52,26 @@ pub struct Row {
     /// Only in the table of the log: how much of the file a logged byte took, with what fills up blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_bytes_per_byte: Option<f64>,
+    /// Only where a map is populated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub populate: Option<Populate>,
+}
+
+/// How a map's pages came to be there. Times in ms are medians over the rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Populate {
+    /// Until the calling thread was told that something can be used.
+    pub first_chunk_ms: f64,
+    /// Until all could be.
+    pub all_ms: f64,
+    /// The longest time of a round that the calling thread was kept from its other work.
+    pub longest_gap_ms: f64,
+    /// The same with nothing beside it, which is what the machine does to any thread: the same of all ways.
+    pub idle_gap_ms: f64,
+    /// A touch of a page that had just been announced, over all rounds.
+    pub announced_touch_ns: Latency,
+    /// A touch of another page, when all had been touched, over all rounds.
+    pub warm_touch_ns: Latency,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -78,6 +99,17 @@ pub struct Times {
     pub system: f64,
 }
 
+impl Latency {
+    pub fn of(all: &Latencies) -> Self {
+        Self {
+            p50: all.value_at_quantile(0.5),
+            p99: all.value_at_quantile(0.99),
+            p999: all.value_at_quantile(0.999),
+            max: all.max(),
+        }
+    }
+}
+
 impl Row {
     /// Sums up the rounds of one way in one case.
     pub fn of(table: &str, case: &str, way: &str, samples: &[Sample]) -> Self {
@@ -95,12 +127,7 @@ impl Row {
             way: way.to_owned(),
             ops_per_s,
             bytes_per_s: ops_per_s * sum(|sample| sample.bytes as f64) / operations,
-            latency_ns: (!all.is_empty()).then(|| Latency {
-                p50: all.value_at_quantile(0.5),
-                p99: all.value_at_quantile(0.99),
-                p999: all.value_at_quantile(0.999),
-                max: all.max(),
-            }),
+            latency_ns: (!all.is_empty()).then(|| Latency::of(&all)),
             cpu_us_per_op: Cpu {
                 caller: caller / operations,
                 workers: (total - caller).max(0.0) / operations,
@@ -115,6 +142,7 @@ impl Row {
             cpu_ms_per_gib: None,
             source_pages_cached: None,
             file_bytes_per_byte: None,
+            populate: None,
         }
     }
 
@@ -134,10 +162,15 @@ impl Row {
         self
     }
 
-    pub fn with_stream(mut self, samples: &[Sample], cached_pages: &[u64]) -> Self {
+    pub fn with_cost(mut self, samples: &[Sample]) -> Self {
         let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
         let gib = sum(|sample| sample.bytes as f64) / f64::from(1 << 30);
         self.cpu_ms_per_gib = Some(sum(|sample| sample.usage.cpu_us()) / 1e3 / gib);
+        self
+    }
+
+    pub fn with_stream(mut self, samples: &[Sample], cached_pages: &[u64]) -> Self {
+        self = self.with_cost(samples);
         let pages: Vec<f64> = cached_pages.iter().map(|&pages| pages as f64).collect();
         self.source_pages_cached = (!pages.is_empty()).then(|| median(&pages));
         self

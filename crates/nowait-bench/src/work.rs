@@ -153,6 +153,35 @@ impl<'a> Stream<'a> {
     }
 }
 
+/// A file to be mapped as a whole, with every page there when the clock stops.
+#[derive(Clone, Copy)]
+pub struct Populate<'a> {
+    /// Open for reading, with the readahead that is usual.
+    pub file: &'a File,
+    /// By which a way that has its own idea of a file can open it again.
+    pub path: &'a Path,
+    pub size: u64,
+    /// In ascending order: a place in each chunk, to be touched as soon as it is announced.
+    pub samples: &'a [u64],
+    pub cancel: &'a AtomicBool,
+}
+
+impl Populate<'_> {
+    /// What a huge page holds: the least that is worth announcing.
+    pub const CHUNK: u64 = 2 << 20;
+
+    pub fn pages(&self) -> u64 {
+        self.size.div_ceil(PAGE as u64)
+    }
+
+    /// All chunks in turn, until the user wants to stop.
+    pub fn each_chunk(&self) -> impl Iterator<Item = std::ops::Range<u64>> + use<'_> {
+        let chunks = (0..self.size).step_by(Self::CHUNK as usize);
+        let chunks = chunks.map(|start| start..self.size.min(start + Self::CHUNK));
+        chunks.take_while(|_| !self.cancel.load(Ordering::Relaxed))
+    }
+}
+
 /// Records of one size: each of `writers` threads makes one, waits until it is on stable storage, and makes the next, until it has made
 /// `commits`.
 #[derive(Clone, Copy)]

@@ -1,5 +1,5 @@
 //! Every way returns the right bytes, in every case of every table, on a small file whose last block is short; and every way that
-//! writes, copies or logs writes these bytes and no others.
+//! writes, copies or logs writes these bytes and no others. Who maps a file has all of it there when it says so.
 
 use std::env;
 use std::fs;
@@ -10,14 +10,18 @@ use std::time::Duration;
 
 use nowait_bench::log;
 use nowait_bench::meter::{Round, Sample};
+use nowait_bench::prefault;
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams;
+use nowait_bench::sys::{Mapping, PAGE};
 use nowait_bench::tables::Table;
 use nowait_bench::testfile::{SMALLEST, TestFile};
-use nowait_bench::ways::{self, LogWay, StreamWay, Way, WriteWay, Written};
-use nowait_bench::work::{Buffer, Commits, Contents, Gather, Range, Reads, Records, Route, Stream, Target, Writes};
+use nowait_bench::ways::{self, LogWay, PopulateWay, Populated, RowWay, StreamWay, Way, WriteWay, Written};
+use nowait_bench::work::{
+    Buffer, Commits, Contents, Gather, Populate, Range, Reads, Records, Route, Stream, Target, Writes,
+};
 use nowait_bench::writes;
 use nowait_bench::{ErrorKind, Result};
 
@@ -667,4 +671,159 @@ fn a_run_of_logs_stops_when_told_and_says_when_there_is_no_room() {
     // No disk has room for a record of this size.
     let error = run(log::Plan { sizes: vec![1 << 50], ..tiny_log_plan() }, false);
     assert!(error.kind() == ErrorKind::NoRoom && error.to_string().contains("--sizes"), "{error}");
+}
+
+fn usable_populators() -> impl Iterator<Item = &'static dyn PopulateWay> {
+    ways::populators().iter().copied().filter(|way| way.refused().is_none())
+}
+
+fn usable_indexers() -> impl Iterator<Item = &'static dyn RowWay> {
+    ways::indexers().iter().copied().filter(|way| way.refused().is_none())
+}
+
+#[test]
+fn a_populated_map_has_the_file_s_bytes_and_its_samples_were_touched() {
+    let cancel = AtomicBool::new(false);
+    for size in [SMALLEST, 2 * Populate::CHUNK, 2 * Populate::CHUNK + 1234] {
+        let file = TestFile::make(on_disk().as_ref(), size, SEED, &cancel, |_| {}).unwrap();
+        let readahead = fs::File::open(file.path()).unwrap();
+        let samples: Vec<u64> = (0..size).step_by(Populate::CHUNK as usize).collect();
+        for way in usable_populators() {
+            let path = file.path();
+            let job = Populate { file: &readahead, path, size, samples: &samples, cancel: &cancel };
+            let gate = std::sync::Barrier::new(1);
+            let mut round = Round::new(&gate, None);
+            let Populated { map, first_chunk, touches } = way.populate(&job, &mut round).unwrap();
+            let sample = Sample::of(&[round]).unwrap();
+            let name = way.name();
+            assert_eq!((sample.operations, sample.bytes), (size.div_ceil(PAGE), size), "{name}");
+            assert_eq!(touches.len(), samples.len() as u64, "{name}");
+            assert!(!first_chunk.is_zero() && first_chunk.as_secs_f64() <= sample.seconds, "{name}");
+            assert!(!sample.latencies.is_empty(), "{name}");
+            let mut bytes = vec![0; size as usize];
+            map.copy(0, &mut bytes);
+            assert!(file.matches(0, &bytes), "{name}");
+            assert_eq!(map.touch(size - 1), bytes[size as usize - 1], "{name}");
+        }
+    }
+}
+
+#[test]
+fn rows_are_right_up_to_the_short_one_at_the_end() {
+    let file = small_file();
+    let cancel = AtomicBool::new(false);
+    let mut offsets: Vec<u64> = (0..SIZE.div_ceil(PAGE)).map(|page| page * PAGE).collect();
+    offsets.reverse();
+    for way in usable_indexers() {
+        let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+        let gate = std::sync::Barrier::new(1);
+        let mut round = Round::new(&gate, Some(&check));
+        let mut buffer = Buffer::new(32 * PAGE as usize);
+        let job = Reads { target: target(&file), block: PAGE as usize, depth: 32, offsets: &offsets, cancel: &cancel };
+        way.rows(&job, buffer.bytes(), &mut round).unwrap();
+        let sample = Sample::of(&[round]).unwrap();
+        let seen = (sample.operations, sample.bytes, sample.wrong);
+        assert_eq!(seen, (offsets.len() as u64, SIZE, None), "{}", way.name());
+        assert_eq!(sample.latencies.len(), sample.operations, "{}", way.name());
+    }
+}
+
+fn tiny_prefault_plan() -> prefault::Plan {
+    prefault::Plan {
+        tables: prefault::Table::ALL.into(),
+        populators: ways::populators().into(),
+        indexers: ways::indexers().into(),
+        rows: 100,
+        rounds: 3,
+        seed: SEED,
+    }
+}
+
+fn prefault(plan: &prefault::Plan, size: u64, cancel: &AtomicBool) -> (Result<()>, Report, Quiet) {
+    let (mut quiet, mut report) = (Quiet::new(), Report::default());
+    let file = TestFile::make(on_disk().as_ref(), size, SEED, &AtomicBool::new(false), |_| {}).unwrap();
+    let result = plan.run(&file, cancel, &mut &mut quiet, &mut report);
+    (result, report, quiet)
+}
+
+#[test]
+fn a_run_of_maps_fills_a_row_for_each_case_and_way() {
+    let size = 3 * Populate::CHUNK + 1234;
+    let (result, report, quiet) = prefault(&tiny_prefault_plan(), size, &AtomicBool::new(false));
+    match result {
+        // The build's directory is in memory.
+        Err(error) if error.kind() == ErrorKind::NotCold => return,
+        other => other.unwrap(),
+    }
+    assert_eq!(quiet.done, quiet.steps);
+    assert_eq!(report.tables(), ["prefault", "stall"]);
+    assert_eq!(report.rows.len(), 2 * usable_populators().count() + usable_indexers().count());
+    for row in &report.rows {
+        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 3, "{row:?}");
+        let latency = row.latency_ns.unwrap();
+        assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.max, "{row:?}");
+        let (populates, stall) = (row.case == "populate", row.table == "stall");
+        assert!(populates != (row.case == "rows=100"), "{row:?}");
+        assert_eq!((row.stalled_fraction.is_some(), row.populate.is_some()), (stall, populates && !stall), "{row:?}");
+        assert_eq!(row.cpu_ms_per_gib.is_some(), row.populate.is_some(), "{row:?}");
+        let Some(populate) = row.populate else { continue };
+        assert!(0.0 < populate.first_chunk_ms && populate.first_chunk_ms <= populate.all_ms, "{row:?}");
+        assert!(0.0 < populate.longest_gap_ms && populate.longest_gap_ms <= populate.all_ms * 1.02, "{row:?}");
+        assert!(populate.idle_gap_ms > 0.0, "{row:?}");
+        assert!(populate.announced_touch_ns.p99 > 0 && populate.warm_touch_ns.p99 > 0, "{row:?}");
+    }
+    // Nothing is announced before the one call returns.
+    let blocked = report.rows.iter().find(|row| row.way == "map-populate").unwrap();
+    let populate = blocked.populate.unwrap();
+    assert!(populate.longest_gap_ms > populate.all_ms / 2.0, "{blocked:?}");
+}
+
+/// Maps the file and says that all is there.
+struct Idler {
+    announces: bool,
+    /// The pages are in the cache, and not in the map.
+    reads: bool,
+}
+
+impl PopulateWay for Idler {
+    fn name(&self) -> &'static str {
+        "idler"
+    }
+
+    fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> std::io::Result<Populated> {
+        let mut touches = nowait_bench::meter::latencies();
+        round.start();
+        if self.announces {
+            touches.record_n(1, job.samples.len() as u32).unwrap();
+        }
+        if self.reads {
+            fs::read(job.path)?;
+        }
+        round.stop();
+        round.tally.moved_elsewhere(job.pages(), job.size);
+        let map = Box::new(Mapping::new(job.file, job.size)?);
+        Ok(Populated { map, first_chunk: Duration::ZERO, touches })
+    }
+}
+
+#[test]
+fn a_way_that_has_not_populated_its_map_is_found_out() {
+    static IDLERS: [(Idler, &str); 3] = [
+        (Idler { announces: false, reads: true }, "announced 0 of 3 chunks"),
+        (Idler { announces: true, reads: false }, "are not there"),
+        (Idler { announces: true, reads: true }, "faults"),
+    ];
+    for (idler, says) in &IDLERS {
+        let plan = prefault::Plan { populators: vec![idler], ..tiny_prefault_plan() };
+        let error = prefault(&plan, 3 * Populate::CHUNK, &AtomicBool::new(false)).0.unwrap_err();
+        if error.kind() != ErrorKind::NotCold {
+            assert!(error.to_string().contains(says) && error.to_string().contains("idler"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_run_of_maps_stops_when_told() {
+    let error = prefault(&tiny_prefault_plan(), SIZE, &AtomicBool::new(true)).0.unwrap_err();
+    assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&error.kind()), "{error}");
 }

@@ -1,5 +1,6 @@
-//! The ways that are compared. To add one: implement [`Way`] (it reads), [`WriteWay`], [`StreamWay`] or [`LogWay`] in a file of its
-//! own and add it to [`all`], [`writers`], [`stallers`], [`overwriters`], [`streamers`] or [`loggers`].
+//! The ways that are compared. To add one: implement [`Way`] (it reads), [`WriteWay`], [`StreamWay`], [`LogWay`], [`PopulateWay`] or
+//! [`RowWay`] in a file of its own and add it to [`all`], [`writers`], [`stallers`], [`overwriters`], [`streamers`], [`loggers`],
+//! [`populators`] or [`indexers`].
 
 mod batch;
 mod command;
@@ -10,6 +11,7 @@ pub(crate) mod heartbeat;
 mod libaio;
 mod nowait;
 mod own_ring;
+mod populate;
 mod pread;
 mod pwrite;
 mod queue;
@@ -18,14 +20,18 @@ mod runtime;
 mod spawn_blocking;
 mod stream;
 mod threads;
+mod touch;
+pub(crate) mod watch;
 mod willneed;
 
 use std::io;
 
 use crate::meter::Round;
-use crate::work::{Commits, Gather, Reads, Stream, Writes};
+use crate::sys::Mapping;
+use crate::work::{Commits, Gather, Populate, Reads, Stream, Writes};
 
 pub use ring::io_uring_state;
+pub use watch::Populated;
 
 /// One way of doing the work.
 ///
@@ -123,6 +129,52 @@ pub trait LogWay: Sync {
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<u64>;
 }
 
+/// A file's bytes in memory, whoever has mapped them.
+pub trait Mapped {
+    /// Reads one byte.
+    fn touch(&self, offset: u64) -> u8;
+
+    fn copy(&self, offset: u64, to: &mut [u8]);
+}
+
+impl Mapped for Mapping {
+    fn touch(&self, offset: u64) -> u8 {
+        Self::touch(self, offset)
+    }
+
+    fn copy(&self, offset: u64, to: &mut [u8]) {
+        Self::copy(self, offset, to);
+    }
+}
+
+/// One way of having all pages of a map there. The rules are those of [`Way`].
+pub trait PopulateWay: Sync {
+    fn name(&self) -> &'static str;
+
+    /// Why this system refuses the way, if it does.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+
+    /// Maps the file and returns when each page can be touched without waiting and without a fault. The clock and all that is told
+    /// of it are `watch::Watch`'s: it is told whenever the calling thread could do something else, and, on that thread, which pages
+    /// are there.
+    fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated>;
+}
+
+/// One way of taking rows out of a cold file that is, or could be, mapped. The rules are those of [`Way`].
+pub trait RowWay: Sync {
+    fn name(&self) -> &'static str;
+
+    /// Why this system refuses the way, if it does.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+
+    /// Copies every row into `buffer`, which has a block for each of the `job.depth` that a way with a queue has in flight.
+    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+}
+
 /// Every way that reads, in the order of the tables.
 pub fn all() -> &'static [&'static dyn Way] {
     &[
@@ -210,14 +262,25 @@ pub fn loggers() -> &'static [&'static dyn LogWay] {
     ]
 }
 
+/// Every way of having a map's pages there, in the order of the tables.
+pub fn populators() -> &'static [&'static dyn PopulateWay] {
+    &[&touch::Touch, &populate::MapPopulate, &populate::Madvise, &touch::WillNeed, &touch::Thread]
+}
+
+/// Every way of taking rows out of a map, in the order of the table.
+pub fn indexers() -> &'static [&'static dyn RowWay] {
+    &[&touch::Touch, &touch::Random, &touch::WillNeed, &ring::TUNED]
+}
+
 /// The names of all ways, each once.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let reading = all().iter().chain(direct()).map(|way| way.name());
     let writing = writers().iter().chain(stallers()).chain(overwriters()).map(|way| way.name());
     let streaming = streamers().iter().map(|way| way.name());
     let logging = loggers().iter().map(|way| way.name());
+    let mapping = populators().iter().map(|way| way.name()).chain(indexers().iter().map(|way| way.name()));
     let mut seen = Vec::new();
-    reading.chain(writing).chain(streaming).chain(logging).filter(move |name| {
+    reading.chain(writing).chain(streaming).chain(logging).chain(mapping).filter(move |name| {
         let new = !seen.contains(name);
         if new {
             seen.push(*name);

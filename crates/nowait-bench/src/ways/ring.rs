@@ -22,7 +22,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::ends::Ends;
 use super::queue::{Desk, Direction, Files, Queue};
-use super::{StreamWay, Way, WriteWay};
+use super::{RowWay, StreamWay, Way, WriteWay};
 use crate::meter::Round;
 use crate::work::{Gather, Reads, Stream, Writes};
 
@@ -64,6 +64,20 @@ impl Way for Ring {
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
         Desk::new(Uring::new(Files::both(job.target.file), depth, self.tuned)?).gather(job, output, round)
+    }
+}
+
+impl RowWay for Ring {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn refused(&self) -> Option<String> {
+        Way::refused(self)
+    }
+
+    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        Way::reads(self, job, buffer, round)
     }
 }
 
