@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::environment::Environment;
 use nowait_bench::log;
+use nowait_bench::prefault;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams::{self, Kind};
@@ -51,18 +52,19 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
     let seed = options.seed.unwrap_or_else(fresh_seed);
     let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options, seed));
-    let log_plan = log_plan(options, seed);
-    check_usage(options, &plan, &write_plan, stream_plan.as_ref())?;
+    let (log_plan, prefault_plan) = (log_plan(options, seed), prefault_plan(options, seed));
+    check_usage(options, &plan, &write_plan, stream_plan.as_ref(), prefault_plan.as_ref())?;
     check_log_usage(options, log_plan.as_ref())?;
     let mut bar = Bar::new();
 
-    let usual_size = match (options.quick, plan.tables.is_empty()) {
+    let only_streams = plan.tables.is_empty() && prefault_plan.is_none();
+    let usual_size = match (options.quick, only_streams) {
         (true, false) => QUICK_SIZE,
         (true, true) => QUICK_STREAM_SIZE,
         (false, false) => FULL_SIZE,
         (false, true) => FULL_STREAM_SIZE,
     };
-    let wanted = !plan.tables.is_empty() || stream_plan.is_some();
+    let wanted = !plan.tables.is_empty() || stream_plan.is_some() || prefault_plan.is_some();
     let file = wanted.then(|| test_file(options, usual_size, seed, &cancel, &mut bar)).transpose()?;
     let mut report =
         Report { environment: environment(options, file.as_ref(), &write_plan, seed), ..Report::default() };
@@ -75,6 +77,10 @@ pub fn run(options: &cli::Bench) -> Result<()> {
         bar.hide();
         if let Some(plan) = &stream_plan {
             ran = ran.and_then(|()| plan.run(file, &options.dir, &cancel, &mut bar, &mut report));
+            bar.hide();
+        }
+        if let Some(plan) = &prefault_plan {
+            ran = ran.and_then(|()| plan.run(file, &cancel, &mut bar, &mut report));
             bar.hide();
         }
     }
@@ -182,6 +188,22 @@ fn log_plan(options: &cli::Bench, seed: u64) -> Option<log::Plan> {
     })
 }
 
+/// `None` if none of its tables is asked for, or they have other ways only.
+fn prefault_plan(options: &cli::Bench, seed: u64) -> Option<prefault::Plan> {
+    let asked: Vec<_> = options.tables.iter().filter_map(|name| name.mapping()).collect();
+    let tables: Vec<_> = prefault::Table::ALL.into_iter().filter(|table| asked.contains(table)).collect();
+    let plan = prefault::Plan {
+        populators: ways::populators().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
+        indexers: ways::indexers().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
+        rows: prefault::ROWS,
+        rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 5 }) as usize,
+        tables,
+        seed,
+    };
+    let rows = plan.tables.contains(&prefault::Table::Prefault) && !plan.indexers.is_empty();
+    (rows || !plan.tables.is_empty() && !plan.populators.is_empty()).then_some(plan)
+}
+
 /// Those that take part in any of these.
 fn streamers(kinds: &[Kind]) -> impl Iterator<Item = &'static dyn StreamWay> {
     ways::streamers().iter().copied().filter(|&way| kinds.iter().any(|kind| kind.suits(way)))
@@ -204,6 +226,7 @@ fn check_usage(
     plan: &Plan,
     write_plan: &writes::Plan,
     stream_plan: Option<&streams::Plan>,
+    prefault_plan: Option<&prefault::Plan>,
 ) -> Result<()> {
     let usage = |text: String| Err(Error::new(ErrorKind::Usage, text));
     if options.file.is_some() && !write_plan.tables.is_empty() {
@@ -217,15 +240,24 @@ fn check_usage(
         let all = reading_ways(options).iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
         return usage(format!("none of --ways reads; choose among {all}"));
     }
+    let populators = || ways::populators().iter().map(|way| way.name());
     for table in &write_plan.tables {
         let (chosen, all) = match table {
-            writes::Table::Writes => (&write_plan.writers, ways::writers()),
+            writes::Table::Writes => (&write_plan.writers, names(ways::writers())),
             writes::Table::Stall if write_plan.memory_limit.is_some() && !write_plan.overwriters.is_empty() => continue,
-            writes::Table::Stall => (&write_plan.stallers, ways::stallers()),
+            writes::Table::Stall if prefault_plan.is_some_and(|plan| !plan.populators.is_empty()) => continue,
+            writes::Table::Stall => {
+                let populators = populators().collect::<Vec<_>>().join(", ");
+                (&write_plan.stallers, format!("{}, {populators}", names(ways::stallers())))
+            }
         };
         if chosen.is_empty() {
-            return usage(format!("none of --ways is in the table {}; choose among {}", table.name(), names(all)));
+            return usage(format!("none of --ways is in the table {}; choose among {all}", table.name()));
         }
+    }
+    if prefault_plan.is_none() && options.tables.iter().any(|name| matches!(name, cli::TableName::Prefault)) {
+        let all: Vec<_> = populators().chain(ways::indexers().iter().map(|way| way.name())).collect();
+        return usage(format!("none of --ways is in the table prefault; choose among {}", all.join(", ")));
     }
     let Some(plan) = stream_plan else {
         let unused = !options.blocks.is_empty() || !options.streams.is_empty();

@@ -6,6 +6,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::ErrorKind;
 use nowait_bench::log;
+use nowait_bench::prefault;
 use nowait_bench::streams::{self, Kind};
 use nowait_bench::tables::Table;
 use nowait_bench::ways;
@@ -194,6 +195,9 @@ pub struct TortureWriter {
 ///
 /// The table `log` has up to 64 threads append small records, of which each waits until its own is on stable storage. Each round writes
 /// into a new file of up to 1 GiB that has been filled with zeros. It takes five minutes, and is only measured when it is named.
+///
+/// The table `prefault` maps the test file, cold, and has all its pages there, or takes 4000 rows of 4 KiB out of it. It is only measured
+/// when it is named. What a populate keeps the calling thread waiting for is in `stall`, too.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
@@ -279,12 +283,14 @@ pub enum TableName {
     Gather,
     /// A file grows by writes of 4 KiB, by file system and depth
     Writes,
-    /// What a thread that writes keeps its other work waiting for, when there is too much dirty data
+    /// What a thread keeps its other work waiting for: one that has a map populated, one that writes when there is too much dirty data
     Stall,
     /// A whole file read, copied or written in order, by block size and depth, beside dd and cat
     Dd,
     /// Many writers that wait until their record is on stable storage, by their number and the size of records
     Log,
+    /// A cold file is mapped: all its pages are to be there, or rows at random places are taken out of it
+    Prefault,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -313,7 +319,7 @@ impl TableName {
             Self::Reads => Some(Table::Reads),
             Self::Cached => Some(Table::Cached),
             Self::Gather => Some(Table::Gather),
-            Self::Writes | Self::Stall | Self::Dd | Self::Log => None,
+            Self::Writes | Self::Stall | Self::Dd | Self::Log | Self::Prefault => None,
         }
     }
 
@@ -321,7 +327,15 @@ impl TableName {
         match self {
             Self::Writes => Some(writes::Table::Writes),
             Self::Stall => Some(writes::Table::Stall),
-            Self::Reads | Self::Cached | Self::Gather | Self::Dd | Self::Log => None,
+            Self::Reads | Self::Cached | Self::Gather | Self::Dd | Self::Log | Self::Prefault => None,
+        }
+    }
+
+    pub fn mapping(self) -> Option<prefault::Table> {
+        match self {
+            Self::Prefault => Some(prefault::Table::Prefault),
+            Self::Stall => Some(prefault::Table::Stall),
+            Self::Reads | Self::Cached | Self::Gather | Self::Writes | Self::Dd | Self::Log => None,
         }
     }
 }

@@ -46,6 +46,9 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
         if table == "log" {
             text += &waits(report, table, colour);
         }
+        if table == "prefault" {
+            text += &arrivals(report, table, colour);
+        }
         if details {
             text += &all_figures(report, table, colour);
         }
@@ -80,7 +83,12 @@ fn meaning(way: &str) -> &'static str {
     match way {
         "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
         "threads" => "as many native threads as the depth, each in plain calls",
-        "willneed" => "posix_fadvise(WILLNEED) for as many reads as the depth, then pread in order",
+        "willneed" => "WILLNEED: for as many reads as the depth, then pread in order; of a map, then touch",
+        "touch" => "a map without any advice: each page is there when it is touched",
+        "map-populate" => "mmap with MAP_POPULATE",
+        "madvise" => "madvise(MADV_POPULATE_READ) of all in one call",
+        "thread" => "a thread that touches one page after the other, the calling thread asking how far it is",
+        "random" => "a map with MADV_RANDOM: no readahead",
         "pread-buffered" => "the loop of pread through the page cache, with the kernel's readahead",
         "dd" => "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fdatasync); writes /dev/zero",
         "cat" => "the installed cat, through the page cache",
@@ -112,12 +120,11 @@ fn title(table: &str) -> &str {
         "cached" => "cached: random reads of 4 KiB that are cached, and of 64 KiB of which half is; operations/s",
         "gather" => "gather: batches of random records of 1 to 4 KiB, records/s by records in a batch",
         "writes" => "writes: a new file grows by writes of 4 KiB through the page cache, writes/s",
-        "stall" => {
-            "stall: writes beyond the limit of dirty data, or of memory, beside other work on their thread; per s"
-        }
+        "stall" => "stall: pages populated, or writes beyond a limit of dirty data or memory, beside other work; per s",
         "dd" => {
             "dd: a whole file in order: read cold, copied or written, and synced; past the page cache or through it; MiB/s"
         }
+        "prefault" => "prefault: a cold file is mapped: all its pages are to be there, or random rows; pages/s, rows/s",
         "log" => "log: writers that append a record and wait until it is on stable storage, commits/s",
         other => other,
     }
@@ -270,6 +277,37 @@ fn waits(report: &Report, table: &str, colour: Colour) -> String {
         }
     }
     lines(&grid)
+}
+
+/// When pages were there, what the calling thread had of it, and the cost: a line per way, and one for each that took rows. The gap in
+/// brackets is that of a thread with nothing to do.
+fn arrivals(report: &Report, table: &str, colour: Colour) -> String {
+    let names = ["pages", "first ms", "all ms", "longest gap ms", "touch p99 µs", "warm p99 µs", "CPU ms/GiB"];
+    let mut all = grid(names.into_iter().map(heading).collect(), 2, colour);
+    let names = ["a row", "p50 µs", "p99 µs", "longest µs", "CPU µs"];
+    let mut rows = grid(names.into_iter().map(heading).collect(), 2, colour);
+    for row in report.rows.iter().filter(|row| row.table == table) {
+        let way = format!("  {}", row.way);
+        match &row.populate {
+            Some(populate) => all.add_row(cells([
+                way,
+                format!("{:.1}", populate.first_chunk_ms),
+                format!("{:.0}", populate.all_ms),
+                format!("{:.1} ({:.1})", populate.longest_gap_ms, populate.idle_gap_ms),
+                micro(populate.announced_touch_ns.p99),
+                micro(populate.warm_touch_ns.p99),
+                row.cpu_ms_per_gib.map_or_else(|| "?".to_owned(), |cost| format!("{cost:.0}")),
+            ])),
+            None => rows.add_row(cells([
+                way,
+                latency(row, |latency| latency.p50),
+                latency(row, |latency| latency.p99),
+                latency(row, |latency| latency.max),
+                format!("{:.1}", row.cpu_us_per_op.total),
+            ])),
+        };
+    }
+    [all, rows].iter().filter(|grid| !grid.is_empty()).map(lines).collect()
 }
 
 /// Everything that the JSON has: under each case, a line per way.

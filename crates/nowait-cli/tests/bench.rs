@@ -236,6 +236,8 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["log", "--ways", "direct-dsync", "--writers", "8"]), 2, &["table log", "--writers"]);
     assert_fails(&run(&["log", "--file", "/etc/passwd"]), 2, &["--file"]);
     assert_fails(&run(&["writes", "--writers", "8"]), 2, &["--writers", "log"]);
+    assert_fails(&run(&["prefault", "--ways", "pwrite"]), 2, &["table prefault", "map-populate", "random"]);
+    assert_fails(&run(&["stall", "--quick", "--ways", "random"]), 2, &["table stall", "map-populate", "pwrite"]);
 }
 
 #[test]
@@ -319,6 +321,48 @@ fn a_small_run_of_log_prints_tables_and_writes_json() {
 }
 
 #[test]
+fn a_small_run_of_prefault_prints_tables_and_writes_json() {
+    let dir = directory();
+    let json = dir.path().join("result.json");
+    let run = |tables: &[&str], ways: &str| {
+        let mut command = nowait(tables);
+        command.args(["--quick", "--rounds", "1", "--size", "5M", "--stall-size", "2M", "--ways", ways, "--json"]);
+        command.arg(&json).arg("--dir").arg(dir.path()).output().unwrap()
+    };
+    let rows = || {
+        let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        report["rows"].as_array().unwrap().clone()
+    };
+    let output = run(&["prefault"], "touch,madvise,thread,random,ring");
+    if output.status.code() == Some(6) {
+        eprintln!("skipped: the build's directory is in memory");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["prefault: ", "rows=1280", "first ms", "warm p99", "a row", "Where each way is worst"] {
+        assert!(tables.contains(words), "{tables}");
+    }
+    let found = rows();
+    assert_eq!(found.iter().filter(|row| row["case"] == "rows=1280").count(), 3);
+    for row in found.iter().filter(|row| row["case"] == "populate") {
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0 && row["cpu_ms_per_gib"].is_f64(), "{row}");
+        let names = ["first_chunk_ms", "all_ms", "longest_gap_ms", "idle_gap_ms"];
+        assert!(names.iter().all(|&name| row["populate"][name].as_f64().unwrap() > 0.0), "{row}");
+        assert!(row["populate"]["announced_touch_ns"]["p99"].as_u64().unwrap() > 0, "{row}");
+    }
+
+    let output = run(&["stall"], "thread,pwrite");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let found = rows();
+    let seen: Vec<_> = found.iter().map(|row| (row["table"].as_str().unwrap(), row["way"].as_str().unwrap())).collect();
+    assert_eq!(seen, [("stall", "thread"), ("stall", "pwrite")]);
+    assert!(found[0]["case"] == "populate" && found[0]["stalled_fraction"].is_f64(), "{}", found[0]);
+    fs::remove_file(json).unwrap();
+    assert_empty(dir.path());
+}
+
+#[test]
 fn dd_goes_without_commands_that_are_not_installed_and_copies_no_file_of_a_user() {
     let dir = directory();
     let file = dir.path().join("data");
@@ -363,7 +407,9 @@ fn a_full_disk_is_3_and_leaves_nothing() {
     assert_fails(&run(&["--dir", disk.path(), "--size", "64M"]), 3, &[disk.path(), "--size"]);
     assert_empty(disk.0.path());
     assert_fails(&run(&["writes", "--quick", "--dir", disk.path(), "--size", "64M"]), 3, &[disk.path(), "--size"]);
-    assert_fails(&run(&["stall", "--quick", "--dir", disk.path()]), 3, &[disk.path(), "--stall-size"]);
+    assert_fails(&run(&["stall", "--quick", "--dir", disk.path()]), 3, &[disk.path(), "--size"]);
+    let stall = run(&["stall", "--quick", "--dir", disk.path(), "--size", "1M"]);
+    assert_fails(&stall, 3, &[disk.path(), "--stall-size"]);
     // There is room for the file, and none for its copy.
     assert_fails(&run(&["dd", "--dir", disk.path(), "--size", "3M"]), 3, &[disk.path(), "--size"]);
     assert_fails(&run(&["log", "--dir", disk.path(), "--sizes", "1M"]), 3, &[disk.path(), "--sizes"]);
@@ -402,6 +448,12 @@ fn a_file_in_memory_cannot_be_cold_which_is_6_and_no_cold_row_is_printed() {
     assert_fails(&output, 6, &["cold", "pages still cached", "--dir"]);
     assert!(!text(&output.stdout).contains("depth="));
     assert_fails(&run(&["dd", "--quick", "--dir", disk.path(), "--size", "4M"]), 6, &["cold", "--dir"]);
+    assert_fails(&run(&["prefault", "--quick", "--dir", disk.path(), "--size", "4M"]), 6, &["cold", "--dir"]);
+    // What else is in that table needs no cold file.
+    let arguments = ["stall", "--quick", "--rounds", "1", "--size", "2M", "--stall-size", "2M", "--dir", disk.path()];
+    let output = run(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("stall: populate is left out: cannot make the test file cold"));
 }
 
 #[test]
