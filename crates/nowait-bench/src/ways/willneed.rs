@@ -11,8 +11,8 @@ use crate::meter::Round;
 use crate::sys::will_need;
 use crate::work::{Batch, Gather, Reads, Target};
 
-/// How far a gather announces ahead: the most that a common disk queue takes without making the announcer wait.
-const GATHER_AHEAD: usize = 128;
+/// How far a gather announces ahead, of a file or of a map: the most that a common disk queue takes without making the announcer wait.
+pub(super) const GATHER_AHEAD: usize = 128;
 
 pub struct WillNeed;
 
