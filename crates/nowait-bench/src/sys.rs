@@ -124,6 +124,13 @@ impl Drop for Mapping {
     }
 }
 
+/// All of a file, as `nowait` maps it.
+pub(crate) fn map_with_nowait(file: &nowait::File) -> nowait::Result<nowait::map::Map> {
+    // SAFETY: the bench's own file has no name and is not written to any more; of one that the user names (`--file`) that is
+    // what the user is told to see to.
+    unsafe { nowait::map::Map::new(file, ..) }
+}
+
 /// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with [`residency`].
 pub fn drop_cache(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)

@@ -174,11 +174,15 @@ impl Populate<'_> {
         self.size.div_ceil(PAGE as u64)
     }
 
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
     /// All chunks in turn, until the user wants to stop.
     pub fn each_chunk(&self) -> impl Iterator<Item = std::ops::Range<u64>> + use<'_> {
         let chunks = (0..self.size).step_by(Self::CHUNK as usize);
         let chunks = chunks.map(|start| start..self.size.min(start + Self::CHUNK));
-        chunks.take_while(|_| !self.cancel.load(Ordering::Relaxed))
+        chunks.take_while(|_| !self.is_cancelled())
     }
 }
 

@@ -3,7 +3,7 @@
 //! Nothing here touches mapped memory by an instruction of ours: where the file has ended that raises SIGBUS. The kernel touches it for us
 //! and answers with an errno.
 //!
-//! `unsafe` here: `mmap(2)`, `munmap(2)`, `madvise(2)`, `mincore(2)`, `process_vm_readv(2)`, and the bytes as a slice.
+//! `unsafe` here: `mmap(2)`, `munmap(2)`, `madvise(2)`, `mincore(2)`, `process_vm_writev(2)`, and the bytes as a slice.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -186,21 +186,22 @@ impl Mapping {
         Ok(())
     }
 
-    /// Has the kernel look at a byte of each page, as a debugger would: EFAULT where the file has ended.
+    /// Has the kernel copy a byte out of each page: EFAULT where the file has ended.
     fn look_at(&self, range: &Range<usize>) -> Result<(), Errno> {
         let (start, length) = self.pages(range);
         let page = page_bytes();
         let mut bytes = [0u8; SEGMENTS_MAX];
+        let own = rustix::process::getpid().as_raw_nonzero().get();
         for first in (0..length).step_by(page * SEGMENTS_MAX) {
             let looks: Vec<libc::iovec> = (first..length)
                 .step_by(page)
                 .take(SEGMENTS_MAX)
                 .map(|at| libc::iovec { iov_base: start.wrapping_add(at).cast(), iov_len: 1 })
                 .collect();
-            let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: looks.len() };
-            let own = rustix::process::getpid().as_raw_nonzero().get();
-            // SAFETY: one of ours that has room for a byte from each page; the pages are only read, by the kernel.
-            let n = unsafe { libc::process_vm_readv(own, &here, 1, looks.as_ptr(), looks.len() as _, 0) };
+            let copied = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: looks.len() };
+            // To itself: of the two calls the one that treats the many small pieces as a plain copy does.
+            // SAFETY: `bytes` has room for a byte from each page, and the pages are only read, by the kernel.
+            let n = unsafe { libc::process_vm_writev(own, looks.as_ptr(), looks.len() as _, &copied, 1, 0) };
             match usize::try_from(n) {
                 Ok(n) if n == looks.len() => {}
                 Ok(_) => return Err(Errno::FAULT),

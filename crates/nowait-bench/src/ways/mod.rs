@@ -9,6 +9,7 @@ mod durable;
 mod ends;
 pub(crate) mod heartbeat;
 mod libaio;
+mod map;
 mod nowait;
 mod own_ring;
 mod populate;
@@ -264,12 +265,12 @@ pub fn loggers() -> &'static [&'static dyn LogWay] {
 
 /// Every way of having a map's pages there, in the order of the tables.
 pub fn populators() -> &'static [&'static dyn PopulateWay] {
-    &[&touch::Touch, &populate::MapPopulate, &populate::Madvise, &touch::WillNeed, &touch::Thread]
+    &[&touch::Touch, &populate::MapPopulate, &populate::Madvise, &touch::WillNeed, &touch::Thread, &map::Nowait]
 }
 
 /// Every way of taking rows out of a map, in the order of the table.
 pub fn indexers() -> &'static [&'static dyn RowWay] {
-    &[&touch::Touch, &touch::Random, &touch::WillNeed, &ring::TUNED]
+    &[&touch::Touch, &touch::Random, &touch::WillNeed, &ring::TUNED, &map::Nowait]
 }
 
 /// The names of all ways, each once.

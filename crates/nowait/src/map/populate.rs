@@ -1,7 +1,8 @@
 //! Bringing a map's pages in, chunk after chunk, each a task for the pool that the end of the one before it submits.
 //!
 //! One chunk at a time, in order: the kernel's own read-ahead keeps the device busy then, and allocates the pages in large pieces, which
-//! was the quickest and the cheapest of all ways that were measured (docs/measurements/2026-11-22-map.md). Advice ahead of it, or several at a time, break both.
+//! was the quickest and the cheapest of all ways that were measured (docs/measurements/2026-11-22-map.md). Advice ahead of it, or several at a
+//! time, break both; a look at each page by the kernel, for guests whose host took their memory, costs more than it is worth.
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::ops::Range;
@@ -33,7 +34,7 @@ pub enum Mechanism {
     /// The kernel fills cache and page table in one call, `MADV_POPULATE_READ` (Linux 5.14); where it does not know that, as [`Mechanism::Read`].
     #[default]
     Auto,
-    /// Reads through the page cache, then a look at each page by the kernel (`process_vm_readv(2)`), for the page table. Where that is
+    /// Reads through the page cache, then a look at each page by the kernel (`process_vm_writev(2)`), for the page table. Where that is
     /// forbidden pages are only cached: the first touch is a fault without a wait.
     Read,
 }
