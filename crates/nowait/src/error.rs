@@ -113,6 +113,8 @@ pub enum Operation {
     Append,
     /// Reading what a log holds.
     Recover,
+    /// Finding out how a file is served.
+    Probe,
 }
 
 impl fmt::Display for Operation {
@@ -137,6 +139,7 @@ impl fmt::Display for Operation {
             Operation::CreateDir => "create directory",
             Operation::Append => "append to",
             Operation::Recover => "recover",
+            Operation::Probe => "probe",
         })
     }
 }

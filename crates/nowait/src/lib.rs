@@ -234,6 +234,7 @@ mod mapping;
 mod memory;
 mod op;
 mod operation;
+pub mod probe;
 mod select;
 mod start;
 mod stats;
@@ -250,6 +251,7 @@ pub use error::{BufferError, Error, ErrorKind, Operation as OperationName, Resul
 pub use file::{Advice, Advised, DirectIo, File, Open, OpenOptions, ReadAt, ReadExact, Size};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
 pub use operation::{Answer, Finish, Operation};
+pub use probe::probe;
 pub use select::Path;
 pub use start::{Builder, Engine, Nowait, Refusal};
 pub use stats::Stats;

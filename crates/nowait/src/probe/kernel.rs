@@ -1,0 +1,86 @@
+//! What the kernel tells of a page, of this thread and of a tracepoint, and neither std nor rustix asks it.
+//!
+//! `unsafe` here: `mincore(2)` on a mapping that is never touched, `getrusage(2)`, and `perf_event_open(2)`.
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::sys::last_errno;
+
+pub(super) const PAGE: usize = crate::buf::BUF_ALIGNMENT;
+
+/// Whether the page of a file at `offset`, a multiple of a page, is in the page cache. Who neither owns the file nor may write it is
+/// told that it is (`can_do_mincore`, mm/mincore.c, 5.2).
+pub(super) fn page_is_cached(file: BorrowedFd<'_>, offset: u64) -> Result<bool, Errno> {
+    let mut resident = 0u8;
+    // SAFETY: a new mapping that nobody else knows, never accessed, and unmapped before the end of the block; `resident` has the
+    // one byte that its one page needs.
+    let status = unsafe {
+        let map = mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, file, offset)?;
+        let status = libc::mincore(map, PAGE, &mut resident);
+        let answer = if status == 0 { Ok(()) } else { Err(last_errno()) };
+        munmap(map, PAGE)?;
+        answer
+    };
+    status.map(|()| resident & 1 != 0)
+}
+
+/// How often this thread has gone to sleep (`ru_nvcsw`, `getrusage(2)`).
+pub(super) fn sleeps() -> u64 {
+    // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: getrusage fills the one struct it is given. With this constant it cannot fail.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    usage.ru_nvcsw as u64
+}
+
+/// Counts how often a thread passes a tracepoint.
+#[derive(Debug)]
+pub(super) struct Passes(OwnedFd);
+
+/// `struct perf_event_attr` of linux/perf_event.h in its first form (`PERF_ATTR_SIZE_VER0`).
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_kind: u32,
+    config1: u64,
+}
+
+/// `PERF_TYPE_TRACEPOINT`, `PERF_FLAG_FD_CLOEXEC` of linux/perf_event.h.
+const TRACEPOINT: u32 = 2;
+const CLOEXEC: u64 = 8;
+
+impl Passes {
+    /// Begins to count: of the thread with this number, zero for the calling one. Needs CAP_PERFMON, or a low
+    /// `kernel.perf_event_paranoid`.
+    pub(super) fn count(tracepoint: u64, thread: i32) -> Result<Passes, Errno> {
+        let size = size_of::<Attributes>() as u32;
+        let attributes = Attributes { kind: TRACEPOINT, size, config: tracepoint, ..Attributes::default() };
+        // SAFETY: the kernel reads the struct, as many bytes of it as it says it has.
+        let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attributes, thread, -1, -1, CLOEXEC) };
+        match i32::try_from(fd) {
+            // SAFETY: a new descriptor that nobody else has.
+            Ok(fd) if fd >= 0 => Ok(Passes(unsafe { OwnedFd::from_raw_fd(fd) })),
+            _ => Err(last_errno()),
+        }
+    }
+
+    /// How often so far.
+    pub(super) fn so_far(&self) -> Result<u64, Errno> {
+        let mut count = [0; 8];
+        match rustix::io::read(self.0.as_fd(), &mut count)? {
+            8 => Ok(u64::from_ne_bytes(count)),
+            _ => Err(Errno::IO),
+        }
+    }
+}

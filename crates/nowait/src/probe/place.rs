@@ -1,0 +1,186 @@
+//! Where a file is: its file system and its device, as they describe themselves. Read, never changed; what cannot be found out is
+//! left out, not guessed.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, StatxFlags};
+
+/// What a file's file system and device say of themselves.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Place {
+    /// Its type, such as `ext4`.
+    pub file_system: Option<String>,
+    /// Options of the mount, then those of the file system.
+    pub mount_options: Option<String>,
+    /// The device on which it is, if that is one.
+    pub device: Option<Device>,
+    /// Attributes of the file, or directory, that decide how it is written.
+    pub attributes: Vec<&'static str>,
+}
+
+/// What writes are whole after a power cut, or not there at all (`RWF_ATOMIC`; `statx(2)`).
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicWrites {
+    /// The shortest.
+    pub bytes_min: u32,
+    /// The longest.
+    pub bytes_max: u32,
+    /// The most parts of memory that one may come from.
+    pub segments_max: u32,
+}
+
+/// A block device and its queue.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Device {
+    /// Such as `nvme0n1p2`.
+    pub name: String,
+    /// The scheduler of its queue.
+    pub scheduler: Option<String>,
+    /// How many requests its queue takes; who brings more sleeps.
+    pub requests_max: Option<u64>,
+    /// How far it reads ahead.
+    pub read_ahead_bytes: Option<u64>,
+    /// `write back`: what was written is lost with power before a flush; `write through`: it is not.
+    pub write_cache: Option<String>,
+    /// Completions can be polled for (`IORING_SETUP_IOPOLL`).
+    pub polls: Option<bool>,
+    /// The smallest request.
+    pub logical_block_bytes: Option<u64>,
+    /// The largest write that the device itself does not tear.
+    pub atomic_write_bytes_max: Option<u64>,
+}
+
+/// `STATX_MNT_ID` (5.8) and `STATX_WRITE_ATOMIC` (6.11) of linux/stat.h.
+const MOUNT_NUMBER: u32 = 0x1000;
+const WRITE_ATOMIC: u32 = 0x1_0000;
+
+impl Place {
+    /// Of what is open here.
+    pub(super) fn of(file: impl AsFd) -> Place {
+        let asked = StatxFlags::BASIC_STATS | StatxFlags::from_bits_retain(MOUNT_NUMBER);
+        let Ok(stat) = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, asked) else { return Place::default() };
+        let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::BlockDevice;
+        if is_device {
+            let number = format!("{}:{}", stat.stx_rdev_major, stat.stx_rdev_minor);
+            return Place { device: Device::numbered(&number), ..Place::default() };
+        }
+        let mount = (stat.stx_mask & MOUNT_NUMBER != 0).then(|| Mount::numbered(stat.stx_mnt_id)).flatten();
+        let number = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
+        // A file system over several devices has a number that is none's: then by the name that it was mounted by.
+        let device = Device::numbered(&number).or_else(|| Device::at(&mount.as_ref()?.source));
+        Place {
+            file_system: mount.as_ref().map(|mount| mount.file_system.clone()),
+            mount_options: mount.map(|mount| mount.options),
+            device,
+            attributes: Vec::new(),
+        }
+    }
+}
+
+impl AtomicWrites {
+    /// What a file says of itself.
+    pub(super) fn of(file: impl AsFd) -> Option<AtomicWrites> {
+        let asked = StatxFlags::from_bits_retain(WRITE_ATOMIC);
+        let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked).ok()?;
+        // The mask may say that there are some, and the figures that there are none (ext4, 6.18).
+        (stat.stx_mask & WRITE_ATOMIC != 0 && stat.stx_atomic_write_unit_max > 0).then_some(AtomicWrites {
+            bytes_min: stat.stx_atomic_write_unit_min,
+            bytes_max: stat.stx_atomic_write_unit_max,
+            segments_max: stat.stx_atomic_write_segments_max,
+        })
+    }
+}
+
+impl Device {
+    fn numbered(number: &str) -> Option<Device> {
+        Device::at(Path::new("/sys/dev/block").join(number))
+    }
+
+    /// By its folder under /sys, or its node under /dev.
+    fn at(path: impl AsRef<Path>) -> Option<Device> {
+        let name = fs::canonicalize(path).ok()?.file_name()?.to_str()?.to_owned();
+        let folder = fs::canonicalize(Path::new("/sys/class/block").join(&name)).ok()?;
+        // A partition has the queue of its disk.
+        let queue = [folder.join("queue"), folder.parent()?.join("queue")].into_iter().find(|queue| queue.is_dir());
+        let text = |file: &str| line(queue.as_ref()?.join(file));
+        let number = |file: &str| text(file)?.parse::<u64>().ok();
+        Some(Device {
+            scheduler: text("scheduler").map(|all| chosen(&all).to_owned()),
+            requests_max: number("nr_requests"),
+            read_ahead_bytes: number("read_ahead_kb").map(|kib| kib << 10),
+            write_cache: text("write_cache"),
+            polls: number("io_poll").map(|polls| polls != 0),
+            logical_block_bytes: number("logical_block_size"),
+            atomic_write_bytes_max: number("atomic_write_unit_max_bytes"),
+            name,
+        })
+    }
+}
+
+pub(super) fn line(path: impl AsRef<Path>) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// The one in brackets: `none [mq-deadline] kyber` is `mq-deadline`.
+fn chosen(all: &str) -> &str {
+    all.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(all, |(name, _)| name)
+}
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug, PartialEq)]
+struct Mount {
+    file_system: String,
+    source: PathBuf,
+    options: String,
+}
+
+impl Mount {
+    fn numbered(number: u64) -> Option<Mount> {
+        let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let number = number.to_string();
+        table.lines().find(|line| line.split(' ').next() == Some(&number)).and_then(Mount::parse)
+    }
+
+    /// `36 35 98:0 /root /point own-options shared:1 - type source options`
+    fn parse(line: &str) -> Option<Mount> {
+        let (left, right) = line.split_once(" - ")?;
+        let own = left.split(' ').nth(5)?;
+        let mut right = right.split(' ');
+        let (file_system, source, all) = (right.next()?, right.next()?, right.next()?);
+        let options = if own == all { own.to_owned() } else { format!("{own};{all}") };
+        Some(Mount { file_system: file_system.to_owned(), source: source.into(), options })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_line_is_parsed() {
+        let line = "36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 master:2 - ext3 /dev/root rw,errors=continue";
+        let mount = Mount::parse(line).unwrap();
+        let options = "rw,noatime;rw,errors=continue".to_owned();
+        assert_eq!(mount, Mount { file_system: "ext3".to_owned(), source: "/dev/root".into(), options });
+        assert_eq!(Mount::parse("36 35 98:0 /mnt1"), None);
+    }
+
+    #[test]
+    fn the_scheduler_in_use_is_the_one_in_brackets() {
+        assert_eq!((chosen("none [mq-deadline] kyber"), chosen("none")), ("mq-deadline", "none"));
+    }
+
+    #[test]
+    fn a_file_is_somewhere() {
+        let place = Place::of(fs::File::open(".").unwrap());
+        assert!(place.file_system.is_some() && place.mount_options.is_some(), "{place:?}");
+        // What is under no file system of its own has none.
+        assert_eq!(Place::of(fs::File::open("/proc/self/status").unwrap()).device, None);
+    }
+}

@@ -1,0 +1,135 @@
+//! The kernel's workers, as `/proc` shows them: threads of the process, named after the thread that they work for.
+//!
+//! The name ends in the number that this thread has in the first pid namespace, which a container does not know. So a thread
+//! finds out its workers' name by having them work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::kernel::Passes;
+
+const NAME: &str = "iou-wrk-";
+/// Two looks so far apart see the same: nobody is on his way to sleep.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+const QUIET_WITHIN: Duration = Duration::from_secs(1);
+
+/// How often each worker has run, by its thread number: the third figure in `schedstat`
+/// (Documentation/scheduler/sched-stats.rst).
+pub(super) type Runs = BTreeMap<i32, u64>;
+
+/// A thread of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Thread {
+    pub(super) number: i32,
+    pub(super) name: String,
+    pub(super) asleep: bool,
+    pub(super) runs: u64,
+    pub(super) on_processor_ns: u64,
+}
+
+/// The threads of a process (`/proc/N`) whose names begin in one of these ways. One that ends meanwhile is left out.
+pub(super) fn threads(process: &Path, prefixes: &[&str]) -> std::io::Result<Vec<Thread>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(process.join("task"))? {
+        let folder = entry?.path();
+        let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+        let thread = || {
+            let name = read("comm")?.trim_end().to_owned();
+            if !prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+                return None;
+            }
+            let number = folder.file_name()?.to_str()?.parse().ok()?;
+            let stat = read("stat")?;
+            // After the name, which may have brackets of its own.
+            let asleep = stat.rsplit_once(") ")?.1.starts_with('S');
+            let schedstat = read("schedstat")?;
+            let mut figures = schedstat.split_whitespace().map(|figure| figure.parse().ok());
+            let on_processor_ns = figures.next()??;
+            let runs = figures.nth(1)??;
+            Some(Thread { number, name, asleep, runs, on_processor_ns })
+        };
+        found.extend(thread());
+    }
+    Ok(found)
+}
+
+/// The workers of this thread.
+#[derive(Debug)]
+pub(super) struct Workers {
+    name: String,
+}
+
+impl Workers {
+    /// Has requests forced on workers and looks who runs. None: nobody does, or others do as often.
+    pub(super) fn find<E>(requests: u32, mut force: impl FnMut() -> Result<(), E>) -> Result<Option<Workers>, E> {
+        let mut names = BTreeMap::new();
+        for _ in 0..requests {
+            // Time for who was at work to go to sleep: only then does he run again.
+            std::thread::sleep(20 * LOOK_AGAIN);
+            let before = all();
+            force()?;
+            let ran =
+                all().into_iter().filter(|(number, (_, runs))| before.get(number).is_none_or(|old| *runs > old.1));
+            let ran: BTreeSet<String> = ran.map(|(_, (name, _))| name).collect();
+            ran.into_iter().for_each(|name| *names.entry(name).or_insert(0) += 1);
+        }
+        let most = names.values().copied().max().unwrap_or(0);
+        names.retain(|_, times| *times == most && most > requests / 2);
+        // Where others are at work all the time: the number that this thread has in its own namespace.
+        if names.len() > 1 {
+            let own = format!("{NAME}{}", rustix::thread::gettid());
+            names.retain(|name, _| *name == own);
+        }
+        Ok(names.pop_first().map(|(name, _)| Workers { name }))
+    }
+
+    /// Waits until all of them sleep, and says how often they have run. None: they do not come to rest.
+    pub(super) fn at_rest(&self) -> Option<Runs> {
+        let until = Instant::now() + QUIET_WITHIN;
+        let mut last = None;
+        loop {
+            let threads = self.threads();
+            // A worker that was taken off its processor on its way to sleep looks asleep; so look twice.
+            let runs = threads.iter().all(|thread| thread.asleep).then(|| runs(threads));
+            if runs.is_some() && runs == last {
+                return runs;
+            }
+            if Instant::now() > until {
+                return None;
+            }
+            last = runs;
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Whether one of them has run since.
+    pub(super) fn ran_since(&self, before: &Runs) -> bool {
+        let now = runs(self.threads());
+        now.iter().any(|(number, runs)| before.get(number).is_none_or(|before| runs > before))
+    }
+
+    fn threads(&self) -> Vec<Thread> {
+        let mut threads = threads(Path::new("/proc/self"), &[&self.name]).unwrap_or_default();
+        threads.retain(|thread| thread.name == self.name);
+        threads
+    }
+}
+
+fn runs(threads: Vec<Thread>) -> Runs {
+    threads.into_iter().map(|thread| (thread.number, thread.runs)).collect()
+}
+
+fn all() -> BTreeMap<i32, (String, u64)> {
+    let threads = threads(Path::new("/proc/self"), &[NAME]).unwrap_or_default();
+    threads.into_iter().map(|thread| (thread.number, (thread.name, thread.runs))).collect()
+}
+
+/// Counts what a thread gives to workers, by the kernel's own tracepoint; None without the privilege for it, or without tracefs.
+pub(super) fn count_punts(thread: i32) -> Option<Passes> {
+    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].iter().find_map(|root| {
+        let text = fs::read_to_string(format!("{root}/events/io_uring/io_uring_queue_async_work/id")).ok()?;
+        Passes::count(text.trim().parse().ok()?, thread).ok()
+    })
+}

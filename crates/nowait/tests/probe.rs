@@ -1,0 +1,280 @@
+//! What `nowait::probe` says of each file system: against the kernel's tracepoint, against what is known of that file system, and
+//! against what the library does.
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use common::mounts::{self, Kind, LoopDevice, Mount, Zram, or_skip};
+use common::{child, cold, contents};
+use nowait::ErrorKind;
+use nowait::probe::{Case, Options, Outcome, Rates, Reason, Report, Row, Subject};
+
+/// Ten cases of so many are more than 2000 requests: two are left out where pages cannot be dropped.
+const MANY: u32 = 208;
+
+fn probe_many(path: &Path) -> Report {
+    let report = Options::new().requests(MANY).run(path).unwrap();
+    print(&report);
+    report
+}
+
+/// The matrix, for whoever reads the log; `docs/measurements` has it from here.
+fn print(report: &Report) {
+    let place = &report.place;
+    println!("{} {:?} {:?}", report.path.display(), place.file_system, place.attributes);
+    for row in report.scratch.iter().chain(&report.file) {
+        let ring = match &row.ring {
+            Outcome::Seen(rates) => format!(
+                "{:4} inline {:4} async {:4} worker {:4} unclear {:2} slept {:4}  {}",
+                rates.requests,
+                rates.inline,
+                rates.asynchronous,
+                rates.worker,
+                rates.unclear,
+                rates.slept,
+                row.reason.map_or("", |reason| reason.name())
+            ),
+            other => format!("{other:?}"),
+        };
+        println!("  {:<20} {ring}", row.case.name());
+        if let Some(served) = &row.nowait {
+            println!(
+                "  {:<20} {:4} inline {:4} ring  {:4} pool   {:4} worker  {:4} failed  {:4}",
+                "  nowait", served.requests, served.inline, served.ring, served.pool, served.worker, served.failed
+            );
+        }
+    }
+    println!("  controls {:?}, traced {:?}", report.controls, report.traced());
+}
+
+fn seen(row: &Row) -> &Rates {
+    match &row.ring {
+        Outcome::Seen(rates) => rates,
+        other => panic!("{}: {other:?}", row.case.name()),
+    }
+}
+
+fn rates(report: &Report, case: Case) -> &Rates {
+    seen(report.row(case).unwrap_or_else(|| panic!("no row of {}", case.name())))
+}
+
+/// What is counted, and seen, must fit together; and the kernel must have seen the same, where it can be asked.
+fn is_sound(report: &Report, least: u32) {
+    assert!(report.controls.is_some_and(|controls| controls.hold()), "{:?}", report.controls);
+    for row in report.scratch.iter().chain(&report.file) {
+        let Outcome::Seen(rates) = &row.ring else { continue };
+        let sum = rates.inline + rates.asynchronous + rates.worker + rates.unclear;
+        assert_eq!(sum, rates.requests, "{}: {rates:?}", row.case.name());
+        assert!(rates.unclear * 50 <= rates.requests, "{}: {rates:?}", row.case.name());
+        assert_eq!(rates.failed, 0, "{}: {rates:?}", row.case.name());
+        tells_the_same(row, rates);
+    }
+    if !child::is_root() {
+        return eprintln!("skipped: the tracepoint: counting it needs root");
+    }
+    let traced = report.traced().ok_or_else(|| "no tracefs, or perf_event_open is refused".to_owned());
+    if let Some(traced) = or_skip("the tracepoint", traced) {
+        assert_eq!(traced.agreed, traced.requests, "the kernel says otherwise");
+        assert!(traced.requests >= least, "{traced:?}");
+    }
+}
+
+/// The library is served as the probe says: what it gives to a ring goes to a kernel worker where all requests of this kind do, and
+/// does not where none does. And it gives to no ring what would only be read by a worker.
+fn tells_the_same(row: &Row, rates: &Rates) {
+    let Some(served) = &row.nowait else { return };
+    assert_eq!(served.failed, 0, "{}: {served:?}", row.case.name());
+    let ended = served.inline + served.ring + served.aio + served.pool;
+    assert_eq!(ended, served.requests, "{}: {served:?}", row.case.name());
+    if rates.worker == 0 {
+        assert!(served.worker * 20 <= served.requests, "{}: {rates:?}, {served:?}", row.case.name());
+    }
+    if rates.worker == rates.requests {
+        assert!(served.worker * 20 >= served.ring * 19, "{}: {rates:?}, {served:?}", row.case.name());
+        assert!(!row.case.name().ends_with("read") || served.ring == 0, "{}: {served:?}", row.case.name());
+    }
+}
+
+fn all_by_workers(report: &Report, cases: &[Case]) {
+    for case in cases {
+        let rates = rates(report, *case);
+        assert_eq!(rates.worker + rates.unclear, rates.requests, "{}: {rates:?}", case.name());
+        assert!(report.row(*case).unwrap().reason.is_some(), "{}", case.name());
+    }
+}
+
+fn none_by_workers(report: &Report, cases: &[Case]) {
+    for case in cases {
+        let rates = rates(report, *case);
+        assert_eq!(rates.worker, 0, "{}: {rates:?}", case.name());
+    }
+}
+
+/// Once a clock tick, and so the more of them the slower they come.
+fn some_by_workers(report: &Report, cases: &[Case]) {
+    for case in cases {
+        let rates = rates(report, *case);
+        assert!(rates.worker < rates.requests, "{}: {rates:?}", case.name());
+    }
+}
+
+/// What is certain on Linux 6.18: of later kernels this test would tell what has changed.
+fn on(kind: Kind) {
+    use Case::*;
+    let Some(mount) = Mount::or_skip(kind) else { return };
+    let report = probe_many(mount.path());
+    assert_eq!(report.subject, Subject::Directory);
+    assert!(report.scratch_error.is_none() && report.file.is_empty());
+    is_sound(&report, 2000);
+    assert_eq!(fs::read_dir(mount.path()).unwrap().filter(|entry| is_ours(entry.as_ref().unwrap())).count(), 0);
+    all_by_workers(&report, &[Sync, ForcedRead]);
+    match kind {
+        Kind::Ext4 => {
+            none_by_workers(&report, &[CachedRead, ColdRead, DirectRead, DirectOverwrite, DirectUnwritten]);
+            all_by_workers(&report, &[CachedOverwrite, ColdPartialWrite, Append, AppendAllocated, DirectAppend]);
+        }
+        Kind::Xfs => {
+            none_by_workers(&report, &[CachedRead, ColdRead, DirectRead]);
+            let once_a_tick = [CachedOverwrite, Append, AppendAllocated, DirectOverwrite, DirectUnwritten];
+            some_by_workers(&report, &once_a_tick);
+            all_by_workers(&report, &[ColdPartialWrite, DirectAppend]);
+            assert!(report.abilities.atomic_writes.is_some_and(|atomic| atomic.bytes_max >= 4096));
+        }
+        Kind::Btrfs => {
+            none_by_workers(&report, &[CachedRead, ColdRead, DirectRead]);
+            all_by_workers(&report, &[CachedOverwrite, Append, DirectOverwrite, DirectAppend, DirectUnwritten]);
+        }
+        Kind::Tmpfs | Kind::Overlay => {
+            let reads_and_writes = [CachedRead, CachedOverwrite, Append, AppendAllocated, DirectRead, DirectOverwrite];
+            all_by_workers(&report, &reads_and_writes);
+            assert_eq!(report.abilities.nowait_reads, Some(false));
+        }
+    }
+    let name = report.place.file_system.as_deref();
+    assert_eq!(name, Some(["ext4", "xfs", "btrfs", "tmpfs", "overlay"][kind as usize]));
+}
+
+fn is_ours(entry: &fs::DirEntry) -> bool {
+    entry.file_name().to_string_lossy().starts_with(".nowait-probe")
+}
+
+mounts::on_every_file_system!(on);
+
+/// The scratch files have the attributes of the file that they stand for.
+#[test]
+fn btrfs_without_copy_on_write() {
+    use Case::*;
+    let Some(mount) = Mount::or_skip(Kind::Btrfs) else { return };
+    let path = mount.path().join("file");
+    let file = File::create_new(&path).unwrap();
+    rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::NOCOW).unwrap();
+    fs::write(&path, contents(1 << 20, 1)).unwrap();
+    let report = probe_many(&path);
+    assert_eq!(report.place.attributes, ["no copy-on-write"]);
+    is_sound(&report, 2000);
+    none_by_workers(&report, &[CachedRead, CachedOverwrite, Append, AppendAllocated, DirectOverwrite]);
+    all_by_workers(&report, &[Sync, DirectAppend]);
+    // The page is read inside the submission, which says that it is inline.
+    let partial = rates(&report, ColdPartialWrite);
+    assert!(partial.slept + partial.worker >= partial.requests / 2, "{partial:?}");
+}
+
+#[test]
+fn a_block_device() {
+    let bytes = contents(4 << 20, 1);
+    let Some(device) = or_skip("a loop device", LoopDevice::new(&bytes, 512)) else { return };
+    let report = probe_many(device.path());
+    assert_eq!(report.subject, Subject::Device);
+    assert!(report.scratch.is_empty() && report.scratch_error.is_none());
+    is_sound(&report, 600);
+    none_by_workers(&report, &[Case::CachedRead, Case::ColdRead, Case::DirectRead]);
+    assert!(report.place.device.is_some_and(|device| device.name.starts_with("loop")));
+    assert!(fs::read(device.path()).unwrap() == bytes);
+}
+
+/// Its requests are served in their submission, and io_uring is not told that they will be quick.
+#[test]
+fn a_disk_in_memory() {
+    let Some(zram) = or_skip("zram", Zram::new(8 << 20)) else { return };
+    let report = probe_many(zram.path());
+    is_sound(&report, 200);
+    all_by_workers(&report, &[Case::DirectRead]);
+    assert_eq!(report.abilities.nowait_direct_reads, Some(false));
+    assert_eq!(report.row(Case::DirectRead).unwrap().reason, Some(Reason::Device));
+}
+
+#[test]
+fn the_file_itself_is_left_alone() {
+    let folder = mounts::temp_dir();
+    let path = folder.path().join("file");
+    let bytes = contents(3 << 20, 1);
+    fs::write(&path, &bytes).unwrap();
+    cold::drop_pages(&path);
+    // A part of it is cached.
+    fs::File::open(&path).map(|file| std::os::unix::fs::FileExt::read_at(&file, &mut [0; 4096], 0)).unwrap().unwrap();
+    let (before, cached) = (fs::metadata(&path).unwrap(), cold::cached_pages(&path));
+    let report = Options::new().run(&path).unwrap();
+    let after = fs::metadata(&path).unwrap();
+    let times = |about: &fs::Metadata| (about.atime_nsec(), about.mtime_nsec(), about.ctime_nsec(), about.len());
+    assert_eq!(times(&before), times(&after));
+    assert!(cold::cached_pages(&path) >= cached);
+    assert!(fs::read(&path).unwrap() == bytes);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(report.subject, Subject::File);
+    let names: Vec<_> = report.file.iter().map(|row| row.case.name()).collect();
+    assert_eq!(names, ["cached-read", "cold-read", "direct-read", "forced-read"]);
+    for row in &report.file {
+        assert!(matches!(row.ring, Outcome::Seen(_)), "{row:?}");
+    }
+    // Now that all of it is cached, only on request.
+    let cold = |options: Options| {
+        let report = options.run(&path).unwrap();
+        report.file.into_iter().find(|row| row.case == Case::ColdRead).unwrap().ring
+    };
+    fs::read(&path).unwrap();
+    assert_eq!(cold(Options::new()), Outcome::NotInState);
+    assert!(matches!(cold(Options::new().evict(true)), Outcome::Seen(_)));
+}
+
+#[test]
+fn what_cannot_be_probed_says_so() {
+    let folder = mounts::temp_dir();
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    for (path, kind) in [(folder.path().join("missing"), ErrorKind::NotFound), (fifo, ErrorKind::NotSeekable)] {
+        let error = nowait::probe(&path).unwrap_err();
+        assert_eq!(error.kind(), kind);
+        assert_eq!(error.path(), Some(&*path));
+    }
+    let empty = folder.path().join("empty");
+    fs::write(&empty, "").unwrap();
+    let report = nowait::probe(&empty).unwrap();
+    assert!(report.file.is_empty() && report.scratch.len() == Case::ALL.len(), "{report:?}");
+}
+
+/// Beside a thread whose kernel workers are always busy, the probe's own are told apart.
+#[test]
+fn others_at_work_do_not_count() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    let (path, done) = (mount.path().join("file"), AtomicBool::new(false));
+    fs::write(&path, [0; 4096]).unwrap();
+    let folder = mounts::temp_dir();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A ring hands reads on tmpfs to kernel workers.
+            let nowait = nowait::Nowait::builder().path(Some(nowait::Path::Ring)).build().unwrap();
+            let file = common::open(&nowait, &path);
+            while !done.load(Relaxed) {
+                nowait::block_on(file.read_exact_at(0, 4096)).unwrap();
+            }
+        });
+        let report = Options::new().run(folder.path()).unwrap();
+        done.store(true, Relaxed);
+        print(&report);
+        is_sound(&report, 0);
+    });
+}
