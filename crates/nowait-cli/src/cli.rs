@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use nowait::probe::Case;
 use nowait_bench::ErrorKind;
 use nowait_bench::log;
 use nowait_bench::prefault;
@@ -24,6 +25,9 @@ Exit codes:
   6    the file cannot be made cold, so nothing cold was measured
   7    a log is damaged
   8    a log is open for writing elsewhere
+  9    an operation is not served as `probe --require` asks
+  10   io_uring is refused (`probe`)
+  11   it cannot be told what io_uring does (`probe`)
   130  interrupted";
 
 /// What the command says last, and its exit code.
@@ -54,7 +58,7 @@ impl From<nowait::Error> for Failure {
             nowait::ErrorKind::InvalidInput | nowait::ErrorKind::NoSuchRecord => 2,
             nowait::ErrorKind::NoSpace => 3,
             nowait::ErrorKind::PermissionDenied => 4,
-            nowait::ErrorKind::NotFound => 5,
+            nowait::ErrorKind::NotFound | nowait::ErrorKind::NotSeekable => 5,
             nowait::ErrorKind::Damaged => 7,
             nowait::ErrorKind::Locked => 8,
             _ => 1,
@@ -81,9 +85,58 @@ pub struct Cli {
 pub enum Command {
     // Without words of its own here: they would take the place of the longer ones below.
     Bench(Box<Bench>),
+    Probe(Probe),
     /// Look into a durable log, mend it, or try to break it
     #[command(subcommand)]
     Log(Log),
+}
+
+/// Say how files are served here: which requests io_uring completes at once, which later, and which it hands to a kernel worker.
+///
+/// Of each PATH: for a directory, scratch files in it; for a file, scratch files beside it with its attributes, and reads of it; for a block
+/// device, reads of it. Scratch files have no name and leave nothing behind. The file is never written to, and none of its pages are
+/// dropped from the page cache without --evict.
+///
+/// The same requests are then made through this library, and the column `nowait` says where its counters say they went.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Probe {
+    /// Files, directories and block devices
+    #[arg(value_name = "PATH", required_unless_present = "pid")]
+    pub paths: Vec<PathBuf>,
+
+    /// How many requests of each kind
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub requests: u32,
+
+    /// Exit with 9 if most requests of these kinds are given to a kernel worker or sleep in their submission
+    #[arg(long, value_delimiter = ',', value_name = "KIND", value_parser = PossibleValuesParser::new(case_names()))]
+    pub require: Vec<String>,
+
+    /// The file's pages may be dropped from the page cache, so that it is read cold
+    #[arg(long)]
+    pub evict: bool,
+
+    /// Say what the columns mean, and what the reasons are
+    #[arg(long)]
+    pub explain: bool,
+
+    /// Write what was found as JSON: a list with an object for each PATH
+    #[arg(long)]
+    pub json: bool,
+
+    /// Watch the kernel workers of this process instead
+    #[arg(long, value_name = "N", conflicts_with_all = ["paths", "requests", "require", "evict"])]
+    pub pid: Option<u32>,
+
+    /// For how long to watch
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "pid", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+}
+
+/// What can be required: all but the control.
+fn case_names() -> Vec<&'static str> {
+    Case::ALL.into_iter().filter(|case| *case != Case::ForcedRead).map(Case::name).collect()
 }
 
 #[derive(Debug, Subcommand)]

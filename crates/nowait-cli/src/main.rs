@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod log;
+mod probe;
 mod show;
 
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ fn main() -> ExitCode {
     let result = match cli::Cli::parse().command {
         cli::Command::Bench(options) => bench::run(&options).map_err(cli::Failure::from),
         cli::Command::Log(command) => log::run(command),
+        cli::Command::Probe(options) => probe::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -352,12 +352,12 @@ fn summary(report: &Report, colour: Colour) -> String {
     format!("Where each way is worst (▼ below {COLLAPSED} of the best: it has collapsed)\n{}", lines(&grid))
 }
 
-fn heading(name: &str) -> Cell {
+pub fn heading(name: &str) -> Cell {
     Cell::new(name).set_alignment(CellAlignment::Right).add_attribute(Attribute::Bold)
 }
 
 /// Figures to the right, names to the left.
-fn cells<const N: usize>(texts: [String; N]) -> Vec<Cell> {
+pub fn cells<const N: usize>(texts: [String; N]) -> Vec<Cell> {
     let align = |text: &String| {
         let name = text.trim_start().starts_with(char::is_alphabetic);
         if name { CellAlignment::Left } else { CellAlignment::Right }
@@ -366,7 +366,7 @@ fn cells<const N: usize>(texts: [String; N]) -> Vec<Cell> {
 }
 
 /// A table without lines, `gap` spaces between its columns.
-fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
+pub fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
     let mut grid = Grid::new();
     grid.load_preset(comfy_table::presets::NOTHING).set_header(header);
     for column in grid.column_iter_mut() {
@@ -379,7 +379,7 @@ fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
     grid
 }
 
-fn lines(grid: &Grid) -> String {
+pub fn lines(grid: &Grid) -> String {
     grid.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
 }
 
@@ -404,7 +404,7 @@ fn latency(row: &Row, of: fn(&Latency) -> u64) -> String {
     row.latency_ns.as_ref().map_or_else(|| "?".to_owned(), |latency| micro(of(latency)))
 }
 
-fn micro(nanoseconds: u64) -> String {
+pub fn micro(nanoseconds: u64) -> String {
     let micro = nanoseconds as f64 / 1e3;
     if micro < 9.95 { format!("{micro:.1}") } else { format!("{micro:.0}") }
 }

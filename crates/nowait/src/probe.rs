@@ -4,7 +4,8 @@
 //! with the same attributes, is brought into a state; then single requests go through a ring that shows what became of each: complete
 //! when its submission returned, completed later, or given to a kernel worker. The same requests are then made through a [`File`] of
 //! this library on another such file, and its counters say which way it took: the very code that chooses for every file, with what it
-//! learned there. There is no second table of rules.
+//! learned there. There is no second table of rules, and the library does not ask here before it chooses: it learns the same of each file
+//! from the file's own operations, where it also sees what happened to that file before.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -40,6 +41,7 @@ mod place;
 mod reach;
 mod single;
 mod twin;
+mod watch;
 mod workers;
 
 use std::fmt;
@@ -63,12 +65,11 @@ pub use place::{AtomicWrites, Device, Place};
 pub use reach::Reach;
 use single::{Ask, Blind, Seen, Single, Took};
 use twin::errno_of;
+pub use watch::{KernelThread, Watched, watch};
 use workers::Workers;
 
 const REQUESTS: u32 = 32;
 const REQUESTS_MAX: u32 = 4096;
-/// Of a partial write.
-const PART: usize = 100;
 
 /// Finds out how files are served at `path`: a file, a directory, or a block device. See [`Options::run`].
 ///
@@ -264,7 +265,9 @@ impl Options {
                 let offsets = offsets.iter().skip(if offsets.len() > 1 { which } else { 0 }).step_by(2);
                 offsets.copied().take(self.requests as usize).collect::<Vec<u64>>()
             };
-            let mut tested = Tested { file: file.try_clone()?, direct, offsets: half(0) };
+            // To the end and no further: a read that comes short is made again, to see that it is the end.
+            let length = if case.is_direct() { PAGE } else { size.min(PAGE as u64) as usize };
+            let mut tested = Tested { file: file.try_clone()?, direct, offsets: half(0), length };
             let ring = eye.look(case, &tested);
             tested.offsets = half(1);
             let served = serve(nowait, eye.workers(), case, &tested, opened.quietly, abilities);
@@ -299,6 +302,8 @@ struct Tested {
     file: StdFile,
     direct: Option<StdFile>,
     offsets: Vec<u64>,
+    /// Of a request: less than a page where there is less in all.
+    length: usize,
 }
 
 impl Tested {
@@ -400,12 +405,11 @@ impl Case {
         matches!(self, Case::Append | Case::AppendAllocated | Case::DirectAppend | Case::DirectUnwritten)
     }
 
-    fn ask(self, offset: u64) -> Ask {
+    fn ask(self, offset: u64, length: usize) -> Ask {
         match self {
             Case::Sync => Ask::Sync,
-            Case::ColdPartialWrite => Ask::Write { offset, length: PART },
-            case if case.is_read() => Ask::Read { offset, length: PAGE, forced: case == Case::ForcedRead },
-            _ => Ask::Write { offset, length: PAGE },
+            case if case.is_read() => Ask::Read { offset, length, forced: case == Case::ForcedRead },
+            _ => Ask::Write { offset, length },
         }
     }
 }
@@ -456,7 +460,7 @@ impl Eye {
             if !tested.is_ready(case, *offset) {
                 continue;
             }
-            let seen = match single.ask(tested.descriptor().as_fd(), case.ask(*offset)) {
+            let seen = match single.ask(tested.descriptor().as_fd(), case.ask(*offset, tested.length)) {
                 Ok(seen) => seen,
                 Err(errno) => {
                     *self = Eye::Blind(format!("the ring cannot be used any more: {errno}"));
@@ -513,7 +517,7 @@ fn serve(
         }
         let before = nowait.stats();
         let begun = Instant::now();
-        let done = owned::drive(request(&file, case, *offset));
+        let done = owned::drive(request(&file, case, *offset, tested.length));
         totals_ns.push(begun.elapsed().as_nanos() as u64);
         let after = nowait.stats();
         served.requests += 1;
@@ -534,13 +538,12 @@ fn serve(
 }
 
 /// Whether it was done.
-async fn request(file: &File, case: Case, offset: u64) -> bool {
+async fn request(file: &File, case: Case, offset: u64, length: usize) -> bool {
     match case {
         Case::Sync => file.sync_data().await.is_ok(),
-        Case::Append | Case::AppendAllocated | Case::DirectAppend => file.append(Buf::zeroed(PAGE)).await.is_ok(),
-        Case::ColdPartialWrite => file.write_all_at(vec![1; PART], offset).await.is_ok(),
-        case if case.is_read() => file.read_at(Buf::zeroed(PAGE), offset).await.is_ok(),
-        _ => file.write_all_at(Buf::zeroed(PAGE), offset).await.is_ok(),
+        Case::Append | Case::AppendAllocated | Case::DirectAppend => file.append(Buf::zeroed(length)).await.is_ok(),
+        case if case.is_read() => file.read_at(Buf::zeroed(length), offset).await.is_ok(),
+        _ => file.write_all_at(Buf::zeroed(length), offset).await.is_ok(),
     }
 }
 
@@ -674,7 +677,8 @@ pub struct Rates {
     pub failed: u32,
     /// How long submissions took.
     pub submit_ns: Spread,
-    /// How long requests took, from submission to completion.
+    /// How long requests took, from submission to completion. They come one at a time, with a look at the workers between them, during
+    /// which caches go cold: a figure to compare with those of other cases, and with none of [`Served`].
     pub total_ns: Spread,
     /// What the kernel's tracepoint says.
     pub traced: Option<Traced>,
@@ -860,7 +864,7 @@ fn accepted(answer: std::result::Result<(), Errno>) -> Option<bool> {
 
 /// Why io_uring gives requests to a worker, or sleeps in their submission.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// io_uring gives every one of these to a worker.
     Always,

@@ -6,11 +6,13 @@ mod common;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
+use common::child::{self, play_at};
 use common::mounts::{self, Kind, LoopDevice, Mount, Zram, or_skip};
-use common::{child, cold, contents};
+use common::{cold, contents};
 use nowait::ErrorKind;
-use nowait::probe::{Case, Options, Outcome, Rates, Reason, Report, Row, Subject};
+use nowait::probe::{Case, Options, Outcome, Rates, Reason, Report, Row, Subject, watch};
 
 /// Ten cases of so many are more than 2000 requests: two are left out where pages cannot be dropped.
 const MANY: u32 = 208;
@@ -277,4 +279,112 @@ fn others_at_work_do_not_count() {
         print(&report);
         is_sound(&report, 0);
     });
+}
+
+const NOBODY: &str = "nobody";
+const NO_RING: &str = "no ring";
+const NO_RING_HERE: &str = "no ring here";
+
+/// Without privilege the tracepoint cannot be asked; all else is as before.
+#[test]
+fn for_anybody() {
+    let folder = open_folder();
+    play_at(NOBODY, folder.path());
+}
+
+#[test]
+fn where_io_uring_is_refused() {
+    let folder = open_folder();
+    play_at(NO_RING, folder.path());
+    play_at(NO_RING_HERE, folder.path());
+}
+
+/// In which anybody may make files.
+fn open_folder() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = mounts::temp_dir();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    folder
+}
+
+#[test]
+fn child() {
+    let Some(role) = child::role() else { return };
+    let folder = child::path();
+    match &*role {
+        NOBODY => {
+            if child::is_root() {
+                child::become_nobody();
+            }
+            let report = nowait::probe(&folder).unwrap();
+            assert!(report.scratch_error.is_none(), "{:?}", report.scratch_error);
+            is_sound(&report, 0);
+            all_by_workers(&report, &[Case::Sync, Case::ForcedRead]);
+        }
+        NO_RING => {
+            forbid(libc::SYS_io_uring_setup);
+            let report = nowait::probe(&folder).unwrap();
+            assert_eq!(report.reach.refusal.as_ref().map(|refusal| refusal.raw_os_error()), Some(libc::EPERM));
+            let remedy = report.reach.remedy.as_deref().unwrap();
+            assert!(remedy.contains("seccomp"), "{remedy}");
+            cannot_tell(&report);
+        }
+        // The ring can be made, and the first worker cannot be seen.
+        NO_RING_HERE => {
+            forbid(libc::SYS_io_uring_enter);
+            cannot_tell(&nowait::probe(&folder).unwrap());
+        }
+        other => panic!("no role {other:?}"),
+    }
+}
+
+/// Nothing is said of io_uring, and all that the library does without it.
+fn cannot_tell(report: &Report) {
+    assert!(report.controls.is_none() && report.traced().is_none());
+    for row in &report.scratch {
+        assert!(matches!(row.ring, Outcome::CannotTell(_)), "{row:?}");
+        let Some(served) = &row.nowait else { continue };
+        assert_eq!((served.failed, served.ring, served.worker), (0, 0, 0), "{row:?}");
+        assert!(served.requests > 0 && served.inline + served.aio + served.pool == served.requests, "{row:?}");
+    }
+}
+
+/// Lets the kernel answer EPERM to a system call, in all threads from now on.
+fn forbid(call: i64) {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let answer = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new([(call, Vec::new())].into(), SeccompAction::Allow, answer, arch).unwrap();
+    seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+/// A program that reads where every read takes a worker is seen to.
+#[test]
+fn a_running_program_is_watched() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    let (path, done) = (mount.path().join("file"), AtomicBool::new(false));
+    fs::write(&path, [0; 4096]).unwrap();
+    let process = std::process::id();
+    let watched = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let nowait = nowait::Nowait::builder().path(Some(nowait::Path::Ring)).build().unwrap();
+            let file = common::open(&nowait, &path);
+            while !done.load(Relaxed) {
+                nowait::block_on(file.read_exact_at(0, 4096)).unwrap();
+            }
+        });
+        assert!(common::eventually(|| !watch(process, Duration::ZERO).unwrap().threads.is_empty()));
+        let watched = watch(process, Duration::from_millis(300)).unwrap();
+        done.store(true, Relaxed);
+        watched
+    });
+    let busiest = watched.threads.iter().max_by_key(|thread| thread.runs).unwrap();
+    assert!(busiest.runs > 10 && busiest.name.starts_with("iou-wrk-"), "{watched:?}");
+    assert!(busiest.on_processor > Duration::ZERO && watched.elapsed >= Duration::from_millis(300), "{watched:?}");
+    match watched.punts {
+        Some(punts) => assert!(punts > 10, "{watched:?}"),
+        None => eprintln!("skipped: the tracepoint: not to be had here"),
+    }
+    assert_eq!(watch(u32::MAX, Duration::ZERO).unwrap_err().kind(), ErrorKind::NotFound);
 }

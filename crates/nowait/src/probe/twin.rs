@@ -16,6 +16,8 @@ use super::{Case, Tested};
 
 /// Requests are so far apart that a page which one of them reads is none of another's.
 pub(super) const STRIDE: u64 = 4 * PAGE as u64;
+/// Of a partial write.
+const PART: usize = 100;
 /// A page just read may sit in another processor's list, and stays then.
 const DROP_ATTEMPTS: u32 = 6;
 
@@ -90,7 +92,8 @@ pub(super) fn make(dir: &Path, attributes: IFlags, case: Case, requests: u32) ->
         _ => number * STRIDE,
     });
     let offsets = offsets.collect();
-    Ok(Tested { direct: if case.is_direct() { Some(direct(&file)?) } else { None }, file, offsets })
+    let length = if case == Case::ColdPartialWrite { PART } else { PAGE };
+    Ok(Tested { direct: if case.is_direct() { Some(direct(&file)?) } else { None }, file, offsets, length })
 }
 
 /// The same file past the page cache.

@@ -1,0 +1,472 @@
+//! `nowait probe`: how files are served at a path, and what a running program's kernel workers do.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use comfy_table::Cell;
+use nowait::DirectIo;
+use nowait::probe::{
+    Abilities, Case, Device, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch,
+};
+use serde_json::{Value, json};
+
+use crate::cli::{self, Failure};
+use crate::show::{self, Colour};
+
+type Result<T> = std::result::Result<T, Failure>;
+
+const NOT_MET: u8 = 9;
+const REFUSED: u8 = 10;
+const CANNOT_TELL: u8 = 11;
+
+pub fn run(options: &cli::Probe) -> Result<()> {
+    if let Some(process) = options.pid {
+        return watch_process(options, process);
+    }
+    let mut reports = Vec::new();
+    let mut outcome = Ok(());
+    for path in &options.paths {
+        let probed = Options::new().requests(options.requests).evict(options.evict).run(path);
+        let judged = match probed {
+            Ok(report) => {
+                let judged = judge(&report, &options.require);
+                if options.json {
+                    reports.push(as_json(&report));
+                } else {
+                    print!("{}", text(&report, options.explain));
+                }
+                judged
+            }
+            Err(error) => Err(error.into()),
+        };
+        // All are shown; the first that is not as it should be decides.
+        outcome = outcome.and(judged);
+    }
+    if options.json {
+        println!("{:#}", Value::Array(reports));
+    }
+    outcome
+}
+
+/// What the exit code says.
+fn judge(report: &Report, required: &[String]) -> Result<()> {
+    let path = report.path.display();
+    let failure = |code, message| Err(Failure { code, message });
+    if let Some(error) = report.scratch_error.as_ref().or(report.file_error.as_ref()) {
+        return Err(error.clone().into());
+    }
+    if let Some(refusal) = &report.reach.refusal {
+        let remedy = report.reach.remedy.as_deref().unwrap_or("see above");
+        return failure(REFUSED, format!("{path}: {refusal}; {remedy}"));
+    }
+    if let Some(why) = blindness(report) {
+        return failure(CANNOT_TELL, format!("{path}: it cannot be told what io_uring does: {why}"));
+    }
+    for name in required {
+        let row = Case::ALL.into_iter().find(|case| case.name() == name).and_then(|case| report.row(case));
+        let why = match row.map(|row| (&row.ring, row.reason)) {
+            Some((Outcome::Seen(rates), _)) if !rates.is_waited_for() => continue,
+            Some((Outcome::Seen(rates), reason)) => format!(
+                "{} of {} by a kernel worker, {} slept in their submission{}",
+                rates.worker,
+                rates.requests,
+                rates.slept,
+                reason.map_or(String::new(), |reason| format!(": {reason}"))
+            ),
+            Some((other, _)) => unseen(other),
+            None => "it was not looked at".to_owned(),
+        };
+        return failure(NOT_MET, format!("{path}: {name} is not served as required: {why}"));
+    }
+    Ok(())
+}
+
+fn blindness(report: &Report) -> Option<&str> {
+    report.scratch.iter().chain(&report.file).find_map(|row| match &row.ring {
+        Outcome::CannotTell(why) => Some(why.as_str()),
+        _ => None,
+    })
+}
+
+fn unseen(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Refused(errno) => format!("refused (os error {errno})"),
+        Outcome::NotInState => "no cold pages".to_owned(),
+        _ => "cannot tell".to_owned(),
+    }
+}
+
+fn text(report: &Report, explain: bool) -> String {
+    let subject = match report.subject {
+        Subject::Directory => "a directory",
+        Subject::File => "a file",
+        _ => "a block device",
+    };
+    let mut text = format!("{}: {subject}{}\n", report.path.display(), on(&report.place));
+    for (name, value) in facts(report) {
+        text += &format!("  {name:<9} {value}\n");
+    }
+    for (title, rows) in [("scratch files", &report.scratch), ("the file itself", &report.file)] {
+        if !rows.is_empty() {
+            text += &format!("\n{}", table(title, rows));
+        }
+    }
+    if let Some(why) = blindness(report) {
+        text += &format!("\n  cannot tell: {why}\n");
+    }
+    if let Some(controls) = &report.controls {
+        let believed = if controls.hold() { "controls hold" } else { "CONTROLS FAIL" };
+        text += &format!("\n  {believed}: {controls}\n");
+        text += &match report.traced() {
+            Some(traced) if traced.agreed == traced.requests => {
+                format!("  confirmed by the kernel's tracepoint for {} requests\n", traced.requests)
+            }
+            Some(traced) => format!("  the kernel's tracepoint agrees on {} of {}\n", traced.agreed, traced.requests),
+            None => "  inferred from the workers' threads; as root the kernel's tracepoint is asked, too\n".to_owned(),
+        };
+    }
+    if explain {
+        text += &explanations(report);
+    }
+    text + "\n"
+}
+
+fn on(place: &Place) -> String {
+    match (&place.file_system, &place.mount_options) {
+        (Some(name), Some(options)) => format!(" on {name} ({options})"),
+        (Some(name), None) => format!(" on {name}"),
+        _ => String::new(),
+    }
+}
+
+fn facts(report: &Report) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    if !report.place.attributes.is_empty() {
+        facts.push(("file", report.place.attributes.join(", ")));
+    }
+    if let Some(device) = &report.place.device {
+        facts.push(("device", of_device(device)));
+    }
+    facts.push(("io_uring", of_reach(&report.reach)));
+    if let Some(remedy) = &report.reach.remedy {
+        facts.push(("remedy", remedy.clone()));
+    }
+    facts.push(("takes", of_abilities(&report.abilities)));
+    for error in report.scratch_error.iter().chain(&report.file_error) {
+        facts.push(("error", error.to_string()));
+    }
+    facts
+}
+
+fn of_device(device: &Device) -> String {
+    let mut parts = vec![device.name.clone()];
+    let mut add = |name: &str, value: Option<String>| parts.extend(value.map(|value| format!("{name} {value}")));
+    add("scheduler", device.scheduler.clone());
+    add("queue", device.requests_max.map(|requests| requests.to_string()));
+    add("read-ahead", device.read_ahead_bytes.map(|bytes| format!("{} KiB", bytes >> 10)));
+    add("cache", device.write_cache.clone());
+    add("block", device.logical_block_bytes.map(|bytes| bytes.to_string()));
+    add("io_poll", device.polls.map(|polls| if polls { "yes" } else { "no" }.to_owned()));
+    add("atomic", device.atomic_write_bytes_max.filter(|bytes| *bytes > 0).map(|bytes| bytes.to_string()));
+    parts.join(", ")
+}
+
+fn of_reach(reach: &Reach) -> String {
+    if let Some(refusal) = &reach.refusal {
+        let mut parts = vec![format!("REFUSED: {refusal}")];
+        parts.extend(reach.disabled.map(|value| format!("kernel.io_uring_disabled {value}")));
+        parts.extend(reach.seccomp_filters.map(|filters| format!("seccomp filters {filters}")));
+        return parts.join(", ");
+    }
+    let unknown: Vec<_> = reach.operations.iter().filter(|(_, known)| !known).map(|(name, _)| *name).collect();
+    let mut text = "available".to_owned();
+    if !unknown.is_empty() {
+        text += &format!(", without {}", unknown.join(" "));
+    }
+    match reach.locked_memory_bytes_max {
+        Some(bytes) => text + &format!(", locked memory up to {} KiB", bytes >> 10),
+        None => text + ", locked memory without limit",
+    }
+}
+
+fn of_abilities(abilities: &Abilities) -> String {
+    let yes = |ability: Option<bool>| ability.map_or("?", |ability| if ability { "yes" } else { "no" });
+    let direct = match abilities.direct {
+        Some(DirectIo::Granted { memory_alignment, offset_alignment }) => {
+            format!("by {offset_alignment}, memory by {memory_alignment}")
+        }
+        Some(DirectIo::Refused) => "no".to_owned(),
+        _ => "?".to_owned(),
+    };
+    let atomic = abilities.atomic_writes.map_or("no".to_owned(), |atomic| {
+        format!("{} to {}, of up to {} parts", atomic.bytes_min, atomic.bytes_max, atomic.segments_max)
+    });
+    format!(
+        "RWF_NOWAIT reads {}, writes {}, direct reads {}; direct I/O {direct}; DONTCACHE {}; atomic writes {atomic}",
+        yes(abilities.nowait_reads),
+        yes(abilities.nowait_writes),
+        yes(abilities.nowait_direct_reads),
+        yes(abilities.uncached_writes)
+    )
+}
+
+fn table(title: &str, rows: &[Row]) -> String {
+    let names = [title, "inline", "async", "worker", "slept", "submit µs", "total µs", "nowait"];
+    let mut header: Vec<Cell> = names.into_iter().map(show::heading).collect();
+    header.push(Cell::new("why"));
+    let mut grid = show::grid(header, 2, Colour::Off);
+    for row in rows {
+        let served = row.nowait.as_ref().map_or(String::new(), way);
+        let ring = match &row.ring {
+            Outcome::Seen(rates) => figures(rates),
+            _ => ["", "", "", "", "", ""].map(str::to_owned),
+        };
+        let why = match (&row.ring, row.reason) {
+            (Outcome::Seen(_), reason) => reason.map_or(String::new(), |reason| reason.to_string()),
+            (other, _) => unseen(other),
+        };
+        let mut cells = vec![Cell::new(row.case.name())];
+        let figures = ring.into_iter().chain([served]);
+        cells.extend(figures.map(|figure| Cell::new(figure).set_alignment(comfy_table::CellAlignment::Right)));
+        cells.push(Cell::new(why));
+        grid.add_row(cells);
+    }
+    show::lines(&grid)
+}
+
+fn figures(rates: &Rates) -> [String; 6] {
+    let share = |count: u32| share(count, rates.requests);
+    [
+        share(rates.inline),
+        share(rates.asynchronous),
+        share(rates.worker),
+        share(rates.slept),
+        show::micro(rates.submit_ns.median),
+        show::micro(rates.total_ns.median),
+    ]
+}
+
+fn share(count: u32, of: u32) -> String {
+    match count {
+        0 => "·".to_owned(),
+        // Not "0 %" for some, nor "100 %" for nearly all.
+        count => {
+            let percent = (f64::from(count) * 100.0 / f64::from(of)).round();
+            format!("{} %", if count < of { percent.clamp(1.0, 99.0) } else { percent })
+        }
+    }
+}
+
+/// The ways that the library took, the most frequent first.
+fn way(served: &Served) -> String {
+    let mut ways = [(served.inline, "inline"), (served.ring, "ring"), (served.aio, "libaio"), (served.pool, "pool")];
+    ways.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+    let used = ways.iter().filter(|(count, _)| *count > 0).count();
+    let names = ways[..used].iter().map(|(count, name)| match used {
+        1 => (*name).to_owned(),
+        _ => format!("{name} {count}"),
+    });
+    let names = names.collect::<Vec<_>>().join(", ");
+    if served.worker > 0 { format!("{names} ({} to workers)", served.worker) } else { names }
+}
+
+fn explanations(report: &Report) -> String {
+    let mut text = "
+  inline      complete when io_uring_enter, which submitted it, returned
+  async       completed later, without a thread
+  worker      handed to a thread of the kernel, which makes a plain call
+  slept       the thread slept inside io_uring_enter; counted beside the three
+  submit      how long io_uring_enter took, at the median; total: until the completion. Requests come one at a time,
+              with pauses, so that they are slower than those of a busy program
+  nowait      where this library's own counters say that the same requests went, one at a time: on the caller's
+              thread, to a ring, or to a thread of the library
+  no cold pages   they stay in memory (tmpfs), or all of the file is cached (--evict)
+"
+    .to_owned();
+    let reasons: BTreeSet<_> = report.scratch.iter().chain(&report.file).filter_map(|row| row.reason).collect();
+    for reason in reasons {
+        text += &format!("\n  {}\n", reason.name());
+        for line in wrapped(reason.explanation(), 92) {
+            text += &format!("      {line}\n");
+        }
+    }
+    text
+}
+
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let full = lines.last().is_some_and(|line| !line.is_empty() && line.len() + 1 + word.len() > width);
+        if full {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+fn as_json(report: &Report) -> Value {
+    let Report { place, reach, abilities, .. } = report;
+    json!({
+        "path": report.path,
+        "subject": format!("{:?}", report.subject).to_lowercase(),
+        "file_system": place.file_system,
+        "mount_options": place.mount_options,
+        "attributes": place.attributes,
+        "device": place.device.as_ref().map(|device| json!({
+            "name": device.name,
+            "scheduler": device.scheduler,
+            "requests_max": device.requests_max,
+            "read_ahead_bytes": device.read_ahead_bytes,
+            "write_cache": device.write_cache,
+            "polls": device.polls,
+            "logical_block_bytes": device.logical_block_bytes,
+            "atomic_write_bytes_max": device.atomic_write_bytes_max,
+        })),
+        "io_uring": {
+            "available": reach.refusal.is_none(),
+            "refusal": reach.refusal.as_ref().map(ToString::to_string),
+            "errno": reach.refusal.as_ref().map(|refusal| refusal.raw_os_error()),
+            "remedy": reach.remedy,
+            "disabled": reach.disabled,
+            "group": reach.group,
+            "seccomp_filters": reach.seccomp_filters,
+            "locked_memory_bytes_max": reach.locked_memory_bytes_max,
+            "defers_completions": reach.defers,
+            "operations": reach.operations.iter().map(|(name, known)| (*name, *known)).collect::<std::collections::BTreeMap<_, _>>(),
+        },
+        "abilities": {
+            "nowait_reads": abilities.nowait_reads,
+            "nowait_writes": abilities.nowait_writes,
+            "nowait_direct_reads": abilities.nowait_direct_reads,
+            "uncached_writes": abilities.uncached_writes,
+            "direct": match abilities.direct {
+                Some(DirectIo::Granted { memory_alignment, offset_alignment }) => {
+                    json!({ "memory_alignment_bytes": memory_alignment, "offset_alignment_bytes": offset_alignment })
+                }
+                Some(DirectIo::Refused) => json!(false),
+                _ => Value::Null,
+            },
+            "atomic_writes": abilities.atomic_writes.map(|atomic| json!({
+                "bytes_min": atomic.bytes_min, "bytes_max": atomic.bytes_max, "segments_max": atomic.segments_max,
+            })),
+        },
+        "controls": report.controls.map(|controls| json!({
+            "hold": controls.hold(),
+            "forced": controls.forced, "forced_seen": controls.forced_seen,
+            "plain": controls.plain, "plain_seen": controls.plain_seen,
+        })),
+        "traced": report.traced().map(|traced| json!({ "requests": traced.requests, "agreed": traced.agreed })),
+        "scratch": report.scratch.iter().map(row_as_json).collect::<Vec<_>>(),
+        "scratch_error": report.scratch_error.as_ref().map(ToString::to_string),
+        "file": report.file.iter().map(row_as_json).collect::<Vec<_>>(),
+        "file_error": report.file_error.as_ref().map(ToString::to_string),
+    })
+}
+
+fn row_as_json(row: &Row) -> Value {
+    let ring = match &row.ring {
+        Outcome::Seen(rates) => json!({
+            "outcome": "seen",
+            "requests": rates.requests, "inline": rates.inline, "async": rates.asynchronous, "worker": rates.worker,
+            "unclear": rates.unclear, "slept": rates.slept, "failed": rates.failed,
+            "submit_median_ns": rates.submit_ns.median, "submit_max_ns": rates.submit_ns.max,
+            "total_median_ns": rates.total_ns.median, "total_max_ns": rates.total_ns.max,
+        }),
+        Outcome::Refused(errno) => json!({ "outcome": "refused", "errno": errno }),
+        Outcome::NotInState => json!({ "outcome": "not in state" }),
+        Outcome::CannotTell(why) => json!({ "outcome": "cannot tell", "why": why }),
+        other => json!({ "outcome": format!("{other:?}") }),
+    };
+    let nowait = row.nowait.map(|served| {
+        json!({
+            "requests": served.requests, "inline": served.inline, "ring": served.ring, "aio": served.aio,
+            "pool": served.pool, "worker": served.worker, "failed": served.failed,
+            "total_median_ns": served.total_ns.median, "total_max_ns": served.total_ns.max,
+        })
+    });
+    json!({
+        "case": row.case.name(), "ring": ring, "nowait": nowait, "reason": row.reason.map(|reason| reason.name()),
+    })
+}
+
+fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
+    let watched = watch(process, Duration::from_secs(options.seconds.into()))?;
+    let seconds = watched.elapsed.as_secs_f64();
+    if options.json {
+        let threads = watched.threads.iter().map(|thread| {
+            json!({
+                "thread": thread.number, "name": thread.name, "runs": thread.runs,
+                "on_processor_ns": thread.on_processor.as_nanos() as u64,
+                "read_bytes": thread.read_and_written.map(|(read, _)| read),
+                "written_bytes": thread.read_and_written.map(|(_, written)| written),
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        println!(
+            "{:#}",
+            json!({ "process": process, "elapsed_ns": watched.elapsed.as_nanos() as u64, "threads": threads, "punts": watched.punts })
+        );
+        return Ok(());
+    }
+    let name = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("comm")).unwrap_or_default();
+    println!("process {process} ({}), watched for {seconds:.1} s", name.trim_end());
+    match watched.punts {
+        Some(punts) => {
+            println!("  {:.0} requests a second given to workers, says the kernel's tracepoint", punts as f64 / seconds)
+        }
+        None => println!("  the kernel's tracepoint cannot be counted: that needs root, and tracefs"),
+    }
+    if watched.threads.is_empty() {
+        println!("  no kernel workers: its requests are inline or asynchronous, or there are none");
+        return Ok(());
+    }
+    let names = ["kernel thread", "runs/s", "CPU ms/s", "read MiB/s", "written MiB/s"];
+    let mut grid = show::grid(names.into_iter().map(show::heading).collect(), 2, Colour::Off);
+    for thread in &watched.threads {
+        let mib = |bytes: Option<u64>| {
+            bytes.map_or("?".to_owned(), |bytes| format!("{:.2}", bytes as f64 / f64::from(1 << 20) / seconds))
+        };
+        grid.add_row(show::cells([
+            format!("{} {}", thread.name, thread.number),
+            format!("{:.0}", thread.runs as f64 / seconds),
+            format!("{:.1}", thread.on_processor.as_secs_f64() * 1e3 / seconds),
+            mib(thread.read_and_written.map(|(read, _)| read)),
+            mib(thread.read_and_written.map(|(_, written)| written)),
+        ]));
+    }
+    print!("{}", show::lines(&grid));
+    if options.explain {
+        println!(
+            "\n  iou-wrk-N works for thread N, iou-sqp-N polls the submission queue of one (N in the first pid namespace).\n  \
+             A worker runs about once for each request, and once more each time it waited. Requests that are inline or\n  \
+             asynchronous have no worker: io_uring serves them from the thread that submitted them."
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_not_rounded_to_none_or_all() {
+        assert_eq!(
+            [(0, 32), (1, 1000), (999, 1000), (32, 32), (16, 32)].map(|(n, of)| share(n, of)),
+            ["·", "1 %", "99 %", "100 %", "50 %"]
+        );
+    }
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("a-long-word b", 3), ["a-long-word", "b"]);
+    }
+}

@@ -1,0 +1,101 @@
+//! A running program's kernel workers: who they work for, how often they run, what they read and write.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::kernel::Passes;
+use super::twin::errno_of;
+use super::workers::{self, Thread};
+use crate::error::{Error, Operation as Name, Result};
+
+/// Kernel threads of io_uring in a process, over some time.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// For how long they were watched.
+    pub elapsed: Duration,
+    /// Threads that were there at the end.
+    pub threads: Vec<KernelThread>,
+    /// How many requests were given to workers, by the kernel's tracepoint, by threads that were there at the beginning; `None` where
+    /// it could not be asked.
+    pub punts: Option<u64>,
+}
+
+/// What one thread did meanwhile.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelThread {
+    /// Its number.
+    pub number: i32,
+    /// Its name: `iou-wrk-N` works for thread N, `iou-sqp-N` polls the submission queue of one. N is counted in the first pid namespace.
+    pub name: String,
+    /// How often it ran: of a worker, about one run for each request, and one more each time it waited.
+    pub runs: u64,
+    /// How long it ran.
+    pub on_processor: Duration,
+    /// What it read from devices and had written to them, in bytes; `None` where that may not be known.
+    pub read_and_written: Option<(u64, u64)>,
+}
+
+/// Watches the kernel workers, and the threads that poll submission queues, of a process.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where there is no such process; those of `proc(5)`.
+pub fn watch(process: u32, time: Duration) -> Result<Watched> {
+    let folder = PathBuf::from(format!("/proc/{process}"));
+    let failed = |error: std::io::Error| Error::from_errno(Name::Probe, errno_of(&error)).at(&Arc::from(&*folder));
+    let passes = count_punts(&folder).map_err(failed)?;
+    let before = look(&folder).map_err(failed)?;
+    let punts_before = sum(&passes);
+    let begun = Instant::now();
+    std::thread::sleep(time);
+    let after = look(&folder).map_err(failed)?;
+    let elapsed = begun.elapsed();
+    let punts = sum(&passes).zip(punts_before).map(|(after, before)| after.saturating_sub(before));
+    let threads = after.into_iter().map(|(number, (thread, moved))| {
+        let old = before.get(&number).filter(|(old, _)| old.name == thread.name);
+        let (runs, nanoseconds) = old.map_or((0, 0), |(old, _)| (old.runs, old.on_processor_ns));
+        let moved_before = old.map_or(Some((0, 0)), |(_, moved)| *moved);
+        KernelThread {
+            number,
+            name: thread.name,
+            runs: thread.runs.saturating_sub(runs),
+            on_processor: Duration::from_nanos(thread.on_processor_ns.saturating_sub(nanoseconds)),
+            read_and_written: moved
+                .zip(moved_before)
+                .map(|(after, before)| (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1))),
+        }
+    });
+    Ok(Watched { elapsed, threads: threads.collect(), punts })
+}
+
+type Look = BTreeMap<i32, (Thread, Option<(u64, u64)>)>;
+
+fn look(process: &Path) -> std::io::Result<Look> {
+    let threads = workers::threads(process, &["iou-wrk-", "iou-sqp-"])?;
+    Ok(threads.into_iter().map(|thread| (thread.number, (thread.clone(), moved(process, thread.number)))).collect())
+}
+
+/// Bytes that a thread has read from devices and had written to them: `io` in its folder (`proc_pid_io(5)`).
+fn moved(process: &Path, thread: i32) -> Option<(u64, u64)> {
+    let text = fs::read_to_string(process.join(format!("task/{thread}/io"))).ok()?;
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Some((field("read_bytes:")?, field("write_bytes:")?))
+}
+
+/// Counts what each thread gives to workers; empty without the privilege for it.
+fn count_punts(process: &Path) -> std::io::Result<Vec<Passes>> {
+    let numbers = fs::read_dir(process.join("task"))?.flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    Ok(numbers.map_while(workers::count_punts).collect())
+}
+
+fn sum(passes: &[Passes]) -> Option<u64> {
+    if passes.is_empty() {
+        return None;
+    }
+    passes.iter().map(|passes| passes.so_far().ok()).sum()
+}
