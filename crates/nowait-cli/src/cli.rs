@@ -130,7 +130,7 @@ pub struct Probe {
     pub pid: Option<u32>,
 
     /// For how long to watch
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "pid", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "paths", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
 }
 

@@ -160,6 +160,8 @@
 //! # }
 //! ```
 //!
+//! [`probe()`] tells beforehand, for a path: how io_uring serves each kind of request there, and where this library sends it.
+//!
 //! # A durable log
 //!
 //! [`log`] keeps many small records on stable storage, and gives them back after a crash; see there.
@@ -201,6 +203,7 @@
 //!   slow operation where io_uring is refused. At most [`Builder::pool_threads_max`]; they go when they have been idle for 5 s.
 //! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it notices completions and wakes
 //!   wakers. There is none for [`block_on`], for `wait`, and, with the `tokio` feature, for tasks on tokio.
+//! * `nowait-probe`: while [`probe()`] runs.
 //! * `nowait-log`: one for each [`log`] that is open for appending; it writes no record that somebody waits for.
 //!
 //! After a `fork` the child makes rings and threads of its own. Operations that were in flight in the parent never complete in

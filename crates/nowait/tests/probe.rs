@@ -16,9 +16,11 @@ use nowait::probe::{Case, Options, Outcome, Rates, Reason, Report, Row, Subject,
 
 /// Ten cases of so many are more than 2000 requests: two are left out where pages cannot be dropped.
 const MANY: u32 = 208;
+/// Of a device there are four cases.
+const MANY_OF_A_DEVICE: u32 = 520;
 
-fn probe_many(path: &Path) -> Report {
-    let report = Options::new().requests(MANY).run(path).unwrap();
+fn probe_many(path: &Path, requests: u32) -> Report {
+    let report = Options::new().requests(requests).run(path).unwrap();
     print(&report);
     report
 }
@@ -127,7 +129,7 @@ fn some_by_workers(report: &Report, cases: &[Case]) {
 fn on(kind: Kind) {
     use Case::*;
     let Some(mount) = Mount::or_skip(kind) else { return };
-    let report = probe_many(mount.path());
+    let report = probe_many(mount.path(), MANY);
     assert_eq!(report.subject, Subject::Directory);
     assert!(report.scratch_error.is_none() && report.file.is_empty());
     is_sound(&report, 2000);
@@ -174,7 +176,7 @@ fn btrfs_without_copy_on_write() {
     let file = File::create_new(&path).unwrap();
     rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::NOCOW).unwrap();
     fs::write(&path, contents(1 << 20, 1)).unwrap();
-    let report = probe_many(&path);
+    let report = probe_many(&path, MANY);
     assert_eq!(report.place.attributes, ["no copy-on-write"]);
     is_sound(&report, 2000);
     none_by_workers(&report, &[CachedRead, CachedOverwrite, Append, AppendAllocated, DirectOverwrite]);
@@ -186,12 +188,12 @@ fn btrfs_without_copy_on_write() {
 
 #[test]
 fn a_block_device() {
-    let bytes = contents(4 << 20, 1);
+    let bytes = contents(8 << 20, 1);
     let Some(device) = or_skip("a loop device", LoopDevice::new(&bytes, 512)) else { return };
-    let report = probe_many(device.path());
+    let report = probe_many(device.path(), MANY_OF_A_DEVICE);
     assert_eq!(report.subject, Subject::Device);
     assert!(report.scratch.is_empty() && report.scratch_error.is_none());
-    is_sound(&report, 600);
+    is_sound(&report, 2000);
     none_by_workers(&report, &[Case::CachedRead, Case::ColdRead, Case::DirectRead]);
     assert!(report.place.device.is_some_and(|device| device.name.starts_with("loop")));
     assert!(fs::read(device.path()).unwrap() == bytes);
@@ -201,8 +203,8 @@ fn a_block_device() {
 #[test]
 fn a_disk_in_memory() {
     let Some(zram) = or_skip("zram", Zram::new(8 << 20)) else { return };
-    let report = probe_many(zram.path());
-    is_sound(&report, 200);
+    let report = probe_many(zram.path(), MANY_OF_A_DEVICE);
+    is_sound(&report, 2000);
     all_by_workers(&report, &[Case::DirectRead]);
     assert_eq!(report.abilities.nowait_direct_reads, Some(false));
     assert_eq!(report.row(Case::DirectRead).unwrap().reason, Some(Reason::Device));

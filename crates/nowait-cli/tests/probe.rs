@@ -1,0 +1,136 @@
+//! `nowait probe` as a user meets it: exit codes, what is said, and what is left behind.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nowait")).arg("probe").args(arguments).output().unwrap()
+}
+
+/// On the disk of the build: the system's temporary directory may be in memory.
+fn directory() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Where io_uring is refused, or nothing can be told of it, says so.
+fn is_told(output: &Output) -> bool {
+    let code = output.status.code();
+    if matches!(code, Some(10 | 11)) {
+        eprintln!("skipped: {}", text(&output.stderr));
+    }
+    !matches!(code, Some(10 | 11))
+}
+
+#[test]
+fn a_folder_and_a_file_are_probed_and_nothing_is_left() {
+    let dir = directory();
+    let file = dir.path().join("data");
+    fs::write(&file, vec![7; 200_000]).unwrap();
+    let (path, file_path) = (dir.path().to_str().unwrap(), file.to_str().unwrap());
+    let output = run(&[path, file_path, "--requests", "8", "--explain"]);
+    let said = text(&output.stdout);
+    if is_told(&output) {
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(said.contains("controls hold") && said.contains("always by a worker"), "{said}");
+    }
+    for words in ["a directory on ", "a file on ", "io_uring ", "scratch files", "the file itself", "cold-read", "sync"]
+    {
+        assert!(said.contains(words), "{words:?} is missing:\n{said}");
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["data"]);
+    assert!(fs::read(&file).unwrap() == vec![7; 200_000]);
+}
+
+#[test]
+fn json_is_a_list_with_an_object_for_each_path() {
+    let dir = directory();
+    let path = dir.path().to_str().unwrap();
+    let output = run(&[path, path, "--requests", "4", "--json"]);
+    let reports: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let reports = reports.as_array().unwrap();
+    assert_eq!(reports.len(), 2);
+    for report in reports {
+        assert_eq!((report["path"].as_str(), report["subject"].as_str()), (Some(path), Some("directory")));
+        let rows = report["scratch"].as_array().unwrap();
+        assert_eq!(rows.len(), 12);
+        let sync = rows.iter().find(|row| row["case"] == "sync").unwrap();
+        assert_eq!(sync["nowait"]["requests"], 4);
+        assert_eq!(sync["nowait"]["pool"], 4);
+        if is_told(&output) {
+            assert_eq!((&sync["ring"]["outcome"], &sync["ring"]["worker"]), (&"seen".into(), &4.into()));
+            assert_eq!(report["controls"]["hold"], true);
+        }
+    }
+}
+
+#[test]
+fn what_is_required_decides_the_exit_code() {
+    let dir = directory();
+    let path = dir.path().to_str().unwrap();
+    // Every sync is a kernel worker's, on every file system; the first path that fails decides.
+    let output = run(&[path, path, "--requests", "4", "--require", "sync"]);
+    if is_told(&output) {
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(9), "{message}");
+        assert!(message.starts_with("nowait: ") && message.lines().count() == 1, "{message}");
+        assert!(message.contains(path) && message.contains("sync") && message.contains("4 of 4"), "{message}");
+    }
+    for wrong in [
+        &["--require", "magic", path][..],
+        &[],
+        &["--requests", "0", path],
+        &["--pid", "1", path],
+        &["--seconds", "1", path],
+    ] {
+        assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    let output = run(&["/nonexistent/file", path, "--requests", "4"]);
+    assert_eq!(output.status.code(), Some(5));
+    assert!(text(&output.stderr).contains("/nonexistent/file") && text(&output.stdout).contains("scratch files"));
+}
+
+/// In a pid namespace a thread does not know the number that its workers' names end in.
+#[test]
+fn in_a_container() {
+    let dir = directory();
+    let mut command = Command::new("unshare");
+    command.args([
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        env!("CARGO_BIN_EXE_nowait"),
+        "probe",
+        "--requests",
+        "8",
+        "--json",
+    ]);
+    match command.arg(dir.path()).output() {
+        Ok(output) if !text(&output.stderr).starts_with("unshare") => match output.status.code() {
+            Some(10) => eprintln!("skipped: {}", text(&output.stderr)),
+            code => assert_eq!(code, Some(0), "{}", text(&output.stderr)),
+        },
+        Ok(output) => eprintln!("skipped: {}", text(&output.stderr)),
+        Err(error) => eprintln!("skipped: unshare: {error}"),
+    }
+}
+
+#[test]
+fn a_process_is_watched() {
+    let own = std::process::id().to_string();
+    let output = run(&["--pid", &own, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let watched: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // This process has no ring.
+    assert_eq!((&watched["process"], &watched["threads"]), (&std::process::id().into(), &Value::Array(Vec::new())));
+    assert!(watched["elapsed_ns"].as_u64().unwrap() >= 1_000_000_000);
+    assert!(text(&run(&["--pid", &own]).stdout).contains("no kernel workers"));
+    assert_eq!(run(&["--pid", "4294967295"]).status.code(), Some(5));
+}
