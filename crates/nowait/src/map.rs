@@ -149,7 +149,7 @@ impl Map {
         Populate::new(&self.0, self.0.clip(range))
     }
 
-    /// Brings in these ranges only, all at once: the device is told of all of them before the first is waited for. For a list of rows that
+    /// Brings in these ranges only, all at once: the device is told of more than a hundred ahead of the one that is waited for. For a list of rows that
     /// will be indexed. In any order; they may overlap; what is cached already costs next to nothing.
     ///
     /// # Errors

@@ -59,11 +59,14 @@ pub(crate) struct Fault {
     /// Place of the map's first byte in the file.
     pub(crate) file_offset: u64,
     pub(crate) how: How,
-    /// The ranges are apart: the device is told of all of them before the first is waited for.
+    /// The ranges are apart: the device is told of some of them before each is waited for.
     pub(crate) scattered: bool,
     /// Not before.
     pub(crate) begin: Option<Instant>,
 }
+
+/// Of scattered ranges: as much as a device has in flight. Of all of them at once the thread would wait for places in its queue.
+const ANNOUNCED_AHEAD: usize = 128;
 
 /// A kernel without `MADV_POPULATE_READ` says so once.
 static POPULATE_UNKNOWN: AtomicBool = AtomicBool::new(false);
@@ -141,14 +144,20 @@ impl Mapping {
             std::thread::sleep(wait);
         }
         let mut missing = 0;
-        if fault.scattered {
-            for range in &fault.ranges {
+        let mut announced = fault.ranges.iter();
+        let mut announce = |count| {
+            for range in announced.by_ref().take(count) {
                 // Advice: what comes of it is seen below.
                 let _ = self.advise(range, Advice::WillNeed);
             }
+        };
+        if fault.scattered {
+            announce(ANNOUNCED_AHEAD);
         }
         for range in &fault.ranges {
-            if !fault.scattered {
+            if fault.scattered {
+                announce(1);
+            } else {
                 missing += self.missing(range) as u64;
             }
             self.bring_in(fd, range, fault)?;
