@@ -13,6 +13,7 @@
 //! * [`work`]: what a way is asked to do, as plain data.
 //! * [`meter`]: one round on the clock: latencies, CPU of the whole process, switches, punts.
 //! * [`ways`]: the ways of doing the work that are compared. Each is one implementation of [`ways::Way`].
+//! * [`notes`]: what a report says besides its figures.
 //! * [`report`]: the result as plain data, which is also the JSON.
 //! * [`tables`]: which cases each table has, as plain data.
 //! * [`run`]: interleaves the ways over the rounds and fills the report.
@@ -32,6 +33,7 @@ pub mod log;
 pub mod memory_limit;
 pub mod meter;
 pub mod mounts;
+pub mod notes;
 pub mod random;
 pub mod report;
 pub mod run;

@@ -2,22 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::meter::{Sample, latencies};
+use crate::notes::{Code, Note};
 
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     pub environment: Environment,
+    /// Why there is more that was to be measured: an interrupt, or an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+    pub notes: Vec<Note>,
     pub rows: Vec<Row>,
-    /// What the reader should know besides the figures.
-    #[serde(skip)]
-    pub notes: Vec<String>,
 }
 
 /// What one way gave in one case.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Row {
     pub table: String,
     pub case: String,
@@ -53,7 +57,7 @@ pub struct Row {
     pub file_bytes_per_byte: Option<f64>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     pub p50: u64,
     pub p99: u64,
@@ -61,7 +65,7 @@ pub struct Latency {
     pub max: u64,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// The driving threads.
     pub caller: f64,
@@ -71,7 +75,7 @@ pub struct Cpu {
 }
 
 /// Means over the rounds, as `time` prints them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
     pub real: f64,
     pub user: f64,
@@ -170,6 +174,10 @@ pub struct Worst {
 }
 
 impl Report {
+    pub fn note(&mut self, code: Code, text: impl Into<String>) {
+        self.notes.push(Note::new(code, text));
+    }
+
     /// The tables that have rows, in order.
     pub fn tables(&self) -> Vec<&str> {
         in_order(self.rows.iter().map(|row| row.table.as_str()))
@@ -306,10 +314,12 @@ mod tests {
     #[test]
     fn the_json_has_its_documented_shape() {
         let rows = vec![Row::of("reads", "depth=1", "pread", &[sample(1.0, 10)])];
-        let report = Report { rows, notes: vec!["not in it".into()], ..Report::default() };
+        let report = Report { rows, notes: vec![Note::new(Code::OneWriter, "it is alone")], ..Report::default() };
         let json = serde_json::to_value(&report).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(&json), ["environment", "rows"]);
+        assert_eq!(keys(&json), ["environment", "notes", "rows"]);
+        assert_eq!(json["notes"][0]["code"], "one-writer");
+        assert_eq!(serde_json::from_value::<Report>(json.clone()).unwrap(), report);
         let row = &json["rows"][0];
         let expected = "bytes_per_s case context_switches_per_op cpu_us_per_op inline_fraction latency_ns \
                         ops_per_s punts_per_op rounds table way";

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::{Check, Round, Sample};
+use crate::notes::Code;
 use crate::random::Random;
 use crate::report::{Report, Row, median};
 use crate::tables::{self, Case, State, Table, Work};
@@ -73,7 +74,7 @@ impl Plan {
         let mut ways = self.ways.clone();
         ways.retain(|way| match way.refused() {
             Some(why) => {
-                report.notes.push(format!("{} is left out: {why}", way.name()));
+                report.note(Code::WayLeftOut, format!("{} is left out: {why}", way.name()));
                 false
             }
             None => true,

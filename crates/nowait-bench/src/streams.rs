@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::environment::memory_for_cache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::{Check, Round, Sample};
+use crate::notes::Code;
 use crate::report::{Report, Row};
 use crate::run::Progress;
 use crate::testfile::{self, TestFile};
@@ -96,7 +97,7 @@ impl Plan {
         let mut ways = self.ways.clone();
         ways.retain(|way| match way.refused() {
             Some(why) => {
-                report.notes.push(format!("{TABLE}: {} is left out: {why}", way.name()));
+                report.note(Code::WayLeftOut, format!("{TABLE}: {} is left out: {why}", way.name()));
                 false
             }
             None => true,
@@ -105,7 +106,8 @@ impl Plan {
             let left_out: Vec<_> = ways.iter().filter(|way| way.direct()).map(|way| way.name()).collect();
             if !left_out.is_empty() {
                 let left_out = left_out.join(", ");
-                report.notes.push(format!("{TABLE}: {left_out} are left out: this file system refuses O_DIRECT"));
+                let text = format!("{TABLE}: {left_out} are left out: this file system refuses O_DIRECT");
+                report.note(Code::DirectRefused, text);
             }
             ways.retain(|way| !way.direct());
         }

@@ -89,9 +89,13 @@ pub fn run(options: &cli::Bench) -> Result<()> {
         bar.hide();
     }
     // After an error, too: what is complete is worth having.
+    report.partial = ran.as_ref().err().map(|error| match error.kind() {
+        ErrorKind::Interrupted => "interrupted".to_owned(),
+        _ => error.to_string(),
+    });
     output.print(&show::report(&report, options.details, output.colour()))?;
-    ran?;
-    json.map_or(Ok(()), |json| json.write(&report))
+    let written = json.filter(|_| ran.is_ok() || !report.rows.is_empty()).map_or(Ok(()), |json| json.write(&report));
+    ran.and(written)
 }
 
 fn plan(options: &cli::Bench, seed: u64) -> Plan {
@@ -295,6 +299,7 @@ fn environment(options: &cli::Bench, file: Option<&TestFile>, writes: &writes::P
         None => (writes.bytes, "a new one for each round, without a name"),
     };
     Environment {
+        commit: option_env!("NOWAIT_COMMIT").map(str::to_owned),
         io_uring: ways::io_uring_state(),
         file_bytes: bytes,
         file_origin: origin.to_owned(),

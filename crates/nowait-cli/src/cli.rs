@@ -255,7 +255,8 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
     pub sizes: Vec<usize>,
 
-    /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr
+    /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr. After an interrupt or an error it has those that
+    /// are complete, and says under `partial` that there are more
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 

@@ -55,7 +55,7 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
         text += &summary(report, colour);
     }
     for note in &report.notes {
-        text += &format!("note: {note}\n");
+        text += &format!("note: {} ({})\n", note.text, note.code.name());
     }
     text
 }

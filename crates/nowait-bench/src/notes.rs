@@ -1,0 +1,85 @@
+//! What the reader of a report should know besides the figures. Each kind of note has a code that does not change, by which it can be
+//! looked up.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    pub code: Code,
+    pub text: String,
+}
+
+impl Note {
+    pub fn new(code: Code, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+macro_rules! codes {
+    ($($variant:ident $name:literal $meaning:literal)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Code {
+            $(#[serde(rename = $name)] $variant,)*
+        }
+
+        impl Code {
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            /// What it means, and what to do.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $meaning),* }
+            }
+        }
+    };
+}
+
+codes! {
+    WayLeftOut "way-left-out"
+        "This system refuses a way, so it has no rows. The note says which call was refused and how. The other ways are not \
+         concerned. Install what is missing, or allow the call; io_uring is often forbidden by a container's seccomp filter or by \
+         the sysctl kernel.io_uring_disabled."
+    FileSystemLeftOut "file-system-left-out"
+        "A file system of our own could not be made or mounted, so it has no rows. It takes root, a loop device, and the mkfs.* \
+         command that the note names."
+    CaseLeftOut "case-left-out"
+        "What the case needs cannot be had here; the note says what. Its rows are missing, the others are not concerned."
+    DirectRefused "direct-refused"
+        "The file system refuses O_DIRECT, so the ways that go past the page cache have no rows. Choose a --dir on a file system \
+         that allows it; ext4, xfs and btrfs do."
+    OneWriter "one-writer"
+        "The way has no idea of more than one writer. It is measured where there is one, and has no rows elsewhere."
+    StallSize "stall-size"
+        "How much each round of the table wrote, and from how much dirty data on the kernel puts writers to sleep \
+         (vm.dirty_bytes, or vm.dirty_ratio). A round that writes less than that limit shows no stalls; use a larger --stall-size."
+    OverwriteSize "overwrite-size"
+        "How large the file was that was overwritten at random in a memory cgroup that allows half as much."
+    LimitNotLowered "limit-not-lowered"
+        "The system's limit of dirty data could not be lowered for the table of stalls. With a limit larger than what a round writes, \
+         writers are not put to sleep and there is nothing to see. Run as root, one run at a time."
+}
+
+impl Code {
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_written_as_its_name_and_is_one_of_a_kind() {
+        for (index, &code) in Code::ALL.iter().enumerate() {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.name());
+            assert_eq!(Code::by_name(code.name()), Some(code));
+            assert!(Code::ALL[..index].iter().all(|other| other.name() != code.name()));
+            assert!(code.meaning().ends_with('.') && !code.meaning().contains("  "), "{}", code.name());
+        }
+        assert_eq!(Code::by_name("nothing"), None);
+    }
+}
