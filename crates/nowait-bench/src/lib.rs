@@ -15,6 +15,10 @@
 //! * [`ways`]: the ways of doing the work that are compared. Each is one implementation of [`ways::Way`].
 //! * [`notes`]: what a report says besides its figures.
 //! * [`report`]: the result as plain data, which is also the JSON.
+//! * [`words`]: what tables, ways and figures are called, wherever they are shown.
+//! * [`axes`]: how the cases of a table lie along a number.
+//! * [`verdict`]: what a report says, in sentences.
+//! * [`page`]: the report as one page of HTML, with its charts.
 //! * [`tables`]: which cases each table has, as plain data.
 //! * [`run`]: interleaves the ways over the rounds and fills the report.
 //! * [`writes`]: the same for the tables that write.
@@ -26,6 +30,7 @@
 //! is verified before every cold round; CPU is that of the whole process, because a thread's own clock does
 //! not see the kernel workers that it caused.
 
+pub mod axes;
 pub mod dirty_limit;
 pub mod environment;
 pub mod error;
@@ -34,6 +39,7 @@ pub mod memory_limit;
 pub mod meter;
 pub mod mounts;
 pub mod notes;
+pub mod page;
 pub mod random;
 pub mod report;
 pub mod run;
@@ -41,7 +47,9 @@ pub mod streams;
 pub mod sys;
 pub mod tables;
 pub mod testfile;
+pub mod verdict;
 pub mod ways;
+pub mod words;
 pub mod work;
 pub mod writes;
 

@@ -34,8 +34,8 @@ pub struct Row {
     pub latency_ns: Option<Latency>,
     pub cpu_us_per_op: Cpu,
     pub context_switches_per_op: f64,
-    /// Requests handed to a kernel worker.
-    pub punts_per_op: f64,
+    /// Requests handed to a kernel worker; `None` where the kernel does not tell how often its threads ran.
+    pub punts_per_op: Option<f64>,
     /// The share served on the caller's thread without waiting; `None` where the way cannot tell.
     pub inline_fraction: Option<f64>,
     /// Operations per second of each round, in order.
@@ -62,6 +62,9 @@ pub struct Latency {
     pub p50: u64,
     pub p99: u64,
     pub p999: u64,
+    /// `None` with fewer than ten thousand operations, of which it would be the worst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p9999: Option<u64>,
     pub max: u64,
 }
 
@@ -91,6 +94,7 @@ impl Row {
         let operations = sum(|sample| sample.operations as f64).max(1.0);
         let (total, caller) = (sum(|sample| sample.usage.cpu_us()), sum(|sample| sample.caller_us));
         let inline: Option<f64> = samples.iter().map(|sample| sample.inline_fraction).sum();
+        let punts: Option<f64> = samples.iter().map(|sample| sample.punts.map(|punts| punts as f64)).sum();
         let mut all = latencies();
         samples.iter().for_each(|sample| all += &sample.latencies);
         Self {
@@ -103,6 +107,7 @@ impl Row {
                 p50: all.value_at_quantile(0.5),
                 p99: all.value_at_quantile(0.99),
                 p999: all.value_at_quantile(0.999),
+                p9999: (all.len() >= 10_000).then(|| all.value_at_quantile(0.9999)),
                 max: all.max(),
             }),
             cpu_us_per_op: Cpu {
@@ -111,7 +116,7 @@ impl Row {
                 total: total / operations,
             },
             context_switches_per_op: sum(|sample| sample.usage.switches) / operations,
-            punts_per_op: sum(|sample| sample.punts as f64) / operations,
+            punts_per_op: punts.map(|punts| punts / operations),
             inline_fraction: inline.map(|sum| sum / samples.len() as f64),
             rounds,
             times_s: None,
@@ -263,7 +268,7 @@ mod tests {
             latencies,
             usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
             caller_us: 100.0,
-            punts: 10,
+            punts: Some(10),
             stalled_fraction: 0.0,
             inline_fraction: None,
         }
@@ -290,7 +295,7 @@ mod tests {
         assert_eq!(row.bytes_per_s, 409_600.0);
         assert_eq!(row.cpu_us_per_op, Cpu { caller: 1.0, workers: 3.0, total: 4.0 });
         assert_eq!(row.context_switches_per_op, 0.5);
-        assert_eq!(row.punts_per_op, 0.1);
+        assert_eq!(row.punts_per_op, Some(0.1));
         assert!((990..=1010).contains(&row.latency_ns.unwrap().p50));
         assert_eq!(row.times_s.unwrap().system, 0.0003);
     }

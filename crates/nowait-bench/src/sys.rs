@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::ptr;
 
 use rustix::fs::{Advice, fadvise};
@@ -124,12 +125,24 @@ impl Usage {
 /// makes one of them run, so the growth counts the punts: exactly at depth 1, and from below where one wake-up serves
 /// several requests.
 #[derive(Debug, Clone, Default)]
-pub struct WorkerRuns(HashMap<String, u64>);
+pub struct WorkerRuns(Option<HashMap<String, u64>>);
 
 impl WorkerRuns {
     pub fn now() -> Self {
-        let Ok(threads) = fs::read_dir("/proc/self/task") else { return Self::default() };
-        Self(threads.filter_map(|thread| Self::of_thread(&thread.ok()?)).collect())
+        Self::of(Path::new("/proc/self"))
+    }
+
+    /// Of the process that this folder is about. It says nothing where the kernel does not count (CONFIG_SCHED_INFO): there a thread
+    /// has no `schedstat`, or one that says that it has never run, though it just looked.
+    fn of(process: &Path) -> Self {
+        let counts = runs(&process.join("schedstat")).is_some_and(|runs| runs > 0);
+        let threads = fs::read_dir(process.join("task")).ok().filter(|_| counts);
+        Self(threads.map(|threads| threads.filter_map(|thread| Self::of_thread(&thread.ok()?)).collect()))
+    }
+
+    /// Whether the kernel counts how often threads run.
+    pub fn are_told(&self) -> bool {
+        self.0.is_some()
     }
 
     fn of_thread(thread: &fs::DirEntry) -> Option<(String, u64)> {
@@ -137,15 +150,20 @@ impl WorkerRuns {
         if !comm.starts_with("iou-wrk-") {
             return None;
         }
-        let schedstat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        let runs = schedstat.split_whitespace().nth(2)?.parse().ok()?;
+        let runs = runs(&thread.path().join("schedstat"))?;
         Some((thread.file_name().to_string_lossy().into_owned(), runs))
     }
 
     /// Runs since `earlier`. A worker that did not exist then counts from 0.
-    pub fn since(&self, earlier: &Self) -> u64 {
-        self.0.iter().map(|(id, runs)| runs.saturating_sub(earlier.0.get(id).copied().unwrap_or(0))).sum()
+    pub fn since(&self, earlier: &Self) -> Option<u64> {
+        let (now, earlier) = (self.0.as_ref()?, earlier.0.as_ref()?);
+        Some(now.iter().map(|(id, runs)| runs.saturating_sub(earlier.get(id).copied().unwrap_or(0))).sum())
     }
+}
+
+/// How often a thread has run: the third number of its `schedstat` (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
+fn runs(schedstat: &Path) -> Option<u64> {
+    fs::read_to_string(schedstat).ok()?.split_whitespace().nth(2)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -154,9 +172,22 @@ mod tests {
 
     #[test]
     fn new_workers_count_from_zero_and_ended_ones_not_at_all() {
-        let before = WorkerRuns([("1".into(), 5), ("2".into(), 9)].into());
-        let after = WorkerRuns([("1".into(), 7), ("3".into(), 4)].into());
-        assert_eq!(after.since(&before), 6);
+        let before = WorkerRuns(Some([("1".into(), 5), ("2".into(), 9)].into()));
+        let after = WorkerRuns(Some([("1".into(), 7), ("3".into(), 4)].into()));
+        assert_eq!(after.since(&before), Some(6));
+    }
+
+    #[test]
+    fn a_kernel_without_scheduler_info_is_found_out() {
+        assert!(WorkerRuns::now().are_told());
+        let folder = std::env::temp_dir().join(format!("nowait-bench-proc-{}", std::process::id()));
+        fs::create_dir_all(folder.join("task")).unwrap();
+        assert!(!WorkerRuns::of(&folder).are_told(), "no schedstat");
+        fs::write(folder.join("schedstat"), "0 0 0\n").unwrap();
+        assert!(!WorkerRuns::of(&folder).are_told(), "never run");
+        fs::write(folder.join("schedstat"), "1 0 3\n").unwrap();
+        assert!(WorkerRuns::of(&folder).are_told());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `nowait bench`: options to plan, plan to report, report to tables and JSON.
+//! `nowait bench`: options to plan, plan to report, report to tables, JSON and a page.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::environment::Environment;
 use nowait_bench::log;
+use nowait_bench::page::page;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams::{self, Kind};
@@ -47,8 +48,13 @@ const FULL_LOG_ROUND: Duration = Duration::from_millis(700);
 
 pub fn run(options: &cli::Bench) -> Result<()> {
     let cancel = interrupt_flag()?;
-    let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
-    let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
+    let results = Results::open(options)?;
+    let output = Output { to_stderr: results.on_stdout() };
+    if let Some(path) = &options.from {
+        let report = earlier(path)?;
+        output.print(&show::environment(&report.environment))?;
+        return results.show(&report, options, &output);
+    }
     let seed = options.seed.unwrap_or_else(fresh_seed);
     let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options, seed));
     let log_plan = log_plan(options, seed);
@@ -93,9 +99,19 @@ pub fn run(options: &cli::Bench) -> Result<()> {
         ErrorKind::Interrupted => "interrupted".to_owned(),
         _ => error.to_string(),
     });
-    output.print(&show::report(&report, options.details, output.colour()))?;
-    let written = json.filter(|_| ran.is_ok() || !report.rows.is_empty()).map_or(Ok(()), |json| json.write(&report));
-    ran.and(written)
+    let shown = results.show(&report, options, &output);
+    ran.and(shown)
+}
+
+/// What an earlier run has written with --json.
+fn earlier(path: &Path) -> Result<Report> {
+    let unusable = |why: String| {
+        let text = format!("cannot use {}: {why}; give --from what `nowait bench --json` wrote", path.display());
+        Error::new(ErrorKind::BadFile, text)
+    };
+    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    let report: Report = serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+    if report.rows.is_empty() { Err(unusable("it has no rows".to_owned())) } else { Ok(report) }
 }
 
 fn plan(options: &cli::Bench, seed: u64) -> Plan {
@@ -350,52 +366,88 @@ fn print_to(mut to: impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// Where the JSON goes. Opened before the measuring, so that minutes are not lost to a wrong path; an existing
-/// file keeps its content until there is something new, and a new one is removed if there is nothing.
-enum JsonOutput {
-    Stdout,
-    File { file: File, path: PathBuf, remove: bool },
+/// What is written besides the tables.
+struct Results {
+    json: Option<Destination>,
+    page: Option<Destination>,
 }
 
-impl JsonOutput {
-    fn open(path: &Path) -> Result<Self> {
+impl Results {
+    fn open(options: &cli::Bench) -> Result<Self> {
+        let open =
+            |path: &Option<PathBuf>, option| path.as_deref().map(|path| Destination::open(path, option)).transpose();
+        let results = Self { json: open(&options.json, "--json")?, page: open(&options.report, "--report")? };
+        match (&results.json, &results.page) {
+            (Some(json), Some(page)) if json.is_stdout() && page.is_stdout() => Err(Error::new(
+                ErrorKind::Usage,
+                "--json and --report cannot both go to stdout; give one of them a path",
+            )),
+            _ => Ok(results),
+        }
+    }
+
+    fn on_stdout(&self) -> bool {
+        [&self.json, &self.page].into_iter().flatten().any(Destination::is_stdout)
+    }
+
+    /// Prints the tables, and writes what is wanted as a file if there are figures.
+    fn show(self, report: &Report, options: &cli::Bench, output: &Output) -> Result<()> {
+        output.print(&show::report(report, options.details, output.colour()))?;
+        if report.rows.is_empty() && report.partial.is_some() {
+            return Ok(());
+        }
+        if let Some(json) = self.json {
+            json.write(&(serde_json::to_string_pretty(report).expect("a report is plain data") + "\n"))?;
+        }
+        self.page.map_or(Ok(()), |destination| destination.write(&page(report)))
+    }
+}
+
+/// Where a result goes. Opened before the measuring, so that minutes are not lost to a wrong path; an existing
+/// file keeps its content until there is something new, and a new one is removed if there is nothing.
+struct Destination {
+    option: &'static str,
+    /// `None` for stdout.
+    file: Option<(File, PathBuf)>,
+    remove: bool,
+}
+
+impl Destination {
+    fn open(path: &Path, option: &'static str) -> Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self::Stdout);
+            return Ok(Self { option, file: None, remove: false });
         }
         let remove = fs::symlink_metadata(path).is_err();
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = opened.map_err(|error| cannot_write_json(path, &error))?;
-        Ok(Self::File { file, path: path.to_owned(), remove })
+        let file = opened.map_err(|error| cannot_write(path, option, &error))?;
+        Ok(Self { option, file: Some((file, path.to_owned())), remove })
     }
 
-    fn write(mut self, report: &Report) -> Result<()> {
-        let mut text = serde_json::to_string_pretty(report).expect("a report is plain data");
-        text.push('\n');
-        match &mut self {
-            Self::Stdout => print_to(io::stdout().lock(), &text),
-            Self::File { file, path, remove } => {
-                let regular = file.metadata().is_ok_and(|about| about.is_file());
-                let emptied = if regular { file.set_len(0) } else { Ok(()) };
-                emptied
-                    .and_then(|()| file.write_all(text.as_bytes()))
-                    .map_err(|error| cannot_write_json(path, &error))?;
-                *remove = false;
-                Ok(())
-            }
-        }
+    fn is_stdout(&self) -> bool {
+        self.file.is_none()
+    }
+
+    fn write(mut self, text: &str) -> Result<()> {
+        let Some((file, path)) = &mut self.file else { return print_to(io::stdout().lock(), text) };
+        let regular = file.metadata().is_ok_and(|about| about.is_file());
+        let emptied = if regular { file.set_len(0) } else { Ok(()) };
+        let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
+        written.map_err(|error| cannot_write(path, self.option, &error))?;
+        self.remove = false;
+        Ok(())
     }
 }
 
-impl Drop for JsonOutput {
+impl Drop for Destination {
     fn drop(&mut self) {
-        if let Self::File { path, remove: true, .. } = self {
+        if let (Some((_, path)), true) = (&self.file, self.remove) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-fn cannot_write_json(path: &Path, error: &io::Error) -> Error {
-    let text = format!("cannot write the JSON to {}: {error}; give --json another path, or -", path.display());
+fn cannot_write(path: &Path, option: &str, error: &io::Error) -> Error {
+    let text = format!("cannot write the result to {}: {error}; give {option} another path, or -", path.display());
     Error::new(ErrorKind::Other, text)
 }
 

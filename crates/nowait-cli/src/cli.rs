@@ -260,6 +260,14 @@ pub struct Bench {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
+    /// Write a page of HTML with charts, all tables, the environment and the notes, which needs nothing else; to stdout if it is -
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// Measure nothing: show what an earlier run wrote with --json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "rounds", "seed", "direct"])]
+    pub from: Option<PathBuf>,
+
     /// Show latency, CPU, context switches and punts of every way in every case, too
     #[arg(long)]
     pub details: bool,
