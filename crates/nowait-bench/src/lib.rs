@@ -24,6 +24,7 @@
 //! * [`writes`]: the same for the tables that write.
 //! * [`log`]: the same for the table `log`: writers that wait until their record is on stable storage.
 //! * [`streams`]: the same for the table `dd`: whole files read, copied or written from their start to their end.
+//! * [`fio`]: the same work for fio, and what it then says.
 //!
 //! The rules that make the figures worth reading: every way reads the same file at the same seeded offsets
 //! into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared disk drifts; cold
@@ -34,6 +35,7 @@ pub mod axes;
 pub mod dirty_limit;
 pub mod environment;
 pub mod error;
+pub mod fio;
 pub mod log;
 pub mod memory_limit;
 pub mod meter;

@@ -60,6 +60,10 @@ codes! {
     LimitNotLowered "limit-not-lowered"
         "The system's limit of dirty data could not be lowered for the table of stalls. With a limit larger than what a round writes, \
          writers are not put to sleep and there is nothing to see. Run as root, one run at a time."
+    Fio "fio"
+        "Rows named fio-… are fio's own, read from its JSON. They were measured on the same machine and not interleaved with ours, so a          disk that drifts shows in them. fio counts the processor time of the thread that submits only: what its requests cost in kernel          workers is missing. Its own bookkeeping for each operation, about a microsecond, shows where operations take as little."
+    FioUnmatched "fio-unmatched"
+        "A job of fio has another name than any case here, or ended with an error, and is not shown. Take the job file that --emit-fio          writes with the same tables and options as the run beside which it is shown."
 }
 
 impl Code {

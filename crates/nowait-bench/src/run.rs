@@ -52,7 +52,7 @@ const RECORD_LENGTHS: std::ops::RangeInclusive<u64> = 1 << 10..=4 << 10;
 const FEWEST_BATCHES: usize = 4;
 
 impl Plan {
-    fn cases(&self) -> Vec<Case> {
+    pub fn cases(&self) -> Vec<Case> {
         let cases = |&table| tables::cases(table, &self.depths, &self.records);
         self.tables.iter().flat_map(cases).collect()
     }

@@ -149,6 +149,11 @@ pub(crate) fn short(block: usize) -> String {
     }
 }
 
+/// `read block=16K depth=4`
+pub(crate) fn case(kind: Kind, block: usize, depth: usize) -> String {
+    format!("{} block={} depth={depth}", kind.name(), short(block))
+}
+
 /// The cases of one block size, measured together.
 struct Group<'a> {
     plan: &'a Plan,
@@ -199,7 +204,7 @@ impl Group<'_> {
     }
 
     fn rows(&self, contestants: &[Contestant], depth: usize) -> impl Iterator<Item = Row> {
-        let case = format!("{} block={} depth={depth}", self.kind.name(), short(self.block));
+        let case = case(self.kind, self.block, depth);
         let here = contestants.iter().filter(move |one| one.depth == depth || !one.way.has_depth());
         here.map(move |one| {
             Row::of(TABLE, &case, one.way.name(), &one.samples).with_stream(&one.samples, &one.cached_pages)

@@ -49,6 +49,9 @@ pub fn meaning(way: &str) -> &'static str {
         "nowait-refused" => "this library's log without io_uring",
         "nowait-aio" => "this library by libaio, as where io_uring is refused: block_on at every depth",
         "nowait-tokio" => "this library, on tokio's multi-thread runtime",
+        "fio-psync" | "fio-io_uring" | "fio-libaio" => {
+            "fio with this engine, on its own clock, not interleaved with the others"
+        }
         _ => "",
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::environment::Environment;
+use nowait_bench::fio;
 use nowait_bench::log;
 use nowait_bench::page::page;
 use nowait_bench::report::Report;
@@ -43,6 +44,8 @@ const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];
 /// For the timed rounds of a quick run, at a middling way's speed. The slow ways take as long again.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 const FULL_ROUND: Duration = Duration::from_millis(300);
+/// What fio takes for a case, at least: its clock counts milliseconds.
+const FIO_TIME: Duration = Duration::from_secs(1);
 const QUICK_LOG_ROUND: Duration = Duration::from_millis(150);
 const FULL_LOG_ROUND: Duration = Duration::from_millis(700);
 
@@ -50,8 +53,10 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let cancel = interrupt_flag()?;
     let results = Results::open(options)?;
     let output = Output { to_stderr: results.on_stdout() };
+    let fio: Vec<fio::Output> = options.with_fio.iter().map(|path| fio_output(path)).collect::<Result<_>>()?;
     if let Some(path) = &options.from {
-        let report = earlier(path)?;
+        let mut report = earlier(path)?;
+        report.add_fio(&fio);
         output.print(&show::environment(&report.environment))?;
         return results.show(&report, options, &output);
     }
@@ -60,14 +65,12 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     let log_plan = log_plan(options, seed);
     check_usage(options, &plan, &write_plan, stream_plan.as_ref())?;
     check_log_usage(options, log_plan.as_ref())?;
+    if let Some(path) = &options.emit_fio {
+        return emit_fio(options, path, &plan, &write_plan, stream_plan.as_ref());
+    }
     let mut bar = Bar::new();
 
-    let usual_size = match (options.quick, plan.tables.is_empty()) {
-        (true, false) => QUICK_SIZE,
-        (true, true) => QUICK_STREAM_SIZE,
-        (false, false) => FULL_SIZE,
-        (false, true) => FULL_STREAM_SIZE,
-    };
+    let usual_size = usual_size(options, &plan);
     let wanted = !plan.tables.is_empty() || stream_plan.is_some();
     let file = wanted.then(|| test_file(options, usual_size, seed, &cancel, &mut bar)).transpose()?;
     let mut report =
@@ -94,6 +97,7 @@ pub fn run(options: &cli::Bench) -> Result<()> {
         ran = ran.and_then(|()| plan.run(&options.dir, &cancel, &mut bar, &mut report));
         bar.hide();
     }
+    report.add_fio(&fio);
     // After an error, too: what is complete is worth having.
     report.partial = ran.as_ref().err().map(|error| match error.kind() {
         ErrorKind::Interrupted => "interrupted".to_owned(),
@@ -101,6 +105,65 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     });
     let shown = results.show(&report, options, &output);
     ran.and(shown)
+}
+
+/// Writes what fio can do of the plans.
+fn emit_fio(
+    options: &cli::Bench,
+    path: &Path,
+    plan: &Plan,
+    write_plan: &writes::Plan,
+    stream_plan: Option<&streams::Plan>,
+) -> Result<()> {
+    let destination = Destination::open(path, "--emit-fio")?;
+    let environment = Environment::of(&options.dir);
+    let made = options.dir.join("nowait-fio.data");
+    let bytes = match &options.file {
+        Some(path) => TestFile::existing(path)?.size(),
+        None => options.size.unwrap_or(usual_size(options, plan)),
+    };
+    let source = fio::Source { path: options.file.as_deref().unwrap_or(&made), bytes, direct: options.direct };
+    let mut jobs = fio::Jobs::new(&environment.command, plan.seed);
+    let time = plan.round_time.max(FIO_TIME);
+    plan.cases().iter().for_each(|case| jobs.reads(case, &source, time));
+    if write_plan.tables.contains(&writes::Table::Writes) {
+        let place = environment.filesystem.as_deref().unwrap_or("unknown");
+        write_plan.depths.iter().for_each(|&depth| jobs.writes(place, depth, &options.dir, write_plan.bytes));
+    }
+    if let Some(plan) = stream_plan {
+        for (&kind, &block) in plan.kinds.iter().flat_map(|kind| plan.blocks.iter().map(move |block| (kind, block))) {
+            plan.depths.iter().for_each(|&depth| jobs.stream(kind, block, depth, &source, &options.dir));
+        }
+    }
+    let text = jobs.finish().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Usage,
+            "there is nothing in these tables that fio can do; name reads, cached, writes or dd",
+        )
+    })?;
+    destination.write(&text)
+}
+
+fn fio_output(path: &Path) -> Result<fio::Output> {
+    let unusable = |why: String| {
+        let text =
+            format!("cannot use {}: {why}; give --with-fio what `fio --output-format=json` wrote", path.display());
+        Error::new(ErrorKind::BadFile, text)
+    };
+    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    // Before it, fio writes what it has to say to the user.
+    let begins = text.find('{').unwrap_or(0);
+    serde_json::from_str(&text[begins..]).map_err(|error| unusable(error.to_string()))
+}
+
+/// Of the file to read, where none is given.
+fn usual_size(options: &cli::Bench, plan: &Plan) -> u64 {
+    match (options.quick, plan.tables.is_empty()) {
+        (true, false) => QUICK_SIZE,
+        (true, true) => QUICK_STREAM_SIZE,
+        (false, false) => FULL_SIZE,
+        (false, true) => FULL_STREAM_SIZE,
+    }
 }
 
 /// What an earlier run has written with --json.

@@ -268,6 +268,16 @@ pub struct Bench {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "rounds", "seed", "direct"])]
     pub from: Option<PathBuf>,
 
+    /// Measure nothing: write what fio can do of this as a job file for fio, to stdout if FILE is -. Reads are of --file, or of
+    /// nowait-fio.data in DIR, which fio makes and leaves
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "json", "report", "with_fio"])]
+    pub emit_fio: Option<PathBuf>,
+
+    /// Show what fio wrote with --output-format=json of such a job file beside the rows of the same cases. Given several times, each is a
+    /// round
+    #[arg(long, value_name = "FILE")]
+    pub with_fio: Vec<PathBuf>,
+
     /// Show latency, CPU, context switches and punts of every way in every case, too
     #[arg(long)]
     pub details: bool,
