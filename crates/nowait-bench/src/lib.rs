@@ -16,6 +16,7 @@
 //! * [`notes`]: what a report says besides its figures.
 //! * [`report`]: the result as plain data, which is also the JSON.
 //! * [`words`]: what tables, ways and figures are called, wherever they are shown.
+//! * [`preflight`]: what makes figures worth less than they look.
 //! * [`axes`]: how the cases of a table lie along a number.
 //! * [`verdict`]: what a report says, in sentences.
 //! * [`page`]: the report as one page of HTML, with its charts.
@@ -42,6 +43,7 @@ pub mod meter;
 pub mod mounts;
 pub mod notes;
 pub mod page;
+pub mod preflight;
 pub mod random;
 pub mod report;
 pub mod run;

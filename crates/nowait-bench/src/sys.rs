@@ -1,6 +1,6 @@
 //! The system's own view of what a round did: pages in the cache, CPU time, context switches, kernel workers.
 //!
-//! `unsafe` is used for `mmap`/`mincore` and `getrusage` only, which `rustix` does not offer.
+//! `unsafe` is used for `mmap`/`mincore`, `getrusage` and the ioctl FIEMAP only, which `rustix` does not offer.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -53,6 +53,89 @@ impl Drop for Mapping {
         // SAFETY: the range is exactly the one that mmap returned, and nothing refers to it any more.
         unsafe { libc::munmap(self.address, self.len) };
     }
+}
+
+/// What of a file lies on the disk, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// In extents that have been allocated and not written. They read as zeros, without the disk.
+    pub unwritten: u64,
+    /// In no extent at all. The same.
+    pub holes: u64,
+    /// In extents that are compressed, or otherwise not on the disk as they are read.
+    pub encoded: u64,
+}
+
+/// How many extents are asked for at a time.
+const EXTENTS: usize = 128;
+
+/// `struct fiemap` of linux/fiemap.h, with room for some extents.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; EXTENTS],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+/// `_IOWR('f', 11, struct fiemap)` of linux/fs.h; the size is that of the head alone.
+const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
+/// What is dirty is written first, and so has its place.
+const FIEMAP_FLAG_SYNC: u32 = 1;
+const FIEMAP_EXTENT_LAST: u32 = 1;
+const FIEMAP_EXTENT_ENCODED: u32 = 8;
+const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
+
+/// Of the file's first `len` bytes. An error where the file system does not tell.
+pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
+    let mut found = Extents::default();
+    let mut at = 0;
+    while at < len {
+        let mut map = Fiemap {
+            start: at,
+            length: len - at,
+            flags: FIEMAP_FLAG_SYNC,
+            mapped_extents: 0,
+            extent_count: EXTENTS as u32,
+            reserved: 0,
+            extents: [FiemapExtent::default(); EXTENTS],
+        };
+        // SAFETY: the kernel reads and writes one `struct fiemap` and no more than `extent_count` extents behind it, all of which
+        // `map` has and this call alone borrows.
+        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let extents = &map.extents[..EXTENTS.min(map.mapped_extents as usize)];
+        for extent in extents {
+            let (begin, end) = (extent.logical.clamp(at, len), (extent.logical + extent.length).clamp(at, len));
+            found.holes += begin - at;
+            if extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0 {
+                found.unwritten += end - begin;
+            } else if extent.flags & FIEMAP_EXTENT_ENCODED != 0 {
+                found.encoded += end - begin;
+            }
+            at = end;
+        }
+        if extents.last().is_none_or(|last| last.flags & FIEMAP_EXTENT_LAST != 0) {
+            break;
+        }
+    }
+    found.holes += len - at;
+    Ok(found)
 }
 
 /// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with [`residency`].

@@ -11,7 +11,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::environment::Environment;
 use nowait_bench::fio;
 use nowait_bench::log;
+use nowait_bench::notes::Code;
 use nowait_bench::page::page;
+use nowait_bench::preflight;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams::{self, Kind};
@@ -50,6 +52,9 @@ const QUICK_LOG_ROUND: Duration = Duration::from_millis(150);
 const FULL_LOG_ROUND: Duration = Duration::from_millis(700);
 
 pub fn run(options: &cli::Bench) -> Result<()> {
+    if let Some(code) = options.explain.as_ref().and_then(|code| Code::by_name(code.as_deref()?)) {
+        return print_to(io::stdout().lock(), &show::explanation(code));
+    }
     let cancel = interrupt_flag()?;
     let results = Results::open(options)?;
     let output = Output { to_stderr: results.on_stdout() };
@@ -77,6 +82,12 @@ pub fn run(options: &cli::Bench) -> Result<()> {
         Report { environment: environment(options, file.as_ref(), &write_plan, seed), ..Report::default() };
     bar.hide();
     output.print(&show::environment(&report.environment))?;
+    if let Some(file) = &file {
+        preflight::look_at_file(file, &mut report)?;
+    }
+    let writes = !write_plan.tables.is_empty() || log_plan.is_some();
+    let environment = report.environment.clone();
+    preflight::look_at_system(&environment, writes, stream_plan.is_some(), &mut report);
 
     let mut ran = Ok(());
     if let Some(file) = &file {
@@ -97,6 +108,7 @@ pub fn run(options: &cli::Bench) -> Result<()> {
         ran = ran.and_then(|()| plan.run(&options.dir, &cancel, &mut bar, &mut report));
         bar.hide();
     }
+    preflight::look_at_rows(&mut report);
     report.add_fio(&fio);
     // After an error, too: what is complete is worth having.
     report.partial = ran.as_ref().err().map(|error| match error.kind() {
@@ -456,6 +468,9 @@ impl Results {
     /// Prints the tables, and writes what is wanted as a file if there are figures.
     fn show(self, report: &Report, options: &cli::Bench, output: &Output) -> Result<()> {
         output.print(&show::report(report, options.details, output.colour()))?;
+        if options.explain.is_some() {
+            output.print(&show::explanations(report))?;
+        }
         if report.rows.is_empty() && report.partial.is_some() {
             return Ok(());
         }

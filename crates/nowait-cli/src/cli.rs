@@ -6,6 +6,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::ErrorKind;
 use nowait_bench::log;
+use nowait_bench::notes::Code;
 use nowait_bench::streams::{self, Kind};
 use nowait_bench::tables::Table;
 use nowait_bench::ways;
@@ -277,6 +278,10 @@ pub struct Bench {
     /// round
     #[arg(long, value_name = "FILE")]
     pub with_fio: Vec<PathBuf>,
+
+    /// Say what a note's CODE means and what to do; without one, after the run, of all notes that it has
+    #[arg(long, value_name = "CODE", num_args = 0..=1, value_parser = PossibleValuesParser::new(Code::ALL.iter().map(|code| code.name())))]
+    pub explain: Option<Option<String>>,
 
     /// Show latency, CPU, context switches and punts of every way in every case, too
     #[arg(long)]

@@ -5,7 +5,9 @@
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
 use nowait_bench::environment::Environment;
+use nowait_bench::notes::Code;
 use nowait_bench::report::{Latency, Report, Row, best};
+use nowait_bench::verdict::sentences;
 use nowait_bench::words::{COLLAPSED, compared, meaning, mib, micro, share, short, title};
 
 /// Whether escape sequences may be written.
@@ -53,10 +55,44 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
     if !report.rows.is_empty() {
         text += &summary(report, colour);
     }
+    let sentences = sentences(report);
+    if !sentences.is_empty() {
+        text += "\nWhat it comes to\n";
+    }
+    for sentence in sentences {
+        // Its first line hangs out.
+        text += &format!("  * {}\n", wrapped(&sentence, "    ").trim_start());
+    }
     for note in &report.notes {
         text += &format!("note: {} ({})\n", note.text, note.code.name());
     }
     text
+}
+
+/// What a note means, and what to do.
+pub fn explanation(code: Code) -> String {
+    format!("{}\n{}\n", code.name(), wrapped(code.meaning(), "  "))
+}
+
+/// Of each kind of note that the report has.
+pub fn explanations(report: &Report) -> String {
+    let here = Code::ALL.iter().filter(|code| report.notes.iter().any(|note| note.code == **code));
+    here.map(|code| explanation(*code)).collect()
+}
+
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::from(indent)];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a first line");
+        let begun = line.len() > indent.len();
+        if begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            *line += if begun { " " } else { "" };
+            *line += word;
+        }
+    }
+    lines.join("\n")
 }
 
 /// What a cell says, and what each way does.

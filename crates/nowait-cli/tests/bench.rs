@@ -84,6 +84,21 @@ fn a_small_run_prints_tables_and_writes_json() {
 }
 
 #[test]
+fn notes_are_explained_by_their_code_and_after_a_run() {
+    let explained = run(&["--explain", "not-cold"]);
+    assert_eq!(explained.status.code(), Some(0));
+    assert!(text(&explained.stdout).starts_with("not-cold\n  Pages of the file"), "{}", text(&explained.stdout));
+    assert_eq!(run(&["--explain", "nothing"]).status.code(), Some(2));
+    let dir = directory();
+    let file = dir.path().join("zeros");
+    fs::write(&file, vec![0; 2 << 20]).unwrap();
+    let arguments = ["cached", "--quick", "--rounds", "1", "--ways", "pread", "--explain", "--file"];
+    let output = run(&[&arguments[..], &[file.to_str().unwrap()]].concat());
+    let text = text(&output.stdout);
+    assert!(text.contains("(compressible)\n") && text.contains("compressible\n  What is read, or written"), "{text}");
+}
+
+#[test]
 fn json_on_stdout_moves_the_tables_to_stderr() {
     let dir = directory();
     let path = dir.path().to_str().unwrap();
