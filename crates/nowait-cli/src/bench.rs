@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::environment::Environment;
 use nowait_bench::fio;
@@ -39,6 +40,7 @@ const MEMORY_LIMIT_MIN: u64 = 16 << 20;
 const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
 const QUICK_WRITE_DEPTHS: [usize; 2] = [1, 16];
 const QUICK_BLOCKS: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
+const TOUR_BLOCKS: [usize; 2] = [16 << 10, 1 << 20];
 const QUICK_STREAM_DEPTHS: [usize; 2] = [1, 16];
 const QUICK_WRITERS: [usize; 2] = [1, 64];
 const QUICK_LOG_SIZES: [usize; 2] = [128, 4096];
@@ -52,6 +54,8 @@ const QUICK_LOG_ROUND: Duration = Duration::from_millis(150);
 const FULL_LOG_ROUND: Duration = Duration::from_millis(700);
 
 pub fn run(options: &cli::Bench) -> Result<()> {
+    let tour = tour(options);
+    let options = tour.as_ref().unwrap_or(options);
     if let Some(code) = options.explain.as_ref().and_then(|code| Code::by_name(code.as_deref()?)) {
         return print_to(io::stdout().lock(), &show::explanation(code));
     }
@@ -187,6 +191,25 @@ fn earlier(path: &Path) -> Result<Report> {
     let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
     let report: Report = serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
     if report.rows.is_empty() { Err(unusable("it has no rows".to_owned())) } else { Ok(report) }
+}
+
+/// Of one who names no table: all of them, so shortened that they take two minutes. `None` for who does, or says what else is wanted.
+fn tour(options: &cli::Bench) -> Option<cli::Bench> {
+    let wanted = options.quick || options.direct || !options.ways.is_empty();
+    let other = options.file.is_some() || options.from.is_some() || options.emit_fio.is_some();
+    if !options.tables.is_empty() || wanted || other {
+        return None;
+    }
+    let mut tour = options.clone();
+    tour.tables = cli::TableName::value_variants().to_vec();
+    tour.quick = true;
+    if tour.streams.is_empty() {
+        tour.streams = vec![cli::StreamName::Read];
+    }
+    if tour.blocks.is_empty() {
+        tour.blocks = TOUR_BLOCKS.into();
+    }
+    Some(tour)
 }
 
 fn plan(options: &cli::Bench, seed: u64) -> Plan {

@@ -181,8 +181,7 @@ pub struct TortureWriter {
 /// All ways read the same file at the same random offsets, in interleaved rounds; the figures are medians. What is called cold
 /// has been verified to be cold. A test file is made for the run and leaves nothing behind.
 ///
-/// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new file for each round. They are
-/// only measured when they are named. As root, and without --quick, they also mount file systems of their own over images
+/// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new file for each round. As root, and without --quick, they also mount file systems of their own over images
 /// in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup), and `stall` first overwrites a file of 256 MiB at
 /// random places, in a memory cgroup of its own of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs.
 /// All is undone at the end, also after Ctrl-C, though not after SIGKILL.
@@ -194,14 +193,15 @@ pub struct TortureWriter {
 ///
 /// The table `log` has up to 64 threads append small records, of which each waits until its own is on stable storage. Each round writes
 /// into a new file of up to 1 GiB that has been filled with zeros. It takes five minutes, and is only measured when it is named.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// The tables to measure; those that read if none is named
+    /// The tables to measure. If none is named: a tour of all, in about two minutes, with what they come to in words; with --quick,
+    /// --file, --direct or --ways, those that read
     #[arg(value_enum)]
     pub tables: Vec<TableName>,
 
-    /// Less than a minute: a smaller file, fewer cases, fewer and shorter rounds
+    /// A smaller file, fewer cases, fewer and shorter rounds: less than a minute for the tables that read
     #[arg(long)]
     pub quick: bool,
 
@@ -292,7 +292,7 @@ pub struct Bench {
     pub seed: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TableName {
     /// Cold random reads of 4 KiB, by depth, and the whole file once
     Reads,
