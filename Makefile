@@ -4,13 +4,14 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom lint bench
+.PHONY: help test loom lint bench fio-check
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make loom    part of make test: the hand-over of operations in every order of its steps"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none"
-	@echo "make bench   the full benchmark, on a file that it makes in this directory and removes"
+	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
+	@echo "make fio-check  whether fio measures the same, where it is installed"
 	@echo
 	@echo "Tests that mount file systems need root; elsewhere they say that they skip."
 	@echo "NOWAIT_REQUIRE_MOUNTS=1 makes them fail instead of skipping."
@@ -31,4 +32,7 @@ lint:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
 
 bench:
-	$(CARGO) run $(LOCKED) --release -- bench
+	$(CARGO) run $(LOCKED) --release -- bench reads cached gather
+
+fio-check:
+	$(CARGO) test $(LOCKED) --release -p nowait-cli --test fio -- --ignored --nocapture

@@ -2,15 +2,21 @@
 //!
 //! Everything here is read, nothing is changed, and what cannot be found out is left out, not guessed.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Environment {
     pub version: String,
+    /// From which the program was built, where that is known.
+    pub commit: Option<String>,
+    /// As it can be typed again in a shell.
+    pub command: String,
     pub date: String,
     pub kernel: String,
     pub io_uring: String,
@@ -48,6 +54,7 @@ impl Environment {
         let queue_value = |name: &str| line(queue.as_ref()?.join(name));
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            command: command(std::env::args_os()),
             date: utc(SystemTime::now()),
             kernel: kernel(),
             path: path.display().to_string(),
@@ -70,8 +77,9 @@ impl Environment {
     /// What to print before the tables, as (name, value).
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+        let commit = self.commit.as_ref().map(|commit| format!("commit {commit}"));
         let mut lines = vec![
-            ("nowait", format!("{}, {}", self.version, self.date)),
+            ("nowait", joined([Some(self.version.clone()), commit, Some(self.date.clone())], ", ")),
             ("kernel", format!("{}, io_uring: {}", self.kernel, self.io_uring)),
             ("cpu", joined([Some(format!("{} ×", self.cpus)), self.cpu_model.clone()], " ")),
             ("memory", mib(self.memory_bytes)),
@@ -100,6 +108,19 @@ impl Environment {
         lines.push(("seed", self.seed.to_string()));
         lines
     }
+}
+
+/// Arguments as a shell takes them.
+fn command(arguments: impl Iterator<Item = OsString>) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+,./:@%".contains(c);
+    let quoted = |argument: OsString| {
+        let argument = argument.to_string_lossy();
+        if !argument.is_empty() && argument.chars().all(plain) {
+            return argument.into_owned();
+        }
+        format!("'{}'", argument.replace('\'', r"'\''"))
+    };
+    arguments.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// Bytes of memory that new page-cache pages may still take, the cgroup's limit included.
@@ -238,6 +259,13 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59Z");
         assert_eq!(at(1_735_689_600), "2025-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let arguments = ["nowait", "bench", "--dir=/a b", "it's", "", "--ways", "ring,pread"];
+        let typed = command(arguments.into_iter().map(OsString::from));
+        assert_eq!(typed, r"nowait bench '--dir=/a b' 'it'\''s' '' --ways ring,pread");
     }
 
     #[test]

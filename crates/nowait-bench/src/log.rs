@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::{Check, Round, Sample};
+use crate::notes::Code;
 use crate::report::{Report, Row, median};
 use crate::run::Progress;
 use crate::streams::{allows_direct, short};
@@ -67,17 +68,19 @@ impl Plan {
         let mut ways = self.ways.clone();
         ways.retain(|way| {
             let refused = match way.refused() {
-                None if way.direct() && !direct => Some("this file system refuses O_DIRECT".to_owned()),
-                refused => refused,
+                None if way.direct() && !direct => {
+                    Some((Code::DirectRefused, "this file system refuses O_DIRECT".to_owned()))
+                }
+                refused => refused.map(|why| (Code::WayLeftOut, why)),
             };
-            if let Some(why) = &refused {
-                report.notes.push(format!("{TABLE}: {} is left out: {why}", way.name()));
+            if let Some((code, why)) = &refused {
+                report.note(*code, format!("{TABLE}: {} is left out: {why}", way.name()));
             }
             refused.is_none()
         });
         if self.writers.iter().any(|&writers| writers > 1) {
             for way in ways.iter().filter(|way| way.alone()) {
-                report.notes.push(format!("{TABLE}: {} is only measured with one writer", way.name()));
+                report.note(Code::OneWriter, format!("{TABLE}: {} is only measured with one writer", way.name()));
             }
         }
         let cases: Vec<Case<'_>> = self

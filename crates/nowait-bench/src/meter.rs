@@ -210,7 +210,8 @@ pub struct Sample {
     pub usage: Usage,
     /// Of the driving threads alone.
     pub caller_us: f64,
-    pub punts: u64,
+    /// `None` where the kernel does not tell.
+    pub punts: Option<u64>,
     /// The share of the time that lay in gaps of more than a millisecond; 0 where no gaps were told.
     pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::{Check, Latencies, Round, Sample, latencies};
+use crate::notes::Code;
 use crate::random::Random;
 use crate::report::{self, Latency, Report, Row, median};
 use crate::run::Progress;
@@ -73,7 +74,7 @@ impl Plan {
     ) -> Result<()> {
         let mut refused = |name: &str, why: Option<String>| {
             if let Some(why) = &why {
-                report.notes.push(format!("{} is left out: {why}", name));
+                report.note(Code::WayLeftOut, format!("{name} is left out: {why}"));
             }
             why.is_some()
         };
@@ -89,7 +90,7 @@ impl Plan {
                 Ok(rows) => report.rows.extend(rows),
                 // The table of stalls has other cases, which need no cold file.
                 Err(error) if error.kind() == ErrorKind::NotCold && self.tables == [Table::Stall] => {
-                    report.notes.push(format!("stall: {POPULATE} is left out: {error}"));
+                    report.note(Code::CaseLeftOut, format!("stall: {POPULATE} is left out: {error}"));
                 }
                 Err(error) => return Err(error),
             }

@@ -2,22 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::meter::{Latencies, Sample, latencies};
+use crate::notes::{Code, Note};
 
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     pub environment: Environment,
+    /// Why there is more that was to be measured: an interrupt, or an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+    pub notes: Vec<Note>,
     pub rows: Vec<Row>,
-    /// What the reader should know besides the figures.
-    #[serde(skip)]
-    pub notes: Vec<String>,
 }
 
 /// What one way gave in one case.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Row {
     pub table: String,
     pub case: String,
@@ -31,8 +35,8 @@ pub struct Row {
     pub latency_ns: Option<Latency>,
     pub cpu_us_per_op: Cpu,
     pub context_switches_per_op: f64,
-    /// Requests handed to a kernel worker.
-    pub punts_per_op: f64,
+    /// Requests handed to a kernel worker; `None` where the kernel does not tell how often its threads ran.
+    pub punts_per_op: Option<f64>,
     /// The share served on the caller's thread without waiting; `None` where the way cannot tell.
     pub inline_fraction: Option<f64>,
     /// Operations per second of each round, in order.
@@ -58,7 +62,7 @@ pub struct Row {
 }
 
 /// How a map's pages came to be there. Times in ms are medians over the rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Populate {
     /// Until the calling thread was told that something can be used.
     pub first_chunk_ms: f64,
@@ -74,15 +78,18 @@ pub struct Populate {
     pub warm_touch_ns: Latency,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     pub p50: u64,
     pub p99: u64,
     pub p999: u64,
+    /// `None` with fewer than ten thousand operations, of which it would be the worst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p9999: Option<u64>,
     pub max: u64,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// The driving threads.
     pub caller: f64,
@@ -92,7 +99,7 @@ pub struct Cpu {
 }
 
 /// Means over the rounds, as `time` prints them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
     pub real: f64,
     pub user: f64,
@@ -105,6 +112,7 @@ impl Latency {
             p50: all.value_at_quantile(0.5),
             p99: all.value_at_quantile(0.99),
             p999: all.value_at_quantile(0.999),
+            p9999: (all.len() >= 10_000).then(|| all.value_at_quantile(0.9999)),
             max: all.max(),
         }
     }
@@ -119,6 +127,7 @@ impl Row {
         let operations = sum(|sample| sample.operations as f64).max(1.0);
         let (total, caller) = (sum(|sample| sample.usage.cpu_us()), sum(|sample| sample.caller_us));
         let inline: Option<f64> = samples.iter().map(|sample| sample.inline_fraction).sum();
+        let punts: Option<f64> = samples.iter().map(|sample| sample.punts.map(|punts| punts as f64)).sum();
         let mut all = latencies();
         samples.iter().for_each(|sample| all += &sample.latencies);
         Self {
@@ -134,7 +143,7 @@ impl Row {
                 total: total / operations,
             },
             context_switches_per_op: sum(|sample| sample.usage.switches) / operations,
-            punts_per_op: sum(|sample| sample.punts as f64) / operations,
+            punts_per_op: punts.map(|punts| punts / operations),
             inline_fraction: inline.map(|sum| sum / samples.len() as f64),
             rounds,
             times_s: None,
@@ -203,6 +212,10 @@ pub struct Worst {
 }
 
 impl Report {
+    pub fn note(&mut self, code: Code, text: impl Into<String>) {
+        self.notes.push(Note::new(code, text));
+    }
+
     /// The tables that have rows, in order.
     pub fn tables(&self) -> Vec<&str> {
         in_order(self.rows.iter().map(|row| row.table.as_str()))
@@ -288,7 +301,7 @@ mod tests {
             latencies,
             usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
             caller_us: 100.0,
-            punts: 10,
+            punts: Some(10),
             stalled_fraction: 0.0,
             inline_fraction: None,
         }
@@ -315,7 +328,7 @@ mod tests {
         assert_eq!(row.bytes_per_s, 409_600.0);
         assert_eq!(row.cpu_us_per_op, Cpu { caller: 1.0, workers: 3.0, total: 4.0 });
         assert_eq!(row.context_switches_per_op, 0.5);
-        assert_eq!(row.punts_per_op, 0.1);
+        assert_eq!(row.punts_per_op, Some(0.1));
         assert!((990..=1010).contains(&row.latency_ns.unwrap().p50));
         assert_eq!(row.times_s.unwrap().system, 0.0003);
     }
@@ -339,10 +352,12 @@ mod tests {
     #[test]
     fn the_json_has_its_documented_shape() {
         let rows = vec![Row::of("reads", "depth=1", "pread", &[sample(1.0, 10)])];
-        let report = Report { rows, notes: vec!["not in it".into()], ..Report::default() };
+        let report = Report { rows, notes: vec![Note::new(Code::OneWriter, "it is alone")], ..Report::default() };
         let json = serde_json::to_value(&report).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys(&json), ["environment", "rows"]);
+        assert_eq!(keys(&json), ["environment", "notes", "rows"]);
+        assert_eq!(json["notes"][0]["code"], "one-writer");
+        assert_eq!(serde_json::from_value::<Report>(json.clone()).unwrap(), report);
         let row = &json["rows"][0];
         let expected = "bytes_per_s case context_switches_per_op cpu_us_per_op inline_fraction latency_ns \
                         ops_per_s punts_per_op rounds table way";

@@ -4,6 +4,7 @@
 //! fill a round, then the timed rounds, in round r beginning with way r. The state of the page cache is made and
 //! verified before each of them.
 
+use std::cell::Cell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,8 +12,10 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::{Check, Round, Sample};
+use crate::notes::Code;
 use crate::random::Random;
 use crate::report::{Report, Row, median};
+use crate::sys::PAGE;
 use crate::tables::{self, Case, State, Table, Work};
 use crate::testfile::TestFile;
 use crate::ways::Way;
@@ -51,7 +54,7 @@ const RECORD_LENGTHS: std::ops::RangeInclusive<u64> = 1 << 10..=4 << 10;
 const FEWEST_BATCHES: usize = 4;
 
 impl Plan {
-    fn cases(&self) -> Vec<Case> {
+    pub fn cases(&self) -> Vec<Case> {
         let cases = |&table| tables::cases(table, &self.depths, &self.records);
         self.tables.iter().flat_map(cases).collect()
     }
@@ -73,7 +76,7 @@ impl Plan {
         let mut ways = self.ways.clone();
         ways.retain(|way| match way.refused() {
             Some(why) => {
-                report.notes.push(format!("{} is left out: {why}", way.name()));
+                report.note(Code::WayLeftOut, format!("{} is left out: {why}", way.name()));
                 false
             }
             None => true,
@@ -82,8 +85,16 @@ impl Plan {
         progress.begin("measuring", (cases.len() * ways.len() * (self.rounds + 2)) as u64);
         for case in &cases {
             progress.now(&format!("{} {}", case.table, case.name));
-            let bench = Bench { plan: self, ways: &ways, case, file, cancel };
+            let bench = Bench { plan: self, ways: &ways, case, file, cancel, cached_after: Cell::new(0) };
             report.rows.extend(bench.measure(progress)?);
+            let cached = bench.cached_after.get();
+            if cached > file.size() / PAGE / 1000 {
+                let text = format!(
+                    "{} {}: {cached} pages of the file were cached after a direct round",
+                    case.table, case.name
+                );
+                report.note(Code::CachedUnderDirect, text);
+            }
         }
         Ok(())
     }
@@ -96,6 +107,8 @@ struct Bench<'a> {
     case: &'a Case,
     file: &'a TestFile,
     cancel: &'a AtomicBool,
+    /// The most pages that a round past the page cache left in it, or another program did.
+    cached_after: Cell<u64>,
 }
 
 /// The inputs of one round, the same for every way.
@@ -260,6 +273,10 @@ impl Bench<'_> {
         if (sample.operations, sample.bytes) != expected {
             let (done, wanted) = ((sample.operations, sample.bytes), expected);
             return Err(failed(format!("(operations, bytes) are {done:?} instead of {wanted:?}")));
+        }
+        // To check what it read, a file of a user is read through the cache.
+        if self.file.is_direct() && check.is_none() {
+            self.cached_after.set(self.cached_after.get().max(self.file.cached_pages()?));
         }
         Ok(sample)
     }

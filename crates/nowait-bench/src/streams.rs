@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::{Check, Round, Sample};
+use crate::notes::Code;
 use crate::report::{Report, Row};
 use crate::run::Progress;
 use crate::testfile::{self, TestFile};
@@ -95,7 +96,7 @@ impl Plan {
         let mut ways = self.ways.clone();
         ways.retain(|way| match way.refused() {
             Some(why) => {
-                report.notes.push(format!("{TABLE}: {} is left out: {why}", way.name()));
+                report.note(Code::WayLeftOut, format!("{TABLE}: {} is left out: {why}", way.name()));
                 false
             }
             None => true,
@@ -104,7 +105,8 @@ impl Plan {
             let left_out: Vec<_> = ways.iter().filter(|way| way.direct()).map(|way| way.name()).collect();
             if !left_out.is_empty() {
                 let left_out = left_out.join(", ");
-                report.notes.push(format!("{TABLE}: {left_out} are left out: this file system refuses O_DIRECT"));
+                let text = format!("{TABLE}: {left_out} are left out: this file system refuses O_DIRECT");
+                report.note(Code::DirectRefused, text);
             }
             ways.retain(|way| !way.direct());
         }
@@ -144,6 +146,11 @@ pub(crate) fn short(block: usize) -> String {
         kib if kib % (1 << 10) == 0 => format!("{}K", kib >> 10),
         bytes => bytes.to_string(),
     }
+}
+
+/// `read block=16K depth=4`
+pub(crate) fn case(kind: Kind, block: usize, depth: usize) -> String {
+    format!("{} block={} depth={depth}", kind.name(), short(block))
 }
 
 /// The cases of one block size, measured together.
@@ -196,7 +203,7 @@ impl Group<'_> {
     }
 
     fn rows(&self, contestants: &[Contestant], depth: usize) -> impl Iterator<Item = Row> {
-        let case = format!("{} block={} depth={depth}", self.kind.name(), short(self.block));
+        let case = case(self.kind, self.block, depth);
         let here = contestants.iter().filter(move |one| one.depth == depth || !one.way.has_depth());
         here.map(move |one| {
             Row::of(TABLE, &case, one.way.name(), &one.samples).with_stream(&one.samples, &one.cached_pages)

@@ -1,7 +1,7 @@
 //! The system's own view of what a round did: pages in the cache, CPU time, context switches, kernel workers. And a file's mapping.
 //!
-//! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped) and `getrusage` only, for which there is no
-//! safe interface.
+//! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped), `getrusage` and the ioctl FIEMAP only, for
+//! which there is no safe interface.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -9,6 +9,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::ptr;
 
 use rustix::fs::{Advice, fadvise};
@@ -131,6 +132,89 @@ pub(crate) fn map_with_nowait(file: &nowait::File) -> nowait::Result<nowait::map
     unsafe { nowait::map::Map::new(file, ..) }
 }
 
+/// What of a file lies on the disk, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// In extents that have been allocated and not written. They read as zeros, without the disk.
+    pub unwritten: u64,
+    /// In no extent at all. The same.
+    pub holes: u64,
+    /// In extents that are compressed, or otherwise not on the disk as they are read.
+    pub encoded: u64,
+}
+
+/// How many extents are asked for at a time.
+const EXTENTS: usize = 128;
+
+/// `struct fiemap` of linux/fiemap.h, with room for some extents.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; EXTENTS],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+/// `_IOWR('f', 11, struct fiemap)` of linux/fs.h; the size is that of the head alone.
+const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
+/// What is dirty is written first, and so has its place.
+const FIEMAP_FLAG_SYNC: u32 = 1;
+const FIEMAP_EXTENT_LAST: u32 = 1;
+const FIEMAP_EXTENT_ENCODED: u32 = 8;
+const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
+
+/// Of the file's first `len` bytes. An error where the file system does not tell.
+pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
+    let mut found = Extents::default();
+    let mut at = 0;
+    while at < len {
+        let mut map = Fiemap {
+            start: at,
+            length: len - at,
+            flags: FIEMAP_FLAG_SYNC,
+            mapped_extents: 0,
+            extent_count: EXTENTS as u32,
+            reserved: 0,
+            extents: [FiemapExtent::default(); EXTENTS],
+        };
+        // SAFETY: the kernel reads and writes one `struct fiemap` and no more than `extent_count` extents behind it, all of which
+        // `map` has and this call alone borrows.
+        if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let extents = &map.extents[..EXTENTS.min(map.mapped_extents as usize)];
+        for extent in extents {
+            let (begin, end) = (extent.logical.clamp(at, len), (extent.logical + extent.length).clamp(at, len));
+            found.holes += begin - at;
+            if extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0 {
+                found.unwritten += end - begin;
+            } else if extent.flags & FIEMAP_EXTENT_ENCODED != 0 {
+                found.encoded += end - begin;
+            }
+            at = end;
+        }
+        if extents.last().is_none_or(|last| last.flags & FIEMAP_EXTENT_LAST != 0) {
+            break;
+        }
+    }
+    found.holes += len - at;
+    Ok(found)
+}
+
 /// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with [`residency`].
 pub fn drop_cache(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
@@ -212,12 +296,24 @@ fn usage_of(who: libc::c_int) -> libc::rusage {
 /// makes one of them run, so the growth counts the punts: exactly at depth 1, and from below where one wake-up serves
 /// several requests.
 #[derive(Debug, Clone, Default)]
-pub struct WorkerRuns(HashMap<String, u64>);
+pub struct WorkerRuns(Option<HashMap<String, u64>>);
 
 impl WorkerRuns {
     pub fn now() -> Self {
-        let Ok(threads) = fs::read_dir("/proc/self/task") else { return Self::default() };
-        Self(threads.filter_map(|thread| Self::of_thread(&thread.ok()?)).collect())
+        Self::of(Path::new("/proc/self"))
+    }
+
+    /// Of the process that this folder is about. It says nothing where the kernel does not count (CONFIG_SCHED_INFO): there a thread
+    /// has no `schedstat`, or one that says that it has never run, though it just looked.
+    fn of(process: &Path) -> Self {
+        let counts = runs(&process.join("schedstat")).is_some_and(|runs| runs > 0);
+        let threads = fs::read_dir(process.join("task")).ok().filter(|_| counts);
+        Self(threads.map(|threads| threads.filter_map(|thread| Self::of_thread(&thread.ok()?)).collect()))
+    }
+
+    /// Whether the kernel counts how often threads run.
+    pub fn are_told(&self) -> bool {
+        self.0.is_some()
     }
 
     fn of_thread(thread: &fs::DirEntry) -> Option<(String, u64)> {
@@ -225,15 +321,20 @@ impl WorkerRuns {
         if !comm.starts_with("iou-wrk-") {
             return None;
         }
-        let schedstat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        let runs = schedstat.split_whitespace().nth(2)?.parse().ok()?;
+        let runs = runs(&thread.path().join("schedstat"))?;
         Some((thread.file_name().to_string_lossy().into_owned(), runs))
     }
 
     /// Runs since `earlier`. A worker that did not exist then counts from 0.
-    pub fn since(&self, earlier: &Self) -> u64 {
-        self.0.iter().map(|(id, runs)| runs.saturating_sub(earlier.0.get(id).copied().unwrap_or(0))).sum()
+    pub fn since(&self, earlier: &Self) -> Option<u64> {
+        let (now, earlier) = (self.0.as_ref()?, earlier.0.as_ref()?);
+        Some(now.iter().map(|(id, runs)| runs.saturating_sub(earlier.get(id).copied().unwrap_or(0))).sum())
     }
+}
+
+/// How often a thread has run: the third number of its `schedstat` (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
+fn runs(schedstat: &Path) -> Option<u64> {
+    fs::read_to_string(schedstat).ok()?.split_whitespace().nth(2)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -243,9 +344,22 @@ mod tests {
 
     #[test]
     fn new_workers_count_from_zero_and_ended_ones_not_at_all() {
-        let before = WorkerRuns([("1".into(), 5), ("2".into(), 9)].into());
-        let after = WorkerRuns([("1".into(), 7), ("3".into(), 4)].into());
-        assert_eq!(after.since(&before), 6);
+        let before = WorkerRuns(Some([("1".into(), 5), ("2".into(), 9)].into()));
+        let after = WorkerRuns(Some([("1".into(), 7), ("3".into(), 4)].into()));
+        assert_eq!(after.since(&before), Some(6));
+    }
+
+    #[test]
+    fn a_kernel_without_scheduler_info_is_found_out() {
+        assert!(WorkerRuns::now().are_told());
+        let folder = std::env::temp_dir().join(format!("nowait-bench-proc-{}", std::process::id()));
+        fs::create_dir_all(folder.join("task")).unwrap();
+        assert!(!WorkerRuns::of(&folder).are_told(), "no schedstat");
+        fs::write(folder.join("schedstat"), "0 0 0\n").unwrap();
+        assert!(!WorkerRuns::of(&folder).are_told(), "never run");
+        fs::write(folder.join("schedstat"), "1 0 3\n").unwrap();
+        assert!(WorkerRuns::of(&folder).are_told());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

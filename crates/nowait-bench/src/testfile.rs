@@ -125,6 +125,11 @@ impl TestFile {
         self.direct.as_ref().unwrap_or(&self.random)
     }
 
+    /// The same, never past the page cache.
+    pub fn through_the_cache(&self) -> &File {
+        &self.random
+    }
+
     pub fn is_direct(&self) -> bool {
         self.direct.is_some()
     }
@@ -276,7 +281,8 @@ impl TestFile {
         Error::new(ErrorKind::Other, text)
     }
 
-    fn name(&self) -> String {
+    /// As a user knows it.
+    pub fn name(&self) -> String {
         match self.content {
             Content::Seeded(_) => "the test file".to_owned(),
             Content::Foreign => self.path.display().to_string(),

@@ -26,6 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory_limit::Limited;
 use crate::meter::{Round, Sample};
 use crate::mounts::{Kind, Mount};
+use crate::notes::{Code, Note};
 use crate::random::Random;
 use crate::report::{Report, Row};
 use crate::run::Progress;
@@ -124,7 +125,7 @@ impl Plan {
                     require_room(free, bytes, "--stall-size", dir)?;
                     report.environment.dirty_limit_bytes = dirty_limit::bytes();
                     report.environment.stall_bytes = Some(bytes);
-                    report.notes.push(stall_note(bytes));
+                    report.note(Code::StallSize, stall_note(bytes));
                     // Where writers are put to sleep by a disk.
                     let own = own.iter().copied().filter(|kind| matches!(kind, Kind::Ext4 | Kind::Xfs));
                     let places = [Place::Given].into_iter().chain(own.map(Place::Own));
@@ -163,12 +164,13 @@ impl Plan {
         let _limited = match cold.and_then(|()| Limited::new(limit)) {
             Ok(limited) => limited,
             Err(why) => {
-                report.notes.push(format!("stall: {name} is left out: {why}"));
+                report.note(Code::CaseLeftOut, format!("stall: {name} is left out: {why}"));
                 return Ok(());
             }
         };
         let size = bytes >> 20;
-        report.notes.push(format!("stall: {name} wrote at random into a file of {size} MiB that was not cached"));
+        let text = format!("stall: {name} wrote at random into a file of {size} MiB that was not cached");
+        report.note(Code::OverwriteSize, text);
         progress.begin(table.name(), (ways.len() * (self.rounds + 1)) as u64);
         progress.now(&name);
         let mut random = Random::new(self.seed);
@@ -190,7 +192,7 @@ impl Plan {
             std::io::ErrorKind::WouldBlock => "stall: another run has lowered the limit of dirty data".to_owned(),
             _ => format!("stall: the limit of dirty data could not be lowered: {error}"),
         };
-        lowered.map_err(|error| report.notes.push(note(error))).ok()
+        lowered.map_err(|error| report.note(Code::LimitNotLowered, note(error))).ok()
     }
 }
 
@@ -210,7 +212,7 @@ fn usual_stall_bytes(free: u64) -> u64 {
 fn usable(ways: &[&'static dyn WriteWay], report: &mut Report) -> Vec<&'static dyn WriteWay> {
     let refused = |way: &&&'static dyn WriteWay| match way.refused() {
         Some(why) => {
-            let note = format!("{} is left out: {why}", way.name());
+            let note = Note::new(Code::WayLeftOut, format!("{} is left out: {why}", way.name()));
             if !report.notes.contains(&note) {
                 report.notes.push(note);
             }
@@ -271,7 +273,8 @@ impl Cases<'_> {
                         Ok(mount) => (format!("fs={}", kind.name()), Some(mount)),
                         Err(_) if self.cancel.load(Ordering::Relaxed) => return Err(Error::interrupted()),
                         Err(why) => {
-                            report.notes.push(format!("{}: {} is left out: {why}", self.table.name(), kind.name()));
+                            let text = format!("{}: {} is left out: {why}", self.table.name(), kind.name());
+                            report.note(Code::FileSystemLeftOut, text);
                             progress.step(steps);
                             continue;
                         }

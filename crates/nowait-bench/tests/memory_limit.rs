@@ -36,10 +36,10 @@ fn overwriting_beyond_a_memory_limit_has_a_case_of_its_own_or_a_note() {
     let (cancel, mut report) = (AtomicBool::new(false), Report::default());
     plan.run(env!("CARGO_TARGET_TMPDIR").as_ref(), &cancel, &mut Quiet, &mut report).unwrap();
     assert_eq!(groups(), before);
-    let note = report.notes.iter().find(|note| note.starts_with("stall: overwrite memory=16M")).unwrap();
-    if note.contains("left out") {
+    let note = report.notes.iter().find(|note| note.text.starts_with("stall: overwrite memory=16M")).unwrap();
+    if note.text.contains("left out") {
         assert!(report.rows.is_empty());
-        return eprintln!("skipped: {note}");
+        return eprintln!("skipped: {}", note.text);
     }
     let usable = ways::overwriters().iter().filter(|way| way.refused().is_none());
     assert!(report.rows.iter().map(|row| row.way.as_str()).eq(usable.map(|way| way.name())));

@@ -600,7 +600,7 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
     let (cancel, mut report) = (AtomicBool::new(false), Report::default());
     tiny_log_plan().run(on_disk().as_ref(), &cancel, &mut &mut quiet, &mut report).unwrap();
     assert_eq!(quiet.done, quiet.steps);
-    let direct_is_refused = report.notes.iter().any(|note| note.contains("O_DIRECT"));
+    let direct_is_refused = report.notes.iter().any(|note| note.text.contains("O_DIRECT"));
     let usable: Vec<_> = usable_loggers().filter(|way| !(way.direct() && direct_is_refused)).collect();
     let shared = usable.iter().filter(|way| !way.alone()).count();
     assert_eq!(report.rows.len(), 2 * usable.len() + 2 * shared);

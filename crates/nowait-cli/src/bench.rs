@@ -1,4 +1,4 @@
-//! `nowait bench`: options to plan, plan to report, report to tables and JSON.
+//! `nowait bench`: options to plan, plan to report, report to tables, JSON and a page.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -7,10 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::environment::Environment;
+use nowait_bench::fio;
 use nowait_bench::log;
+use nowait_bench::notes::Code;
+use nowait_bench::page::page;
 use nowait_bench::prefault;
+use nowait_bench::preflight;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams::{self, Kind};
@@ -36,6 +41,7 @@ const MEMORY_LIMIT_MIN: u64 = 16 << 20;
 const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
 const QUICK_WRITE_DEPTHS: [usize; 2] = [1, 16];
 const QUICK_BLOCKS: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
+const TOUR_BLOCKS: [usize; 2] = [16 << 10, 1 << 20];
 const QUICK_STREAM_DEPTHS: [usize; 2] = [1, 16];
 const QUICK_WRITERS: [usize; 2] = [1, 64];
 const QUICK_LOG_SIZES: [usize; 2] = [128, 4096];
@@ -43,33 +49,50 @@ const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];
 /// For the timed rounds of a quick run, at a middling way's speed. The slow ways take as long again.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 const FULL_ROUND: Duration = Duration::from_millis(300);
+/// What fio takes for a case, at least: its clock counts milliseconds.
+const FIO_TIME: Duration = Duration::from_secs(1);
 const QUICK_LOG_ROUND: Duration = Duration::from_millis(150);
 const FULL_LOG_ROUND: Duration = Duration::from_millis(700);
 
 pub fn run(options: &cli::Bench) -> Result<()> {
+    let tour = tour(options);
+    let options = tour.as_ref().unwrap_or(options);
+    if let Some(code) = options.explain.as_ref().and_then(|code| Code::by_name(code.as_deref()?)) {
+        return print_to(io::stdout().lock(), &show::explanation(code));
+    }
     let cancel = interrupt_flag()?;
-    let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
-    let output = Output { to_stderr: matches!(json, Some(JsonOutput::Stdout)) };
+    let results = Results::open(options)?;
+    let output = Output { to_stderr: results.on_stdout() };
+    let fio: Vec<fio::Output> = options.with_fio.iter().map(|path| fio_output(path)).collect::<Result<_>>()?;
+    if let Some(path) = &options.from {
+        let mut report = earlier(path)?;
+        report.add_fio(&fio);
+        output.print(&show::environment(&report.environment))?;
+        return results.show(&report, options, &output);
+    }
     let seed = options.seed.unwrap_or_else(fresh_seed);
     let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options, seed));
     let (log_plan, prefault_plan) = (log_plan(options, seed), prefault_plan(options, seed));
     check_usage(options, &plan, &write_plan, stream_plan.as_ref(), prefault_plan.as_ref())?;
     check_log_usage(options, log_plan.as_ref())?;
+    if let Some(path) = &options.emit_fio {
+        return emit_fio(options, path, &plan, &write_plan, stream_plan.as_ref());
+    }
     let mut bar = Bar::new();
 
-    let only_streams = plan.tables.is_empty() && prefault_plan.is_none();
-    let usual_size = match (options.quick, only_streams) {
-        (true, false) => QUICK_SIZE,
-        (true, true) => QUICK_STREAM_SIZE,
-        (false, false) => FULL_SIZE,
-        (false, true) => FULL_STREAM_SIZE,
-    };
+    let usual_size = usual_size(options, &plan, prefault_plan.is_some());
     let wanted = !plan.tables.is_empty() || stream_plan.is_some() || prefault_plan.is_some();
     let file = wanted.then(|| test_file(options, usual_size, seed, &cancel, &mut bar)).transpose()?;
     let mut report =
         Report { environment: environment(options, file.as_ref(), &write_plan, seed), ..Report::default() };
     bar.hide();
     output.print(&show::environment(&report.environment))?;
+    if let Some(file) = &file {
+        preflight::look_at_file(file, &mut report)?;
+    }
+    let writes = !write_plan.tables.is_empty() || log_plan.is_some();
+    let environment = report.environment.clone();
+    preflight::look_at_system(&environment, writes, stream_plan.is_some(), &mut report);
 
     let mut ran = Ok(());
     if let Some(file) = &file {
@@ -94,10 +117,104 @@ pub fn run(options: &cli::Bench) -> Result<()> {
         ran = ran.and_then(|()| plan.run(&options.dir, &cancel, &mut bar, &mut report));
         bar.hide();
     }
+    preflight::look_at_rows(&mut report);
+    report.add_fio(&fio);
     // After an error, too: what is complete is worth having.
-    output.print(&show::report(&report, options.details, output.colour()))?;
-    ran?;
-    json.map_or(Ok(()), |json| json.write(&report))
+    report.partial = ran.as_ref().err().map(|error| match error.kind() {
+        ErrorKind::Interrupted => "interrupted".to_owned(),
+        _ => error.to_string(),
+    });
+    let shown = results.show(&report, options, &output);
+    ran.and(shown)
+}
+
+/// Writes what fio can do of the plans.
+fn emit_fio(
+    options: &cli::Bench,
+    path: &Path,
+    plan: &Plan,
+    write_plan: &writes::Plan,
+    stream_plan: Option<&streams::Plan>,
+) -> Result<()> {
+    let destination = Destination::open(path, "--emit-fio")?;
+    let environment = Environment::of(&options.dir);
+    let made = options.dir.join("nowait-fio.data");
+    let bytes = match &options.file {
+        Some(path) => TestFile::existing(path)?.size(),
+        None => options.size.unwrap_or(usual_size(options, plan, false)),
+    };
+    let source = fio::Source { path: options.file.as_deref().unwrap_or(&made), bytes, direct: options.direct };
+    let mut jobs = fio::Jobs::new(&environment.command, plan.seed);
+    let time = plan.round_time.max(FIO_TIME);
+    plan.cases().iter().for_each(|case| jobs.reads(case, &source, time));
+    if write_plan.tables.contains(&writes::Table::Writes) {
+        let place = environment.filesystem.as_deref().unwrap_or("unknown");
+        write_plan.depths.iter().for_each(|&depth| jobs.writes(place, depth, &options.dir, write_plan.bytes));
+    }
+    if let Some(plan) = stream_plan {
+        for (&kind, &block) in plan.kinds.iter().flat_map(|kind| plan.blocks.iter().map(move |block| (kind, block))) {
+            plan.depths.iter().for_each(|&depth| jobs.stream(kind, block, depth, &source, &options.dir));
+        }
+    }
+    let text = jobs.finish().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Usage,
+            "there is nothing in these tables that fio can do; name reads, cached, writes or dd",
+        )
+    })?;
+    destination.write(&text)
+}
+
+fn fio_output(path: &Path) -> Result<fio::Output> {
+    let unusable = |why: String| {
+        let text =
+            format!("cannot use {}: {why}; give --with-fio what `fio --output-format=json` wrote", path.display());
+        Error::new(ErrorKind::BadFile, text)
+    };
+    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    // Before it, fio writes what it has to say to the user.
+    let begins = text.find('{').unwrap_or(0);
+    serde_json::from_str(&text[begins..]).map_err(|error| unusable(error.to_string()))
+}
+
+/// Of the file to read, where none is given.
+fn usual_size(options: &cli::Bench, plan: &Plan, maps: bool) -> u64 {
+    match (options.quick, plan.tables.is_empty() && !maps) {
+        (true, false) => QUICK_SIZE,
+        (true, true) => QUICK_STREAM_SIZE,
+        (false, false) => FULL_SIZE,
+        (false, true) => FULL_STREAM_SIZE,
+    }
+}
+
+/// What an earlier run has written with --json.
+fn earlier(path: &Path) -> Result<Report> {
+    let unusable = |why: String| {
+        let text = format!("cannot use {}: {why}; give --from what `nowait bench --json` wrote", path.display());
+        Error::new(ErrorKind::BadFile, text)
+    };
+    let text = fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    let report: Report = serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
+    if report.rows.is_empty() { Err(unusable("it has no rows".to_owned())) } else { Ok(report) }
+}
+
+/// Of one who names no table: all of them, so shortened that they take two minutes. `None` for who does, or says what else is wanted.
+fn tour(options: &cli::Bench) -> Option<cli::Bench> {
+    let wanted = options.quick || options.direct || !options.ways.is_empty();
+    let other = options.file.is_some() || options.from.is_some() || options.emit_fio.is_some();
+    if !options.tables.is_empty() || wanted || other {
+        return None;
+    }
+    let mut tour = options.clone();
+    tour.tables = cli::TableName::value_variants().to_vec();
+    tour.quick = true;
+    if tour.streams.is_empty() {
+        tour.streams = vec![cli::StreamName::Read];
+    }
+    if tour.blocks.is_empty() {
+        tour.blocks = TOUR_BLOCKS.into();
+    }
+    Some(tour)
 }
 
 fn plan(options: &cli::Bench, seed: u64) -> Plan {
@@ -327,6 +444,7 @@ fn environment(options: &cli::Bench, file: Option<&TestFile>, writes: &writes::P
         None => (writes.bytes, "a new one for each round, without a name"),
     };
     Environment {
+        commit: option_env!("NOWAIT_COMMIT").map(str::to_owned),
         io_uring: ways::io_uring_state(),
         file_bytes: bytes,
         file_origin: origin.to_owned(),
@@ -377,52 +495,91 @@ fn print_to(mut to: impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// Where the JSON goes. Opened before the measuring, so that minutes are not lost to a wrong path; an existing
-/// file keeps its content until there is something new, and a new one is removed if there is nothing.
-enum JsonOutput {
-    Stdout,
-    File { file: File, path: PathBuf, remove: bool },
+/// What is written besides the tables.
+struct Results {
+    json: Option<Destination>,
+    page: Option<Destination>,
 }
 
-impl JsonOutput {
-    fn open(path: &Path) -> Result<Self> {
+impl Results {
+    fn open(options: &cli::Bench) -> Result<Self> {
+        let open =
+            |path: &Option<PathBuf>, option| path.as_deref().map(|path| Destination::open(path, option)).transpose();
+        let results = Self { json: open(&options.json, "--json")?, page: open(&options.report, "--report")? };
+        match (&results.json, &results.page) {
+            (Some(json), Some(page)) if json.is_stdout() && page.is_stdout() => Err(Error::new(
+                ErrorKind::Usage,
+                "--json and --report cannot both go to stdout; give one of them a path",
+            )),
+            _ => Ok(results),
+        }
+    }
+
+    fn on_stdout(&self) -> bool {
+        [&self.json, &self.page].into_iter().flatten().any(Destination::is_stdout)
+    }
+
+    /// Prints the tables, and writes what is wanted as a file if there are figures.
+    fn show(self, report: &Report, options: &cli::Bench, output: &Output) -> Result<()> {
+        output.print(&show::report(report, options.details, output.colour()))?;
+        if options.explain.is_some() {
+            output.print(&show::explanations(report))?;
+        }
+        if report.rows.is_empty() && report.partial.is_some() {
+            return Ok(());
+        }
+        if let Some(json) = self.json {
+            json.write(&(serde_json::to_string_pretty(report).expect("a report is plain data") + "\n"))?;
+        }
+        self.page.map_or(Ok(()), |destination| destination.write(&page(report)))
+    }
+}
+
+/// Where a result goes. Opened before the measuring, so that minutes are not lost to a wrong path; an existing
+/// file keeps its content until there is something new, and a new one is removed if there is nothing.
+struct Destination {
+    option: &'static str,
+    /// `None` for stdout.
+    file: Option<(File, PathBuf)>,
+    remove: bool,
+}
+
+impl Destination {
+    fn open(path: &Path, option: &'static str) -> Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self::Stdout);
+            return Ok(Self { option, file: None, remove: false });
         }
         let remove = fs::symlink_metadata(path).is_err();
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = opened.map_err(|error| cannot_write_json(path, &error))?;
-        Ok(Self::File { file, path: path.to_owned(), remove })
+        let file = opened.map_err(|error| cannot_write(path, option, &error))?;
+        Ok(Self { option, file: Some((file, path.to_owned())), remove })
     }
 
-    fn write(mut self, report: &Report) -> Result<()> {
-        let mut text = serde_json::to_string_pretty(report).expect("a report is plain data");
-        text.push('\n');
-        match &mut self {
-            Self::Stdout => print_to(io::stdout().lock(), &text),
-            Self::File { file, path, remove } => {
-                let regular = file.metadata().is_ok_and(|about| about.is_file());
-                let emptied = if regular { file.set_len(0) } else { Ok(()) };
-                emptied
-                    .and_then(|()| file.write_all(text.as_bytes()))
-                    .map_err(|error| cannot_write_json(path, &error))?;
-                *remove = false;
-                Ok(())
-            }
-        }
+    fn is_stdout(&self) -> bool {
+        self.file.is_none()
+    }
+
+    fn write(mut self, text: &str) -> Result<()> {
+        let Some((file, path)) = &mut self.file else { return print_to(io::stdout().lock(), text) };
+        let regular = file.metadata().is_ok_and(|about| about.is_file());
+        let emptied = if regular { file.set_len(0) } else { Ok(()) };
+        let written = emptied.and_then(|()| file.write_all(text.as_bytes()));
+        written.map_err(|error| cannot_write(path, self.option, &error))?;
+        self.remove = false;
+        Ok(())
     }
 }
 
-impl Drop for JsonOutput {
+impl Drop for Destination {
     fn drop(&mut self) {
-        if let Self::File { path, remove: true, .. } = self {
+        if let (Some((_, path)), true) = (&self.file, self.remove) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-fn cannot_write_json(path: &Path, error: &io::Error) -> Error {
-    let text = format!("cannot write the JSON to {}: {error}; give --json another path, or -", path.display());
+fn cannot_write(path: &Path, option: &str, error: &io::Error) -> Error {
+    let text = format!("cannot write the result to {}: {error}; give {option} another path, or -", path.display());
     Error::new(ErrorKind::Other, text)
 }
 

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait::probe::Case;
 use nowait_bench::ErrorKind;
 use nowait_bench::log;
+use nowait_bench::notes::Code;
 use nowait_bench::prefault;
 use nowait_bench::streams::{self, Kind};
 use nowait_bench::tables::Table;
@@ -235,8 +236,7 @@ pub struct TortureWriter {
 /// All ways read the same file at the same random offsets, in interleaved rounds; the figures are medians. What is called cold
 /// has been verified to be cold. A test file is made for the run and leaves nothing behind.
 ///
-/// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new file for each round. They are
-/// only measured when they are named. As root, and without --quick, they also mount file systems of their own over images
+/// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new file for each round. As root, and without --quick, they also mount file systems of their own over images
 /// in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup), and `stall` first overwrites a file of 256 MiB at
 /// random places, in a memory cgroup of its own of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs.
 /// All is undone at the end, also after Ctrl-C, though not after SIGKILL.
@@ -251,14 +251,15 @@ pub struct TortureWriter {
 ///
 /// The table `prefault` maps the test file, cold, and has all its pages there, or takes 4000 rows of 4 KiB out of it. It is only measured
 /// when it is named. What a populate keeps the calling thread waiting for is in `stall`, too.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// The tables to measure; those that read if none is named
+    /// The tables to measure. If none is named: a tour of all, in about two minutes, with what they come to in words; with --quick,
+    /// --file, --direct or --ways, those that read
     #[arg(value_enum)]
     pub tables: Vec<TableName>,
 
-    /// Less than a minute: a smaller file, fewer cases, fewer and shorter rounds
+    /// A smaller file, fewer cases, fewer and shorter rounds: less than a minute for the tables that read
     #[arg(long)]
     pub quick: bool,
 
@@ -313,9 +314,32 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
     pub sizes: Vec<usize>,
 
-    /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr
+    /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr. After an interrupt or an error it has those that
+    /// are complete, and says under `partial` that there are more
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+
+    /// Write a page of HTML with charts, all tables, the environment and the notes, which needs nothing else; to stdout if it is -
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
+    /// Measure nothing: show what an earlier run wrote with --json
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "rounds", "seed", "direct"])]
+    pub from: Option<PathBuf>,
+
+    /// Measure nothing: write what fio can do of this as a job file for fio, to stdout if FILE is -. Reads are of --file, or of
+    /// nowait-fio.data in DIR, which fio makes and leaves
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "json", "report", "with_fio"])]
+    pub emit_fio: Option<PathBuf>,
+
+    /// Show what fio wrote with --output-format=json of such a job file beside the rows of the same cases. Given several times, each is a
+    /// round
+    #[arg(long, value_name = "FILE")]
+    pub with_fio: Vec<PathBuf>,
+
+    /// Say what a note's CODE means and what to do; without one, after the run, of all notes that it has
+    #[arg(long, value_name = "CODE", num_args = 0..=1, value_parser = PossibleValuesParser::new(Code::ALL.iter().map(|code| code.name())))]
+    pub explain: Option<Option<String>>,
 
     /// Show latency, CPU, context switches and punts of every way in every case, too
     #[arg(long)]
@@ -326,7 +350,7 @@ pub struct Bench {
     pub seed: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum TableName {
     /// Cold random reads of 4 KiB, by depth, and the whole file once
     Reads,

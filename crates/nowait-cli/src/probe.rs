@@ -9,6 +9,7 @@ use nowait::DirectIo;
 use nowait::probe::{
     Abilities, Case, Device, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch,
 };
+use nowait_bench::words::micro;
 use serde_json::{Value, json};
 
 use crate::cli::{self, Failure};
@@ -242,8 +243,8 @@ fn figures(rates: &Rates) -> [String; 6] {
         share(rates.asynchronous),
         share(rates.worker),
         share(rates.slept),
-        show::micro(rates.submit_ns.median),
-        show::micro(rates.total_ns.median),
+        micro(rates.submit_ns.median),
+        micro(rates.total_ns.median),
     ]
 }
 

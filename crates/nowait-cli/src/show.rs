@@ -5,7 +5,10 @@
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
 use nowait_bench::environment::Environment;
+use nowait_bench::notes::Code;
 use nowait_bench::report::{Latency, Report, Row, best};
+use nowait_bench::verdict::sentences;
+use nowait_bench::words::{COLLAPSED, compared, meaning, mib, micro, share, short, title};
 
 /// Whether escape sequences may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +17,6 @@ pub enum Colour {
     Off,
 }
 
-/// Below this share of the best, a way has collapsed.
-const COLLAPSED: f64 = 0.5;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The most columns of ways in a block; fewer where names are long.
 const WAYS_ABREAST: usize = 6;
@@ -57,10 +58,44 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
     if !report.rows.is_empty() {
         text += &summary(report, colour);
     }
+    let sentences = sentences(report);
+    if !sentences.is_empty() {
+        text += "\nWhat it comes to\n";
+    }
+    for sentence in sentences {
+        // Its first line hangs out.
+        text += &format!("  * {}\n", wrapped(&sentence, "    ").trim_start());
+    }
     for note in &report.notes {
-        text += &format!("note: {note}\n");
+        text += &format!("note: {} ({})\n", note.text, note.code.name());
     }
     text
+}
+
+/// What a note means, and what to do.
+pub fn explanation(code: Code) -> String {
+    format!("{}\n{}\n", code.name(), wrapped(code.meaning(), "  "))
+}
+
+/// Of each kind of note that the report has.
+pub fn explanations(report: &Report) -> String {
+    let here = Code::ALL.iter().filter(|code| report.notes.iter().any(|note| note.code == **code));
+    here.map(|code| explanation(*code)).collect()
+}
+
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::from(indent)];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a first line");
+        let begun = line.len() > indent.len();
+        if begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            *line += if begun { " " } else { "" };
+            *line += word;
+        }
+    }
+    lines.join("\n")
 }
 
 /// What a cell says, and what each way does.
@@ -77,66 +112,6 @@ fn legend(report: &Report) -> String {
     }
     text.push('\n');
     text
-}
-
-fn meaning(way: &str) -> &'static str {
-    match way {
-        "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
-        "threads" => "as many native threads as the depth, each in plain calls",
-        "willneed" => "WILLNEED: for as many reads as the depth, then pread in order; of a map, then touch",
-        "touch" => "a map without any advice: each page is there when it is touched",
-        "map-populate" => "mmap with MAP_POPULATE",
-        "madvise" => "madvise(MADV_POPULATE_READ) of all in one call",
-        "thread" => "a thread that touches one page after the other, the calling thread asking how far it is",
-        "random" => "a map with MADV_RANDOM: no readahead",
-        "pread-buffered" => "the loop of pread through the page cache, with the kernel's readahead",
-        "dd" => "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fdatasync); writes /dev/zero",
-        "cat" => "the installed cat, through the page cache",
-        "libaio" => "io_submit; through the page cache it does everything inside the submission",
-        "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
-        "ring" => "io_uring driven as well as we know how to, by hand, from one thread",
-        "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
-        "append-fdatasync" => "each writer: a lock, a write, an fdatasync",
-        "direct-dsync" => "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
-        "thread-batch" => "one thread for all: what has come meanwhile in a write and an fdatasync",
-        "thread-batch-direct" => "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
-        "ring-linked" => "each writer: a ring of its own, a write and an fdatasync linked to it",
-        "ring-dsync" => "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
-        "nowait" => "this library: its log; else blocking at depth 1, block_on with more in flight",
-        "nowait-buffered" => "this library, through the page cache",
-        "nowait-strict" => "this library, never a plain call on the caller's thread",
-        "nowait-rotating" => "this library's log with segments of 4 MiB: a round goes through several",
-        "nowait-refused" => "this library's log without io_uring",
-        "nowait-aio" => "this library by libaio, as where io_uring is refused: block_on at every depth",
-        "nowait-tokio" => "this library, on tokio's multi-thread runtime",
-        _ => "",
-    }
-}
-
-fn title(table: &str) -> &str {
-    match table {
-        "reads" => "reads: cold random reads of 4 KiB, operations/s by depth",
-        "whole" => "whole: every 4 KiB of the file once, cold, in random order, operations/s",
-        "cached" => "cached: random reads of 4 KiB that are cached, and of 64 KiB of which half is; operations/s",
-        "gather" => "gather: batches of random records of 1 to 4 KiB, records/s by records in a batch",
-        "writes" => "writes: a new file grows by writes of 4 KiB through the page cache, writes/s",
-        "stall" => "stall: pages populated, or writes beyond a limit of dirty data or memory, beside other work; per s",
-        "dd" => {
-            "dd: a whole file in order: read cold, copied or written, and synced; past the page cache or through it; MiB/s"
-        }
-        "prefault" => "prefault: a cold file is mapped: all its pages are to be there, or random rows; pages/s, rows/s",
-        "log" => "log: writers that append a record and wait until it is on stable storage, commits/s",
-        other => other,
-    }
-}
-
-/// What the cells of a table compare.
-fn compared(row: &Row) -> f64 {
-    if row.table == "dd" { mib(row.bytes_per_s) } else { row.ops_per_s }
-}
-
-fn mib(bytes: f64) -> f64 {
-    bytes / f64::from(1 << 20)
 }
 
 /// A line per case, a column per way; in several blocks where there are many ways.
@@ -176,11 +151,6 @@ fn speed(value: f64, ratio: f64) -> Cell {
     } else {
         cell
     }
-}
-
-/// Three characters.
-fn share(ratio: f64) -> String {
-    if ratio < 0.995 { format!("{ratio:.2}").replacen("0.", ".", 1) } else { "1.0".to_owned() }
 }
 
 fn mark(ratio: f64) -> char {
@@ -336,7 +306,7 @@ fn figures(row: &Row) -> [String; 11] {
         format!("{:.1}", row.cpu_us_per_op.total),
         format!("{:.1}", row.cpu_us_per_op.workers),
         format!("{:.2}", row.context_switches_per_op),
-        format!("{:.2}", row.punts_per_op),
+        row.punts_per_op.map_or_else(|| "?".to_owned(), |punts| format!("{punts:.2}")),
         row.inline_fraction.map_or_else(|| "?".to_owned(), |fraction| format!("{fraction:.2}")),
     ]
 }
@@ -383,30 +353,8 @@ pub fn lines(grid: &Grid) -> String {
     grid.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
 }
 
-/// Four characters or so: `987`, `9.87k`, `98.7k`, `987k`, `1.23M`.
-fn short(value: f64) -> String {
-    let (scaled, unit) = match value {
-        small if small < 999.5 => (small, ""),
-        middle if middle < 999_500.0 => (middle / 1e3, "k"),
-        large => (large / 1e6, "M"),
-    };
-    let decimals = if unit.is_empty() || scaled >= 99.95 {
-        0
-    } else if scaled >= 9.995 {
-        1
-    } else {
-        2
-    };
-    format!("{scaled:.decimals$}{unit}")
-}
-
 fn latency(row: &Row, of: fn(&Latency) -> u64) -> String {
     row.latency_ns.as_ref().map_or_else(|| "?".to_owned(), |latency| micro(of(latency)))
-}
-
-pub fn micro(nanoseconds: u64) -> String {
-    let micro = nanoseconds as f64 / 1e3;
-    if micro < 9.95 { format!("{micro:.1}") } else { format!("{micro:.0}") }
 }
 
 #[cfg(test)]
@@ -452,11 +400,5 @@ mod tests {
     fn a_collapsed_way_is_marked_with_and_without_colour() {
         assert!(report(&sample(), false, Colour::Off).contains("12.3k .12▼▁"));
         assert!(report(&sample(), false, Colour::On).contains("\x1b["));
-    }
-
-    #[test]
-    fn numbers_stay_short() {
-        let all = [0.4, 999.0, 999.9, 9_994.0, 12_345.0, 99_960.0, 999_499.0, 1_234_567.0].map(short);
-        assert_eq!(all, ["0", "999", "1.00k", "9.99k", "12.3k", "100k", "999k", "1.23M"]);
     }
 }

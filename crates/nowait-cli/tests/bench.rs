@@ -74,10 +74,28 @@ fn a_small_run_prints_tables_and_writes_json() {
 
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(report["environment"]["seed"], 5);
+    let command = report["environment"]["command"].as_str().unwrap();
+    assert!(command.contains(" bench cached --quick --rounds 1 --size 4M --dir "), "{command}");
+    assert_eq!(report.get("partial"), None);
     assert_eq!(report["rows"].as_array().unwrap().len(), 3 * 2);
     assert!(report["rows"][0]["ops_per_s"].as_f64().unwrap() > 0.0);
     fs::remove_file(json).unwrap();
     assert_empty(dir.path());
+}
+
+#[test]
+fn notes_are_explained_by_their_code_and_after_a_run() {
+    let explained = run(&["--explain", "not-cold"]);
+    assert_eq!(explained.status.code(), Some(0));
+    assert!(text(&explained.stdout).starts_with("not-cold\n  Pages of the file"), "{}", text(&explained.stdout));
+    assert_eq!(run(&["--explain", "nothing"]).status.code(), Some(2));
+    let dir = directory();
+    let file = dir.path().join("zeros");
+    fs::write(&file, vec![0; 2 << 20]).unwrap();
+    let arguments = ["cached", "--quick", "--rounds", "1", "--ways", "pread", "--explain", "--file"];
+    let output = run(&[&arguments[..], &[file.to_str().unwrap()]].concat());
+    let text = text(&output.stdout);
+    assert!(text.contains("(compressible)\n") && text.contains("compressible\n  What is read, or written"), "{text}");
 }
 
 #[test]
@@ -460,7 +478,9 @@ fn a_file_in_memory_cannot_be_cold_which_is_6_and_no_cold_row_is_printed() {
 fn an_interrupt_stops_at_once_and_leaves_nothing() {
     let dir = directory();
     let json = dir.path().join("result.json");
-    let arguments = ["--dir", dir.path().to_str().unwrap(), "--size", "64M", "--json", json.to_str().unwrap()];
+    // More rounds than fit, so that no case is complete.
+    let arguments = ["reads", "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--size", "64M", "--json"];
+    let arguments = [&arguments[..], &[json.to_str().unwrap()]].concat();
     let mut child = nowait(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     let began = Instant::now();
@@ -472,6 +492,30 @@ fn an_interrupt_stops_at_once_and_leaves_nothing() {
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert!(message.contains("interrupted"), "{message}");
     assert_empty(dir.path());
+}
+
+#[test]
+fn an_interrupt_leaves_what_is_complete_and_says_so() {
+    let dir = directory();
+    let json = dir.path().join("result.json");
+    // A case takes 4 seconds, or as many as a busy machine needs.
+    let mut seconds = 6;
+    while !json.exists() {
+        let arguments = ["cached", "--quick", "--rounds", "100", "--ways", "pread,threads", "--size", "2M", "--dir"];
+        let mut command = nowait(&arguments);
+        command.arg(dir.path()).arg("--json").arg(&json).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(seconds));
+        let child_id = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(child_id, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "it was done after {seconds} s");
+        seconds *= 2;
+    }
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(report["partial"], "interrupted");
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() == 2 || rows.len() == 4, "whole cases only: {}", rows.len());
+    assert!(rows.iter().all(|row| row["rounds"].as_array().unwrap().len() == 100));
 }
 
 /// The names of all that are below a folder.

@@ -185,6 +185,7 @@ pub fn all() -> &'static [&'static dyn Way] {
         &libaio::Libaio,
         &ring::PLAIN,
         &ring::TUNED,
+        &spawn_blocking::SpawnBlocking,
         &nowait::Blocking,
         &nowait::Tokio,
     ]

@@ -1,0 +1,212 @@
+//! Each trap is set, and seen caught.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nowait_bench::environment::Environment;
+use nowait_bench::meter::Round;
+use nowait_bench::notes::Code;
+use nowait_bench::preflight::{look_at_file, look_at_rows, look_at_system};
+use nowait_bench::report::Report;
+use nowait_bench::run::{Plan, Progress};
+use nowait_bench::tables::Table;
+use nowait_bench::testfile::{SMALLEST, TestFile};
+use nowait_bench::ways::Way;
+use nowait_bench::work::{Gather, Reads};
+
+/// On the disk of the build, with a name of its own; removed at the end.
+struct Made(PathBuf);
+
+impl Made {
+    fn new(name: &str) -> (Self, File) {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("preflight-{name}-{}", std::process::id()));
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        (Self(path), file)
+    }
+
+    /// The codes of what is noted of the file.
+    fn notes(&self) -> Vec<Code> {
+        let mut report = Report::default();
+        look_at_file(&TestFile::existing(&self.0).unwrap(), &mut report).unwrap();
+        report.notes.iter().map(|note| note.code).collect()
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// No byte follows from those before it.
+fn random(len: u64) -> Vec<u8> {
+    let mut random = nowait_bench::random::Random::new(5);
+    (0..len).map(|_| random.number() as u8).collect()
+}
+
+struct Quiet;
+
+impl Progress for Quiet {
+    fn begin(&mut self, _: &str, _: u64) {}
+    fn step(&mut self, _: u64) {}
+    fn now(&mut self, _: &str) {}
+}
+
+#[test]
+fn a_file_that_is_what_it_seems_has_no_note() {
+    let (made, file) = Made::new("good");
+    file.write_all_at(&random(2 * SMALLEST), 0).unwrap();
+    assert!(matches!(made.notes()[..], [] | [Code::ExtentsUnknown]), "{:?}", made.notes());
+}
+
+#[test]
+fn unwritten_extents_and_holes_are_caught() {
+    for allocated in [true, false] {
+        let (made, file) = Made::new(if allocated { "unwritten" } else { "holes" });
+        file.write_all_at(&random(SMALLEST), 0).unwrap();
+        if allocated {
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 2 * SMALLEST).unwrap();
+        } else {
+            file.set_len(2 * SMALLEST).unwrap();
+        }
+        let notes = made.notes();
+        if notes.contains(&Code::ExtentsUnknown) {
+            return eprintln!("skipped: this file system has no FIEMAP");
+        }
+        assert!(notes.contains(&Code::Unwritten), "{notes:?}");
+    }
+}
+
+#[test]
+fn data_that_can_be_compressed_is_caught() {
+    let (zeros, file) = Made::new("zeros");
+    file.write_all_at(&vec![0; 2 * SMALLEST as usize], 0).unwrap();
+    assert!(zeros.notes().contains(&Code::Compressible));
+    // What no byte gives away: one block again and again.
+    let (same, file) = Made::new("same");
+    file.write_all_at(&random(4096).repeat(512), 0).unwrap();
+    assert!(same.notes().contains(&Code::Compressible));
+}
+
+#[test]
+fn what_the_system_does_to_figures_is_caught() {
+    let noted = |environment: &Environment, writes, in_order| {
+        let mut report = Report::default();
+        look_at_system(environment, writes, in_order, &mut report);
+        report.notes.iter().map(|note| note.code).collect::<Vec<_>>()
+    };
+    let usual =
+        Environment { read_ahead_kb: Some(128), mount_options: Some("rw".to_owned()), ..Environment::default() };
+    let ahead = Environment { read_ahead_kb: Some(8192), ..usual.clone() };
+    let compressing = Environment { mount_options: Some("rw,compress=zstd:3".to_owned()), ..usual.clone() };
+    assert_eq!(noted(&usual, true, true), []);
+    assert_eq!(noted(&ahead, true, true), [Code::ReadAhead]);
+    assert_eq!(noted(&ahead, true, false), [], "random reads turn it off");
+    assert_eq!(noted(&compressing, true, true), [Code::Compressible]);
+    assert_eq!(noted(&compressing, false, true), [], "the file that is read is looked at itself");
+}
+
+/// A disk with a limit that comes and goes: in some rounds each read waits.
+struct Throttled(AtomicUsize);
+
+impl Way for Throttled {
+    fn name(&self) -> &'static str {
+        "throttled"
+    }
+
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        // One round verifies and one warms up; of those that follow, the last three are slow.
+        let slow = self.0.fetch_add(1, Ordering::Relaxed) >= 4;
+        let wait = Duration::from_millis(if slow { 5 } else { 1 });
+        round.start();
+        for offset in job.each_offset() {
+            let block = &mut buffer[..job.len_at(offset)];
+            let started = Instant::now();
+            thread::sleep(wait);
+            job.target.file.read_exact_at(block, offset)?;
+            round.tally.block(offset, block, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+
+    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
+        unreachable!("it is only in the table of reads")
+    }
+}
+
+/// Says that it reads past the page cache, and reads through it.
+struct Sly;
+
+impl Way for Sly {
+    fn name(&self) -> &'static str {
+        "sly"
+    }
+
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let file = File::open(job.target.path)?;
+        round.start();
+        for offset in job.each_offset() {
+            let block = &mut buffer[..job.len_at(offset)];
+            let started = Instant::now();
+            file.read_exact_at(block, offset)?;
+            round.tally.block(offset, block, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+
+    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> io::Result<()> {
+        unreachable!("it is only in the table of reads")
+    }
+}
+
+fn measured(way: &'static dyn Way, rounds: usize, file: &TestFile) -> Report {
+    let plan = Plan {
+        tables: vec![Table::Reads],
+        ways: vec![way],
+        depths: vec![1],
+        records: Vec::new(),
+        rounds,
+        round_time: Duration::from_millis(100),
+        seed: 1,
+    };
+    let mut report = Report::default();
+    plan.run(file, &AtomicBool::new(false), &mut Quiet, &mut report).unwrap();
+    report
+}
+
+#[test]
+fn a_disk_with_two_speeds_is_caught() {
+    static THROTTLED: Throttled = Throttled(AtomicUsize::new(0));
+    let (made, file) = Made::new("throttled");
+    file.write_all_at(&random(SMALLEST), 0).unwrap();
+    let mut report = measured(&THROTTLED, 5, &TestFile::existing(&made.0).unwrap());
+    look_at_rows(&mut report);
+    let note = report.notes.iter().find(|note| note.code == Code::TwoSpeeds);
+    assert!(
+        note.is_some_and(|note| note.text.contains("reads depth=1 throttled")),
+        "{:?} {:?}",
+        report.notes,
+        report.rows
+    );
+}
+
+#[test]
+fn cached_pages_under_direct_reads_are_caught() {
+    let (made, file) = Made::new("direct");
+    file.write_all_at(&random(SMALLEST), 0).unwrap();
+    file.sync_all().unwrap();
+    let file = match TestFile::existing(&made.0).unwrap().past_the_cache() {
+        Ok(file) => file,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    assert!(measured(nowait_bench::ways::by_name("pread").unwrap(), 1, &file).notes.is_empty());
+    let notes = measured(&Sly, 1, &file).notes;
+    assert!(notes.iter().any(|note| note.code == Code::CachedUnderDirect), "{notes:?}");
+}
