@@ -10,6 +10,7 @@
 //! * [`memory_limit`]: a memory cgroup of our own.
 //! * [`testfile`]: the file that is read, and how it is made cold, warm or half-cached, *verified*.
 //! * [`mounts`]: file systems of our own to write on.
+//! * [`pace`]: when an operation is to begin, where a rate is asked for.
 //! * [`work`]: what a way is asked to do, as plain data.
 //! * [`meter`]: one round on the clock: latencies, CPU of the whole process, switches, punts.
 //! * [`ways`]: the ways of doing the work that are compared. Each is one implementation of [`ways::Way`].
@@ -43,6 +44,7 @@ pub mod memory_limit;
 pub mod meter;
 pub mod mounts;
 pub mod notes;
+pub mod pace;
 pub mod page;
 pub mod prefault;
 pub mod preflight;

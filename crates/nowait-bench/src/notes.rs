@@ -89,6 +89,13 @@ codes! {
     NoSchedulerInfo "no-scheduler-info"
         "The kernel does not tell how often its threads ran (/proc/self/schedstat; CONFIG_SCHED_INFO), so requests that io_uring hands to \
          workers cannot be counted. The column punts is empty; the other figures are not concerned."
+    Rate "rate"
+        "Reads began at fixed moments (--rate), and their latency counts from these: one that waits behind a slow one is slow, too. The \
+         speeds are those that were asked for; compare the latencies, and the processor time. Each way waits for the next moment as its \
+         kind does: a thread sleeps, a ring's wait has a time-out, a future is woken by another thread. What that takes is in the figures."
+    RateMissed "rate-missed"
+        "A way could not begin as many reads as it was to (--rate), fell behind more and more, and its latencies say mostly how long the \
+         round was. Ask for less, or for more --depths."
     Fio "fio"
         "Rows named fio-… are fio's own, read from its JSON. They were measured on the same machine and not interleaved with ours, so a \
          disk that drifts shows in them. fio counts the processor time of the thread that submits only: what its requests cost in kernel \

@@ -5,6 +5,7 @@
 //! verified before each of them.
 
 use std::cell::Cell;
+use std::num::NonZeroU64;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -31,6 +32,8 @@ pub struct Plan {
     pub rounds: usize,
     /// What a round should take at a middling way's speed.
     pub round_time: Duration,
+    /// Of reads that are to begin in a second; without it, as many as there can be.
+    pub rate: Option<u32>,
     pub seed: u64,
 }
 
@@ -52,11 +55,19 @@ const CELL: u64 = 8 << 10;
 const RECORD_LENGTHS: std::ops::RangeInclusive<u64> = 1 << 10..=4 << 10;
 /// A gather's round has at least this many batches, where the file is large enough.
 const FEWEST_BATCHES: usize = 4;
+/// A round at a rate takes as long at least.
+const PACED_ROUND: Duration = Duration::from_secs(1);
+/// A way that began fewer than this share of what it was to begin has not kept the rate.
+const RATE_KEPT: f64 = 0.95;
 
 impl Plan {
     pub fn cases(&self) -> Vec<Case> {
         let cases = |&table| tables::cases(table, &self.depths, &self.records);
-        self.tables.iter().flat_map(cases).collect()
+        let all = self.tables.iter().flat_map(cases);
+        let Some(rate) = self.rate else { return all.collect() };
+        let paced =
+            |case: &Case| matches!(case.work, Work::Reads { callers: 1, .. }) && case.state != State::HalfCached;
+        all.filter(paced).map(|case| Case { name: format!("{} rate={rate}", case.name), ..case }).collect()
     }
 
     /// Shortens the rounds so that all of them together take about `budget`.
@@ -79,14 +90,29 @@ impl Plan {
                 report.note(Code::WayLeftOut, format!("{} is left out: {why}", way.name()));
                 false
             }
-            None => true,
+            None => self.rate.is_none() || way.paced(),
         });
+        if let (Some(rate), false) = (self.rate, ways.is_empty()) {
+            // Of this thread and those that it starts: 50 µs by default, which would be most of a latency.
+            let exact = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            exact.map_err(|error| Error::new(ErrorKind::Other, format!("prctl PR_SET_TIMERSLACK: {error}")))?;
+            report.note(Code::Rate, format!("{rate} reads a second were to begin, whatever became of those before"));
+        }
         let cases = self.cases();
         progress.begin("measuring", (cases.len() * ways.len() * (self.rounds + 2)) as u64);
         for case in &cases {
             progress.now(&format!("{} {}", case.table, case.name));
             let bench = Bench { plan: self, ways: &ways, case, file, cancel, cached_after: Cell::new(0) };
-            report.rows.extend(bench.measure(progress)?);
+            let rows = bench.measure(progress)?;
+            if let Some(rate) = self.rate {
+                let missed = |row: &&Row| row.ops_per_s < RATE_KEPT * f64::from(rate);
+                let missed: Vec<&str> = rows.iter().filter(missed).map(|row| row.way.as_str()).collect();
+                if !missed.is_empty() {
+                    let text = format!("{} {}: not kept by {}", case.table, case.name, missed.join(", "));
+                    report.note(Code::RateMissed, text);
+                }
+            }
+            report.rows.extend(rows);
             let cached = bench.cached_after.get();
             if cached > file.size() / PAGE / 1000 {
                 let text = format!(
@@ -155,6 +181,10 @@ impl Bench<'_> {
             }
             _ => self.inputs(1, count),
         };
+        if let Some(rate) = self.plan.rate {
+            progress.step(self.ways.len() as u64);
+            return Ok((f64::from(rate) * self.plan.round_time.max(PACED_ROUND).as_secs_f64()) as usize);
+        }
         let mut speeds = Vec::new();
         for way in self.ways {
             speeds.push(self.round(*way, &inputs, None)?.per_second());
@@ -249,11 +279,12 @@ impl Bench<'_> {
         let target = Target::of(self.file);
         let result = match (self.case.work, inputs) {
             (Work::Reads { block, depth, callers }, Inputs::Offsets(offsets)) => {
-                let job = Reads { target, block, depth, offsets, cancel: self.cancel };
+                let interval = self.plan.rate.filter(|_| check.is_none()).map(|rate| Duration::from_secs(1) / rate);
+                let job = Reads { target, block, depth, offsets, interval, cancel: self.cancel };
                 reads_round(way, job, callers, check)
             }
             (Work::WholeFile { block, depth }, Inputs::Offsets(offsets)) => {
-                let job = Reads { target, block, depth, offsets, cancel: self.cancel };
+                let job = Reads { target, block, depth, offsets, interval: None, cancel: self.cancel };
                 reads_round(way, job, 1, check)
             }
             (Work::Gather { records }, Inputs::Ranges(ranges)) => {

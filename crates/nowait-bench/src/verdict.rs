@@ -1,6 +1,7 @@
 //! What a report says, in sentences. Each is made from the rows; where they do not carry one, it is left out.
 
 use crate::axes::{Point, panels};
+use crate::notes::Code;
 use crate::report::{Report, Row, best};
 use crate::words::{compared, micro, short, unit};
 
@@ -40,6 +41,9 @@ fn stand<'a>(table: &'a str, case: &'a str, rows: &[&'a Row]) -> Option<Standing
 }
 
 pub fn sentences(report: &Report) -> Vec<String> {
+    if report.notes.iter().any(|note| note.code == Code::Rate) {
+        return paced(report);
+    }
     let mut said = Vec::new();
     said.extend(depth(report));
     said.extend(cached(report));
@@ -51,6 +55,22 @@ pub fn sentences(report: &Report) -> Vec<String> {
         }
     }
     said
+}
+
+/// Where all are as fast as they were to be, only latencies tell them apart.
+fn paced(report: &Report) -> Vec<String> {
+    let sentence = |(table, (case, rows)): (&str, (&str, Vec<&Row>))| {
+        let mut by_p99: Vec<(u64, &str)> =
+            rows.iter().filter_map(|row| Some((row.latency_ns?.p99, row.way.as_str()))).collect();
+        by_p99.sort_unstable();
+        let each: Vec<String> = by_p99.iter().map(|(p99, way)| format!("{way} {} µs", micro(*p99))).collect();
+        format!(
+            "{table} {case}: of a hundred reads 99 were complete so soon after they were to begin: {}.",
+            listed(&each)
+        )
+    };
+    let of_table = |table| report.cases(table).into_iter().map(move |case| (table, case));
+    report.tables().into_iter().flat_map(of_table).map(sentence).collect()
 }
 
 /// How many cold reads should be in flight.

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use crate::pace::Schedule;
 use crate::testfile::{self, TestFile};
 
 const PAGE: usize = 4096;
@@ -34,6 +36,9 @@ pub struct Reads<'a> {
     pub block: usize,
     pub depth: usize,
     pub offsets: &'a [u64],
+    /// Between the moments at which one read and the next are to begin, for ways that are [paced](crate::ways::Way::paced); without it, as soon as there is
+    /// room.
+    pub interval: Option<Duration>,
     pub cancel: &'a AtomicBool,
 }
 
@@ -47,6 +52,11 @@ impl Reads<'_> {
     /// All offsets in turn, until the user wants to stop.
     pub fn each_offset(&self) -> impl Iterator<Item = u64> {
         (0..).map_while(|index| self.offset(index))
+    }
+
+    /// Begins now.
+    pub fn schedule(&self) -> Schedule {
+        Schedule::new(self.interval)
     }
 
     /// How many bytes a read at `offset` gives: a block, or less at the end of the file.
@@ -381,7 +391,7 @@ mod tests {
     fn the_last_block_is_short_and_cancel_stops() {
         with_target(10_000, |target| {
             let cancel = AtomicBool::new(false);
-            let reads = Reads { target, block: 4096, depth: 1, offsets: &[8192, 0], cancel: &cancel };
+            let reads = Reads { target, block: 4096, depth: 1, offsets: &[8192, 0], interval: None, cancel: &cancel };
             assert_eq!(reads.each_offset().map(|at| reads.len_at(at)).collect::<Vec<_>>(), [1808, 4096]);
             cancel.store(true, Ordering::Relaxed);
             assert_eq!(reads.each_offset().count(), 0);

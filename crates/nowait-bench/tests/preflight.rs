@@ -174,6 +174,7 @@ fn measured(way: &'static dyn Way, rounds: usize, file: &TestFile) -> Report {
         records: Vec::new(),
         rounds,
         round_time: Duration::from_millis(100),
+        rate: None,
         seed: 1,
     };
     let mut report = Report::default();

@@ -83,7 +83,8 @@ fn reads_are_right_at_every_depth_up_to_the_short_block_at_the_end() {
             let gate = std::sync::Barrier::new(1);
             let mut round = Round::new(&gate, Some(&check));
             let mut buffer = Buffer::new(depth * 4096);
-            let job = Reads { target: target(&file), block: 4096, depth, offsets: &offsets, cancel: &cancel };
+            let job =
+                Reads { target: target(&file), block: 4096, depth, offsets: &offsets, interval: None, cancel: &cancel };
             way.reads(&job, buffer.bytes(), &mut round).unwrap();
             let sample = Sample::of(&[round]).unwrap();
             let seen = (sample.operations, sample.bytes, sample.wrong);
@@ -91,6 +92,35 @@ fn reads_are_right_at_every_depth_up_to_the_short_block_at_the_end() {
             assert_eq!(sample.latencies.len(), sample.operations);
         }
     }
+}
+
+#[test]
+fn a_paced_way_begins_no_read_before_its_moment_and_counts_from_there() {
+    let file = small_file();
+    let cancel = AtomicBool::new(false);
+    let offsets: Vec<u64> = (0..200).map(|block| block * 4096).collect();
+    let interval = Some(Duration::from_millis(1));
+    let mut paced = 0;
+    for way in usable().filter(|way| way.paced()) {
+        paced += 1;
+        for depth in [1, 8] {
+            let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+            let gate = std::sync::Barrier::new(1);
+            let mut round = Round::new(&gate, Some(&check));
+            let mut buffer = Buffer::new(depth * 4096);
+            let target = target(&file);
+            let job = Reads { target, block: 4096, depth, offsets: &offsets, interval, cancel: &cancel };
+            way.reads(&job, buffer.bytes(), &mut round).unwrap();
+            let sample = Sample::of(&[round]).unwrap();
+            assert_eq!((sample.operations, sample.wrong), (200, None), "{} depth {depth}", way.name());
+            // The last one is to begin after 199 ms; a busy machine is late, none is early.
+            assert!(sample.seconds >= 0.199, "{} depth {depth}: {}", way.name(), sample.seconds);
+            // Counted from when the round began, or from when the last was complete, latencies would have the round's length.
+            let median = sample.latencies.value_at_quantile(0.5);
+            assert!(median < 100_000_000, "{} depth {depth}: {median}", way.name());
+        }
+    }
+    assert!(paced >= 3, "{paced}");
 }
 
 #[test]
@@ -126,7 +156,8 @@ fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
         let gate = std::sync::Barrier::new(1);
         let mut round = Round::new(&gate, None);
         let mut buffer = Buffer::new(8 * 4096);
-        let job = Reads { target: target(&file), block: 4096, depth: 8, offsets: &offsets, cancel: &cancel };
+        let job =
+            Reads { target: target(&file), block: 4096, depth: 8, offsets: &offsets, interval: None, cancel: &cancel };
         assert!(way.reads(&job, buffer.bytes(), &mut round).is_err(), "{}", way.name());
         let ranges: Vec<Range> = offsets.iter().map(|&offset| Range { offset, len: 1000 }).collect();
         let job = Gather::new(target(&file), &ranges, 256, &cancel);
@@ -145,6 +176,7 @@ fn tiny_plan() -> Plan {
         records: vec![1, 64],
         rounds: 3,
         round_time: Duration::from_millis(1),
+        rate: None,
         seed: SEED,
     }
 }

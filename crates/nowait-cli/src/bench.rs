@@ -200,7 +200,7 @@ fn earlier(path: &Path) -> Result<Report> {
 
 /// Of one who names no table: all of them, so shortened that they take two minutes. `None` for who does, or says what else is wanted.
 fn tour(options: &cli::Bench) -> Option<cli::Bench> {
-    let wanted = options.quick || options.direct || !options.ways.is_empty();
+    let wanted = options.quick || options.direct || options.rate.is_some() || !options.ways.is_empty();
     let other = options.file.is_some() || options.from.is_some() || options.emit_fio.is_some();
     if !options.tables.is_empty() || wanted || other {
         return None;
@@ -226,6 +226,7 @@ fn plan(options: &cli::Bench, seed: u64) -> Plan {
         records: if quick { QUICK_RECORDS.into() } else { RECORDS.into() },
         rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
         round_time: FULL_ROUND,
+        rate: options.rate,
         seed,
     };
     if !options.depths.is_empty() {
@@ -352,6 +353,14 @@ fn check_usage(
     if options.direct && options.tables.iter().any(|name| name.reading() != Some(Table::Reads)) {
         return usage("--direct is for the table reads only; leave it out, or the others".to_owned());
     }
+    let paced = |name: &cli::TableName| matches!(name.reading(), Some(Table::Reads | Table::Cached));
+    if options.rate.is_some() && !options.tables.iter().all(paced) {
+        return usage("--rate is for the tables reads and cached only; leave it out, or the others".to_owned());
+    }
+    if options.rate.is_some() && !plan.ways.iter().any(|way| way.paced()) {
+        let all: Vec<_> = reading_ways(options).iter().filter(|way| way.paced()).map(|way| way.name()).collect();
+        return usage(format!("none of --ways can be paced; choose among {}", all.join(", ")));
+    }
     let names = |ways: &[&dyn WriteWay]| ways.iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
     if !plan.tables.is_empty() && plan.ways.is_empty() {
         let all = reading_ways(options).iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
@@ -419,7 +428,10 @@ fn chosen(way: &str, names: &[String]) -> bool {
 /// Those that read, in their usual order, each once.
 fn tables(options: &cli::Bench) -> Vec<Table> {
     let asked: Vec<Table> = options.tables.iter().filter_map(|name| name.reading()).collect();
-    let usual = |table: &Table| options.tables.is_empty() && (!options.direct || *table == Table::Reads);
+    let usual = |table: &Table| {
+        let possible = !options.direct || *table == Table::Reads;
+        options.tables.is_empty() && possible && (options.rate.is_none() || *table != Table::Gather)
+    };
     Table::ALL.into_iter().filter(|table| usual(table) || asked.contains(table)).collect()
 }
 
@@ -521,7 +533,7 @@ impl Results {
 
     /// Prints the tables, and writes what is wanted as a file if there are figures.
     fn show(self, report: &Report, options: &cli::Bench, output: &Output) -> Result<()> {
-        output.print(&show::report(report, options.details, output.colour()))?;
+        output.print(&show::report(report, options.details || options.rate.is_some(), output.colour()))?;
         if options.explain.is_some() {
             output.print(&show::explanations(report))?;
         }

@@ -286,6 +286,11 @@ pub struct Bench {
     #[arg(long)]
     pub direct: bool,
 
+    /// Have so many reads begin in a second, at fixed moments, however long those before take; their latency counts from these moments. For
+    /// the tables reads and cached, and ways that can be paced
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub rate: Option<u32>,
+
     /// Timed rounds of each way in each case [default: 5, with --quick 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,

@@ -257,6 +257,8 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["writes", "--writers", "8"]), 2, &["--writers", "log"]);
     assert_fails(&run(&["prefault", "--ways", "pwrite"]), 2, &["table prefault", "map-populate", "random"]);
     assert_fails(&run(&["stall", "--quick", "--ways", "random"]), 2, &["table stall", "map-populate", "pwrite"]);
+    assert_fails(&run(&["gather", "--rate", "9"]), 2, &["--rate", "cached"]);
+    assert_fails(&run(&["reads", "--rate", "9", "--ways", "libaio"]), 2, &["paced", "ring"]);
 }
 
 #[test]

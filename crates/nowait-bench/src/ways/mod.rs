@@ -48,6 +48,11 @@ pub trait Way: Sync {
         None
     }
 
+    /// It begins each read when the job's schedule says so, and counts latency from there.
+    fn paced(&self) -> bool {
+        false
+    }
+
     /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block for each of those.
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 

@@ -16,6 +16,7 @@ use nowait::{Advice, Buf, Engine, File, Nowait, OpenOptions, Stats};
 use super::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
 use super::{Way, WriteWay};
 use crate::meter::Round;
+use crate::pace::Alarm;
 use crate::work::{Gather, Reads, Target, Writes};
 
 pub struct Blocking;
@@ -30,13 +31,18 @@ impl Way for Blocking {
         "nowait"
     }
 
+    fn paced(&self) -> bool {
+        true
+    }
+
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::reading(Nowait::shared(), job.target)?;
         if job.depth == 1 {
             round.start();
-            for offset in job.each_offset() {
+            let schedule = job.schedule();
+            for (index, offset) in job.each_offset().enumerate() {
                 let block = &mut buffer[..job.len_at(offset)];
-                let started = Instant::now();
+                let started = schedule.wait(index);
                 session.file.read_exact_into(block, offset)?;
                 round.tally.block(offset, block, started, Instant::now());
             }
@@ -106,13 +112,23 @@ fn buffer(length: usize) -> Buf {
 fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<()> {
     let next = AtomicUsize::new(0);
     let buffers: Vec<Buf> = (0..job.depth).map(|_| buffer(job.block)).collect();
+    let alarm = job.interval.map(|_| Alarm::new());
     round.start();
+    let schedule = job.schedule();
     let tally = RefCell::new(&mut round.tally);
     let loops = buffers.into_iter().map(|mut buffer| {
-        let (next, tally) = (&next, &tally);
+        let (next, tally, alarm) = (&next, &tally, &alarm);
         async move {
-            while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
-                let started = Instant::now();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(offset) = job.offset(index) else { return Ok(()) };
+                let started = match (schedule.due(index), alarm) {
+                    (Some(due), Some(alarm)) => {
+                        alarm.at(due).await;
+                        due
+                    }
+                    _ => Instant::now(),
+                };
                 let length;
                 (length, buffer) = file.read_at(buffer, offset).await?;
                 if length != job.len_at(offset) {
@@ -120,7 +136,6 @@ fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<
                 }
                 tally.borrow_mut().block(offset, &buffer[..length], started, Instant::now());
             }
-            Ok(())
         }
     });
     let result: io::Result<Vec<()>> = nowait::block_on(futures_util::future::join_all(loops)).into_iter().collect();

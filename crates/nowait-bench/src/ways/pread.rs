@@ -27,11 +27,16 @@ impl Way for Pread {
         "pread"
     }
 
+    fn paced(&self) -> bool {
+        true
+    }
+
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         round.start();
-        for offset in job.each_offset() {
+        let schedule = job.schedule();
+        for (index, offset) in job.each_offset().enumerate() {
             let block = &mut buffer[..job.len_at(offset)];
-            let started = Instant::now();
+            let started = schedule.wait(index);
             job.target.file.read_exact_at(block, offset)?;
             round.tally.block(offset, block, started, Instant::now());
         }

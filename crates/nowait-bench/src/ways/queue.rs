@@ -11,6 +11,7 @@ use std::slice;
 use std::time::Instant;
 
 use crate::meter::{Round, Tally};
+use crate::pace::sleep_until;
 use crate::work::{Batch, Gather, Reads, Route, Stream, Writes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,12 @@ pub(super) trait Queue {
 
     /// The next completion that is already there: its tag and the number of bytes.
     fn next(&mut self) -> Option<(u32, io::Result<usize>)>;
+}
+
+/// A queue that can wait for a completion or for a moment, whichever is first.
+pub(super) trait PacedQueue: Queue {
+    /// Submits what is queued and waits for a completion, until then at most. A signal may end the waiting early.
+    fn turn_until(&mut self, due: Instant) -> io::Result<()>;
 }
 
 /// A queue and its list of transfers, kept from one flight to the next.
@@ -230,6 +237,40 @@ impl<Q: Queue> Desk<Q> {
             }
             while flight.next()?.is_some() {}
         }
+    }
+}
+
+impl<Q: PacedQueue> Desk<Q> {
+    /// Begins each read when it is due, or as soon after that as one of `job.depth` is free.
+    pub(super) fn paced_reads(&mut self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
+        let mut flight = self.flight();
+        round.start();
+        let schedule = job.schedule();
+        let mut index = 0;
+        loop {
+            // The next read and its moment, if there is one and a buffer for it.
+            let waiting = loop {
+                let next = job.offset(index).filter(|_| !idle.is_empty()).zip(schedule.due(index));
+                let Some((offset, due)) = next.filter(|(_, due)| Instant::now() >= *due) else { break next };
+                let Some(block) = idle.pop() else { break None };
+                flight.start(Direction::Read, block, job.len_at(offset), offset, due)?;
+                index += 1;
+            };
+            match (flight.in_flight, waiting) {
+                (0, None) => break,
+                (0, Some((_, due))) => sleep_until(due),
+                (_, None) => flight.turn(1)?,
+                (_, Some((_, due))) => flight.desk.queue.turn_until(due)?,
+            }
+            let now = Instant::now();
+            while let Some(done) = flight.next()? {
+                round.tally.block(done.offset, &done.buffer[..done.len], done.started, now);
+                idle.push(done.buffer);
+            }
+        }
+        round.stop();
+        Ok(())
     }
 }
 

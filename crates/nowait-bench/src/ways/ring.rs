@@ -17,11 +17,12 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::Instant;
 
 use io_uring::{IoUring, opcode, types};
 
 use super::ends::Ends;
-use super::queue::{Desk, Direction, Files, Queue};
+use super::queue::{Desk, Direction, Files, PacedQueue, Queue};
 use super::{RowWay, StreamWay, Way, WriteWay};
 use crate::meter::Round;
 use crate::work::{Gather, Reads, Stream, Writes};
@@ -57,8 +58,13 @@ impl Way for Ring {
         IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
     }
 
+    fn paced(&self) -> bool {
+        true
+    }
+
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Desk::new(Uring::new(Files::both(job.target.file), job.depth, self.tuned)?).reads(job, buffer, round)
+        let mut desk = Desk::new(Uring::new(Files::both(job.target.file), job.depth, self.tuned)?);
+        if job.interval.is_some() { desk.paced_reads(job, buffer, round) } else { desk.reads(job, buffer, round) }
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -228,5 +234,21 @@ impl Queue for Uring {
             error => Err(io::Error::from_raw_os_error(-error)),
         };
         Some((entry.user_data() as u32, result))
+    }
+}
+
+impl PacedQueue for Uring {
+    /// With a time-out of the waiting call itself (IORING_ENTER_EXT_ARG, 5.11).
+    fn turn_until(&mut self, due: Instant) -> io::Result<()> {
+        self.queued = 0;
+        self.submit_at = self.submit_first_at;
+        let left = types::Timespec::from(due.saturating_duration_since(Instant::now()));
+        match self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&left)) {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+        }
     }
 }

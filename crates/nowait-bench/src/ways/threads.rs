@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ use rayon::ThreadPool;
 
 use super::{Way, WriteWay};
 use crate::meter::{Round, Tally};
+use crate::pace::Schedule;
 use crate::work::{Batch, Gather, Reads, Writes};
 
 /// As many as the depth at which the common comparison of 2020 was made.
@@ -25,9 +26,16 @@ impl Way for Threads {
         "threads"
     }
 
+    fn paced(&self) -> bool {
+        true
+    }
+
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let next = AtomicUsize::new(0);
-        at_once(job.depth, job.block, buffer, round, |block, tally| read_until_done(job, &next, block, tally))
+        let schedule = OnceLock::new();
+        at_once(job.depth, job.block, buffer, round, |block, tally| {
+            read_until_done(job, schedule.get_or_init(|| job.schedule()), &next, block, tally)
+        })
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -101,14 +109,21 @@ fn write_until_done(job: &Writes<'_>, next: &AtomicU64, block: &mut [u8], tally:
     Ok(())
 }
 
-fn read_until_done(job: &Reads<'_>, next: &AtomicUsize, block: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
-    while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
+fn read_until_done(
+    job: &Reads<'_>,
+    schedule: &Schedule,
+    next: &AtomicUsize,
+    block: &mut [u8],
+    tally: &mut Tally<'_>,
+) -> io::Result<()> {
+    loop {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let Some(offset) = job.offset(index) else { return Ok(()) };
         let block = &mut block[..job.len_at(offset)];
-        let started = Instant::now();
+        let started = schedule.wait(index);
         job.target.file.read_exact_at(block, offset)?;
         tally.block(offset, block, started, Instant::now());
     }
-    Ok(())
 }
 
 fn gather_one(pool: &ThreadPool, file: &File, batch: Batch<'_>, output: &mut [u8]) -> io::Result<()> {
