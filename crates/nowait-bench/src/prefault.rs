@@ -274,7 +274,7 @@ impl Bench<'_> {
         self.file.have_memory_at_hand()?;
         self.file.make_cold()?;
         let target = Target::of(self.file);
-        let job = Reads { target, block: ROW, depth: ROW_DEPTH, offsets, cancel: self.cancel };
+        let job = Reads { target, block: ROW, depth: ROW_DEPTH, offsets, interval: None, cancel: self.cancel };
         let mut buffer = Buffer::new(ROW * ROW_DEPTH);
         let gate = Barrier::new(1);
         let mut round = Round::new(&gate, check);

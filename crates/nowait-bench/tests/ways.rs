@@ -751,7 +751,14 @@ fn rows_are_right_up_to_the_short_one_at_the_end() {
         let gate = std::sync::Barrier::new(1);
         let mut round = Round::new(&gate, Some(&check));
         let mut buffer = Buffer::new(32 * PAGE as usize);
-        let job = Reads { target: target(&file), block: PAGE as usize, depth: 32, offsets: &offsets, cancel: &cancel };
+        let job = Reads {
+            target: target(&file),
+            block: PAGE as usize,
+            depth: 32,
+            offsets: &offsets,
+            interval: None,
+            cancel: &cancel,
+        };
         way.rows(&job, buffer.bytes(), &mut round).unwrap();
         let sample = Sample::of(&[round]).unwrap();
         let seen = (sample.operations, sample.bytes, sample.wrong);
