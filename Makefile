@@ -4,7 +4,7 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom lint bench fio-check
+.PHONY: help test loom lint bench bench-check fio-check
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
+	@echo "make bench-check   instructions and speed against bench-bars.json; needs python3, and valgrind for the former"
 	@echo
 	@echo "Tests that mount file systems need root; elsewhere they say that they skip."
 	@echo "NOWAIT_REQUIRE_MOUNTS=1 makes them fail instead of skipping."
@@ -36,3 +37,8 @@ bench:
 
 fio-check:
 	$(CARGO) test $(LOCKED) --release -p nowait-cli --test fio -- --ignored --nocapture
+
+bench-check:
+	$(CARGO) build $(LOCKED) --release -p nowait-cli
+	$(CARGO) build $(LOCKED) --release -p nowait-bench --example instructions
+	python3 tools/bench_check.py

@@ -1,0 +1,136 @@
+//! Work to be counted under callgrind by `make bench-check`: `instructions CASE OPERATIONS DIR`.
+//!
+//! The instructions of a run with 2n operations less those of a run with n are those of n operations, without start-up and warm-up.
+//! What the kernel executes is not counted, so neither the machine's load nor its disk matters. The selector listens to the clock, and
+//! takes callgrind's slowness for a disk's, so the clock is one of our own. A run in which operations left the cached path fails.
+//!
+//! `unsafe`: that clock, `clock_gettime` in libc's place.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::{env, error, fs, process};
+
+use nowait::{Buf, File, Nowait, OpenOptions, Stats, block_on};
+use nowait_bench::random::Random;
+
+const BLOCK: usize = 4 << 10;
+const BLOCKS: u64 = 1 << 10;
+/// Of each gather.
+const RECORDS: usize = 64;
+const RECORD: usize = 1 << 10;
+const SEED: u64 = 7;
+
+type Result<T> = std::result::Result<T, Box<dyn error::Error>>;
+
+fn main() -> process::ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [case, operations, dir] = arguments.as_slice() else {
+        eprintln!("usage: instructions read-into|read-wait|read-future|gather OPERATIONS DIR");
+        return process::ExitCode::from(2);
+    };
+    match operations.parse().map_err(Into::into).and_then(|operations| run(case, operations, Path::new(dir))) {
+        Ok(()) => process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("instructions {case}: {error}");
+            process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(case: &str, operations: u64, dir: &Path) -> Result<()> {
+    let nowait = Nowait::builder().build()?;
+    let scratch = Scratch::new(dir)?;
+    let file = OpenOptions::new().read(true).open_in(&nowait, &scratch.path).wait()?;
+    let before = nowait.stats();
+    let mut random = Random::new(SEED);
+    let mut places = move || random.below(BLOCKS) * BLOCK as u64;
+    match case {
+        "read-into" => {
+            let mut block = vec![0; BLOCK];
+            for _ in 0..operations {
+                file.read_exact_into(&mut block, places())?;
+            }
+        }
+        "read-wait" => {
+            let mut block = Buf::zeroed(BLOCK);
+            for _ in 0..operations {
+                (_, block) = file.read_at(block, places()).wait()?;
+            }
+        }
+        "read-future" => block_on(futures(&file, operations, &mut places))?,
+        "gather" => {
+            let mut output = vec![0; RECORDS * RECORD];
+            let ranges: Vec<_> = (0..RECORDS).map(|_| (places(), RECORD)).collect();
+            for _ in 0..operations {
+                let exceptions = file.gather_into(&ranges, &mut output)?;
+                if !exceptions.is_empty() {
+                    return Err(format!("a gather came short: {exceptions:?}").into());
+                }
+            }
+        }
+        _ => return Err("no such case".into()),
+    }
+    if file.nowait_reads() == Some(false) {
+        return Err(format!(
+            "{} takes no reads that do not wait; name a directory on ext4, xfs or btrfs",
+            dir.display()
+        )
+        .into());
+    }
+    stayed(&before, &nowait.stats())
+}
+
+/// Each read asks the selector before it is tried, and tells it afterwards.
+async fn futures(file: &File, operations: u64, places: &mut impl FnMut() -> u64) -> nowait::Result<()> {
+    let mut block = Buf::zeroed(BLOCK);
+    for _ in 0..operations {
+        (_, block) = file.read_at(block, places()).await?;
+    }
+    Ok(())
+}
+
+fn stayed(before: &Stats, after: &Stats) -> Result<()> {
+    let served = (after.inline + after.blocking) - (before.inline + before.blocking);
+    let astray = (after.misses + after.stalls + after.ring + after.pool + after.failed)
+        - (before.misses + before.stalls + before.ring + before.pool + before.failed);
+    if served == 0 || astray > 0 {
+        return Err(
+            format!("{astray} operations left the path that is counted, {served} did not; is memory short?").into()
+        );
+    }
+    Ok(())
+}
+
+/// In libc's place for all of this program: every look at the clock finds a microsecond more, whatever the machine does.
+///
+/// # Safety
+/// `time` points to a timespec, as clock_gettime(2) asks of its callers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(_: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
+    static LOOKS: AtomicI64 = AtomicI64::new(0);
+    let micros = LOOKS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the caller's pointer is good for a timespec.
+    unsafe { time.write(libc::timespec { tv_sec: micros / 1_000_000, tv_nsec: micros % 1_000_000 * 1_000 }) };
+    0
+}
+
+/// A cached file of this process's own, removed at the end.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new(dir: &Path) -> Result<Self> {
+        let scratch = Self { path: dir.join(format!(".nowait-instructions-{}", process::id())) };
+        fs::write(&scratch.path, vec![7; BLOCK * BLOCKS as usize])
+            .map_err(|error| format!("{} cannot be written: {error}", scratch.path.display()))?;
+        Ok(scratch)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing can be done about a file that stays.
+        let _ = fs::remove_file(&self.path);
+    }
+}
