@@ -39,7 +39,9 @@
 //! Nothing here runs on the caller's thread but `mmap(2)` itself, `wait`, and [`Map::read_at`]. A chunk is a task for the pool
 //! ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)), one after the other for each map, so that many maps share its threads in
 //! turn. Dropping a [`Populating`] cancels it; dropping the map stops it. What is under way ends first: at most a chunk, in the
-//! background, and then the memory is given back.
+//! background, and then the memory is given back. (A [`Map::gather`] is one task, to its end.) A range past the end of the map is cut off,
+//! but for a gather, which refuses it. A child after `fork` has maps of its own; what was populating them is the parent's, and must not be
+//! waited for there.
 //!
 //! `unsafe` here: maps as slices.
 
@@ -164,12 +166,18 @@ impl Map {
                     beyond.get_or_insert(range.clone());
                 }
             })
-            .filter(|range| range.start < range.end)
+            .filter(|range| range.start < range.end && range.end <= map.length)
             .map(|range| map.pages(range))
             .collect();
         merge(&mut pages);
-        let fault =
-            Fault { ranges: pages, file_offset: map.file_offset, how: How::Populate, scattered: true, begin: None };
+        let fault = Fault {
+            ranges: pages,
+            file_offset: map.file_offset,
+            how: How::Populate,
+            scattered: true,
+            begin: None,
+            survey: None,
+        };
         let request = Request::Fault { mapping: map.mapping.clone(), fault };
         let target = map.file.0.target();
         match beyond {
@@ -337,7 +345,13 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     };
     let descriptor = file.0.open.handle.descriptor().map_err(|_| error(Errno::OPNOTSUPP))?;
     let length = usize::try_from(length).map_err(|_| failed(Errno::OVERFLOW))?;
-    let mapped = if length == 0 { 0 } else { lead + length };
+    let mapped = match length {
+        0 => 0,
+        // No slice is longer.
+        _ => {
+            lead.checked_add(length).filter(|all| *all <= isize::MAX as usize).ok_or_else(|| failed(Errno::OVERFLOW))?
+        }
+    };
     let mapping = Mapping::new(descriptor, file_offset, mapped, access).map_err(failed)?;
     let lead = if length == 0 { 0 } else { lead };
     Ok(Map(Arc::new(Inner { mapping: Arc::new(mapping), file: file.clone(), file_offset, lead, length })))
@@ -368,7 +382,7 @@ impl Inner {
     }
 
     fn error(&self, operation: Name, errno: Errno, range: &Range<usize>) -> Error {
-        let offset = self.file_offset + (self.lead + range.start) as u64;
+        let offset = (self.file_offset + self.lead as u64).saturating_add(range.start as u64);
         self.file.0.error(operation, errno).range(offset, range.len() as u64)
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Mapping {
     /// At the start of a page. Dangling when nothing is mapped.
     start: NonNull<u8>,
     length: usize,
+    /// `MADV_POPULATE_READ` is not known here.
+    populate_refused: AtomicBool,
 }
 
 // SAFETY: an address and a length that never change; what the methods do with them is the kernel's to order.
@@ -63,19 +65,18 @@ pub(crate) struct Fault {
     pub(crate) scattered: bool,
     /// Not before.
     pub(crate) begin: Option<Instant>,
+    /// Nothing is brought in; it is seen which of these pages are not cached.
+    pub(crate) survey: Option<Range<usize>>,
 }
 
 /// Of scattered ranges: as much as a device has in flight. Of all of them at once the thread would wait for places in its queue.
 const ANNOUNCED_AHEAD: usize = 128;
 
-/// A kernel without `MADV_POPULATE_READ` says so once.
-static POPULATE_UNKNOWN: AtomicBool = AtomicBool::new(false);
-
 impl Mapping {
     /// Maps `length` bytes from `offset`, which is at the start of a page.
     pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, length: usize, access: Access) -> Result<Mapping, Errno> {
         if length == 0 {
-            return Ok(Mapping { start: NonNull::dangling(), length });
+            return Ok(Mapping { start: NonNull::dangling(), length, populate_refused: AtomicBool::new(false) });
         }
         let (protection, flags) = match access {
             Access::Read => (ProtFlags::READ, MapFlags::PRIVATE),
@@ -84,7 +85,8 @@ impl Mapping {
         };
         // SAFETY: a new place of the kernel's choice: nothing that exists is changed.
         let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset) }?;
-        Ok(Mapping { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, length })
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Mapping { start, length, populate_refused: AtomicBool::new(false) })
     }
 
     pub(crate) fn length(&self) -> usize {
@@ -124,26 +126,41 @@ impl Mapping {
         sys::retry(|| unsafe { rustix::mm::madvise(start.cast(), length, advice) })
     }
 
-    /// Bytes of `range` that are not in the page cache; all of them, where nobody tells.
-    pub(crate) fn missing(&self, range: &Range<usize>) -> usize {
+    /// Which pages of `range` are not in the page cache; all of them, where nobody tells.
+    pub(crate) fn missing(&self, fd: BorrowedFd<'_>, range: &Range<usize>) -> Missing {
+        const PIECE_PAGES: usize = 64 << 10;
+        let page = page_bytes();
         let (start, length) = self.pages(range);
-        let mut pages = vec![0u8; length.div_ceil(page_bytes())];
-        if length == 0 {
-            return 0;
+        let first = range.start.min(self.length) / page;
+        let mut missing = Missing { first, pages: vec![u64::MAX; length.div_ceil(page).div_ceil(64)] };
+        if !is_told_of(fd) {
+            return missing;
         }
-        // SAFETY: pages of this mapping, and a byte for each of them.
-        if unsafe { libc::mincore(start.cast(), length, pages.as_mut_ptr()) } != 0 {
-            return length;
+        let mut told = vec![0u8; PIECE_PAGES.min(length.div_ceil(page))];
+        for piece in (0..length).step_by(PIECE_PAGES * page) {
+            let piece_length = (length - piece).min(PIECE_PAGES * page);
+            // SAFETY: pages of this mapping, and a byte for each of them.
+            if unsafe { libc::mincore(start.wrapping_add(piece).cast(), piece_length, told.as_mut_ptr()) } != 0 {
+                continue;
+            }
+            for (number, told) in told[..piece_length.div_ceil(page)].iter().enumerate() {
+                let number = piece / page + number;
+                if told & 1 != 0 {
+                    missing.pages[number / 64] &= !(1 << (number % 64));
+                }
+            }
         }
-        (pages.iter().filter(|page| **page & 1 == 0).count() * page_bytes()).min(length)
+        missing
     }
 
-    /// Brings pages into the page cache and the page table, waiting as long as it takes; gives how many bytes were not in the page cache.
-    pub(crate) fn fault(&self, fd: BorrowedFd<'_>, fault: &Fault) -> Result<u64, Errno> {
+    /// Brings pages into the page cache and the page table, waiting as long as it takes.
+    pub(crate) fn fault(&self, fd: BorrowedFd<'_>, fault: &Fault) -> Result<Option<Missing>, Errno> {
+        if let Some(range) = &fault.survey {
+            return Ok(Some(self.missing(fd, range)));
+        }
         if let Some(wait) = fault.begin.map(|begin| begin.saturating_duration_since(Instant::now())) {
             std::thread::sleep(wait);
         }
-        let mut missing = 0;
         let mut announced = fault.ranges.iter();
         let mut announce = |count| {
             for range in announced.by_ref().take(count) {
@@ -157,18 +174,16 @@ impl Mapping {
         for range in &fault.ranges {
             if fault.scattered {
                 announce(1);
-            } else {
-                missing += self.missing(range) as u64;
             }
             self.bring_in(fd, range, fault)?;
         }
-        Ok(missing)
+        Ok(None)
     }
 
     fn bring_in(&self, fd: BorrowedFd<'_>, range: &Range<usize>, fault: &Fault) -> Result<(), Errno> {
-        if fault.how == How::Populate && !POPULATE_UNKNOWN.load(Relaxed) {
+        if fault.how == How::Populate && !self.populate_refused.load(Relaxed) {
             match self.advise(range, Advice::LinuxPopulateRead) {
-                Err(Errno::INVAL) => POPULATE_UNKNOWN.store(true, Relaxed),
+                Err(Errno::INVAL) => self.populate_refused.store(true, Relaxed),
                 done => return done,
             }
         }
@@ -221,6 +236,37 @@ impl Mapping {
     }
 }
 
+/// Pages that were not in the page cache when somebody looked.
+#[derive(Debug, Default)]
+pub(crate) struct Missing {
+    /// Number of the first page.
+    first: usize,
+    /// A bit for each.
+    pages: Vec<u64>,
+}
+
+impl Missing {
+    /// Bytes of `range`, which begins at a page.
+    pub(crate) fn bytes(&self, range: &Range<usize>) -> u64 {
+        let page = page_bytes();
+        let pages = range.start / page..range.end.div_ceil(page);
+        let is_missing = |number: &usize| {
+            let at = number.wrapping_sub(self.first);
+            self.pages.get(at / 64).is_none_or(|bits| bits & (1 << (at % 64)) != 0)
+        };
+        (pages.filter(is_missing).count() * page) as u64
+    }
+}
+
+/// `mincore` says of a file that is not one's own, and that one may not write to, that all of it is cached (`can_do_mincore`, mm/mincore.c, 5.2).
+fn is_told_of(fd: BorrowedFd<'_>) -> bool {
+    use rustix::fs::{Access, AtFlags, CWD};
+    let own = rustix::process::geteuid();
+    let is_own = rustix::fs::fstat(fd).is_ok_and(|stat| own.is_root() || stat.st_uid == own.as_raw());
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    is_own || rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.length > 0 {
@@ -244,7 +290,7 @@ mod tests {
     }
 
     fn fault(range: Range<usize>, how: How) -> Fault {
-        Fault { ranges: vec![range], file_offset: 0, how, scattered: false, begin: None }
+        Fault { ranges: vec![range], file_offset: 0, how, scattered: false, begin: None, survey: None }
     }
 
     #[test]
@@ -254,10 +300,15 @@ mod tests {
             let file = file(10 * page + 5);
             let mapping = Mapping::new(file.as_fd(), 0, 10 * page + 5, Access::Read).unwrap();
             mapping.fault(file.as_fd(), &fault(0..10 * page + 5, how)).unwrap();
-            assert_eq!(mapping.missing(&(0..mapping.length())), 0);
+            let all = 0..mapping.length();
+            assert_eq!(mapping.missing(file.as_fd(), &all).bytes(&all), 0);
             file.set_len(2 * page as u64).unwrap();
             mapping.fault(file.as_fd(), &fault(0..2 * page, how)).unwrap();
-            assert_eq!(mapping.fault(file.as_fd(), &fault(0..mapping.length(), how)), Err(Errno::FAULT), "{how:?}");
+            assert_eq!(
+                mapping.fault(file.as_fd(), &fault(0..mapping.length(), how)).map(drop),
+                Err(Errno::FAULT),
+                "{how:?}"
+            );
             assert_eq!(mapping.look_at(&(page..4 * page)), Err(Errno::FAULT));
         }
     }
@@ -266,7 +317,7 @@ mod tests {
     fn nothing_mapped_is_nothing_to_bring_in() {
         let file = file(0);
         let mapping = Mapping::new(file.as_fd(), 0, 0, Access::Read).unwrap();
-        assert_eq!(mapping.fault(file.as_fd(), &fault(0..0, How::Populate)), Ok(0));
-        assert_eq!(mapping.missing(&(0..0)), 0);
+        assert_eq!(mapping.fault(file.as_fd(), &fault(0..0, How::Populate)).map(drop), Ok(()));
+        assert_eq!(mapping.missing(file.as_fd(), &(0..0)).bytes(&(0..0)), 0);
     }
 }

@@ -25,7 +25,8 @@ pub(crate) fn groups() -> Vec<PathBuf> {
     let root = PathBuf::from("/sys/fs/cgroup");
     let here = root.join(path.trim_start_matches('/'));
     let limited = |group: &&Path| limit(group).is_some();
-    here.ancestors().take_while(|group| *group != root).filter(limited).map(PathBuf::from).collect()
+    // The root has a limit in a cgroup namespace, as containers have.
+    here.ancestors().take_while(|group| group.starts_with(&root)).filter(limited).map(PathBuf::from).collect()
 }
 
 /// What a cgroup may have at most.

@@ -34,7 +34,7 @@ use rustix::io::Errno;
 use self::sync::{Mutex, MutexGuard, lock};
 use crate::buf::{Buf, Memory, Segments};
 use crate::direct::{Alignment, Direct, Directness, Plan};
-use crate::mapping::{Fault, Mapping};
+use crate::mapping::{Fault, Mapping, Missing};
 use crate::select::{ReadSelector, WriteSelector};
 use crate::stats::{Count, Counters};
 use crate::sys::{PerProcess, WriteFlags};
@@ -579,8 +579,8 @@ pub(crate) enum Done {
     Opened(Handle, Directness),
     Size(u64),
     Names(Vec<OsString>),
-    /// So many bytes of a map were not in the page cache.
-    Faulted(u64),
+    /// Which pages of a map are not in the page cache, if that was asked.
+    Faulted(Option<Missing>),
 }
 
 pub(crate) type Outcome = Result<Done, Errno>;

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::future::Future;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -204,11 +205,10 @@ fn budgets_are_kept() {
     let stopped = map.populate(..).memory_share(0.0).wait().unwrap();
     assert_eq!((stopped.bytes, stopped.stopped), (0, Some(Stopped::Memory)));
 
-    // A touch reads one page only, so that what is read is what is asked for.
-    map.advise(.., Advice::Random).unwrap();
     drop_pages(&path);
     let began = Instant::now();
     let rate = 16 << 20;
+    // The device may read ahead as far as it likes.
     let populated = map.populate(..4 << 20).bytes_per_second(rate).wait().unwrap();
     assert_eq!((populated.bytes, populated.read), (4 << 20, 4 << 20));
     let least = Duration::from_secs_f64((populated.bytes as f64 - (rate / 20) as f64) / rate as f64);
@@ -217,6 +217,68 @@ fn budgets_are_kept() {
     let began = Instant::now();
     assert_eq!(map.populate(..4 << 20).bytes_per_second(1 << 20).wait().unwrap().read, 0);
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_chunk_may_be_larger_than_the_map_and_a_rate_less_than_a_page() {
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), LENGTH);
+    let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
+    assert_eq!(map.populate(..).chunk_bytes(usize::MAX).wait().unwrap().bytes, LENGTH as u64);
+    // All of it is cached now, and costs nothing of any budget.
+    let populated = map.populate(..).bytes_per_second(1).memory_share(0.0).wait().unwrap();
+    assert_eq!((populated.bytes, populated.read, populated.stopped), (LENGTH as u64, 0, None));
+}
+
+#[test]
+fn whoever_begins_may_hold_what_the_callback_takes() {
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), 64 << 10);
+    let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
+    let shared = Arc::new(Mutex::new(0));
+    for _ in 0..500 {
+        let counter = shared.clone();
+        let held = shared.lock().unwrap();
+        let populating =
+            map.populate(..).chunk_bytes(PAGE).on_chunk(move |_| *counter.lock().unwrap() += 1).start().unwrap();
+        drop(held);
+        assert_eq!(populating.wait().unwrap().bytes, 64 << 10);
+    }
+    assert_eq!(*shared.lock().unwrap(), 500 * 16);
+}
+
+#[test]
+fn a_waker_that_panics_ends_nothing() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), LENGTH);
+    let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
+    let mut populating = map.populate(..).chunk_bytes(64 << 10).start().unwrap();
+    let waker = std::task::Waker::from(Arc::new(Panics));
+    let mut context = std::task::Context::from_waker(&waker);
+    while std::pin::pin!(populating.next_chunk()).poll(&mut context).is_ready() {
+        assert!(populating.progress().bytes < LENGTH as u64, "too quick to be waited for");
+    }
+    assert_eq!(populating.wait().unwrap().bytes, LENGTH as u64);
+}
+
+#[test]
+fn many_ranges_first_are_no_long_work() {
+    let dir = temp_dir();
+    let path = dir.path().join("sparse");
+    std::fs::File::create(&path).unwrap().set_len(1 << 30).unwrap();
+    let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
+    let mut random = Rng::new(5);
+    let first: Vec<Range<usize>> = (0..20_000).map(|_| random.below(1 << 30)).map(|at| at..at + 1).collect();
+    let began = Instant::now();
+    let populating = map.populate(..).first(first).start().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    drop(populating);
 }
 
 #[test]
@@ -238,6 +300,8 @@ fn bad_input_is_an_error_with_its_place() {
     assert_eq!(backwards.kind(), ErrorKind::InvalidInput);
 
     let map_of_all = map(&file, ..).unwrap();
+    let far = map_of_all.gather(std::iter::once(usize::MAX - 1..usize::MAX)).wait().unwrap_err();
+    assert_eq!(far.kind(), ErrorKind::InvalidInput);
     let beyond = map_of_all.gather([0..10, PAGE..4 * PAGE]).wait().unwrap_err();
     assert_eq!(beyond.kind(), ErrorKind::InvalidInput);
     assert!(beyond.to_string().contains("12288 bytes"), "{beyond}");

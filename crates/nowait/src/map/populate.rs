@@ -4,6 +4,8 @@
 //! was the quickest and the cheapest of all ways that were measured (docs/measurements/2026-11-22-map.md). Advice ahead of it, or several at a
 //! time, break both; a look at each page by the kernel, for guests whose host took their memory, costs more than it is worth.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +15,14 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::{Inner, merge};
+use super::Inner;
 use crate::buf::lock;
 use crate::engine::owned;
 use crate::error::{Error, Operation as Name, Result};
-use crate::mapping::{Fault, How, page_bytes};
+use crate::mapping::{Fault, How, Missing, page_bytes};
 use crate::memory;
-use crate::op::{Done, Notify, Outcome, Request, Slot};
+use crate::op::{Done, Notify, Outcome, Owner, Request, Slot};
+use crate::select::Path;
 
 const CHUNK_BYTES: usize = 2 << 20;
 /// Of what is available at the start.
@@ -75,8 +78,8 @@ pub enum Stopped {
 pub struct Populated {
     /// Bytes of the map that are in.
     pub bytes: u64,
-    /// Of which so many were not in the page cache before, as far as `mincore(2)` tells (which says of a file that is not yours, and that
-    /// you may not write to, that all of it is cached).
+    /// Of which so many were not in the page cache at the start. Of a file that is not yours, and that you may not write to, the kernel does not
+    /// tell: then all of them.
     pub read: u64,
     /// Why not all of it.
     pub stopped: Option<Stopped>,
@@ -119,14 +122,18 @@ impl<'m> Populate<'m> {
         self
     }
 
-    /// Reads no more than so many bytes a second from the device. What is cached already does not count.
+    /// Reads no more than so many bytes a second from the device, 80 KiB at least. What is cached at the start does not count, unless the kernel
+    /// does not tell (see [`Populated::read`]). What the device reads ahead of the end of all, a few MiB, comes on top.
+    ///
+    /// A thread of the pool sleeps between the chunks, for up to a twentieth of a second at a time.
     pub fn bytes_per_second(mut self, bytes: u64) -> Self {
         self.bytes_per_second = Some(bytes.max(1));
         self
     }
 
     /// Stops, with [`Stopped::Memory`], before it has read more than this part, from 0 to 1, of the memory that was available at the start:
-    /// what can be had without swapping, in the system (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups. (The page
+    /// what can be had without swapping, in the system (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is cached
+    /// at the start does not count. (The page
     /// cache of others is available memory: on a machine whose cache is full, every read takes some of it.) 0.8 by default.
     pub fn memory_share(mut self, share: f64) -> Self {
         self.memory_share = share.clamp(0.0, 1.0);
@@ -139,7 +146,8 @@ impl<'m> Populate<'m> {
         self
     }
 
-    /// Called with each chunk that is in, in the bytes of the map; on a thread of the pool, and with the next chunk waiting for it to return.
+    /// Called with each chunk that is in, in the bytes of the map; on a thread of the pool, with the next chunk waiting for it to return (so
+    /// it must not wait for operations of its instance: there may be no other thread). Where no thread can be started it is called by [`start`](Populate::start).
     /// A panic in it is reported as on any thread, and ends nothing.
     pub fn on_chunk(mut self, callback: impl FnMut(Range<usize>) + Send + 'static) -> Self {
         self.on_chunk = Some(Box::new(callback));
@@ -154,13 +162,13 @@ impl<'m> Populate<'m> {
         let map = self.map;
         map.file.0.check(0, 0).map_err(|errno| map.error(Name::Populate, errno, &self.range))?;
         let memory = memory::available_bytes().map_or(u64::MAX, |bytes| (bytes as f64 * self.memory_share) as u64);
-        let paced = self.bytes_per_second.map_or(usize::MAX, |rate| (rate / CHUNKS_PER_SECOND) as usize);
         let page = page_bytes();
+        let paced = self.bytes_per_second.map_or(usize::MAX, |rate| (rate / CHUNKS_PER_SECOND) as usize).max(page);
         let work = Arc::new(Work {
             map: Arc::downgrade(map),
             how: if self.mechanism == Mechanism::Read { How::Read } else { How::Populate },
             chunk_bytes: self.chunk_bytes.min(paced).div_ceil(page).saturating_mul(page),
-            bytes_per_second: self.bytes_per_second,
+            bytes_per_second: self.bytes_per_second.map(|rate| rate.max(CHUNKS_PER_SECOND * page as u64)),
             memory,
             of: self.range.len() as u64,
             bytes: AtomicU64::new(0),
@@ -168,17 +176,26 @@ impl<'m> Populate<'m> {
             on_chunk: Mutex::new(self.on_chunk),
             state: Mutex::new(State {
                 plan: plan(&self.range, &self.first, |range| map.pages(range)),
-                range: self.range,
+                range: self.range.clone(),
                 next: 0,
-                chunk: Chunk::None,
+                task: Task::None,
+                missing: Missing::default(),
                 read: 0,
-                began: Instant::now(),
-                announced: Vec::new(),
+                due: Instant::now(),
+                announced: VecDeque::new(),
                 end: None,
                 waker: None,
+                again: false,
             }),
         });
-        work.advance();
+        let survey = work.slot(map, 0..0, None, Some(map.pages(self.range)));
+        lock(&work.state).task = Task::Survey(survey.clone());
+        let outer = SUBMITTING.replace(Arc::as_ptr(&work));
+        owned::elsewhere(|| map.file.0.target().submit_slot(survey, Path::Pool, None));
+        SUBMITTING.set(outer);
+        if std::mem::take(&mut lock(&work.state).again) {
+            work.advance();
+        }
         Ok(Populating { work, detached: false })
     }
 
@@ -210,6 +227,7 @@ fn plan(
 ) -> Vec<Range<usize>> {
     let whole = pages(range.clone());
     let mut plan: Vec<Range<usize>> = Vec::new();
+    // In order, and with room between them.
     let mut taken: Vec<Range<usize>> = Vec::new();
     for wanted in first.iter().chain([range]) {
         let wanted = wanted.start.clamp(range.start, range.end)..wanted.end.clamp(range.start, range.end);
@@ -217,19 +235,21 @@ fn plan(
             continue;
         }
         let wanted = pages(wanted);
-        let wanted = wanted.start.max(whole.start)..wanted.end.min(whole.end);
+        let mut wanted = wanted.start.max(whole.start)..wanted.end.min(whole.end);
+        let touched = taken.partition_point(|gone| gone.end < wanted.start)
+            ..taken.partition_point(|gone| gone.start <= wanted.end);
         let mut start = wanted.start;
-        for gone in taken.iter().filter(|gone| gone.end > wanted.start && gone.start < wanted.end) {
+        for gone in &taken[touched.clone()] {
             if start < gone.start {
                 plan.push(start..gone.start);
             }
             start = start.max(gone.end);
+            wanted = wanted.start.min(gone.start)..wanted.end.max(gone.end);
         }
         if start < wanted.end {
             plan.push(start..wanted.end);
         }
-        taken.push(wanted);
-        merge(&mut taken);
+        taken.splice(touched, [wanted]);
     }
     plan
 }
@@ -265,68 +285,90 @@ struct State {
     /// Pages of the mapping; those before `next`, and before the start of that one, have been asked for.
     plan: Vec<Range<usize>>,
     next: usize,
-    chunk: Chunk,
+    task: Task,
+    /// What was not cached at the beginning: what read-ahead brings in beside a chunk counts as well.
+    missing: Missing,
     read: u64,
-    began: Instant,
+    /// With a bound on the bandwidth: when the next chunk may begin.
+    due: Instant,
     /// What has come, and nobody has taken yet; neighbours in one.
-    announced: Vec<Range<usize>>,
+    announced: VecDeque<Range<usize>>,
     end: Option<std::result::Result<Populated, Error>>,
     waker: Option<Waker>,
+    /// A task ended while this very thread was submitting it, which goes on with it.
+    again: bool,
 }
 
-enum Chunk {
+/// What the pool has.
+enum Task {
     None,
-    /// Somebody is about to give one to the pool, and will look what became of it.
-    Submitting,
-    UnderWay(Range<usize>, Arc<Slot>),
+    Survey(Arc<Slot>),
+    Chunk(Range<usize>, Arc<Slot>),
+}
+
+thread_local! {
+    /// The work whose task this thread is submitting.
+    static SUBMITTING: Cell<*const Work> = const { Cell::new(std::ptr::null()) };
 }
 
 impl Work {
-    /// Takes what has ended, and submits what comes next. Called by whoever began, and at the end of each chunk; one of those that come at
-    /// a time finds something to do.
+    /// Takes what has ended, and submits what comes next. Called by whoever began, and at the end of each task, by a thread of the pool.
     fn advance(self: &Arc<Self>) {
+        if SUBMITTING.get() == Arc::as_ptr(self) {
+            // No thread can be started, so that the pool works on this one: not in ever deeper calls.
+            lock(&self.state).again = true;
+            return;
+        }
         loop {
             let mut state = lock(&self.state);
             if state.end.is_some() {
                 return;
             }
-            let chunk = match &state.chunk {
-                Chunk::None => None,
-                Chunk::Submitting => return,
-                Chunk::UnderWay(pages, slot) => {
-                    let Some((outcome, _)) = slot.take() else { return };
-                    let pages = pages.clone();
-                    state.chunk = Chunk::None;
-                    self.note(&mut state, pages, outcome)
-                }
-            };
-            let next = if state.end.is_none() { self.next(&mut state) } else { None };
-            if next.is_some() {
-                state.chunk = Chunk::Submitting;
-            }
+            let Ok(chunk) = self.collect(&mut state) else { return };
+            let next = self.next(&mut state);
             let waker = if chunk.is_some() || state.end.is_some() { state.waker.take() } else { None };
-            drop(state);
-            if let Some(chunk) = chunk {
-                self.call(chunk);
-            }
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-            let Some((map, pages, begin)) = next else { return };
-            let fault = Fault {
-                ranges: vec![pages.clone()],
-                file_offset: map.file_offset,
-                how: self.how,
-                scattered: false,
-                begin,
+            let Some((map, slot)) = next else {
+                drop(state);
+                return self.tell(chunk, waker);
             };
-            let request = Request::Fault { mapping: map.mapping.clone(), fault };
-            let notify = Notify::Waker(Waker::from(self.clone()));
-            let slot = owned::elsewhere(|| map.file.0.target().submit(request, notify));
-            // Before the lock: this may be the last of the map, whose drop takes its time.
-            drop(map);
-            lock(&self.state).chunk = Chunk::UnderWay(pages, slot);
+            drop(state);
+            self.tell(chunk, waker);
+            let outer = SUBMITTING.replace(Arc::as_ptr(self));
+            owned::elsewhere(|| map.file.0.target().submit_slot(slot, Path::Pool, None));
+            SUBMITTING.set(outer);
+            if !std::mem::take(&mut lock(&self.state).again) {
+                return;
+            }
         }
+    }
+
+    /// With nothing locked but the callback. The panic hook has reported what panics here. Dropping what was thrown could panic again.
+    fn tell(&self, chunk: Option<Range<usize>>, waker: Option<Waker>) {
+        if let (Some(chunk), Some(callback)) = (chunk, &mut *lock(&self.on_chunk)) {
+            catch_unwind(AssertUnwindSafe(|| callback(chunk))).unwrap_or_else(std::mem::forget);
+        }
+        if let Some(waker) = waker {
+            catch_unwind(AssertUnwindSafe(|| waker.wake())).unwrap_or_else(std::mem::forget);
+        }
+    }
+
+    /// What has ended: the bytes of the map that are in. An error when the task is still under way.
+    fn collect(&self, state: &mut State) -> std::result::Result<Option<Range<usize>>, UnderWay> {
+        let (pages, outcome) = match &state.task {
+            Task::None => return Ok(None),
+            Task::Survey(slot) => (None, slot.take()),
+            Task::Chunk(pages, slot) => (Some(pages.clone()), slot.take()),
+        };
+        let (outcome, _) = outcome.ok_or(UnderWay)?;
+        state.task = Task::None;
+        Ok(match (pages, outcome) {
+            (None, Ok(Done::Faulted(Some(missing)))) => {
+                state.missing = missing;
+                None
+            }
+            (None, _) => None,
+            (Some(pages), outcome) => self.note(state, pages, outcome),
+        })
     }
 
     /// A chunk has ended; gives the bytes of the map that are in.
@@ -337,59 +379,78 @@ impl Work {
         };
         let of_map = |page: usize| page.saturating_sub(map.lead).clamp(state.range.start, state.range.end);
         let chunk = of_map(pages.start)..of_map(pages.end);
-        match outcome {
-            Ok(Done::Faulted(missing)) => state.read += missing,
-            Ok(_) => {}
-            Err(errno) => {
-                state.end = Some(Err(map.not_populated(errno, &chunk)));
-                return None;
-            }
+        if let Err(errno) = outcome {
+            state.end = Some(Err(map.not_populated(errno, &chunk)));
+            return None;
         }
         self.bytes.fetch_add(chunk.len() as u64, Relaxed);
-        match state.announced.last_mut() {
+        match state.announced.back_mut() {
             Some(last) if last.end == chunk.start => last.end = chunk.end,
-            _ => state.announced.push(chunk.clone()),
+            _ => state.announced.push_back(chunk.clone()),
         }
         Some(chunk)
     }
 
-    /// What is to be brought in now, and not before when; nothing at the end.
-    fn next(&self, state: &mut State) -> Option<(Arc<Inner>, Range<usize>, Option<Instant>)> {
-        let all_is_in = state.next == state.plan.len();
-        let map = self.map.upgrade();
-        let stopped = match () {
-            () if all_is_in => None,
-            () if map.is_none() => Some(Stopped::MapDropped),
-            () if self.cancelled.load(Relaxed) => Some(Stopped::Cancelled),
-            () if state.read.saturating_add(self.chunk_bytes as u64) > self.memory => Some(Stopped::Memory),
-            () => {
-                let left = &mut state.plan[state.next];
-                let pages = left.start..left.end.min(left.start.saturating_add(self.chunk_bytes));
-                left.start = pages.end;
-                if left.start == left.end {
-                    state.next += 1;
-                }
-                let pause = |rate| Duration::from_secs_f64(state.read as f64 / rate as f64);
-                let begin = self.bytes_per_second.map(|rate| state.began + pause(rate));
-                return map.map(|map| (map, pages, begin));
-            }
+    /// What is to be given to the pool now; nothing at the end.
+    fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<Inner>, Arc<Slot>)> {
+        if state.end.is_some() {
+            return None;
+        }
+        let Some(left) = state.plan.get(state.next) else {
+            self.end(state, None);
+            return None;
         };
-        self.end(state, stopped);
-        None
+        let Some(map) = self.map.upgrade() else {
+            self.end(state, Some(Stopped::MapDropped));
+            return None;
+        };
+        let pages = left.start..left.end.min(left.start.saturating_add(self.chunk_bytes));
+        let missing = state.missing.bytes(&pages);
+        let stopped = match () {
+            () if self.cancelled.load(Relaxed) => Some(Stopped::Cancelled),
+            () if missing > 0 && state.read.saturating_add(missing) > self.memory => Some(Stopped::Memory),
+            () => None,
+        };
+        if stopped.is_some() {
+            self.end(state, stopped);
+            return None;
+        }
+        state.plan[state.next].start = pages.end;
+        if pages.end == state.plan[state.next].end {
+            state.next += 1;
+        }
+        state.read += missing;
+        let begin = self.bytes_per_second.map(|rate| {
+            let begin = state.due.max(Instant::now());
+            state.due = begin + Duration::from_secs_f64(missing as f64 / rate as f64);
+            begin
+        });
+        let slot = self.slot(&map, pages.clone(), begin, None);
+        state.task = Task::Chunk(pages, slot.clone());
+        Some((map, slot))
+    }
+
+    fn slot(
+        self: &Arc<Self>,
+        map: &Inner,
+        pages: Range<usize>,
+        begin: Option<Instant>,
+        survey: Option<Range<usize>>,
+    ) -> Arc<Slot> {
+        let fault =
+            Fault { ranges: vec![pages], file_offset: map.file_offset, how: self.how, scattered: false, begin, survey };
+        let request = Request::Fault { mapping: map.mapping.clone(), fault };
+        let owner = Owner::File(map.file.0.open.clone());
+        Slot::new(request, owner, Notify::Waker(Waker::from(self.clone())))
     }
 
     fn end(&self, state: &mut State, stopped: Option<Stopped>) {
         state.end = Some(Ok(Populated { bytes: self.bytes.load(Relaxed), read: state.read, stopped }));
     }
-
-    /// With nothing locked but the callback itself.
-    fn call(&self, chunk: Range<usize>) {
-        if let Some(callback) = &mut *lock(&self.on_chunk) {
-            // The panic hook has reported it. Dropping what was thrown could panic again.
-            catch_unwind(AssertUnwindSafe(|| callback(chunk))).unwrap_or_else(std::mem::forget);
-        }
-    }
 }
+
+/// The pool has not ended the task yet.
+struct UnderWay;
 
 impl Wake for Work {
     fn wake(self: Arc<Self>) {
@@ -420,10 +481,10 @@ impl Populating {
     /// As [`Populating`]'s; what came before is given first.
     pub async fn next_chunk(&mut self) -> Result<Option<Range<usize>>> {
         poll_fn(|context| {
-            self.poll_state(context, |state| match (state.announced.is_empty(), &state.end) {
-                (false, _) => Some(Ok(Some(state.announced.remove(0)))),
-                (true, Some(end)) => Some(end.clone().map(|_| None)),
-                (true, None) => None,
+            self.poll_state(context, |state| match (state.announced.pop_front(), &state.end) {
+                (Some(range), _) => Some(Ok(Some(range))),
+                (None, Some(end)) => Some(end.clone().map(|_| None)),
+                (None, None) => None,
             })
         })
         .await
