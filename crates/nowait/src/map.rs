@@ -176,7 +176,7 @@ impl Map {
             how: How::Populate,
             scattered: true,
             begin: None,
-            survey: None,
+            survey: false,
         };
         let request = Request::Fault { mapping: map.mapping.clone(), fault };
         let target = map.file.0.target();
@@ -308,21 +308,13 @@ impl fmt::Debug for MapMut {
 }
 
 fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map> {
-    let start = match range.start_bound() {
-        Bound::Included(start) => *start,
-        Bound::Excluded(before) => before.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
     let error = |errno| file.0.error(Name::Map, errno);
     let size = file.size().wait().map_err(|failed| match failed.raw_os_error() {
         Some(errno) => error(Errno::from_raw_os_error(errno)),
         None => failed,
     })?;
-    let end = match range.end_bound() {
-        Bound::Included(last) => last.saturating_add(1),
-        Bound::Excluded(end) => *end,
-        Bound::Unbounded => size.max(start),
-    };
+    let (start, end) = bounds(range);
+    let end = end.unwrap_or(size.max(start));
     let Some(length) = end.checked_sub(start) else {
         return Err(error(Errno::INVAL).detail(format!("the range begins at {start} and ends before, at {end}")));
     };
@@ -357,21 +349,28 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     Ok(Map(Arc::new(Inner { mapping: Arc::new(mapping), file: file.clone(), file_offset, lead, length })))
 }
 
+/// Where a range begins and ends; the end may be open.
+fn bounds<T: Copy + TryInto<u64>>(range: impl RangeBounds<T>) -> (u64, Option<u64>) {
+    let number = |bound: &T| (*bound).try_into().unwrap_or(u64::MAX);
+    let start = match range.start_bound() {
+        Bound::Included(start) => number(start),
+        Bound::Excluded(before) => number(before).saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => Some(number(last).saturating_add(1)),
+        Bound::Excluded(end) => Some(number(end)),
+        Bound::Unbounded => None,
+    };
+    (start, end)
+}
+
 impl Inner {
     /// Bounds as a range of the map, no longer than it is.
     fn clip(&self, range: impl RangeBounds<usize>) -> Range<usize> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.length,
-        };
-        let end = end.min(self.length);
-        start.min(end)..end
+        let (start, end) = bounds(range);
+        let end = end.map_or(self.length, |end| end.min(self.length as u64) as usize);
+        start.min(end as u64) as usize..end
     }
 
     /// Whole pages of the mapping around a range of the map; where it ends, less.

@@ -66,7 +66,7 @@ pub(crate) struct Fault {
     /// Not before.
     pub(crate) begin: Option<Instant>,
     /// Nothing is brought in; it is seen which of these pages are not cached.
-    pub(crate) survey: Option<Range<usize>>,
+    pub(crate) survey: bool,
 }
 
 /// Of scattered ranges: as much as a device has in flight. Of all of them at once the thread would wait for places in its queue.
@@ -155,8 +155,8 @@ impl Mapping {
 
     /// Brings pages into the page cache and the page table, waiting as long as it takes.
     pub(crate) fn fault(&self, fd: BorrowedFd<'_>, fault: &Fault) -> Result<Option<Missing>, Errno> {
-        if let Some(range) = &fault.survey {
-            return Ok(Some(self.missing(fd, range)));
+        if fault.survey {
+            return Ok(fault.ranges.first().map(|range| self.missing(fd, range)));
         }
         if let Some(wait) = fault.begin.map(|begin| begin.saturating_duration_since(Instant::now())) {
             std::thread::sleep(wait);
@@ -237,7 +237,7 @@ impl Mapping {
 }
 
 /// Pages that were not in the page cache when somebody looked.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Missing {
     /// Number of the first page.
     first: usize,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     fn fault(range: Range<usize>, how: How) -> Fault {
-        Fault { ranges: vec![range], file_offset: 0, how, scattered: false, begin: None, survey: None }
+        Fault { ranges: vec![range], file_offset: 0, how, scattered: false, begin: None, survey: false }
     }
 
     #[test]

@@ -176,10 +176,10 @@ impl<'m> Populate<'m> {
             on_chunk: Mutex::new(self.on_chunk),
             state: Mutex::new(State {
                 plan: plan(&self.range, &self.first, |range| map.pages(range)),
-                range: self.range.clone(),
+                range: self.range,
                 next: 0,
                 task: Task::None,
-                missing: Missing::default(),
+                missing: None,
                 read: 0,
                 due: Instant::now(),
                 announced: VecDeque::new(),
@@ -188,14 +188,7 @@ impl<'m> Populate<'m> {
                 again: false,
             }),
         });
-        let survey = work.slot(map, 0..0, None, Some(map.pages(self.range)));
-        lock(&work.state).task = Task::Survey(survey.clone());
-        let outer = SUBMITTING.replace(Arc::as_ptr(&work));
-        owned::elsewhere(|| map.file.0.target().submit_slot(survey, Path::Pool, None));
-        SUBMITTING.set(outer);
-        if std::mem::take(&mut lock(&work.state).again) {
-            work.advance();
-        }
+        work.advance();
         Ok(Populating { work, detached: false })
     }
 
@@ -286,8 +279,8 @@ struct State {
     plan: Vec<Range<usize>>,
     next: usize,
     task: Task,
-    /// What was not cached at the beginning: what read-ahead brings in beside a chunk counts as well.
-    missing: Missing,
+    /// What was not cached at the beginning, once that is known: what read-ahead brings in beside a chunk counts as well.
+    missing: Option<Missing>,
     read: u64,
     /// With a bound on the bandwidth: when the next chunk may begin.
     due: Instant,
@@ -362,11 +355,16 @@ impl Work {
         let (outcome, _) = outcome.ok_or(UnderWay)?;
         state.task = Task::None;
         Ok(match (pages, outcome) {
-            (None, Ok(Done::Faulted(Some(missing)))) => {
+            (None, Ok(Done::Faulted(missing))) => {
                 state.missing = missing;
                 None
             }
-            (None, _) => None,
+            (None, Ok(_)) => None,
+            (None, Err(errno)) => {
+                let range = state.range.clone();
+                state.end = self.map.upgrade().map(|map| Err(map.not_populated(errno, &range)));
+                None
+            }
             (Some(pages), outcome) => self.note(state, pages, outcome),
         })
     }
@@ -404,8 +402,13 @@ impl Work {
             self.end(state, Some(Stopped::MapDropped));
             return None;
         };
+        let Some(missing) = &state.missing else {
+            let slot = self.slot(&map, map.pages(state.range.clone()), None, true);
+            state.task = Task::Survey(slot.clone());
+            return Some((map, slot));
+        };
         let pages = left.start..left.end.min(left.start.saturating_add(self.chunk_bytes));
-        let missing = state.missing.bytes(&pages);
+        let missing = missing.bytes(&pages);
         let stopped = match () {
             () if self.cancelled.load(Relaxed) => Some(Stopped::Cancelled),
             () if missing > 0 && state.read.saturating_add(missing) > self.memory => Some(Stopped::Memory),
@@ -425,18 +428,12 @@ impl Work {
             state.due = begin + Duration::from_secs_f64(missing as f64 / rate as f64);
             begin
         });
-        let slot = self.slot(&map, pages.clone(), begin, None);
+        let slot = self.slot(&map, pages.clone(), begin, false);
         state.task = Task::Chunk(pages, slot.clone());
         Some((map, slot))
     }
 
-    fn slot(
-        self: &Arc<Self>,
-        map: &Inner,
-        pages: Range<usize>,
-        begin: Option<Instant>,
-        survey: Option<Range<usize>>,
-    ) -> Arc<Slot> {
+    fn slot(self: &Arc<Self>, map: &Inner, pages: Range<usize>, begin: Option<Instant>, survey: bool) -> Arc<Slot> {
         let fault =
             Fault { ranges: vec![pages], file_offset: map.file_offset, how: self.how, scattered: false, begin, survey };
         let request = Request::Fault { mapping: map.mapping.clone(), fault };
