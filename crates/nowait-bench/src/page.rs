@@ -262,25 +262,16 @@ fn stalls(html: &mut Html, report: &Report, table: &str) {
             let names =
                 ["way", "MiB/s", "p50 ms", "p99 ms", "p99.9 ms", "longest ms", "time in gaps > 1 ms", "CPU µs each"];
             header(html, &names);
-            for (case, rows) in report.cases(table) {
-                html.element("tbody", &[], |html| {
-                    group(html, case, names.len());
-                    for row in rows {
-                        html.element("tr", &[], |html| {
-                            html.with_text("th", &[("scope", &"row")], &row.way);
-                            html.with_text("td", &[], figure(mib(row.bytes_per_s), 0));
-                            let latency = row.latency_ns.unwrap_or_default();
-                            for value in [latency.p50, latency.p99, latency.p999, latency.max] {
-                                html.with_text("td", &[], milliseconds(value));
-                            }
-                            let stalled =
-                                row.stalled_fraction.map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0));
-                            html.with_text("td", &[], stalled);
-                            html.with_text("td", &[], figure(row.cpu_us_per_op.total, 1));
-                        });
-                    }
-                });
-            }
+            bodies(html, report, table, names.len(), |html, row| {
+                html.with_text("td", &[], figure(mib(row.bytes_per_s), 0));
+                let latency = row.latency_ns.unwrap_or_default();
+                for value in [latency.p50, latency.p99, latency.p999, latency.max] {
+                    html.with_text("td", &[], milliseconds(value));
+                }
+                let stalled = row.stalled_fraction.map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0));
+                html.with_text("td", &[], stalled);
+                html.with_text("td", &[], figure(row.cpu_us_per_op.total, 1));
+            });
         });
     });
 }
@@ -368,21 +359,28 @@ fn figures(html: &mut Html, report: &Report, table: &str) {
             );
             let names: Vec<&str> = std::iter::once("way").chain(columns.iter().map(|(name, _)| *name)).collect();
             header(html, &names);
-            for (case, rows) in report.cases(table) {
-                html.element("tbody", &[], |html| {
-                    group(html, case, names.len());
-                    for row in rows {
-                        html.element("tr", &[], |html| {
-                            html.with_text("th", &[("scope", &"row")], &row.way);
+            bodies(html, report, table, names.len(), |html, row| {
                             for (_, cell) in &columns {
                                 html.with_text("td", &[], cell(row).unwrap_or_default());
                             }
-                        });
-                    }
+            });
+        });
+    });
+}
+
+/// The rows of each case, each with its way and the cells that follow.
+fn bodies(html: &mut Html, report: &Report, table: &str, columns: usize, cells: impl Fn(&mut Html, &Row)) {
+    for (case, rows) in report.cases(table) {
+        html.element("tbody", &[], |html| {
+            group(html, case, columns);
+            for row in rows {
+                html.element("tr", &[], |html| {
+                    html.with_text("th", &[("scope", &"row")], &row.way);
+                    cells(html, row);
                 });
             }
         });
-    });
+    }
 }
 
 fn header(html: &mut Html, names: &[&str]) {

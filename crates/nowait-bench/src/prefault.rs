@@ -72,16 +72,10 @@ impl Plan {
         progress: &mut dyn Progress,
         report: &mut Report,
     ) -> Result<()> {
-        let mut refused = |name: &str, why: Option<String>| {
-            if let Some(why) = &why {
-                report.note(Code::WayLeftOut, format!("{name} is left out: {why}"));
-            }
-            why.is_some()
-        };
         let mut populators = self.populators.clone();
-        populators.retain(|way| !refused(way.name(), way.refused()));
+        populators.retain(|way| report.takes(way.name(), way.refused()));
         let mut indexers = if self.tables.contains(&Table::Prefault) { self.indexers.clone() } else { Vec::new() };
-        indexers.retain(|way| !refused(way.name(), way.refused()));
+        indexers.retain(|way| report.takes(way.name(), way.refused()));
         progress.begin("mapping", ((populators.len() + indexers.len()) * (self.rounds + 1)) as u64);
         let bench = Bench { plan: self, file, cancel };
         if !populators.is_empty() {

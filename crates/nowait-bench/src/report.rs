@@ -216,6 +216,16 @@ impl Report {
         self.notes.push(Note::new(code, text));
     }
 
+    /// Whether the system takes a way; says once why not, if it does not.
+    pub fn takes(&mut self, way: &str, refused: Option<String>) -> bool {
+        let Some(why) = refused else { return true };
+        let note = Note::new(Code::WayLeftOut, format!("{way} is left out: {why}"));
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+        false
+    }
+
     /// The tables that have rows, in order.
     pub fn tables(&self) -> Vec<&str> {
         in_order(self.rows.iter().map(|row| row.table.as_str()))

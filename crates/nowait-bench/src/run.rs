@@ -85,13 +85,7 @@ impl Plan {
         report: &mut Report,
     ) -> Result<()> {
         let mut ways = self.ways.clone();
-        ways.retain(|way| match way.refused() {
-            Some(why) => {
-                report.note(Code::WayLeftOut, format!("{} is left out: {why}", way.name()));
-                false
-            }
-            None => self.rate.is_none() || way.paced(),
-        });
+        ways.retain(|way| report.takes(way.name(), way.refused()) && (self.rate.is_none() || way.paced()));
         if let (Some(rate), false) = (self.rate, ways.is_empty()) {
             // Of this thread and those that it starts: 50 µs by default, which would be most of a latency.
             let exact = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory_limit::Limited;
 use crate::meter::{Round, Sample};
 use crate::mounts::{Kind, Mount};
-use crate::notes::{Code, Note};
+use crate::notes::Code;
 use crate::random::Random;
 use crate::report::{Report, Row};
 use crate::run::Progress;
@@ -210,17 +210,7 @@ fn usual_stall_bytes(free: u64) -> u64 {
 }
 
 fn usable(ways: &[&'static dyn WriteWay], report: &mut Report) -> Vec<&'static dyn WriteWay> {
-    let refused = |way: &&&'static dyn WriteWay| match way.refused() {
-        Some(why) => {
-            let note = Note::new(Code::WayLeftOut, format!("{} is left out: {why}", way.name()));
-            if !report.notes.contains(&note) {
-                report.notes.push(note);
-            }
-            false
-        }
-        None => true,
-    };
-    ways.iter().filter(refused).copied().collect()
+    ways.iter().filter(|way| report.takes(way.name(), way.refused())).copied().collect()
 }
 
 pub(crate) fn free_bytes(file: &File, dir: &Path) -> Result<u64> {

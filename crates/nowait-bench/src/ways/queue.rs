@@ -127,11 +127,7 @@ impl<Q: Queue> Desk<Q> {
                 break;
             }
             flight.turn(1)?;
-            let now = Instant::now();
-            while let Some(done) = flight.next()? {
-                round.tally.block(done.offset, &done.buffer[..done.len], done.started, now);
-                idle.push(done.buffer);
-            }
+            flight.harvest(round, &mut idle)?;
         }
         round.stop();
         Ok(())
@@ -263,11 +259,7 @@ impl<Q: PacedQueue> Desk<Q> {
                 (_, None) => flight.turn(1)?,
                 (_, Some((_, due))) => flight.desk.queue.turn_until(due)?,
             }
-            let now = Instant::now();
-            while let Some(done) = flight.next()? {
-                round.tally.block(done.offset, &done.buffer[..done.len], done.started, now);
-                idle.push(done.buffer);
-            }
+            flight.harvest(round, &mut idle)?;
         }
         round.stop();
         Ok(())
@@ -333,6 +325,16 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
 
     fn turn(&mut self, wait: usize) -> io::Result<()> {
         self.desk.queue.turn(wait)
+    }
+
+    /// Tells of what is complete, and gives its buffers back.
+    fn harvest(&mut self, round: &mut Round<'_>, idle: &mut Vec<&'b mut [u8]>) -> io::Result<()> {
+        let now = Instant::now();
+        while let Some(done) = self.next()? {
+            round.tally.block(done.offset, &done.buffer[..done.len], done.started, now);
+            idle.push(done.buffer);
+        }
+        Ok(())
     }
 
     /// The next complete transfer. One that stopped half-way (half of it was cached, or a signal came) is sent on.
