@@ -232,7 +232,7 @@ fn row(table: &str, case: &str, engine: &str, jobs: &[&Job]) -> Row {
             p9999: Some(at(|all| all.p9999)),
             max: of(|_, io| io.lat_ns.max).into_iter().fold(0.0, f64::max) as u64,
         }),
-        cpu_us_per_op: Cpu { caller, workers: 0.0, total: caller },
+        cpu_us_per_op: Cpu { caller, total: caller, ..Cpu::default() },
         context_switches_per_op: middle(|job, io| job.ctx / io.total_ios.max(1) as f64),
         rounds,
         ..Row::default()

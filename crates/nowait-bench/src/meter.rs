@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::sys::{Usage, WorkerRuns};
+use crate::sys::{RingWorkers, Runs, Usage, busy_us_of_machine};
 use crate::work::Batch;
 
 /// Two digits and 32-bit counters: the whole histogram stays in the CPU's nearest caches.
@@ -139,7 +139,8 @@ struct Reading {
     at: Instant,
     process: Usage,
     thread: Usage,
-    workers: WorkerRuns,
+    workers: RingWorkers,
+    machine_us: Option<f64>,
 }
 
 /// The round as one caller (driving thread) of a way sees it.
@@ -170,17 +171,18 @@ impl<'a> Round<'a> {
 
     /// All is prepared; the clock runs from here.
     pub fn start(&mut self) {
-        let workers = WorkerRuns::now();
+        let (workers, machine_us) = (RingWorkers::now(), busy_us_of_machine());
         self.meet();
         let (process, thread) = (Usage::of_process(), Usage::of_this_thread());
-        self.started = Some(Reading { at: Instant::now(), process, thread, workers });
+        self.started = Some(Reading { at: Instant::now(), process, thread, workers, machine_us });
     }
 
     /// All is complete; the clock stops here. What is to be torn down comes after.
     pub fn stop(&mut self) {
         let (at, thread) = (Instant::now(), Usage::of_this_thread());
         self.meet();
-        self.stopped = Some(Reading { at, thread, process: Usage::of_process(), workers: WorkerRuns::now() });
+        let (process, machine_us) = (Usage::of_process(), busy_us_of_machine());
+        self.stopped = Some(Reading { at, process, thread, workers: RingWorkers::now(), machine_us });
     }
 
     fn meet(&mut self) {
@@ -210,8 +212,12 @@ pub struct Sample {
     pub usage: Usage,
     /// Of the driving threads alone.
     pub caller_us: f64,
-    /// `None` where the kernel does not tell.
-    pub punts: Option<u64>,
+    /// Of the kernel threads that work for this process's rings, which took up a request as often as they ran. `None` where the
+    /// kernel does not tell.
+    pub ring_workers: Option<Runs>,
+    /// What the machine's processors did besides: the kernel's other threads, interrupts, other programs. `None` where the kernel does
+    /// not tell.
+    pub system_us: Option<f64>,
     /// The share of the time that lay in gaps of more than a millisecond; 0 where no gaps were told.
     pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,
@@ -230,6 +236,7 @@ impl Sample {
         callers.iter().for_each(|caller| tally.merge(&caller.tally));
         let inline: Option<Vec<f64>> = callers.iter().map(|caller| caller.inline_fraction).collect();
         let seconds = (last.at - first.at).as_secs_f64();
+        let usage = last.process.since(&first.process);
         Some(Self {
             seconds,
             stalled_fraction: (tally.stalled.as_secs_f64() / seconds).min(1.0),
@@ -237,9 +244,10 @@ impl Sample {
             bytes: tally.bytes,
             wrong: tally.wrong,
             latencies: tally.latencies,
-            usage: last.process.since(&first.process),
+            usage,
             caller_us: spent.sum(),
-            punts: last.workers.since(&first.workers),
+            ring_workers: last.workers.since(&first.workers),
+            system_us: first.machine_us.zip(last.machine_us).map(|(from, to)| (to - from - usage.cpu_us()).max(0.0)),
             inline_fraction: inline.map(|all| all.iter().sum::<f64>() / all.len() as f64),
         })
     }

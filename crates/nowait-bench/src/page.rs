@@ -316,7 +316,7 @@ fn spread_out<T>(points: &[T]) -> impl Iterator<Item = &T> {
 /// A column of the table of all figures.
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
-const COLUMNS: [Column; 22] = [
+const COLUMNS: [Column; 24] = [
     ("per s", |row| Some(short(row.ops_per_s))),
     ("MiB/s", |row| Some(figure(mib(row.bytes_per_s), 1))),
     ("slowest–fastest round", |row| {
@@ -331,7 +331,9 @@ const COLUMNS: [Column; 22] = [
     ("longest µs", |row| Some(micro(row.latency_ns?.max))),
     ("CPU µs", |row| Some(figure(row.cpu_us_per_op.total, 2))),
     ("caller", |row| Some(figure(row.cpu_us_per_op.caller, 2))),
-    ("others", |row| Some(figure(row.cpu_us_per_op.workers, 2))),
+    ("ring workers", |row| Some(figure(row.cpu_us_per_op.ring_workers, 2))),
+    ("pool", |row| Some(figure(row.cpu_us_per_op.pool, 2))),
+    ("system", |row| Some(figure(row.cpu_us_per_op.system?, 2))),
     ("switches", |row| Some(figure(row.context_switches_per_op, 2))),
     ("punts", |row| Some(figure(row.punts_per_op?, 2))),
     ("inline", |row| Some(figure(row.inline_fraction?, 2))),
@@ -349,20 +351,22 @@ fn figures(html: &mut Html, report: &Report, table: &str) {
     let rows = || report.rows.iter().filter(|row| row.table == table);
     let columns: Vec<Column> = COLUMNS.into_iter().filter(|(_, cell)| rows().any(|row| cell(row).is_some())).collect();
     html.with_text("h3", &[], format!("{table}: all figures"));
+    html.with_text(
+        "p",
+        &[("class", &"quiet")],
+        "Rounds as shares of their median; processor time, context switches and requests handed to kernel workers (punts) per operation. \
+         Of the process: the caller, the kernel's workers for its rings, and the pool, which is all its other threads. Beside it: system, \
+         what the machine's processors did besides (other kernel threads, interrupts, other programs). inline: the share served on the \
+         caller's thread without waiting. Empty: nobody can tell.",
+    );
     html.element("div", &[("class", &"wide")], |html| {
         html.element("table", &[("data-table", &format!("{table} figures"))], |html| {
-            html.with_text(
-                "caption",
-                &[],
-                "Rounds as shares of their median; processor time, context switches and requests handed to kernel workers (punts) per \
-                 operation; inline: the share served on the caller's thread without waiting. Empty: the way cannot tell.",
-            );
             let names: Vec<&str> = std::iter::once("way").chain(columns.iter().map(|(name, _)| *name)).collect();
             header(html, &names);
             bodies(html, report, table, names.len(), |html, row| {
-                            for (_, cell) in &columns {
-                                html.with_text("td", &[], cell(row).unwrap_or_default());
-                            }
+                for (_, cell) in &columns {
+                    html.with_text("td", &[], cell(row).unwrap_or_default());
+                }
             });
         });
     });

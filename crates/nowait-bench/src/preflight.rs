@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::notes::Code;
 use crate::random::Random;
 use crate::report::{Report, Row};
-use crate::sys::{self, WorkerRuns};
+use crate::sys::{self, RingWorkers};
 use crate::testfile::TestFile;
 use crate::ways;
 use crate::words::short;
@@ -92,7 +92,7 @@ pub fn look_at_system(environment: &Environment, writes: bool, in_order: bool, r
         let options = environment.mount_options.as_deref().unwrap_or("");
         report.note(Code::Compressible, format!("the file system compresses what is written ({options})"));
     }
-    if !WorkerRuns::now().are_told() {
+    if !RingWorkers::now().are_told() {
         report.note(Code::NoSchedulerInfo, "requests handed to kernel workers are not counted");
     }
 }

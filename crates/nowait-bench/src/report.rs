@@ -89,13 +89,23 @@ pub struct Latency {
     pub max: u64,
 }
 
+/// Processor time of the process, apart by whose it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Cpu {
     /// The driving threads.
     pub caller: f64,
-    /// Every other thread of the process: the way's own and the kernel's workers.
-    pub workers: f64,
+    /// The kernel's workers (`iou-wrk`) for this process's rings; 0 where the kernel does not tell, and `pool` has them.
+    pub ring_workers: f64,
+    /// Every other thread of the process: the way's own.
+    #[serde(alias = "workers")]
+    pub pool: f64,
+    /// The three together.
     pub total: f64,
+    /// Not of the process: what the machine's processors did besides, in the kernel's other threads (writeback, a loop device), in
+    /// interrupts, and in other programs. Counted by the tick, so that short rounds tell little. `None` where the kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<f64>,
 }
 
 /// Means over the rounds, as `time` prints them.
@@ -127,7 +137,12 @@ impl Row {
         let operations = sum(|sample| sample.operations as f64).max(1.0);
         let (total, caller) = (sum(|sample| sample.usage.cpu_us()), sum(|sample| sample.caller_us));
         let inline: Option<f64> = samples.iter().map(|sample| sample.inline_fraction).sum();
-        let punts: Option<f64> = samples.iter().map(|sample| sample.punts.map(|punts| punts as f64)).sum();
+        let punts: Option<f64> = samples.iter().map(|sample| Some(sample.ring_workers?.count as f64)).sum();
+        // The clocks differ by less than a tick; none of the parts may exceed the whole.
+        let others = (total - caller).max(0.0);
+        let in_workers = |sample: &Sample| sample.ring_workers.map_or(0.0, |runs| runs.time_ns as f64 / 1e3);
+        let ring_workers = sum(in_workers).min(others);
+        let system: Option<f64> = samples.iter().map(|sample| sample.system_us).sum();
         let mut all = latencies();
         samples.iter().for_each(|sample| all += &sample.latencies);
         Self {
@@ -139,8 +154,10 @@ impl Row {
             latency_ns: (!all.is_empty()).then(|| Latency::of(&all)),
             cpu_us_per_op: Cpu {
                 caller: caller / operations,
-                workers: (total - caller).max(0.0) / operations,
+                ring_workers: ring_workers / operations,
+                pool: (others - ring_workers) / operations,
                 total: total / operations,
+                system: system.map(|system| system / operations),
             },
             context_switches_per_op: sum(|sample| sample.usage.switches) / operations,
             punts_per_op: punts.map(|punts| punts / operations),
@@ -298,7 +315,7 @@ fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::Usage;
+    use crate::sys::{Runs, Usage};
 
     fn sample(seconds: f64, operations: u64) -> Sample {
         let mut latencies = latencies();
@@ -311,7 +328,8 @@ mod tests {
             latencies,
             usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
             caller_us: 100.0,
-            punts: Some(10),
+            ring_workers: Some(Runs { count: 10, time_ns: 200_000 }),
+            system_us: Some(40.0),
             stalled_fraction: 0.0,
             inline_fraction: None,
         }
@@ -336,11 +354,26 @@ mod tests {
         assert_eq!(row.rounds, [100.0, 50.0, 200.0]);
         assert_eq!(row.spread(), (0.5, 2.0));
         assert_eq!(row.bytes_per_s, 409_600.0);
-        assert_eq!(row.cpu_us_per_op, Cpu { caller: 1.0, workers: 3.0, total: 4.0 });
+        let expected = Cpu { caller: 1.0, ring_workers: 2.0, pool: 1.0, total: 4.0, system: Some(0.4) };
+        assert_eq!(row.cpu_us_per_op, expected);
         assert_eq!(row.context_switches_per_op, 0.5);
         assert_eq!(row.punts_per_op, Some(0.1));
         assert!((990..=1010).contains(&row.latency_ns.unwrap().p50));
         assert_eq!(row.times_s.unwrap().system, 0.0003);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_tell_is_not_made_up() {
+        let mute = Sample { ring_workers: None, system_us: None, ..sample(1.0, 100) };
+        let row = Row::of("reads", "depth=1", "pread", &[sample(1.0, 100), mute]);
+        assert_eq!((row.punts_per_op, row.cpu_us_per_op.system), (None, None));
+        assert_eq!(row.cpu_us_per_op.ring_workers + row.cpu_us_per_op.pool, 3.0);
+    }
+
+    #[test]
+    fn an_older_report_told_all_others_as_one() {
+        let cpu: Cpu = serde_json::from_str(r#"{"caller": 1.0, "workers": 3.0, "total": 4.0}"#).unwrap();
+        assert_eq!(cpu, Cpu { caller: 1.0, ring_workers: 0.0, pool: 3.0, total: 4.0, system: None });
     }
 
     #[test]
@@ -373,7 +406,7 @@ mod tests {
                         ops_per_s punts_per_op rounds table way";
         assert_eq!(keys(row), expected.split_whitespace().collect::<Vec<_>>());
         assert_eq!(keys(&row["latency_ns"]), ["max", "p50", "p99", "p999"]);
-        assert_eq!(keys(&row["cpu_us_per_op"]), ["caller", "total", "workers"]);
+        assert_eq!(keys(&row["cpu_us_per_op"]), ["caller", "pool", "ring_workers", "system", "total"]);
         assert!(row["inline_fraction"].is_null());
     }
 }

@@ -292,13 +292,20 @@ fn usage_of(who: libc::c_int) -> libc::rusage {
     usage
 }
 
-/// How often each `iou-wrk` thread of this process has run. A request that io_uring hands to a worker ("punts")
+/// How often and for how long each `iou-wrk` thread of this process has run. A request that io_uring hands to a worker ("punts")
 /// makes one of them run, so the growth counts the punts: exactly at depth 1, and from below where one wake-up serves
 /// several requests.
 #[derive(Debug, Clone, Default)]
-pub struct WorkerRuns(Option<HashMap<String, u64>>);
+pub struct RingWorkers(Option<HashMap<String, Runs>>);
 
-impl WorkerRuns {
+/// A thread's turns on a processor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Runs {
+    pub count: u64,
+    pub time_ns: u64,
+}
+
+impl RingWorkers {
     pub fn now() -> Self {
         Self::of(Path::new("/proc/self"))
     }
@@ -306,7 +313,7 @@ impl WorkerRuns {
     /// Of the process that this folder is about. It says nothing where the kernel does not count (CONFIG_SCHED_INFO): there a thread
     /// has no `schedstat`, or one that says that it has never run, though it just looked.
     fn of(process: &Path) -> Self {
-        let counts = runs(&process.join("schedstat")).is_some_and(|runs| runs > 0);
+        let counts = Runs::of(&process.join("schedstat")).is_some_and(|runs| runs.count > 0);
         let threads = fs::read_dir(process.join("task")).ok().filter(|_| counts);
         Self(threads.map(|threads| threads.filter_map(|thread| Self::of_thread(&thread.ok()?)).collect()))
     }
@@ -316,25 +323,56 @@ impl WorkerRuns {
         self.0.is_some()
     }
 
-    fn of_thread(thread: &fs::DirEntry) -> Option<(String, u64)> {
+    fn of_thread(thread: &fs::DirEntry) -> Option<(String, Runs)> {
         let comm = fs::read_to_string(thread.path().join("comm")).ok()?;
         if !comm.starts_with("iou-wrk-") {
             return None;
         }
-        let runs = runs(&thread.path().join("schedstat"))?;
+        let runs = Runs::of(&thread.path().join("schedstat"))?;
         Some((thread.file_name().to_string_lossy().into_owned(), runs))
     }
 
-    /// Runs since `earlier`. A worker that did not exist then counts from 0.
-    pub fn since(&self, earlier: &Self) -> Option<u64> {
+    /// What all of them ran since `earlier`. A worker that did not exist then counts from 0.
+    pub fn since(&self, earlier: &Self) -> Option<Runs> {
         let (now, earlier) = (self.0.as_ref()?, earlier.0.as_ref()?);
-        Some(now.iter().map(|(id, runs)| runs.saturating_sub(earlier.get(id).copied().unwrap_or(0))).sum())
+        Some(now.iter().fold(Runs::default(), |sum, (id, runs)| {
+            let before = earlier.get(id).copied().unwrap_or_default();
+            Runs {
+                count: sum.count + runs.count.saturating_sub(before.count),
+                time_ns: sum.time_ns + runs.time_ns.saturating_sub(before.time_ns),
+            }
+        }))
     }
 }
 
-/// How often a thread has run: the third number of its `schedstat` (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
-fn runs(schedstat: &Path) -> Option<u64> {
-    fs::read_to_string(schedstat).ok()?.split_whitespace().nth(2)?.parse().ok()
+impl Runs {
+    /// The first and the third number of a thread's `schedstat` (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
+    fn of(schedstat: &Path) -> Option<Self> {
+        let text = fs::read_to_string(schedstat).ok()?;
+        let mut numbers = text.split_whitespace().map(str::parse);
+        Some(Self { time_ns: numbers.next()?.ok()?, count: numbers.nth(1)?.ok()? })
+    }
+}
+
+/// How long the machine's processors have been busy, in microseconds: programs, the kernel's own threads and interrupts. The kernel
+/// counts it by the tick, some milliseconds. `None` where it does not tell. proc_stat(5), "cpu".
+pub fn busy_us_of_machine() -> Option<f64> {
+    busy_ticks(&fs::read_to_string("/proc/stat").ok()?).map(|ticks| ticks as f64 * 1e6 / clock_ticks_per_second())
+}
+
+/// user, nice, system, (idle, iowait,) irq, softirq. What a hypervisor took (steal) is nobody's work; guests' is within user.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().map(str::parse::<u64>);
+    let mut ticks = 0;
+    for counts in [true, true, true, false, false, true, true] {
+        let field = fields.next()?.ok()?;
+        ticks += if counts { field } else { 0 };
+    }
+    Some(ticks)
+}
+
+fn clock_ticks_per_second() -> f64 {
+    rustix::param::clock_ticks_per_second() as f64
 }
 
 #[cfg(test)]
@@ -344,21 +382,35 @@ mod tests {
 
     #[test]
     fn new_workers_count_from_zero_and_ended_ones_not_at_all() {
-        let before = WorkerRuns(Some([("1".into(), 5), ("2".into(), 9)].into()));
-        let after = WorkerRuns(Some([("1".into(), 7), ("3".into(), 4)].into()));
-        assert_eq!(after.since(&before), Some(6));
+        let runs = |count, time_ns| Runs { count, time_ns };
+        let before = RingWorkers(Some([("1".into(), runs(5, 100)), ("2".into(), runs(9, 900))].into()));
+        let after = RingWorkers(Some([("1".into(), runs(7, 130)), ("3".into(), runs(4, 50))].into()));
+        assert_eq!(after.since(&before), Some(runs(6, 80)));
+    }
+
+    #[test]
+    fn a_busy_machine_is_not_an_idle_one() {
+        let stat = "cpu  10 2 30 4000 500 6 7 80 9 1\ncpu0 1 1 1 1\n";
+        assert_eq!(busy_ticks(stat), Some(10 + 2 + 30 + 6 + 7));
+        assert_eq!(busy_ticks("cpu0 1 1 1 1 1 1 1\n"), None);
+        assert_eq!(busy_ticks("cpu  1 2 3\n"), None);
+        let before = busy_us_of_machine().unwrap();
+        let own = Usage::of_process();
+        while Usage::of_process().since(&own).cpu_us() < 100_000.0 {}
+        let busy_us = busy_us_of_machine().unwrap() - before;
+        assert!(busy_us >= 50_000.0, "{busy_us}");
     }
 
     #[test]
     fn a_kernel_without_scheduler_info_is_found_out() {
-        assert!(WorkerRuns::now().are_told());
+        assert!(RingWorkers::now().are_told());
         let folder = std::env::temp_dir().join(format!("nowait-bench-proc-{}", std::process::id()));
         fs::create_dir_all(folder.join("task")).unwrap();
-        assert!(!WorkerRuns::of(&folder).are_told(), "no schedstat");
+        assert!(!RingWorkers::of(&folder).are_told(), "no schedstat");
         fs::write(folder.join("schedstat"), "0 0 0\n").unwrap();
-        assert!(!WorkerRuns::of(&folder).are_told(), "never run");
+        assert!(!RingWorkers::of(&folder).are_told(), "never run");
         fs::write(folder.join("schedstat"), "1 0 3\n").unwrap();
-        assert!(WorkerRuns::of(&folder).are_told());
+        assert!(RingWorkers::of(&folder).are_told());
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -217,7 +217,7 @@ mod tests {
     use crate::report::{Cpu, Latency};
 
     fn row(table: &str, case: &str, way: &str, ops_per_s: f64) -> Row {
-        let cpu_us_per_op = Cpu { caller: 5.0, workers: 0.0, total: 5.0 };
+        let cpu_us_per_op = Cpu { caller: 5.0, total: 5.0, ..Cpu::default() };
         let rounds = vec![ops_per_s];
         let (table, case, way) = (table.to_owned(), case.to_owned(), way.to_owned());
         Row { table, case, way, ops_per_s, rounds, cpu_us_per_op, ..Row::default() }

@@ -282,8 +282,21 @@ fn arrivals(report: &Report, table: &str, colour: Colour) -> String {
 
 /// Everything that the JSON has: under each case, a line per way.
 fn all_figures(report: &Report, table: &str, colour: Colour) -> String {
-    let names =
-        ["way", "ops/s", "min–max", "p50 µs", "p99 µs", "max µs", "CPU µs", "workers", "csw/op", "punts", "inline"];
+    let names = [
+        "way",
+        "ops/s",
+        "min–max",
+        "p50 µs",
+        "p99 µs",
+        "max µs",
+        "CPU µs",
+        "ring",
+        "pool",
+        "system",
+        "csw",
+        "punts",
+        "inline",
+    ];
     let mut grid = grid(names.into_iter().map(heading).collect(), 1, colour);
     for (case, rows) in report.cases(table) {
         grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
@@ -294,7 +307,7 @@ fn all_figures(report: &Report, table: &str, colour: Colour) -> String {
     lines(&grid)
 }
 
-fn figures(row: &Row) -> [String; 11] {
+fn figures(row: &Row) -> [String; 13] {
     let (slowest, fastest) = row.spread();
     [
         format!("  {}", row.way),
@@ -304,7 +317,9 @@ fn figures(row: &Row) -> [String; 11] {
         latency(row, |latency| latency.p99),
         latency(row, |latency| latency.max),
         format!("{:.1}", row.cpu_us_per_op.total),
-        format!("{:.1}", row.cpu_us_per_op.workers),
+        format!("{:.1}", row.cpu_us_per_op.ring_workers),
+        format!("{:.1}", row.cpu_us_per_op.pool),
+        row.cpu_us_per_op.system.map_or_else(|| "?".to_owned(), |system| format!("{system:.1}")),
         format!("{:.2}", row.context_switches_per_op),
         row.punts_per_op.map_or_else(|| "?".to_owned(), |punts| format!("{punts:.2}")),
         row.inline_fraction.map_or_else(|| "?".to_owned(), |fraction| format!("{fraction:.2}")),

@@ -35,7 +35,7 @@ fn made() -> serde_json::Value {
                 rows.push(serde_json::json!({
                     "table": table, "case": case, "way": way, "ops_per_s": speed, "bytes_per_s": speed * 4096.0,
                     "latency_ns": {"p50": latency, "p99": 3 * latency, "p999": 9 * latency, "max": 400 * latency},
-                    "cpu_us_per_op": {"caller": 3.0, "workers": j as f64, "total": 3.0 + j as f64},
+                    "cpu_us_per_op": {"caller": 3.0, "ring_workers": 0.5, "pool": j as f64, "total": 3.5 + j as f64, "system": 1.0},
                     "context_switches_per_op": 0.5, "punts_per_op": 0.0, "inline_fraction": null,
                     "rounds": [speed * 0.9, speed, speed * 1.2], "stalled_fraction": 0.25, "cpu_ms_per_gib": 80.0,
                 }));

@@ -273,7 +273,7 @@ pub(super) fn bars(html: &mut Html, table: &str, rows: &[&Row], looks: &[(&str, 
             (speeds, 12.0),
             &format!("{}: the median, and from the slowest to the fastest round", unit(table)),
         );
-        label(html, "tick", (cpus, 12.0), "CPU µs each: the caller, and paler all others");
+        label(html, "tick", (cpus, 12.0), "CPU µs each: the caller, paler the pool, palest ring workers");
         for (index, row) in rows.iter().enumerate() {
             let (top, look) = (22.0 + ROW * index as f64, look_of(looks, &row.way));
             let middle = top + 7.0;
@@ -298,10 +298,18 @@ pub(super) fn bars(html: &mut Html, table: &str, rows: &[&Row], looks: &[(&str, 
             let text = speeds + (long * quickest.clamp(1.0, 10.0)).min(full) + 6.0;
             label(html, "figure", (text, middle + 4.0), &short(speed));
             let cpu = row.cpu_us_per_op;
-            let (caller, others) = (cpu.caller.min(cpu.total) / dearest * full, cpu.workers / dearest * full);
-            bar(html, "", cpus, caller, format!("{}: the caller {:.1} µs", row.way, cpu.caller));
-            bar(html, "paler", cpus + caller, others, format!("{}: others {:.1} µs", row.way, cpu.workers));
-            label(html, "figure", (cpus + caller + others + 6.0, middle + 4.0), &format!("{:.1}", cpu.total));
+            let parts = [
+                ("", "the caller", cpu.caller.min(cpu.total)),
+                ("paler", "the pool", cpu.pool),
+                ("palest", "ring workers", cpu.ring_workers),
+            ];
+            let mut from = cpus;
+            for (class, whose, spent_us) in parts {
+                let width = spent_us / dearest * full;
+                bar(html, class, from, width, format!("{}: {whose} {spent_us:.1} µs", row.way));
+                from += width;
+            }
+            label(html, "figure", (from + 6.0, middle + 4.0), &format!("{:.1}", cpu.total));
         }
     });
 }
