@@ -3,10 +3,11 @@
 //! Everything here is read, nothing is changed, and what cannot be found out is left out, not guessed.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nowait::probe::Place;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,23 +49,23 @@ impl Environment {
     /// Of the file system that holds `path`. The caller adds what it knows of the file itself.
     pub fn of(path: &Path) -> Self {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let mount = Mount::holding(&path);
-        let device = mount.as_ref().and_then(Mount::device);
-        let queue = device.as_deref().and_then(queue_of);
-        let queue_value = |name: &str| line(queue.as_ref()?.join(name));
+        let place = File::open(&path).map_or_else(|_| Place::default(), |opened| Place::of(&opened));
+        let on_ext4 = place.file_system.as_ref().is_some_and(|name| name == "ext4");
+        let journal = place.device.as_ref().filter(|_| on_ext4).map(|device| has_journal(&device.name));
+        let device = place.device.unwrap_or_default();
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command: command(std::env::args_os()),
             date: utc(SystemTime::now()),
             kernel: kernel(),
             path: path.display().to_string(),
-            journal: mount.as_ref().and_then(|mount| journal(mount, device.as_deref()?)),
-            filesystem: mount.as_ref().map(|mount| mount.filesystem.clone()),
-            mount_options: mount.map(|mount| mount.options),
-            scheduler: queue_value("scheduler").map(|all| chosen(&all)),
-            read_ahead_kb: queue_value("read_ahead_kb").and_then(|value| value.parse().ok()),
-            nr_requests: queue_value("nr_requests").and_then(|value| value.parse().ok()),
-            device,
+            journal,
+            filesystem: place.file_system,
+            mount_options: place.mount_options,
+            scheduler: device.scheduler,
+            read_ahead_kb: device.read_ahead_bytes.map(|bytes| bytes >> 10),
+            nr_requests: device.requests_max,
+            device: Some(device.name).filter(|name| !name.is_empty()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             cpu_model: cpu_model(),
             governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -169,66 +170,11 @@ fn cgroup_memory_max() -> Option<u64> {
         .min()
 }
 
-/// The one in brackets: `none [mq-deadline] kyber` is `mq-deadline`.
-fn chosen(all: &str) -> String {
-    let bracketed = all.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    bracketed.map_or(all, |(name, _)| name).to_owned()
-}
-
-/// One line of `/proc/self/mountinfo`.
-#[derive(Debug, PartialEq)]
-struct Mount {
-    number: String,
-    point: PathBuf,
-    filesystem: String,
-    source: String,
-    options: String,
-}
-
-impl Mount {
-    /// The last mount whose point is the longest prefix of `path`: that is the one that hides the others.
-    fn holding(path: &Path) -> Option<Self> {
-        let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let holding = table.lines().filter_map(Self::parse).filter(|mount| path.starts_with(&mount.point));
-        holding.max_by_key(|mount| mount.point.components().count())
-    }
-
-    fn parse(line: &str) -> Option<Self> {
-        let (left, right) = line.split_once(" - ")?;
-        let left: Vec<&str> = left.split(' ').collect();
-        let right: Vec<&str> = right.split(' ').collect();
-        let (own, shared) = (left.get(5)?, right.get(2)?);
-        Some(Self {
-            number: (*left.get(2)?).to_owned(),
-            point: left.get(4)?.replace("\\040", " ").into(),
-            filesystem: (*right.first()?).to_owned(),
-            source: (*right.get(1)?).to_owned(),
-            options: if own == shared { (*own).to_owned() } else { format!("{own};{shared}") },
-        })
-    }
-
-    /// The block device's name, such as `vda1`. By number; btrfs has anonymous numbers, so else by source.
-    fn device(&self) -> Option<String> {
-        let by_number = fs::canonicalize(Path::new("/sys/dev/block").join(&self.number)).ok();
-        let node = by_number.or_else(|| fs::canonicalize(&self.source).ok());
-        let name = node?.file_name()?.to_string_lossy().into_owned();
-        Path::new("/sys/class/block").join(&name).exists().then_some(name)
-    }
-}
-
-/// The request queue's directory; a partition has that of its disk.
-fn queue_of(device: &str) -> Option<PathBuf> {
-    let node = fs::canonicalize(Path::new("/sys/class/block").join(device)).ok()?;
-    [node.join("queue"), node.parent()?.join("queue")].into_iter().find(|queue| queue.is_dir())
-}
-
-fn journal(mount: &Mount, device: &str) -> Option<bool> {
-    if mount.filesystem != "ext4" {
-        return None;
-    }
+/// Of an ext4.
+fn has_journal(device: &str) -> bool {
     let prefix = format!("{device}-");
     let journals = fs::read_dir("/proc/fs/jbd2").into_iter().flatten().flatten();
-    Some(journals.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)))
+    journals.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
 }
 
 /// `2025-01-31T12:34:56Z`. The calendar is Howard Hinnant's `civil_from_days`.
@@ -266,21 +212,6 @@ mod tests {
         let arguments = ["nowait", "bench", "--dir=/a b", "it's", "", "--ways", "ring,pread"];
         let typed = command(arguments.into_iter().map(OsString::from));
         assert_eq!(typed, r"nowait bench '--dir=/a b' 'it'\''s' '' --ways ring,pread");
-    }
-
-    #[test]
-    fn a_mount_line_is_parsed() {
-        let line = r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime shared:1 - ext4 /dev/root rw,errors=continue";
-        let mount = Mount::parse(line).unwrap();
-        assert_eq!(mount.point, Path::new("/mnt 2"));
-        assert_eq!((mount.filesystem.as_str(), mount.source.as_str()), ("ext4", "/dev/root"));
-        assert_eq!(mount.options, "rw,noatime;rw,errors=continue");
-    }
-
-    #[test]
-    fn the_chosen_scheduler_is_the_bracketed_one() {
-        assert_eq!(chosen("none [mq-deadline] kyber"), "mq-deadline");
-        assert_eq!(chosen("none"), "none");
     }
 
     #[test]

@@ -60,8 +60,9 @@ const MOUNT_NUMBER: u32 = 0x1000;
 const WRITE_ATOMIC: u32 = 0x1_0000;
 
 impl Place {
-    /// Of what is open here.
-    pub(super) fn of(file: impl AsFd) -> Place {
+    /// Of a file, directory or device that is open, also with `O_PATH`. It changes nothing, and needs no privilege; what the system
+    /// does not tell is left out. [`attributes`](Place::attributes) are found by [`probe`](super::probe()) alone.
+    pub fn of(file: impl AsFd) -> Place {
         let asked = StatxFlags::BASIC_STATS | StatxFlags::from_bits_retain(MOUNT_NUMBER);
         let Ok(stat) = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, asked) else { return Place::default() };
         let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::BlockDevice;
