@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use nowait::{Advice, Buf, Engine, File, Nowait, OpenOptions, Stats};
+use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
 use super::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
 use super::{Way, WriteWay};
@@ -301,21 +301,17 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// On the open file that the other ways have: there are file systems (FUSE) where to open a file again empties its cache.
     fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(if target.direct { libc::O_DIRECT } else { 0 });
-        let session = Session::open(instance, &options, target.path)?;
-        session.file.advise(0, 0, Advice::Random).wait()?;
-        Ok(session)
+        Ok(Session::of(instance, File::from_std(instance, target.file.try_clone()?, target.path)?))
     }
 
     pub(super) fn writing(instance: &Nowait, path: &Path) -> io::Result<Session> {
-        Session::open(instance, OpenOptions::new().write(true), path)
+        Ok(Session::of(instance, OpenOptions::new().write(true).open_in(instance, path).wait()?))
     }
 
-    fn open(instance: &Nowait, options: &OpenOptions, path: &Path) -> io::Result<Session> {
-        let file = options.open_in(instance, path).wait()?;
-        Ok(Session { file, instance: instance.clone(), before: instance.stats() })
+    fn of(instance: &Nowait, file: File) -> Session {
+        Session { file, instance: instance.clone(), before: instance.stats() }
     }
 
     /// A blocking call is a system call on the caller's thread whether it waits or not: it tells nothing.
