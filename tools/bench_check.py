@@ -8,6 +8,7 @@ the noise, which is the distance between the quartiles of its rounds, today's or
 Exit codes: 0 no bar is broken; 1 one is, or something cannot be measured; 2 wrong usage; 3 the noise is too large for a verdict.
 """
 import argparse
+import collections
 import json
 import os
 import re
@@ -22,16 +23,27 @@ BARS = os.path.join(ROOT, "bench-bars.json")
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 
 TOLERANCE = 0.03
-# Case of the example `instructions`, and its operations: enough that start-up is lost in the difference of two runs.
-COUNTED = {"read-into": 20_000, "read-wait": 20_000, "read-future": 20_000, "gather": 1_000}
+# Case of the example `instructions`, and its operations: enough that start-up is lost in the difference of two runs. With a source file,
+# only what was compiled from there counts, wherever it was inlined.
+COUNTED = {
+    "read-into": ("read-into", 20_000, None),
+    "read-wait": ("read-wait", 20_000, None),
+    "read-future": ("read-future", 20_000, None),
+    "selector": ("read-future", 20_000, "nowait/src/select.rs"),
+    "gather": ("gather", 1_000, None),
+    "gather planning": ("gather-plan", 1_000, "nowait/src/gather/queued.rs"),
+}
 
-# Case, floor, arguments.
+# Case, floor, arguments. Rounds of 0.3 s, as `nowait bench` has them without --quick: a shared disk's moods last longer than a short round.
+READS = ["reads", "--depths", "1,32", "--size", "256M"]
 SPEEDS = [
-    ("cached threads=1", "pread", ["cached"]),
-    ("reads depth=1", "pread", ["reads", "--depths", "1,32"]),
-    ("reads depth=32", "ring", ["reads", "--depths", "1,32"]),
-    ("gather records=64,cold", "ring", ["gather"]),
-    ("writes depth=1", "pwrite", ["writes", "--depths", "1"]),
+    ("cached threads=1", "pread", ["cached", "--size", "64M"]),
+    ("reads depth=1", "pread", READS),
+    ("reads depth=32", "ring", READS),
+    ("gather records=64,cold", "ring", ["gather", "--records", "64", "--size", "256M"]),
+    # Quick: on the directory's own file system alone.
+    ("writes depth=1", "pwrite", ["writes", "--quick", "--depths", "1", "--size", "64M"]),
+    ("log writers=8 size=256", "thread-batch", ["log", "--writers", "8", "--sizes", "256"]),
 ]
 ROUNDS = 9
 # A bar that gives way by more than this would hold back nothing.
@@ -50,16 +62,53 @@ def run(command):
 
 
 def collected(case, operations, directory):
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    command += [os.path.join(TARGET, "release/examples/instructions"), case, str(operations), directory]
-    return int(re.search(r"Collected : (\d+)", run(command).stderr)[1])
+    """Instructions by source file."""
+    with tempfile.NamedTemporaryFile(suffix=".callgrind") as profile:
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile.name}"]
+        command += [os.path.join(TARGET, "release/examples/instructions"), case, str(operations), directory]
+        run(command)
+        with open(profile.name, encoding="utf-8") as lines:
+            return by_file(lines)
+
+
+def by_file(profile):
+    """Own instructions of each source file; inlined ones are of the file they were written in (callgrind's format, "fi" and "fe")."""
+    counts = collections.Counter()
+    names = {}
+    here = None
+    called = False
+    for line in profile:
+        if named := re.match(r"(fl|fi|fe|cfi|cfl)=(\(\d+\))(?: (.*))?$", line):
+            kind, number, name = named.groups()
+            if name is not None:
+                names[number] = name
+            if not kind.startswith("c"):
+                here = names[number]
+        elif line.startswith("calls="):
+            called = True
+        elif re.match(r"[+\-*\d]", line):
+            # What follows a call is the callee's.
+            if not called:
+                counts[here] += int(line.split()[1])
+            called = False
+    return counts
 
 
 def count(directory):
-    def per_operation(case, n):
-        return (collected(case, 2 * n, directory) - collected(case, n, directory)) / n
+    counted = {}
+    profiles = {}
+    for name, (case, n, source) in COUNTED.items():
+        if case not in profiles:
+            profiles[case] = [collected(case, operations, directory) for operations in (n, 2 * n)]
+        once, twice = (of_source(profile, source) for profile in profiles[case])
+        if twice <= once:
+            raise Failed(f"{name}: nothing is counted from {source}; is the example built with debuginfo, or the file renamed?")
+        counted[name] = round((twice - once) / n, 1)
+    return counted
 
-    return {case: round(per_operation(case, n), 1) for case, n in COUNTED.items()}
+
+def of_source(profile, source):
+    return sum(count for file, count in profile.items() if source is None or file.endswith(source))
 
 
 def measure(directory):
@@ -82,13 +131,13 @@ def measure(directory):
 def is_case(row, name):
     # Writes name their directory's file system, too.
     table, case = name.split(" ", 1)
-    return row["table"] == table and row["case"].split(" ")[-1] == case
+    return row["table"] == table and f" {row['case']}".endswith(f" {case}")
 
 
 def bench(arguments, directory):
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        floors = {"pwrite"} if arguments[0] == "writes" else {"pread", "ring"}
-        command = [os.path.join(TARGET, "release/nowait"), "bench", "--quick", "--rounds", str(ROUNDS), "--dir", directory]
+        floors = {floor for _, floor, of_it in SPEEDS if of_it == arguments}
+        command = [os.path.join(TARGET, "release/nowait"), "bench", "--rounds", str(ROUNDS), "--dir", directory]
         command += ["--json", report.name, "--ways", ",".join([*sorted(floors), "nowait"]), *arguments]
         run(command)
         return json.load(report)
@@ -123,7 +172,7 @@ def verdict_of_speeds(speeds, bars):
 
 
 def environment(report):
-    known = {key: report[key] for key in ("kernel", "filesystem", "device", "cpus", "cpu_model", "file_bytes")}
+    known = {key: report[key] for key in ("kernel", "filesystem", "device", "cpus", "cpu_model")}
     return known | {"rustc": run(["rustc", "--version"]).stdout.strip()}
 
 

@@ -3,14 +3,19 @@
 //! The instructions of a run with 2n operations less those of a run with n are those of n operations, without start-up and warm-up.
 //! What the kernel executes is not counted, so neither the machine's load nor its disk matters. The selector listens to the clock, and
 //! takes callgrind's slowness for a disk's, so the clock is one of our own. A run in which operations left the cached path fails.
+//! `gather-plan` is the opposite: nothing is cached on its disk, which is a simulated one, so that every range is planned.
 //!
 //! `unsafe`: that clock, `clock_gettime` in libc's place.
 
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::{env, error, fs, process};
 
-use nowait::{Buf, File, Nowait, OpenOptions, Stats, block_on};
+use nowait::sim::{Faults, Sim};
+use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats, block_on};
 use nowait_bench::random::Random;
 
 const BLOCK: usize = 4 << 10;
@@ -25,7 +30,7 @@ type Result<T> = std::result::Result<T, Box<dyn error::Error>>;
 fn main() -> process::ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [case, operations, dir] = arguments.as_slice() else {
-        eprintln!("usage: instructions read-into|read-wait|read-future|gather OPERATIONS DIR");
+        eprintln!("usage: instructions read-into|read-wait|read-future|gather|gather-plan OPERATIONS DIR");
         return process::ExitCode::from(2);
     };
     match operations.parse().map_err(Into::into).and_then(|operations| run(case, operations, Path::new(dir))) {
@@ -38,6 +43,9 @@ fn main() -> process::ExitCode {
 }
 
 fn run(case: &str, operations: u64, dir: &Path) -> Result<()> {
+    if case == "gather-plan" {
+        return plan(operations);
+    }
     let nowait = Nowait::builder().build()?;
     let scratch = Scratch::new(dir)?;
     let file = OpenOptions::new().read(true).open_in(&nowait, &scratch.path).wait()?;
@@ -78,6 +86,33 @@ fn run(case: &str, operations: u64, dir: &Path) -> Result<()> {
         .into());
     }
     stayed(&before, &nowait.stats())
+}
+
+/// Gathers of ranges of which none is cached. The disk completes a read when it is told to, on this thread.
+fn plan(operations: u64) -> Result<()> {
+    let sim = Sim::manual(SEED);
+    let mut faults = Faults::default();
+    faults.not_now = 1.0;
+    sim.set_faults(faults);
+    sim.create("/data", vec![7; BLOCK * BLOCKS as usize]);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).build()?;
+    let file = OpenOptions::new().read(true).open_in(&nowait, "/data").wait()?;
+    let mut random = Random::new(SEED);
+    let ranges: Vec<_> = (0..RECORDS).map(|_| (random.below(BLOCKS) * BLOCK as u64, RECORD)).collect();
+    for _ in 0..operations {
+        let mut gather = pin!(file.gather(&ranges[..]));
+        let gathered = loop {
+            match gather.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(gathered) => break gathered?,
+                Poll::Pending if sim.step() => {}
+                Poll::Pending => return Err("a gather waits for nothing".into()),
+            }
+        };
+        if !gathered.exceptions().is_empty() {
+            return Err("a gather came short".into());
+        }
+    }
+    Ok(())
 }
 
 /// Each read asks the selector before it is tried, and tells it afterwards.

@@ -232,6 +232,9 @@ fn plan(options: &cli::Bench, seed: u64) -> Plan {
     if !options.depths.is_empty() {
         plan.depths = asked_depths(options);
     }
+    if !options.records.is_empty() {
+        plan.records = sorted(options.records.iter().map(|&records| records as usize).collect());
+    }
     if quick {
         plan.fit(QUICK_BUDGET);
     }

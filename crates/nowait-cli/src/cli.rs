@@ -303,6 +303,10 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depths: Vec<u32>,
 
+    /// Only these numbers of records in a batch in `gather`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub records: Vec<u32>,
+
     /// Only these block sizes in `dd`, such as 16K or 1M
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
     pub blocks: Vec<usize>,
@@ -329,7 +333,7 @@ pub struct Bench {
     pub report: Option<PathBuf>,
 
     /// Measure nothing: show what an earlier run wrote with --json
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "rounds", "seed", "direct"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "records", "rounds", "seed", "direct"])]
     pub from: Option<PathBuf>,
 
     /// Measure nothing: write what fio can do of this as a job file for fio, to stdout if FILE is -. Reads are of --file, or of

@@ -157,6 +157,7 @@ fn wrong_usage_is_2() {
         &["--size", "12X"],
         &["--rounds", "0"],
         &["--depths", "0"],
+        &["gather", "--records", "0"],
         &["--file", "x", "--size", "1G"],
         &["cached", "--direct"],
         &["writes", "--direct"],
