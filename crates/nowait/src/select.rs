@@ -79,6 +79,9 @@ const TRUST: u32 = 1024;
 /// A few plain calls in trust that took longer than this, and a nanosecond for each byte, end it.
 const TRUST_BUDGET_NS: u64 = 20_000;
 
+/// Helpers are worth it if they bring a copy down to this share of its time.
+const HELPED: f64 = 0.8;
+
 /// Larger reads are not announced: the kernel would read only their beginning ahead (128 KiB where the device does not say
 /// more).
 const ANNOUNCED_BYTES_MAX: usize = 128 << 10;
@@ -257,6 +260,24 @@ impl ReadSelector {
     }
 }
 
+/// What is known about copying with more threads than the caller's: one for each instance, since the processors are common to all files.
+#[derive(Debug, Default)]
+pub(crate) struct HelperSelector(Backoff);
+
+impl HelperSelector {
+    /// Whether to try it now.
+    pub(crate) fn allows(&self) -> bool {
+        self.0.allows()
+    }
+
+    /// The caller alone moved `alone.0` bytes in `alone.1` nanoseconds, and with helpers then `together`. They are bad luck where they are
+    /// not worth their own processor time: other programs have the processors, and the caller waits for helpers that wait for one.
+    pub(crate) fn told(&self, alone: (usize, u64), together: (usize, u64)) {
+        let expected_ns = alone.1 as f64 / alone.0.max(1) as f64 * together.0 as f64;
+        self.0.judge(together.1 as f64 > expected_ns * HELPED);
+    }
+}
+
 /// What is known about writes to one open file.
 ///
 /// The kernel writes through the page cache without waiting where it can (`RWF_NOWAIT`: xfs, btrfs without copy-on-write). ext4, tmpfs and
@@ -350,6 +371,23 @@ mod tests {
             }
         }
         attempts
+    }
+
+    #[test]
+    fn helpers_that_do_not_help_are_left_out_longer_and_longer() {
+        let helpers = HelperSelector::default();
+        let tries = |micros: u64| {
+            let tried = (0..2000)
+                .filter(|_| helpers.allows().then(|| helpers.told((100, 100_000), (1000, micros * 1000))).is_some());
+            tried.count()
+        };
+        // Alone it would have taken 1000.
+        let idle = tries(600);
+        let busy = tries(900);
+        let idle_again = tries(600);
+        assert_eq!(idle, 2000);
+        assert!(busy <= 2000 / SKIP_MAX as usize + 9, "{busy}");
+        assert!(idle_again >= 2000 - SKIP_MAX as usize, "{idle_again}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::engine::shared::Uring;
 use crate::engine::sim::Sim;
 use crate::engine::{self};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::select::{Path, Policy};
+use crate::select::{HelperSelector, Path, Policy};
 use crate::stats::{Counters, Stats};
 use crate::sys::PerProcess;
 use crate::throttle::Throttle;
@@ -101,6 +101,7 @@ impl Builder {
         let instance = Instance {
             policy: self.policy,
             counters: Arc::default(),
+            helpers: HelperSelector::default(),
             engine: self.engine,
             threads_max: self.threads_max,
             writes_max: self.writes_max,
@@ -240,6 +241,7 @@ impl fmt::Display for Refusal {
 pub(crate) struct Instance {
     pub(crate) policy: Policy,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) helpers: HelperSelector,
     engine: Engine,
     threads_max: usize,
     writes_max: (u64, u64),

@@ -243,6 +243,12 @@ pub(crate) fn fork_generation() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
+/// How many processors this process may use, as it was first asked: to look costs a dozen system calls where there are cgroups.
+pub(crate) fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+}
+
 /// Closes a descriptor and says what the kernel said of it (a deferred write error, say). EINTR counts as closed.
 pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     // SAFETY: `into_raw_fd` gives the descriptor up, so that it is closed once, here.

@@ -25,6 +25,7 @@ use super::{Engine, Refusal, owned, pool};
 use crate::buf::lock;
 use crate::op::{Backlog, Slot};
 use crate::stats::{Count, thread_number};
+use crate::sys;
 
 /// A slot that the kernel is through with, and its answer.
 type Completion = (Arc<Slot>, Result<usize, Errno>);
@@ -394,11 +395,10 @@ pub(crate) struct Uring {
 impl Uring {
     /// Tries to make a first ring, so that a refusal is known at once.
     pub(crate) fn new() -> Result<Uring, Refusal> {
-        let parallel = std::thread::available_parallelism().map_or(1, |n| n.get());
         let engine = Uring {
             reaper: Arc::default(),
             shards: Shards::default(),
-            shards_max: parallel.min(SHARDS_MAX),
+            shards_max: sys::processors().min(SHARDS_MAX),
             #[cfg(feature = "tokio")]
             runtimes: Default::default(),
         };

@@ -13,7 +13,7 @@ use crate::file::Inner;
 use crate::ladder::Tried;
 use crate::select::ReadSelector;
 use crate::stats::Count;
-use crate::sys::Wait;
+use crate::sys::{self, Wait};
 
 /// A blocking gather of cached data uses more threads from this size on: below it, starting them costs more than they save.
 const PARALLEL_BYTES_MIN: usize = 1 << 20;
@@ -34,13 +34,18 @@ pub(super) fn serve_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8],
         return;
     }
     let start: usize = ranges[..PARALLEL_EVIDENCE].iter().map(|range| range.1).sum();
+    let began = Instant::now();
     pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, usize::MAX);
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(PARALLEL_THREADS_MAX);
-    if threads == 1 || !found.misses.is_empty() {
+    let alone = (start, began.elapsed().as_nanos() as u64);
+    let threads = sys::processors().min(PARALLEL_THREADS_MAX);
+    let helpers = &file.instance.helpers;
+    if threads == 1 || !found.misses.is_empty() || !helpers.allows() {
         let mut pass = FirstPass::blocking(file, found, &mut ignore);
         pass.run(&ranges[PARALLEL_EVIDENCE..], PARALLEL_EVIDENCE, &mut output[start..], start, usize::MAX);
         return;
     }
+    let began = Instant::now();
+    let shared = output.len() - start;
     let parts = threads * SHARES_PER_THREAD;
     let mut founds: Vec<Found> = (0..parts).map(|_| Found::default()).collect();
     let mut shares = Vec::with_capacity(parts);
@@ -71,6 +76,10 @@ pub(super) fn serve_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8],
         work();
     });
     founds.into_iter().for_each(|share| found.absorb(share));
+    // Misses took other time than a copy's.
+    if found.misses.is_empty() {
+        helpers.told(alone, (shared, began.elapsed().as_nanos() as u64));
+    }
 }
 
 /// Serves what is cached, in the caller's order.
