@@ -4,11 +4,12 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom lint bench bench-check fio-check
+.PHONY: help test loom tools-test lint bench bench-check fio-check
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make loom    part of make test: the hand-over of operations in every order of its steps"
+	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
@@ -21,9 +22,14 @@ test:
 	$(CARGO) test $(LOCKED) --workspace --all-features
 	$(CARGO) test $(LOCKED) -p nowait --no-default-features
 	$(MAKE) loom
+	$(MAKE) tools-test
 
 loom:
 	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests
+
+tools-test:
+	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check; \
+	else echo "skipped: there is no python3"; fi
 
 lint:
 	$(CARGO) fmt --all --check
