@@ -203,9 +203,12 @@ impl OpenFile {
         }
     }
 
-    /// Takes note of what an answer tells of lost data. (Of a sync's, [`OpenFile::synced`] does, once: many may share it, and it may be
+    /// Takes note of how a request ended: of what a ring could do, and of lost data. (Of a sync's, [`OpenFile::synced`] does, once: many may share it, and it may be
     /// acknowledged before the last of them has heard.)
     pub(crate) fn heed(&self, request: &Request, outcome: &Outcome) {
+        if matches!(request, Request::Write(transfer, _) if transfer.attempt) {
+            self.writes.rang(true);
+        }
         if let Err(errno) = outcome {
             if self.learns_of_failures(request) && !matches!(request, Request::Sync { .. }) {
                 self.note_failure(*errno);
@@ -300,6 +303,8 @@ pub(crate) struct Transfer {
     done: usize,
     /// The kernel was told that these bytes will be needed, and has begun to read them.
     pub(crate) announced: bool,
+    /// A ring is to say so (EAGAIN) first where only a kernel worker can write these bytes.
+    pub(crate) attempt: bool,
     /// Made ready for direct I/O in blocks of so many bytes; else zero.
     block: u32,
     /// It moves whole blocks, some of them in memory of ours: position, segments and counts are those of the blocks until it ends.
@@ -332,7 +337,17 @@ impl Transfer {
         let mut segments = Segments::none();
         memory.segments(&mut segments);
         let left = segments.len();
-        Transfer { memory, segments, position: offset, left, done: 0, announced: false, block: 0, edges: None }
+        Transfer {
+            memory,
+            segments,
+            position: offset,
+            left,
+            done: 0,
+            announced: false,
+            attempt: false,
+            block: 0,
+            edges: None,
+        }
     }
 
     /// Fills a borrowed slice.
@@ -790,6 +805,21 @@ impl Slot {
         if let Some(owner) = &lock(&self.0).owner {
             owner.counters().add(count);
         }
+    }
+
+    /// Engine: a ring could not do it without waiting. True if it was not to wait (`Transfer::attempt`): now it may.
+    pub(crate) fn may_wait_now(&self) -> bool {
+        let mut inner = lock(&self.0);
+        let Inner { stage: Stage::Waiting(_), request: Some(Request::Write(transfer, _)), owner: Some(owner), .. } =
+            &mut *inner
+        else {
+            return false;
+        };
+        let attempted = std::mem::take(&mut transfer.attempt);
+        if let (true, Owner::File(file)) = (attempted, owner) {
+            file.writes.rang(false);
+        }
+        attempted
     }
 
     /// Engine: looks at the work, to encode it. The lock is uncontended but for the moment in which a future is dropped or

@@ -65,7 +65,10 @@ pub(crate) enum Choice {
 const MISSES_BORNE: u32 = 2;
 /// Stalls that are borne: none. One call over budget sends what follows away.
 const STALLS_BORNE: u32 = 0;
-/// The longest run of operations that are not tried inline.
+/// Direct writes in a row that only a kernel worker could do, before rings are left out: as many as are in flight. xfs has all of them wait
+/// that are submitted while the file's times are to be changed, once a clock tick.
+const PUNTS_BORNE: u32 = 256;
+/// The longest run of operations that are not tried inline, or by a ring.
 const SKIP_MAX: u32 = 256;
 
 /// A cached read takes no longer than this, and a nanosecond for each byte.
@@ -289,6 +292,8 @@ pub(crate) struct WriteSelector {
     attempts: Backoff,
     plain: Backoff,
     together: Backoff,
+    /// Past the page cache.
+    ring: Backoff,
 }
 
 impl WriteSelector {
@@ -319,6 +324,17 @@ impl WriteSelector {
     pub(crate) fn instead(&self, policy: &Policy, is_cheap: impl FnOnce() -> bool) -> Choice {
         let plain = !policy.strict && policy.forced.is_none() && self.plain.allows() && is_cheap();
         if plain { Choice::Budgeted } else { Choice::Slow }
+    }
+
+    /// Whether a write past the page cache is to be tried by a ring. Not where it would go to a kernel worker, as btrfs has it with
+    /// copy-on-write, one after the other: threads of the pool write beside each other.
+    pub(crate) fn rings(&self) -> bool {
+        self.ring.allows()
+    }
+
+    /// A ring served a write past the page cache, or could not without waiting.
+    pub(crate) fn rang(&self, served: bool) {
+        if served { self.ring.good() } else { self.ring.bad(PUNTS_BORNE) }
     }
 
     /// Whether to see if other writes of the same thread continue this one, before it is made.
@@ -371,6 +387,25 @@ mod tests {
             }
         }
         attempts
+    }
+
+    #[test]
+    fn a_ring_that_cannot_write_is_left_out_and_one_that_mostly_can_is_not() {
+        let tries = |writes: &WriteSelector, served: fn(usize) -> bool| {
+            (0..5000)
+                .filter(|&number| {
+                    writes.rings() && {
+                        writes.rang(served(number));
+                        true
+                    }
+                })
+                .count()
+        };
+        assert_eq!(tries(&WriteSelector::default(), |number| number % 256 == 0), 5000);
+        let writes = WriteSelector::default();
+        let never = tries(&writes, |_| false);
+        assert!((256..300).contains(&never), "{never}");
+        assert!(tries(&writes, |_| true) >= 5000 - SKIP_MAX as usize);
     }
 
     #[test]

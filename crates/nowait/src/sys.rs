@@ -62,7 +62,7 @@ pub(crate) unsafe fn read_at(
     })
 }
 
-/// What a write asks for beyond the bytes: `RWF_DSYNC`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC` (`pwritev2(2)`).
+/// What a write asks for beyond the bytes: `RWF_DSYNC`, `RWF_NOWAIT`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC` (`pwritev2(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WriteFlags(u32);
 
@@ -70,6 +70,8 @@ impl WriteFlags {
     pub(crate) const NONE: WriteFlags = WriteFlags(0);
     /// Linux 4.7.
     pub(crate) const DURABLE: WriteFlags = WriteFlags(libc::RWF_DSYNC as u32);
+    /// Linux 4.13. For rings; of a plain call, `Wait` says it.
+    pub(crate) const NOWAIT: WriteFlags = WriteFlags(libc::RWF_NOWAIT as u32);
     /// Linux 4.16.
     pub(crate) const APPEND: WriteFlags = WriteFlags(libc::RWF_APPEND as u32);
     /// Linux 6.14; not in every libc yet.

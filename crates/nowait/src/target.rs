@@ -298,6 +298,7 @@ impl Target<'_> {
     /// Makes a direct request ready for a ring, or leaves that to the thread of the pool that will do it.
     fn direct_path(&self, file: &OpenFile, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Path {
         let Instance { policy, .. } = &**self.instance;
+        let has_ring = self.instance.engines().has_ring;
         // A submission pins the memory's pages, and copies what lies amiss: of much, too long for a poll.
         let path = file.reads.slow_path(policy, transfer.left());
         if path == Path::Pool {
@@ -305,8 +306,15 @@ impl Target<'_> {
         }
         // libaio works on the blocks that a file gains, and on what says where its blocks are, inside the submission.
         let extends = || self.end_of(file).is_none_or(|end| transfer.position() + transfer.left() as u64 > end);
-        if !self.instance.engines().has_ring && (policy.strict || (direction == Direction::Write && extends())) {
+        if !has_ring && (policy.strict || (direction == Direction::Write && extends())) {
             return Path::Pool;
+        }
+        if direction == Direction::Write && has_ring && policy.forced.is_none() {
+            transfer.attempt = file.writes.rings();
+            // One alone a kernel worker does as well as a thread of the pool, and is nearer by two switches.
+            if !transfer.attempt && file.on_their_way() > 0 {
+                return Path::Pool;
+            }
         }
         // What fails here fails again, and is told, where it is run.
         match file.align(direct.alignment(), transfer, direction) {

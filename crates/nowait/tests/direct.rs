@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -671,6 +672,46 @@ fn a_device_that_refuses_attempts_is_no_rings_business() {
         let stats = nowait.stats();
         assert_eq!((stats.ring, stats.aio, stats.handed_on), (0, 0, 0), "{stats:?}");
         assert!(stats.inline + stats.pool > 0, "{stats:?}");
+    }
+}
+
+/// btrfs copies on write, and a ring has a kernel worker do it: one write of a file after the other.
+#[test]
+fn overwrites_that_only_kernel_workers_could_do_go_to_threads() {
+    const WRITES: usize = 3000;
+    for (kind, by_threads) in [(Kind::Btrfs, true), (Kind::Ext4, false), (Kind::Xfs, false)] {
+        let Some(mount) = Mount::or_skip(kind) else { continue };
+        let nowait = Nowait::builder().build().unwrap();
+        if nowait.ring_refusal().is_some() {
+            return eprintln!("skipped: io_uring is refused");
+        }
+        let path = mount.path().join("data");
+        std::fs::write(&path, vec![0; 64 * PAGE]).unwrap();
+        let file = open(&nowait, &path);
+        if !matches!(file.direct(), DirectIo::Granted { .. }) {
+            eprintln!("skipped: {kind:?} refuses direct I/O");
+            continue;
+        }
+        let next = Cell::new(0);
+        let writer = async || {
+            let mut block = Buf::zeroed(PAGE);
+            while next.get() < WRITES {
+                let number = next.replace(next.get() + 1);
+                block.fill(number as u8);
+                block = file.write_all_at(block, (number % 64 * PAGE) as u64).await.unwrap();
+            }
+        };
+        nowait::block_on(join_all((0..16).map(|_| writer())));
+        let stats = nowait.stats();
+        let told = format!("{kind:?}: {stats:?}");
+        assert_eq!(stats.ring + stats.pool, WRITES as u64, "{told}");
+        assert_eq!(stats.pool > WRITES as u64 / 2, by_threads, "{told}");
+        let held = std::fs::read(&path).unwrap();
+        for (place, block) in held.chunks(PAGE).enumerate() {
+            // Those in flight together may come in any order, but are never a whole round of the file apart.
+            let last = (WRITES - 1 - place) / 64 * 64 + place;
+            assert!(block.iter().all(|&byte| byte == last as u8), "{told}: block {place} holds {}", block[0]);
+        }
     }
 }
 

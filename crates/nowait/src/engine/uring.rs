@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::Refusal;
 use crate::op::{Owner, Request, Slot};
-use crate::sys::{TRANSFER_MAX, fork_generation};
+use crate::sys::{TRANSFER_MAX, WriteFlags, fork_generation};
 
 /// Operations in flight that one ring takes; more wait in line. Also the size of its submission queue, so that a push
 /// never finds it full after a flush, and the completion queue (twice as long) never overflows.
@@ -135,6 +135,9 @@ impl Ring {
                     let many = transfer.segments();
                     let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
                     let entry = opcode::Writev::new(fd, many.as_ptr(), count).offset(transfer.position());
+                    // A kernel worker takes one write of a file after the other, unless the file system says that it can do better
+                    // (FMODE_DIO_PARALLEL_WRITE: ext4, xfs).
+                    let flags = if transfer.attempt { flags.with(WriteFlags::NOWAIT) } else { *flags };
                     Some(entry.rw_flags(flags.bits() as i32).build())
                 }
                 Request::Write(..)

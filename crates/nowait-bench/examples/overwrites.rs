@@ -1,0 +1,86 @@
+//! Direct overwrites of 4 KiB: `overwrites FILE`, which is made. By a ring whatever it does with them, by the pool, and as the library
+//! chooses; interleaved, eight rounds of which the first is not counted.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+use std::{env, fs, process};
+
+use futures_util::future::join_all;
+use nowait::{Buf, Nowait, OpenOptions, block_on};
+use nowait_bench::random::Random;
+use nowait_bench::report::median;
+use nowait_bench::sys::Usage;
+
+const BLOCK: usize = 4 << 10;
+const BLOCKS: u64 = 16 << 10;
+const WRITES: u64 = 4000;
+const ROUNDS: usize = 8;
+
+fn main() -> process::ExitCode {
+    let [path] = &env::args().skip(1).collect::<Vec<_>>()[..] else {
+        eprintln!("usage: overwrites FILE");
+        return process::ExitCode::from(2);
+    };
+    let measured = measure(Path::new(path));
+    let _ = fs::remove_file(path);
+    match measured {
+        Ok(()) => process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("overwrites {path}: {error}");
+            process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(path: &Path) -> io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    (0..BLOCKS).try_for_each(|_| file.write_all(&[7; BLOCK]))?;
+    file.sync_all()?;
+    for depth in [1, 4, 16] {
+        let ways = [("ring", Some(nowait::Path::Ring)), ("pool", Some(nowait::Path::Pool)), ("nowait", None)];
+        let mut figures = ways.map(|_| (Vec::new(), Vec::new()));
+        for round in 0..ROUNDS {
+            for turn in 0..ways.len() {
+                let which = (round + turn) % ways.len();
+                let (per_second, cpu_us) = overwrite(path, ways[which].1, depth, round as u64)?;
+                if round > 0 {
+                    figures[which].0.push(per_second);
+                    figures[which].1.push(cpu_us);
+                }
+            }
+        }
+        for ((name, _), (speeds, cpu_us)) in ways.iter().zip(&figures) {
+            let (least, most) =
+                (speeds.iter().copied().fold(f64::MAX, f64::min), speeds.iter().copied().fold(0.0, f64::max));
+            println!(
+                "depth {depth:2} {name:6} {:7.0}/s ({least:.0} to {most:.0}), CPU {:.1} µs",
+                median(speeds),
+                median(cpu_us)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Writes a second, and the process's processor time for each.
+fn overwrite(path: &Path, way: Option<nowait::Path>, depth: u64, seed: u64) -> io::Result<(f64, f64)> {
+    let nowait = Nowait::builder().path(way).build()?;
+    let file = OpenOptions::new().read(true).write(true).direct(true).open_in(&nowait, path).wait()?;
+    let places = Random::new(seed).permutation(BLOCKS);
+    let next = Cell::new(0);
+    let write = async || {
+        let mut block = Buf::zeroed(BLOCK);
+        while next.get() < WRITES {
+            let number = next.replace(next.get() + 1);
+            let offset = places[number as usize] * BLOCK as u64;
+            block = file.write_all_at(block, offset).await?;
+        }
+        io::Result::Ok(())
+    };
+    let (before, began) = (Usage::of_process(), Instant::now());
+    block_on(join_all((0..depth).map(|_| write()))).into_iter().collect::<io::Result<()>>()?;
+    let seconds = began.elapsed().as_secs_f64();
+    Ok((WRITES as f64 / seconds, Usage::of_process().since(&before).cpu_us() / WRITES as f64))
+}
