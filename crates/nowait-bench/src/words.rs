@@ -1,6 +1,6 @@
 //! What tables, ways and figures are called, wherever they are shown.
 
-use crate::report::Row;
+use crate::report::{Report, Row};
 
 /// Below this share of the best, a way has collapsed.
 pub const COLLAPSED: f64 = 0.5;
@@ -22,8 +22,12 @@ pub fn title(table: &str) -> &str {
     }
 }
 
-/// What a way does.
-pub fn meaning(way: &str) -> &'static str {
+/// What a way of the report does; nothing of one that neither it nor this crate knows.
+pub fn meaning<'a>(report: &'a Report, way: &str) -> &'a str {
+    report.ways.get(way).map_or_else(|| own_meaning(way), String::as_str)
+}
+
+fn own_meaning(way: &str) -> &'static str {
     match way {
         "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
         "threads" => "as many native threads as the depth, each in plain calls",
@@ -113,6 +117,16 @@ pub fn micro(nanoseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_way_from_elsewhere_brings_its_meaning_which_the_json_keeps() {
+        let ways = [("other", "other 1.2.3: as it is")].map(|(way, meaning)| (way.to_owned(), meaning.to_owned()));
+        let json = serde_json::to_string(&Report { ways: ways.into(), ..Report::default() }).unwrap();
+        let report: Report = serde_json::from_str(&json).unwrap();
+        assert_eq!(meaning(&report, "other"), "other 1.2.3: as it is");
+        assert_eq!(meaning(&report, "pread"), own_meaning("pread"));
+        assert_eq!(meaning(&report, "unheard-of"), "");
+    }
 
     #[test]
     fn numbers_stay_short() {
