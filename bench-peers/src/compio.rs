@@ -1,4 +1,4 @@
-//! compio, with its io_uring driver forced, and the flags of a ring that one thread owns.
+//! compio, with its io_uring driver and no other.
 
 use std::future::Future;
 use std::io;
@@ -27,12 +27,7 @@ impl Runtime for Compio {
 
     fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
         let mut proactor = ProactorBuilder::new();
-        proactor
-            .driver_type(DriverType::IoUring)
-            .capacity((in_flight as u32).next_power_of_two().max(CAPACITY))
-            .single_issuer(true)
-            .coop_taskrun(true)
-            .taskrun_flag(true);
+        proactor.driver_type(DriverType::IoUring).capacity((in_flight as u32).next_power_of_two().max(CAPACITY));
         Ok(RuntimeBuilder::new().with_proactor(proactor).build()?.block_on(main))
     }
 

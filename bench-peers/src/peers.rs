@@ -105,7 +105,7 @@ pub fn meanings() -> BTreeMap<String, String> {
             "tokio-uring",
             concat!("tokio-uring ", env!("VERSION_TOKIO_URING"), ": one thread, as many loops as the depth"),
         ),
-        ("compio", concat!("compio ", env!("VERSION_COMPIO"), ": one thread, io_uring, COOP_TASKRUN")),
+        ("compio", concat!("compio ", env!("VERSION_COMPIO"), ": one thread, io_uring")),
         ("monoio", concat!("monoio ", env!("VERSION_MONOIO"), ": one thread, io_uring")),
         (
             "glommio",
