@@ -19,9 +19,15 @@ fn main() {
             _ => {}
         }
     }
-    let described =
-        Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]).output();
-    if let Some(output) = described.ok().filter(|output| output.status.success()) {
-        println!("cargo::rustc-env=NOWAIT_COMMIT={}", String::from_utf8_lossy(&output.stdout).trim());
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo::rerun-if-changed={log}");
     }
+    if let Some(commit) = git(&["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]) {
+        println!("cargo::rustc-env=NOWAIT_COMMIT={commit}");
+    }
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
