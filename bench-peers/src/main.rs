@@ -158,8 +158,10 @@ fn run(options: &Options) -> Result<()> {
     }
 
     let mut told = Told;
-    told.begin("making the file to read", 0);
-    let make = || TestFile::make(&options.dir, options.size, seed, &cancel, |_| {});
+    let make = || {
+        told.begin("making the file to read", options.size);
+        TestFile::make(&options.dir, options.size, seed, &cancel, |_| {})
+    };
     let file = (!plans.is_empty()).then(make).transpose()?;
     let file = file.map(|file| if options.direct { file.past_the_cache() } else { Ok(file) }).transpose()?;
     let environment = environment(options, file.as_ref(), seed);
