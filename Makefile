@@ -4,7 +4,7 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom tools-test lint bench bench-check fio-check
+.PHONY: help test loom tools-test lint bench bench-check fio-check peers-test
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
+	@echo "make peers-test  bench-peers builds, and its ways do what they say; not part of make test"
 	@echo "make bench-check   instructions and speed against bench-bars.json; needs python3, and valgrind for the former"
 	@echo
 	@echo "Tests that mount file systems need root; elsewhere they say that they skip."
@@ -48,3 +49,7 @@ bench-check:
 	$(CARGO) build $(LOCKED) --release -p nowait-cli
 	$(CARGO) build $(LOCKED) --release -p nowait-bench --example instructions
 	python3 tools/bench_check.py
+
+peers-test:
+	cd bench-peers && $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
+	cd bench-peers && $(CARGO) test $(LOCKED)

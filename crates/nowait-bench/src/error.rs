@@ -23,6 +23,21 @@ pub enum ErrorKind {
     Other,
 }
 
+impl ErrorKind {
+    /// What a command that measures exits with.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Other => 1,
+            Self::Usage => 2,
+            Self::NoRoom => 3,
+            Self::NotWritable => 4,
+            Self::BadFile => 5,
+            Self::NotCold => 6,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,

@@ -140,18 +140,18 @@ impl Case<'_> {
         }
         let commits = self.commits(&speeds, 1.0);
         let mut samples = vec![Vec::new(); self.ways.len()];
-        let mut file_bytes = vec![0; self.ways.len()];
+        let mut file_bytes = vec![Some(0); self.ways.len()];
         for round in 0..self.plan.rounds {
             for turn in 0..self.ways.len() {
                 let which = (round + turn) % self.ways.len();
                 let (sample, bytes) = self.round(self.ways[which], commits, records, false)?;
                 samples[which].push(sample);
-                file_bytes[which] += bytes;
+                file_bytes[which] = file_bytes[which].zip(bytes).map(|(sum, bytes)| sum + bytes);
                 progress.step(1);
             }
         }
         let name = self.name();
-        let row = |((way, samples), bytes): ((&&dyn LogWay, &Vec<Sample>), u64)| {
+        let row = |((way, samples), bytes): ((&&dyn LogWay, &Vec<Sample>), Option<u64>)| {
             Row::of(TABLE, &name, way.name(), samples).with_log(samples, bytes)
         };
         Ok(self.ways.iter().zip(&samples).zip(file_bytes).map(row).collect())
@@ -171,8 +171,8 @@ impl Case<'_> {
         (of_record * self.writers) as u64
     }
 
-    /// One way, once, and how many bytes of the file it took.
-    fn round(&self, way: &dyn LogWay, commits: u64, records: Records, verify: bool) -> Result<(Sample, u64)> {
+    /// One way, once, and how many bytes of the file it took, if it knows.
+    fn round(&self, way: &dyn LogWay, commits: u64, records: Records, verify: bool) -> Result<(Sample, Option<u64>)> {
         let failed = |why: &str| {
             let (way, case) = (way.name(), self.name());
             Error::new(ErrorKind::Other, format!("{way} failed in {TABLE} {case}: {why}; leave it out with --ways"))

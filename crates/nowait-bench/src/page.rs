@@ -157,8 +157,8 @@ fn stands(html: &mut Html, standing: &Standing<'_>) {
 fn ways(html: &mut Html, report: &Report) {
     html.with_text("h3", &[], "The ways");
     html.element("dl", &[("class", &"facts quiet")], |html| {
-        for way in report.ways().iter().filter(|way| !meaning(way).is_empty()) {
-            html.with_text("dt", &[], way).with_text("dd", &[], meaning(way));
+        for way in report.ways().iter().filter(|way| !meaning(report, way).is_empty()) {
+            html.with_text("dt", &[], way).with_text("dd", &[], meaning(report, way));
         }
     });
 }
@@ -455,7 +455,8 @@ mod tests {
             ..Environment::default()
         };
         let rows = vec![row(format!("depth=1 {evil}")), row(format!("depth=2 {evil}"))];
-        let mut report = Report { environment, rows, partial: Some(text()), ..Report::default() };
+        let ways = [(text(), text())].into();
+        let mut report = Report { environment, rows, ways, partial: Some(text()), ..Report::default() };
         report.note(Code::WayLeftOut, evil);
         let page = page(&report);
         assert!(

@@ -16,6 +16,9 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
     pub notes: Vec<Note>,
+    /// What ways do that are not of this crate.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ways: BTreeMap<String, String>,
     pub rows: Vec<Row>,
 }
 
@@ -53,7 +56,7 @@ pub struct Row {
     /// Only in the table of streams, where there is a source: the median of what the page cache held of it after a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_pages_cached: Option<f64>,
-    /// Only in the table of the log: how much of the file a logged byte took, with what fills up blocks.
+    /// Only in the table of the log, and of ways that know: how much of the file a logged byte took, with what fills up blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_bytes_per_byte: Option<f64>,
     /// Only where a map is populated.
@@ -203,9 +206,9 @@ impl Row {
     }
 
     /// `file_bytes`: how far the file was used, over all rounds.
-    pub fn with_log(mut self, samples: &[Sample], file_bytes: u64) -> Self {
+    pub fn with_log(mut self, samples: &[Sample], file_bytes: Option<u64>) -> Self {
         let logged: u64 = samples.iter().map(|sample| sample.bytes).sum();
-        self.file_bytes_per_byte = Some(file_bytes as f64 / logged.max(1) as f64);
+        self.file_bytes_per_byte = file_bytes.map(|bytes| bytes as f64 / logged.max(1) as f64);
         self
     }
 

@@ -1,6 +1,6 @@
 //! What tables, ways and figures are called, wherever they are shown.
 
-use crate::report::Row;
+use crate::report::{Report, Row};
 
 /// Below this share of the best, a way has collapsed.
 pub const COLLAPSED: f64 = 0.5;
@@ -22,8 +22,12 @@ pub fn title(table: &str) -> &str {
     }
 }
 
-/// What a way does.
-pub fn meaning(way: &str) -> &'static str {
+/// What a way of the report does; nothing of one that neither it nor this crate knows.
+pub fn meaning<'a>(report: &'a Report, way: &str) -> &'a str {
+    report.ways.get(way).map_or_else(|| own_meaning(way), String::as_str)
+}
+
+fn own_meaning(way: &str) -> &'static str {
     match way {
         "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
         "threads" => "as many native threads as the depth, each in plain calls",
@@ -104,6 +108,21 @@ pub fn short(value: f64) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
+/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let number = upper.trim_end_matches("IB").trim_end_matches('B');
+    let (digits, shift) = match number.char_indices().last() {
+        Some((at, 'K')) => (&number[..at], 10),
+        Some((at, 'M')) => (&number[..at], 20),
+        Some((at, 'G')) => (&number[..at], 30),
+        Some((at, 'T')) => (&number[..at], 40),
+        _ => (number, 0),
+    };
+    let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
+    count.checked_mul(1 << shift).ok_or_else(|| "too large for a file".to_owned())
+}
+
 /// In microseconds.
 pub fn micro(nanoseconds: u64) -> String {
     let micro = nanoseconds as f64 / 1e3;
@@ -113,6 +132,16 @@ pub fn micro(nanoseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_way_from_elsewhere_brings_its_meaning_which_the_json_keeps() {
+        let ways = [("other", "other 1.2.3: as it is")].map(|(way, meaning)| (way.to_owned(), meaning.to_owned()));
+        let json = serde_json::to_string(&Report { ways: ways.into(), ..Report::default() }).unwrap();
+        let report: Report = serde_json::from_str(&json).unwrap();
+        assert_eq!(meaning(&report, "other"), "other 1.2.3: as it is");
+        assert_eq!(meaning(&report, "pread"), own_meaning("pread"));
+        assert_eq!(meaning(&report, "unheard-of"), "");
+    }
 
     #[test]
     fn numbers_stay_short() {

@@ -586,7 +586,7 @@ fn every_record_of_every_writer_is_where_the_way_says() {
             };
             let gate = std::sync::Barrier::new(1);
             let mut round = Round::new(&gate, Some(&check));
-            let bytes = way.commits(&job, &mut round).unwrap();
+            let bytes = way.commits(&job, &mut round).unwrap().unwrap();
             let sample = Sample::of(&[round]).unwrap();
             let (name, logged) = (way.name(), all * size as u64);
             let seen = (sample.operations, sample.bytes, sample.wrong);
@@ -670,7 +670,7 @@ impl LogWay for Liar {
         size
     }
 
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> std::io::Result<u64> {
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> std::io::Result<Option<u64>> {
         round.start();
         let now = std::time::Instant::now();
         (0..job.commits * job.writers as u64).for_each(|_| round.tally.committed(job.size, now, now));
@@ -679,7 +679,7 @@ impl LogWay for Liar {
         if job.writers == 1 {
             (0..job.commits).for_each(|n| round.tally.verify(Records::number(0, n), &vec![0; job.size]));
         }
-        Ok(0)
+        Ok(None)
     }
 }
 

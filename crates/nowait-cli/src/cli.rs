@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait::probe::Case;
-use nowait_bench::ErrorKind;
 use nowait_bench::log;
 use nowait_bench::notes::Code;
 use nowait_bench::prefault;
 use nowait_bench::streams::{self, Kind};
 use nowait_bench::tables::Table;
 use nowait_bench::ways;
+use nowait_bench::words::parse_bytes;
 use nowait_bench::work::Records;
 use nowait_bench::writes;
 
@@ -40,16 +40,7 @@ pub struct Failure {
 
 impl From<nowait_bench::Error> for Failure {
     fn from(error: nowait_bench::Error) -> Self {
-        let code = match error.kind() {
-            ErrorKind::Other => 1,
-            ErrorKind::Usage => 2,
-            ErrorKind::NoRoom => 3,
-            ErrorKind::NotWritable => 4,
-            ErrorKind::BadFile => 5,
-            ErrorKind::NotCold => 6,
-            ErrorKind::Interrupted => 130,
-        };
-        Self { code, message: error.to_string() }
+        Self { code: error.kind().exit_code(), message: error.to_string() }
     }
 }
 
@@ -452,21 +443,6 @@ fn parse_record(text: &str) -> Result<usize, String> {
         Ok(size) if (least..=most).contains(&size) => Ok(size),
         _ => Err(format!("less than {least} bytes, or more than {} MiB", most >> 20)),
     }
-}
-
-/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let upper = text.trim().to_ascii_uppercase();
-    let number = upper.trim_end_matches("IB").trim_end_matches('B');
-    let (digits, shift) = match number.char_indices().last() {
-        Some((at, 'K')) => (&number[..at], 10),
-        Some((at, 'M')) => (&number[..at], 20),
-        Some((at, 'G')) => (&number[..at], 30),
-        Some((at, 'T')) => (&number[..at], 40),
-        _ => (number, 0),
-    };
-    let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
-    count.checked_mul(1 << shift).ok_or_else(|| "too large for a file".to_owned())
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ fn legend(report: &Report) -> String {
     let ways = report.ways();
     let longest = ways.iter().map(|way| way.len()).max().unwrap_or(0);
     for way in ways {
-        text += &format!("  {way:<longest$}  {}\n", meaning(way));
+        text += &format!("  {way:<longest$}  {}\n", meaning(report, way));
     }
     text.push('\n');
     text
@@ -398,6 +398,14 @@ mod tests {
         let text = report(&sample(), true, Colour::Off);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn the_legend_says_what_ways_from_elsewhere_do() {
+        let mut report = sample();
+        report.rows[0].way = "other".to_owned();
+        report.ways.insert("other".to_owned(), "other 1.2.3: as it is".to_owned());
+        assert!(super::report(&report, false, Colour::Off).contains("  other         other 1.2.3: as it is\n"));
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl LogWay for ThreadBatch {
         if self.direct { size.next_multiple_of(BLOCK) } else { size }
     }
 
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<u64> {
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let direct = self.direct.then(|| open_direct(job.path)).transpose()?;
         let file = direct.as_ref().unwrap_or(job.file);
         let log = Log::new(job.writers * job.size, self.direct);
@@ -57,7 +57,7 @@ impl LogWay for ThreadBatch {
             end.and_then(|end| Ok((places?, end)))
         })?;
         find(job, round, &places)?;
-        Ok(end)
+        Ok(Some(end))
     }
 }
 

@@ -1,13 +1,14 @@
-//! Each writer on its own: it writes its record and has it flushed. And what all ways of the log share: the threads of the writers, and
-//! the search for what they have written.
+//! Each writer on its own: it writes its record and has it flushed. And what all ways of the log share: the threads of the writers, the
+//! search for what they have written, and a directory for those that make files of their own.
 //!
 //! `append-fdatasync`: a write and an `fdatasync(2)` through the page cache, one writer after the other.
 //! `direct-dsync`: the floor, for one writer. Its record alone in whole blocks, in one call past the page cache.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -36,7 +37,7 @@ impl LogWay for AppendFdatasync {
         size
     }
 
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<u64> {
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let end = Mutex::new(0);
         let places = by_writers(
             job,
@@ -52,7 +53,7 @@ impl LogWay for AppendFdatasync {
             },
         )?;
         find(job, round, &places)?;
-        Ok(end.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Ok(Some(end.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -75,7 +76,7 @@ impl LogWay for DirectDsync {
         size.next_multiple_of(BLOCK)
     }
 
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<u64> {
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let file = open_direct(job.path)?;
         let places = by_writers(
             job,
@@ -89,7 +90,7 @@ impl LogWay for DirectDsync {
             },
         )?;
         find(job, round, &places)?;
-        Ok(job.commits * self.room(job.size) as u64)
+        Ok(Some(job.commits * self.room(job.size) as u64))
     }
 }
 
@@ -116,7 +117,7 @@ pub(super) fn write_durable(file: &File, mut blocks: &[u8], mut offset: u64) -> 
 /// Runs the writers of `job`, each on a thread of its own with what `prepare` has made for it there. `commit` is given a record,
 /// filled up with zeros to whole blocks; it returns when the record is on stable storage, and says where. Gives the places of
 /// each writer's records.
-pub(super) fn by_writers<T>(
+pub fn by_writers<T>(
     job: &Commits<'_>,
     round: &mut Round<'_>,
     prepare: impl Fn() -> io::Result<T> + Sync,
@@ -181,4 +182,28 @@ pub(super) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &[Vec<u64>]
         }
     }
     Ok(())
+}
+
+/// A directory of its own, removed when dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(job: &Commits<'_>) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = job.folder.join(format!(".nowait-bench-log-{}-{number}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing is to be done about what cannot be removed.
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }

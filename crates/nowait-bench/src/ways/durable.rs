@@ -3,16 +3,13 @@
 //! `nowait`: as it is. `nowait-rotating`: with segments of 4 MiB, so that a round goes through several, which are prepared meanwhile.
 //! `nowait-refused`: as where io_uring is refused.
 
-use std::fs;
 use std::io;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use nowait::log::{Log, Options};
 use nowait::{Engine, Nowait};
 
 use super::LogWay;
-use super::commit::by_writers;
+use super::commit::{Folder, by_writers};
 use crate::meter::Round;
 use crate::work::{Commits, Records};
 
@@ -43,11 +40,11 @@ impl LogWay for Durable {
         0
     }
 
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<u64> {
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let folder = Folder::new(job)?;
         let instance = Nowait::builder().engine((self.engine)()).build()?;
         let options = Options::new().instance(&instance).segment_bytes(self.segment_bytes);
-        let (log, _) = Log::open(&folder.0, &options)?;
+        let (log, _) = Log::open(folder.path(), &options)?;
         // The next segment is ready, as in a log that has run for a while.
         while log.stats().spares == 0 {
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -68,26 +65,6 @@ impl LogWay for Durable {
             }
         }
         log.close()?;
-        Ok(bytes)
-    }
-}
-
-/// A directory of its own, removed when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(job: &Commits<'_>) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = job.folder.join(format!(".nowait-bench-log-{}-{number}", std::process::id()));
-        fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing is to be done about what cannot be removed.
-        let _ = fs::remove_dir_all(&self.0);
+        Ok(Some(bytes))
     }
 }

@@ -17,7 +17,7 @@ mod pread;
 mod pwrite;
 mod queue;
 mod ring;
-mod runtime;
+pub mod runtime;
 mod spawn_blocking;
 mod stream;
 mod threads;
@@ -31,6 +31,7 @@ use crate::meter::Round;
 use crate::sys::Mapping;
 use crate::work::{Commits, Gather, Populate, Reads, Stream, Writes};
 
+pub use commit::{Folder, by_writers};
 pub use ring::io_uring_state;
 pub use watch::Populated;
 
@@ -130,9 +131,9 @@ pub trait LogWay: Sync {
     fn room(&self, size: usize) -> usize;
 
     /// Has every record of `job` on stable storage, from threads of which each waits for its own, and says how many bytes of the
-    /// file they took. Afterwards, if the round verifies, it finds each of them and tells the tally ([`crate::meter::Tally::verify`])
+    /// file they took, if it knows. Afterwards, if the round verifies, it finds each of them and tells the tally ([`crate::meter::Tally::verify`])
     /// its number and its bytes.
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<u64>;
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
 }
 
 /// A file's bytes in memory, whoever has mapped them.

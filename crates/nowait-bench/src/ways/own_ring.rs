@@ -48,7 +48,7 @@ impl LogWay for OwnRing {
         if self.direct { size.next_multiple_of(BLOCK) } else { size }
     }
 
-    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<u64> {
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let direct = self.direct.then(|| open_direct(job.path)).transpose()?;
         let file = direct.as_ref().unwrap_or(job.file);
         let room = self.room(job.size);
@@ -69,7 +69,7 @@ impl LogWay for OwnRing {
             },
         )?;
         find(job, round, &places)?;
-        Ok(end.into_inner())
+        Ok(Some(end.into_inner()))
     }
 }
 

@@ -10,20 +10,20 @@ use crate::meter::{Round, Tally};
 use crate::work::{Contents, Writes};
 
 /// With a worker per processor.
-pub(super) fn runtime() -> &'static tokio::runtime::Runtime {
+pub fn runtime() -> &'static tokio::runtime::Runtime {
     static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
         tokio::runtime::Builder::new_multi_thread().enable_io().build().expect("a runtime starts where threads do")
     })
 }
 
-pub(super) fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<Vec<T>> {
+pub fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<Vec<T>> {
     let all = futures_util::future::join_all(tasks);
     runtime().block_on(all).into_iter().map(|joined| joined.map_err(io::Error::other)?).collect()
 }
 
 /// Runs the tasks of a round while its clock runs, and then tells what they saw.
-pub(super) fn run_on_the_clock<T>(tasks: Vec<T>, round: &mut Round<'_>) -> io::Result<()>
+pub fn run_on_the_clock<T>(tasks: Vec<T>, round: &mut Round<'_>) -> io::Result<()>
 where
     T: Future<Output = io::Result<Seen>> + Send + 'static,
 {
@@ -37,7 +37,7 @@ where
 
 /// The writes that are still to be made, for tasks, which cannot borrow the job.
 #[derive(Clone)]
-pub(super) struct Blocks {
+pub struct Blocks {
     next: Arc<AtomicU64>,
     count: u64,
     order: Option<Arc<[u64]>>,
@@ -45,13 +45,13 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn of(job: &Writes<'_>) -> Blocks {
+    pub fn of(job: &Writes<'_>) -> Blocks {
         Blocks { next: Arc::default(), count: job.blocks, order: job.order.map(Arc::from), contents: job.contents }
     }
 
     /// Makes the next block in `buffer`; gives its offset.
     #[inline]
-    pub(super) fn next(&self, buffer: &mut [u8]) -> Option<u64> {
+    pub fn next(&self, buffer: &mut [u8]) -> Option<u64> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let number = (index < self.count).then(|| self.order.as_ref().map_or(index, |order| order[index as usize]))?;
         let offset = number * buffer.len() as u64;
@@ -62,25 +62,25 @@ impl Blocks {
 
 /// What one task saw. A task outlives the round's borrow, and so do its own figures; bytes that are to be verified are kept until
 /// the clock has stopped.
-pub(super) struct Seen {
+pub struct Seen {
     tally: Tally<'static>,
     kept: Option<Vec<(u64, Vec<u8>)>>,
 }
 
 impl Seen {
-    pub(super) fn new(round: &Tally<'_>) -> Seen {
+    pub fn new(round: &Tally<'_>) -> Seen {
         Seen { tally: Tally::new(None), kept: round.verifies().then(Vec::new) }
     }
 
     #[inline]
-    pub(super) fn add(&mut self, offset: u64, bytes: &[u8], started: Instant) {
+    pub fn add(&mut self, offset: u64, bytes: &[u8], started: Instant) {
         self.tally.block(offset, bytes, started, Instant::now());
         if let Some(kept) = &mut self.kept {
             kept.push((offset, bytes.to_vec()));
         }
     }
 
-    pub(super) fn tell(self, round: &mut Tally<'_>) {
+    pub fn tell(self, round: &mut Tally<'_>) {
         round.merge(&self.tally);
         for (offset, bytes) in self.kept.into_iter().flatten() {
             round.verify(offset, &bytes);

@@ -1,0 +1,34 @@
+//! A buffer for runtimes that own theirs while a read is in flight: a vector, of which a page-aligned part is used. So no trait of
+//! theirs is implemented, which would take `unsafe`, and direct I/O finds the alignment that it asks for.
+
+use std::ops::Range;
+
+const ALIGN: usize = 4096;
+
+pub struct Aligned {
+    pub memory: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    /// Touched, and aligned to a page.
+    pub fn new(len: usize) -> Self {
+        let memory = vec![0xa5; len + ALIGN];
+        let start = memory.as_ptr().align_offset(ALIGN);
+        Self { memory, start }
+    }
+
+    /// The same buffer, back from the runtime.
+    pub fn returned(memory: Vec<u8>, range: Range<usize>) -> Self {
+        Self { memory, start: range.start }
+    }
+
+    /// Where its first `len` bytes lie in the vector.
+    pub fn range(&self, len: usize) -> Range<usize> {
+        self.start..self.start + len
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..]
+    }
+}

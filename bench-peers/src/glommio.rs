@@ -1,0 +1,130 @@
+//! glommio, which allocates what it reads into itself, and keeps what is written.
+//!
+//! `glommio`: its `BufferedFile`. `glommio-dma`: its `DmaFile`, which goes past the page cache, and for a gather its `read_many`.
+
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use glommio::io::{BufferedFile, DmaFile, MergedBufferLimit, OpenOptions, ReadAmplificationLimit, ReadResult};
+use glommio::{LocalExecutorBuilder, Placement};
+use nowait_bench::work::{Batch, Target, Writes};
+
+use crate::one_thread::{Runtime, Writing, expect_random};
+
+pub struct Buffered;
+
+pub struct Dma;
+
+fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
+    let depth = in_flight.next_power_of_two().max(RING_DEPTH);
+    Ok(LocalExecutorBuilder::new(Placement::Unbound).ring_depth(depth).make()?.run(main))
+}
+
+/// What it has by itself.
+const RING_DEPTH: usize = 128;
+
+impl Runtime for Buffered {
+    type File = BufferedFile;
+    type Buffer = Option<ReadResult>;
+
+    fn name(&self) -> &'static str {
+        "glommio"
+    }
+
+    fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
+        run(in_flight, main)
+    }
+
+    async fn open_to_read(target: Target<'_>) -> io::Result<BufferedFile> {
+        let file = OpenOptions::new().read(true).buffered_open(target.path).await?;
+        expect_random(&file)?;
+        Ok(file)
+    }
+
+    fn buffer(_len: usize) -> Option<ReadResult> {
+        None
+    }
+
+    async fn read(
+        file: &BufferedFile,
+        _: Option<ReadResult>,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<Option<ReadResult>> {
+        in_full(file.read_at(offset, len).await?, len)
+    }
+
+    fn bytes(buffer: &Option<ReadResult>) -> &[u8] {
+        buffer.as_deref().unwrap_or_default()
+    }
+}
+
+impl Writing for Buffered {
+    async fn open_to_write(job: &Writes<'_>) -> io::Result<BufferedFile> {
+        Ok(OpenOptions::new().write(true).buffered_open(job.path).await?)
+    }
+
+    async fn write(file: &BufferedFile, block: Vec<u8>, offset: u64) -> io::Result<Vec<u8>> {
+        // It does not give back what it has written.
+        let written = file.write_at(block.clone(), offset).await?;
+        if written == block.len() { Ok(block) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+}
+
+impl Runtime for Dma {
+    type File = Rc<DmaFile>;
+    type Buffer = Option<ReadResult>;
+
+    fn name(&self) -> &'static str {
+        "glommio-dma"
+    }
+
+    fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
+        run(in_flight, main)
+    }
+
+    async fn open_to_read(target: Target<'_>) -> io::Result<Rc<DmaFile>> {
+        Ok(Rc::new(OpenOptions::new().read(true).dma_open(target.path).await?))
+    }
+
+    fn buffer(_len: usize) -> Option<ReadResult> {
+        None
+    }
+
+    async fn read(
+        file: &Rc<DmaFile>,
+        _: Option<ReadResult>,
+        offset: u64,
+        len: usize,
+    ) -> io::Result<Option<ReadResult>> {
+        in_full(file.read_at(offset, len).await?, len)
+    }
+
+    fn bytes(buffer: &Option<ReadResult>) -> &[u8] {
+        buffer.as_deref().unwrap_or_default()
+    }
+
+    async fn gather(
+        file: &Rc<DmaFile>,
+        batch: Batch<'_>,
+        _: &mut Vec<Option<ReadResult>>,
+        output: &mut [u8],
+    ) -> io::Result<()> {
+        let ranges: Vec<(u64, usize)> = batch.ranges.iter().map(|range| (range.offset, range.len as usize)).collect();
+        let (merged, wasted) = (MergedBufferLimit::default(), ReadAmplificationLimit::default());
+        let mut reads = file.read_many(stream::iter(ranges), merged, wasted);
+        for (_, piece) in batch.pieces(output) {
+            let Some(read) = reads.next().await else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+            let read = in_full(read?.1, piece.len())?;
+            piece.copy_from_slice(&Self::bytes(&read)[..piece.len()]);
+        }
+        Ok(())
+    }
+}
+
+fn in_full(read: ReadResult, len: usize) -> io::Result<Option<ReadResult>> {
+    if read.len() == len { Ok(Some(read)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}

@@ -1,0 +1,57 @@
+//! fjall: an insert into its journal and its table in memory, and then a sync of the journal, which each writer makes for itself.
+
+use std::io;
+
+use fjall::{Database, KeyspaceCreateOptions, PersistMode};
+use nowait_bench::meter::Round;
+use nowait_bench::ways::{Folder, LogWay, by_writers};
+use nowait_bench::work::Commits;
+
+use super::{TABLE_BYTES, found, settle};
+
+pub struct Fjall;
+
+impl LogWay for Fjall {
+    fn name(&self) -> &'static str {
+        "fjall"
+    }
+
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn room(&self, _size: usize) -> usize {
+        0
+    }
+
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
+        let folder = Folder::new(job)?;
+        let open = || {
+            let database = Database::builder(folder.path()).manual_journal_persist(true).open()?;
+            let options = || KeyspaceCreateOptions::default().max_memtable_size(TABLE_BYTES as u64);
+            let keyspace = database.keyspace("log", options)?;
+            fjall::Result::Ok((database, keyspace))
+        };
+        let (database, keyspace) = open().map_err(io::Error::other)?;
+        settle(folder.path())?;
+        by_writers(
+            job,
+            round,
+            || Ok(()),
+            |(), block| {
+                let record = &block[..job.size];
+                keyspace.insert(&record[..8], record).map_err(io::Error::other)?;
+                database.persist(PersistMode::SyncData).map_err(io::Error::other)?;
+                Ok(0)
+            },
+        )?;
+        drop((keyspace, database));
+        if round.tally.verifies() {
+            let (_database, keyspace) = open().map_err(io::Error::other)?;
+            for record in keyspace.iter() {
+                found(round, &record.value().map_err(io::Error::other)?);
+            }
+        }
+        Ok(None)
+    }
+}

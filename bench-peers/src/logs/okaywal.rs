@@ -1,0 +1,75 @@
+//! okaywal: writers append one after the other; whoever finds no sync running makes one for all that has been appended.
+
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+
+use nowait_bench::meter::Round;
+use nowait_bench::ways::{Folder, LogWay, by_writers};
+use nowait_bench::work::Commits;
+use okaywal::{Configuration, Entry, EntryId, LogManager, SegmentReader, WriteAheadLog};
+
+use super::{SEGMENT_BYTES, found, settle};
+
+pub struct OkayWal;
+
+impl LogWay for OkayWal {
+    fn name(&self) -> &'static str {
+        "okaywal"
+    }
+
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn room(&self, _size: usize) -> usize {
+        0
+    }
+
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
+        let folder = Folder::new(job)?;
+        let configuration = || {
+            Configuration::default_for(folder.path())
+                .preallocate_bytes(SEGMENT_BYTES as u32)
+                // Before a segment is full, as its documentation asks.
+                .checkpoint_after_bytes(SEGMENT_BYTES / 8 * 7)
+        };
+        let (seen, recovered) = channel();
+        let log = configuration().open(Reader(seen.clone()))?;
+        settle(folder.path())?;
+        by_writers(
+            job,
+            round,
+            || Ok(()),
+            |(), block| {
+                let mut entry = log.begin_entry()?;
+                entry.write_chunk(&block[..job.size])?;
+                Ok(entry.commit()?.0)
+            },
+        )?;
+        log.shutdown()?;
+        if round.tally.verifies() {
+            configuration().open(Reader(seen))?.shutdown()?;
+            recovered.try_iter().for_each(|record| found(round, &record));
+        }
+        Ok(None)
+    }
+}
+
+/// Gives on what it is shown when a log is opened.
+#[derive(Debug)]
+struct Reader(Sender<Vec<u8>>);
+
+impl LogManager for Reader {
+    fn recover(&mut self, entry: &mut Entry<'_>) -> io::Result<()> {
+        for record in entry.read_all_chunks()?.into_iter().flatten() {
+            // The receiver outlives the log.
+            let _ = self.0.send(record);
+        }
+        Ok(())
+    }
+
+    /// All is done with a segment that was logged.
+    fn checkpoint_to(&mut self, _: EntryId, _: &mut SegmentReader, _: &WriteAheadLog) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! raft-engine: the writer at the head of a queue writes for all that have come meanwhile, and makes one sync. Each writer has a raft group
+//! of its own, whose entries are its records. It writes over recycled files, which it makes and fills when it is opened, but its first file
+//! is a new one. So that is filled before the clock runs.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nowait_bench::meter::Round;
+use nowait_bench::ways::{Folder, LogWay, by_writers};
+use nowait_bench::work::Commits;
+use protobuf::well_known_types::BytesValue;
+use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
+
+use super::{SEGMENT_BYTES, found, settle};
+
+pub struct RaftEngine;
+
+/// The group whose entries fill the first file.
+const FILLING: u64 = u64::MAX;
+
+/// A record as an entry: it begins with its number, which has the writer above and the sequence below.
+struct Record;
+
+impl Record {
+    fn number(entry: &[u8]) -> u64 {
+        entry.first_chunk().map_or(0, |number| u64::from_le_bytes(*number))
+    }
+}
+
+impl MessageExt for Record {
+    type Entry = BytesValue;
+
+    fn index(entry: &BytesValue) -> u64 {
+        (Record::number(entry.get_value()) & u64::from(u32::MAX)) + 1
+    }
+}
+
+/// Has an entry of a group on stable storage; gives the bytes that were written.
+fn append(engine: &Engine, batch: &mut LogBatch, group: u64, bytes: Vec<u8>) -> io::Result<usize> {
+    let mut entry = BytesValue::new();
+    entry.set_value(bytes);
+    batch.add_entries::<Record>(group, &[entry]).map_err(io::Error::other)?;
+    engine.write(batch, true).map_err(io::Error::other)
+}
+
+impl LogWay for RaftEngine {
+    fn name(&self) -> &'static str {
+        "raft-engine"
+    }
+
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn room(&self, _size: usize) -> usize {
+        0
+    }
+
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
+        let folder = Folder::new(job)?;
+        let configuration = || Config {
+            dir: folder.path().to_string_lossy().into_owned(),
+            target_file_size: ReadableSize(SEGMENT_BYTES),
+            batch_compression_threshold: ReadableSize(0),
+            prefill_for_recycle: true,
+            prefill_limit: Some(ReadableSize(2 * SEGMENT_BYTES)),
+            ..Config::default()
+        };
+        let engine = Engine::open(configuration()).map_err(io::Error::other)?;
+        // The second entry finds the first file full, and begins another.
+        for (number, size) in [(0, SEGMENT_BYTES as usize), (1, 8)] {
+            let mut filling = vec![0; size];
+            filling[0] = number;
+            append(&engine, &mut LogBatch::default(), FILLING, filling)?;
+        }
+        settle(folder.path())?;
+        let written = AtomicU64::new(0);
+        by_writers(
+            job,
+            round,
+            || Ok(LogBatch::default()),
+            |batch, block| {
+                let group = (Record::number(block) >> 32) + 1;
+                let bytes = append(&engine, batch, group, block[..job.size].to_vec())?;
+                Ok(written.fetch_add(bytes as u64, Ordering::Relaxed))
+            },
+        )?;
+        drop(engine);
+        if round.tally.verifies() {
+            let engine = Engine::open(configuration()).map_err(io::Error::other)?;
+            for group in engine.raft_groups().into_iter().filter(|group| *group != FILLING) {
+                let (Some(first), Some(last)) = (engine.first_index(group), engine.last_index(group)) else { continue };
+                let mut entries = Vec::new();
+                let fetched = engine.fetch_entries_to::<Record>(group, first, last + 1, None, &mut entries);
+                fetched.map_err(io::Error::other)?;
+                entries.iter().for_each(|entry| found(round, entry.get_value()));
+            }
+        }
+        Ok(Some(written.into_inner()))
+    }
+}

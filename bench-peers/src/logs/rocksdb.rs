@@ -1,0 +1,56 @@
+//! RocksDB: a put with `sync`: the writer at the head of a queue writes the WAL for all that have come meanwhile, and makes one sync.
+
+use std::io;
+
+use nowait_bench::meter::Round;
+use nowait_bench::ways::{Folder, LogWay, by_writers};
+use nowait_bench::work::Commits;
+use rocksdb::{DB, DBCompressionType, IteratorMode, Options, WriteOptions};
+
+use super::{TABLE_BYTES, found, settle};
+
+pub struct RocksDb;
+
+impl LogWay for RocksDb {
+    fn name(&self) -> &'static str {
+        "rocksdb"
+    }
+
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn room(&self, _size: usize) -> usize {
+        0
+    }
+
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
+        let folder = Folder::new(job)?;
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_compression_type(DBCompressionType::None);
+        options.set_write_buffer_size(TABLE_BYTES);
+        let open = || DB::open(&options, folder.path()).map_err(io::Error::other);
+        let database = open()?;
+        settle(folder.path())?;
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        by_writers(
+            job,
+            round,
+            || Ok(()),
+            |(), block| {
+                let record = &block[..job.size];
+                database.put_opt(&record[..8], record, &synced).map_err(io::Error::other)?;
+                Ok(0)
+            },
+        )?;
+        drop(database);
+        if round.tally.verifies() {
+            for record in open()?.iterator(IteratorMode::Start) {
+                found(round, &record.map_err(io::Error::other)?.1);
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,175 @@
+//! What the runtimes have in common that drive io_uring from one thread: as many loops as the depth, joined in one future, as
+//! `nowait` has them in its `block_on`. A gather has all records of a batch in flight at once, each in a buffer of its own that is kept
+//! from batch to batch, and copies them into the output: none of these runtimes reads into memory that it does not own.
+//!
+//! Their rings are set up as they do it by themselves. COOP_TASKRUN and DEFER_TASKRUN, where a runtime takes them, made no difference to
+//! cached reads and gathers that was larger than the noise.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nowait_bench::meter::Round;
+use nowait_bench::ways::{Way, WriteWay, by_name};
+use nowait_bench::work::{Batch, Gather, Reads, Target, Writes};
+
+/// A runtime of one thread, and its idea of a file.
+pub trait Runtime: Sync {
+    type File;
+    /// What a read is made into.
+    type Buffer;
+
+    fn name(&self) -> &'static str;
+
+    /// Runs `main` on this thread, with room for so many operations in flight.
+    fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T>;
+
+    /// Without readahead.
+    fn open_to_read(target: Target<'_>) -> impl Future<Output = io::Result<Self::File>>;
+
+    fn buffer(len: usize) -> Self::Buffer;
+
+    /// Reads exactly `len` bytes, which are not more than the buffer has.
+    fn read(
+        file: &Self::File,
+        buffer: Self::Buffer,
+        offset: u64,
+        len: usize,
+    ) -> impl Future<Output = io::Result<Self::Buffer>>;
+
+    /// What was read, and perhaps more.
+    fn bytes(buffer: &Self::Buffer) -> &[u8];
+
+    /// Reads a batch into the start of `output`, with what it needs of `buffers`.
+    fn gather(
+        file: &Self::File,
+        batch: Batch<'_>,
+        buffers: &mut Vec<Self::Buffer>,
+        output: &mut [u8],
+    ) -> impl Future<Output = io::Result<()>> {
+        async move {
+            let kept = buffers.split_off(buffers.len() - batch.ranges.len());
+            let reads = batch.ranges.iter().zip(kept);
+            let reads = reads.map(|(range, buffer)| Self::read(file, buffer, range.offset, range.len as usize));
+            for ((_, piece), read) in batch.pieces(output).zip(join_all(reads).await) {
+                let buffer = read?;
+                piece.copy_from_slice(&Self::bytes(&buffer)[..piece.len()]);
+                buffers.push(buffer);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// One that writes, too.
+pub trait Writing: Runtime {
+    fn open_to_write(job: &Writes<'_>) -> impl Future<Output = io::Result<Self::File>>;
+
+    /// Writes all of the block, and gives it back.
+    fn write(file: &Self::File, block: Vec<u8>, offset: u64) -> impl Future<Output = io::Result<Vec<u8>>>;
+}
+
+/// The ways of such a runtime.
+pub struct OneThread<R>(pub R);
+
+impl<R: Runtime> Way for OneThread<R> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Before a runtime is asked, of which some end the process.
+    fn refused(&self) -> Option<String> {
+        by_name("ring").and_then(|ring| ring.refused())
+    }
+
+    fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        R::run(job.depth, async {
+            let file = R::open_to_read(job.target).await?;
+            let buffers: Vec<R::Buffer> = (0..job.depth).map(|_| R::buffer(job.block)).collect();
+            let next = Cell::new(0);
+            round.start();
+            let tally = RefCell::new(&mut round.tally);
+            let loops = buffers.into_iter().map(|mut buffer| {
+                let (file, next, tally) = (&file, &next, &tally);
+                async move {
+                    while let Some(offset) = job.offset(next.replace(next.get() + 1)) {
+                        let (started, len) = (Instant::now(), job.len_at(offset));
+                        buffer = R::read(file, buffer, offset, len).await?;
+                        tally.borrow_mut().block(offset, &R::bytes(&buffer)[..len], started, Instant::now());
+                    }
+                    Ok(())
+                }
+            });
+            let result: io::Result<Vec<()>> = join_all(loops).await.into_iter().collect();
+            round.stop();
+            result.map(drop)
+        })?
+    }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        R::run(job.records(), async {
+            let file = R::open_to_read(job.target).await?;
+            let longest = job.each_batch().flat_map(|batch| batch.ranges).map(|range| range.len as usize).max();
+            let mut buffers: Vec<R::Buffer> =
+                (0..job.records()).map(|_| R::buffer(longest.unwrap_or_default())).collect();
+            round.start();
+            for batch in job.each_batch() {
+                let started = Instant::now();
+                R::gather(&file, batch, &mut buffers, output).await?;
+                round.tally.batch(batch, output, started, Instant::now());
+            }
+            round.stop();
+            Ok(())
+        })?
+    }
+}
+
+impl<R: Writing> WriteWay for OneThread<R> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn refused(&self) -> Option<String> {
+        Way::refused(self)
+    }
+
+    fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        R::run(job.depth, async {
+            let file = R::open_to_write(job).await?;
+            let blocks = job.buffers();
+            let next = Cell::new(0);
+            round.start();
+            let tally = RefCell::new(&mut round.tally);
+            let loops = blocks.into_iter().map(|mut block| {
+                let (file, next, tally) = (&file, &next, &tally);
+                async move {
+                    while let Some(offset) = job.offset(next.replace(next.get() + 1)) {
+                        job.contents.place(&mut block, offset);
+                        let started = Instant::now();
+                        block = R::write(file, block, offset).await?;
+                        tally.borrow_mut().block(offset, &block, started, Instant::now());
+                    }
+                    Ok(())
+                }
+            });
+            let result: io::Result<Vec<()>> = join_all(loops).await.into_iter().collect();
+            round.stop();
+            result.map(drop)
+        })?
+    }
+}
+
+/// Of a file that its runtime has opened itself.
+pub fn expect_random(file: &impl AsRawFd) -> io::Result<()> {
+    Ok(posix_fadvise(file.as_raw_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?)
+}
+
+/// For a runtime that takes files of std: without readahead, as the target's is.
+pub fn same_file(target: Target<'_>) -> io::Result<File> {
+    target.file.try_clone()
+}
