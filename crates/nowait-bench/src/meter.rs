@@ -171,8 +171,9 @@ impl<'a> Round<'a> {
 
     /// All is prepared; the clock runs from here.
     pub fn start(&mut self) {
-        let (workers, machine_us) = (RingWorkers::now(), busy_us_of_machine());
+        let workers = RingWorkers::now();
         self.meet();
+        let machine_us = busy_us_of_machine();
         let (process, thread) = (Usage::of_process(), Usage::of_this_thread());
         self.started = Some(Reading { at: Instant::now(), process, thread, workers, machine_us });
     }
@@ -215,9 +216,8 @@ pub struct Sample {
     /// Of the kernel threads that work for this process's rings, which took up a request as often as they ran. `None` where the
     /// kernel does not tell.
     pub ring_workers: Option<Runs>,
-    /// What the machine's processors did besides: the kernel's other threads, interrupts, other programs. `None` where the kernel does
-    /// not tell.
-    pub system_us: Option<f64>,
+    /// What all of the machine's processors did, this process's part included; by the tick. `None` where the kernel does not tell.
+    pub machine_us: Option<f64>,
     /// The share of the time that lay in gaps of more than a millisecond; 0 where no gaps were told.
     pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,
@@ -247,7 +247,7 @@ impl Sample {
             usage,
             caller_us: spent.sum(),
             ring_workers: last.workers.since(&first.workers),
-            system_us: first.machine_us.zip(last.machine_us).map(|(from, to)| (to - from - usage.cpu_us()).max(0.0)),
+            machine_us: first.machine_us.zip(last.machine_us).map(|(from, to)| to - from),
             inline_fraction: inline.map(|all| all.iter().sum::<f64>() / all.len() as f64),
         })
     }

@@ -88,7 +88,8 @@ codes! {
          file that nobody else uses, on a file system that reads directly."
     NoSchedulerInfo "no-scheduler-info"
         "The kernel does not tell how often its threads ran (/proc/self/schedstat; CONFIG_SCHED_INFO), so requests that io_uring hands to \
-         workers cannot be counted. The column punts is empty; the other figures are not concerned."
+         workers cannot be counted. The column punts is empty, and so is that of the workers' processor time, which is in the pool's; the \
+         other figures are not concerned."
     Rate "rate"
         "Reads began at fixed moments (--rate), and their latency counts from these: one that waits behind a slow one is slow, too. The \
          speeds are those that were asked for; compare the latencies, and the processor time. Each way waits for the next moment as its \

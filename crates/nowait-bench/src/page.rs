@@ -331,7 +331,7 @@ const COLUMNS: [Column; 24] = [
     ("longest µs", |row| Some(micro(row.latency_ns?.max))),
     ("CPU µs", |row| Some(figure(row.cpu_us_per_op.total, 2))),
     ("caller", |row| Some(figure(row.cpu_us_per_op.caller, 2))),
-    ("ring workers", |row| Some(figure(row.cpu_us_per_op.ring_workers, 2))),
+    ("ring workers", |row| Some(figure(row.cpu_us_per_op.ring_workers?, 2))),
     ("pool", |row| Some(figure(row.cpu_us_per_op.pool, 2))),
     ("system", |row| Some(figure(row.cpu_us_per_op.system?, 2))),
     ("switches", |row| Some(figure(row.context_switches_per_op, 2))),

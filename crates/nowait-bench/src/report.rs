@@ -98,8 +98,10 @@ pub struct Latency {
 pub struct Cpu {
     /// The driving threads.
     pub caller: f64,
-    /// The kernel's workers (`iou-wrk`) for this process's rings; 0 where the kernel does not tell, and `pool` has them.
-    pub ring_workers: f64,
+    /// The kernel's workers (`iou-wrk`) for this process's rings; `None` where the kernel does not tell, and `pool` has them. (So has the
+    /// `workers` of reports that are older than the difference.)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ring_workers: Option<f64>,
     /// Every other thread of the process: the way's own.
     #[serde(alias = "workers")]
     pub pool: f64,
@@ -143,9 +145,9 @@ impl Row {
         let punts: Option<f64> = samples.iter().map(|sample| Some(sample.ring_workers?.count as f64)).sum();
         // The clocks differ by less than a tick; none of the parts may exceed the whole.
         let others = (total - caller).max(0.0);
-        let in_workers = |sample: &Sample| sample.ring_workers.map_or(0.0, |runs| runs.time_ns as f64 / 1e3);
-        let ring_workers = sum(in_workers).min(others);
-        let system: Option<f64> = samples.iter().map(|sample| sample.system_us).sum();
+        let in_workers = |sample: &Sample| Some(sample.ring_workers?.time_ns as f64 / 1e3);
+        let ring_workers = samples.iter().map(in_workers).sum::<Option<f64>>().map(|spent| spent.min(others));
+        let machine: Option<f64> = samples.iter().map(|sample| sample.machine_us).sum();
         let mut all = latencies();
         samples.iter().for_each(|sample| all += &sample.latencies);
         Self {
@@ -157,10 +159,10 @@ impl Row {
             latency_ns: (!all.is_empty()).then(|| Latency::of(&all)),
             cpu_us_per_op: Cpu {
                 caller: caller / operations,
-                ring_workers: ring_workers / operations,
-                pool: (others - ring_workers) / operations,
+                ring_workers: ring_workers.map(|spent| spent / operations),
+                pool: (others - ring_workers.unwrap_or(0.0)) / operations,
                 total: total / operations,
-                system: system.map(|system| system / operations),
+                system: machine.map(|machine| (machine - total).max(0.0) / operations),
             },
             context_switches_per_op: sum(|sample| sample.usage.switches) / operations,
             punts_per_op: punts.map(|punts| punts / operations),
@@ -332,7 +334,7 @@ mod tests {
             usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
             caller_us: 100.0,
             ring_workers: Some(Runs { count: 10, time_ns: 200_000 }),
-            system_us: Some(40.0),
+            machine_us: Some(440.0),
             stalled_fraction: 0.0,
             inline_fraction: None,
         }
@@ -357,7 +359,7 @@ mod tests {
         assert_eq!(row.rounds, [100.0, 50.0, 200.0]);
         assert_eq!(row.spread(), (0.5, 2.0));
         assert_eq!(row.bytes_per_s, 409_600.0);
-        let expected = Cpu { caller: 1.0, ring_workers: 2.0, pool: 1.0, total: 4.0, system: Some(0.4) };
+        let expected = Cpu { caller: 1.0, ring_workers: Some(2.0), pool: 1.0, total: 4.0, system: Some(0.4) };
         assert_eq!(row.cpu_us_per_op, expected);
         assert_eq!(row.context_switches_per_op, 0.5);
         assert_eq!(row.punts_per_op, Some(0.1));
@@ -367,16 +369,16 @@ mod tests {
 
     #[test]
     fn what_the_kernel_does_not_tell_is_not_made_up() {
-        let mute = Sample { ring_workers: None, system_us: None, ..sample(1.0, 100) };
+        let mute = Sample { ring_workers: None, machine_us: None, ..sample(1.0, 100) };
         let row = Row::of("reads", "depth=1", "pread", &[sample(1.0, 100), mute]);
         assert_eq!((row.punts_per_op, row.cpu_us_per_op.system), (None, None));
-        assert_eq!(row.cpu_us_per_op.ring_workers + row.cpu_us_per_op.pool, 3.0);
+        assert_eq!((row.cpu_us_per_op.ring_workers, row.cpu_us_per_op.pool), (None, 3.0));
     }
 
     #[test]
     fn an_older_report_told_all_others_as_one() {
         let cpu: Cpu = serde_json::from_str(r#"{"caller": 1.0, "workers": 3.0, "total": 4.0}"#).unwrap();
-        assert_eq!(cpu, Cpu { caller: 1.0, ring_workers: 0.0, pool: 3.0, total: 4.0, system: None });
+        assert_eq!(cpu, Cpu { caller: 1.0, ring_workers: None, pool: 3.0, total: 4.0, system: None });
     }
 
     #[test]

@@ -317,13 +317,17 @@ fn figures(row: &Row) -> [String; 13] {
         latency(row, |latency| latency.p99),
         latency(row, |latency| latency.max),
         format!("{:.1}", row.cpu_us_per_op.total),
-        format!("{:.1}", row.cpu_us_per_op.ring_workers),
+        or_unknown(row.cpu_us_per_op.ring_workers, 1),
         format!("{:.1}", row.cpu_us_per_op.pool),
-        row.cpu_us_per_op.system.map_or_else(|| "?".to_owned(), |system| format!("{system:.1}")),
+        or_unknown(row.cpu_us_per_op.system, 1),
         format!("{:.2}", row.context_switches_per_op),
-        row.punts_per_op.map_or_else(|| "?".to_owned(), |punts| format!("{punts:.2}")),
-        row.inline_fraction.map_or_else(|| "?".to_owned(), |fraction| format!("{fraction:.2}")),
+        or_unknown(row.punts_per_op, 2),
+        or_unknown(row.inline_fraction, 2),
     ]
+}
+
+fn or_unknown(figure: Option<f64>, decimals: usize) -> String {
+    figure.map_or_else(|| "?".to_owned(), |figure| format!("{figure:.decimals$}"))
 }
 
 fn summary(report: &Report, colour: Colour) -> String {

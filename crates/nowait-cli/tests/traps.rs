@@ -76,7 +76,11 @@ fn a_file_that_the_file_system_has_compressed_is_noted() {
 fn a_device_that_reads_far_ahead_is_noted_for_who_reads_in_order() {
     for (sectors, far) in [(8192, true), (256, false)] {
         let dir = directory();
-        let set = format!(r#"blockdev --setra {sectors} "$(findmnt -n -o SOURCE "$dir/mounted")""#);
+        // A loop device keeps it for whoever has the device next.
+        let set = format!(
+            r#"device="$(findmnt -n -o SOURCE "$dir/mounted")"; before="$(blockdev --getra "$device")"
+            trap 'blockdev --setra "$before" "$device"' EXIT; blockdev --setra {sectors} "$device""#
+        );
         // btrfs has a readahead of its own.
         let mount = r#"truncate -s 64M "$dir/image" && mkfs.ext4 -q "$dir/image" && mkdir "$dir/mounted" &&
             mount -o loop "$dir/image" "$dir/mounted" || exit 77"#;

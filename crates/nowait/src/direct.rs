@@ -63,12 +63,23 @@ pub(crate) struct Direct {
     /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may turn out to be of the other kind on its
     /// way, when the device is found out.
     turn: RwLock<()>,
+    /// See [`Direct::workers_take_turns`].
+    workers_take_turns: OnceLock<bool>,
 }
+
+/// `BTRFS_SUPER_MAGIC` of linux/magic.h.
+const BTRFS: u64 = 0x9123_683e;
 
 impl Direct {
     pub(crate) fn new(alignment: Alignment) -> Direct {
         let Alignment { memory, offset } = alignment;
-        Direct { memory: memory.into(), offset: offset.into(), cached: OnceLock::new(), turn: RwLock::new(()) }
+        Direct {
+            memory: memory.into(),
+            offset: offset.into(),
+            cached: OnceLock::new(),
+            turn: RwLock::new(()),
+            workers_take_turns: OnceLock::new(),
+        }
     }
 
     pub(crate) fn alignment(&self) -> Alignment {
@@ -80,6 +91,13 @@ impl Direct {
         let Alignment { memory, offset } = ENOUGH;
         let before = (self.memory.fetch_max(memory, Relaxed), self.offset.fetch_max(offset, Relaxed));
         before.0 < memory || before.1 < offset
+    }
+
+    /// io_uring's workers write one request of this file after the other, where a ring cannot write without them. They do on all file
+    /// systems that do not say otherwise (FMODE_DIO_PARALLEL_WRITE: ext4, xfs), and nothing that a program can see tells which. So only the
+    /// one counts where threads of the pool were measured to be quicker.
+    pub(crate) fn workers_take_turns(&self, fd: BorrowedFd<'_>) -> bool {
+        *self.workers_take_turns.get_or_init(|| rustix::fs::fstatfs(fd).is_ok_and(|about| about.f_type as u64 == BTRFS))
     }
 
     /// Nobody writes through the page cache while this is held.

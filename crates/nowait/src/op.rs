@@ -203,12 +203,9 @@ impl OpenFile {
         }
     }
 
-    /// Takes note of how a request ended: of what a ring could do, and of lost data. (Of a sync's, [`OpenFile::synced`] does, once: many may share it, and it may be
+    /// Takes note of what an answer tells of lost data. (Of a sync's, [`OpenFile::synced`] does, once: many may share it, and it may be
     /// acknowledged before the last of them has heard.)
     pub(crate) fn heed(&self, request: &Request, outcome: &Outcome) {
-        if matches!(request, Request::Write(transfer, _) if transfer.attempt) {
-            self.writes.rang(true);
-        }
         if let Err(errno) = outcome {
             if self.learns_of_failures(request) && !matches!(request, Request::Sync { .. }) {
                 self.note_failure(*errno);
@@ -781,6 +778,18 @@ struct Inner {
     held: Option<Box<dyn Send>>,
 }
 
+impl Inner {
+    /// The file, if this is the answer to an attempt of a ring; it is none any more.
+    fn attempted(&mut self) -> Option<&OpenFile> {
+        match (&mut self.request, &self.owner) {
+            (Some(Request::Write(transfer, _)), Some(Owner::File(file))) => {
+                std::mem::take(&mut transfer.attempt).then_some(&**file)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Slot {
     pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
         owner.counters().add(Count::Submitted);
@@ -807,19 +816,18 @@ impl Slot {
         }
     }
 
-    /// Engine: a ring could not do it without waiting. True if it was not to wait (`Transfer::attempt`): now it may.
-    pub(crate) fn may_wait_now(&self) -> bool {
+    /// Engine: a ring has refused it. True if that is because it was not to wait (`Transfer::attempt`): it is to be given to the ring
+    /// again, and may wait then.
+    pub(crate) fn refused(&self, errno: Errno) -> bool {
         let mut inner = lock(&self.0);
-        let Inner { stage: Stage::Waiting(_), request: Some(Request::Write(transfer, _)), owner: Some(owner), .. } =
-            &mut *inner
-        else {
-            return false;
-        };
-        let attempted = std::mem::take(&mut transfer.attempt);
-        if let (true, Owner::File(file)) = (attempted, owner) {
+        let waited_for = matches!(inner.stage, Stage::Waiting(_));
+        let attempted = inner.attempted();
+        let punted = matches!(errno, Errno::AGAIN | Errno::OPNOTSUPP);
+        if let (Some(file), true) = (attempted, punted) {
             file.writes.rang(false);
+            return waited_for;
         }
-        attempted
+        false
     }
 
     /// Engine: looks at the work, to encode it. The lock is uncontended but for the moment in which a future is dropped or
@@ -876,6 +884,9 @@ impl Slot {
     /// when it must.
     pub(crate) fn complete(&self, result: Result<usize, Errno>, served: Count) -> bool {
         let mut inner = lock(&self.0);
+        if let (Some(file), Ok(_)) = (inner.attempted(), result) {
+            file.writes.rang(true);
+        }
         let step = match &mut inner.request {
             Some(Request::Read(transfer) | Request::Write(transfer, _)) => step(transfer, result),
             _ => Step::Finish(result.map(drop)),

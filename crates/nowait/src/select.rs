@@ -65,8 +65,8 @@ pub(crate) enum Choice {
 const MISSES_BORNE: u32 = 2;
 /// Stalls that are borne: none. One call over budget sends what follows away.
 const STALLS_BORNE: u32 = 0;
-/// Direct writes in a row that only a kernel worker could do, before rings are left out: as many as are in flight. xfs has all of them wait
-/// that are submitted while the file's times are to be changed, once a clock tick.
+/// Direct writes in a row that only a kernel worker could do, before rings are left out: as many as are in flight, since what makes one wait
+/// makes those beside it wait, too.
 const PUNTS_BORNE: u32 = 256;
 /// The longest run of operations that are not tried inline, or by a ring.
 const SKIP_MAX: u32 = 256;
@@ -263,6 +263,20 @@ impl ReadSelector {
     }
 }
 
+/// Ranges that were copied, and how long that took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copied {
+    pub(crate) ranges: usize,
+    pub(crate) bytes: usize,
+    pub(crate) elapsed_ns: u64,
+}
+
+impl Copied {
+    fn mean_bytes(self) -> f64 {
+        self.bytes as f64 / self.ranges as f64
+    }
+}
+
 /// What is known about copying with more threads than the caller's: one for each instance, since the processors are common to all files.
 #[derive(Debug, Default)]
 pub(crate) struct HelperSelector(Backoff);
@@ -273,11 +287,14 @@ impl HelperSelector {
         self.0.allows()
     }
 
-    /// The caller alone moved `alone.0` bytes in `alone.1` nanoseconds, and with helpers then `together`. They are bad luck where they are
-    /// not worth their own processor time: other programs have the processors, and the caller waits for helpers that wait for one.
-    pub(crate) fn told(&self, alone: (usize, u64), together: (usize, u64)) {
-        let expected_ns = alone.1 as f64 / alone.0.max(1) as f64 * together.0 as f64;
-        self.0.judge(together.1 as f64 > expected_ns * HELPED);
+    /// What the caller copied alone, and then with helpers. They are bad luck where they are not worth their own processor time: other
+    /// programs have the processors, and the caller waits for helpers that wait for one. Copies of other lengths tell nothing.
+    pub(crate) fn told(&self, alone: Copied, together: Copied) {
+        let lengths = together.mean_bytes() / alone.mean_bytes();
+        if (0.5..=2.0).contains(&lengths) {
+            let expected_ns = alone.elapsed_ns as f64 / alone.bytes as f64 * together.bytes as f64;
+            self.0.judge(together.elapsed_ns as f64 > expected_ns * HELPED);
+        }
     }
 }
 
@@ -411,9 +428,10 @@ mod tests {
     #[test]
     fn helpers_that_do_not_help_are_left_out_longer_and_longer() {
         let helpers = HelperSelector::default();
+        let copied = |ranges, bytes, micros: u64| Copied { ranges, bytes, elapsed_ns: micros * 1000 };
         let tries = |micros: u64| {
-            let tried = (0..2000)
-                .filter(|_| helpers.allows().then(|| helpers.told((100, 100_000), (1000, micros * 1000))).is_some());
+            let told = || helpers.told(copied(1, 100, 100), copied(10, 1000, micros));
+            let tried = (0..2000).filter(|_| helpers.allows().then(told).is_some());
             tried.count()
         };
         // Alone it would have taken 1000.
@@ -423,6 +441,9 @@ mod tests {
         assert_eq!(idle, 2000);
         assert!(busy <= 2000 / SKIP_MAX as usize + 9, "{busy}");
         assert!(idle_again >= 2000 - SKIP_MAX as usize, "{idle_again}");
+        // Shorter ones take longer for each byte, whoever copies them.
+        helpers.told(copied(1, 100, 100), copied(100, 1000, 5000));
+        assert!(helpers.allows());
     }
 
     #[test]

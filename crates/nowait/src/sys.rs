@@ -245,10 +245,19 @@ pub(crate) fn fork_generation() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// How many processors this process may use, as it was first asked: to look costs a dozen system calls where there are cgroups.
+/// How many processors this thread may use. Its cgroup's share of them is remembered, which costs a dozen system calls to look at, until
+/// there is another number that it may run on.
 pub(crate) fn processors() -> usize {
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
+    /// The number that it may run on, and the answer, 32 bits each.
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    let allowed = rustix::thread::sched_getaffinity(None).map_or(0, |processors| u64::from(processors.count()));
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != 0 && known >> 32 == allowed {
+        return (known & u64::from(u32::MAX)) as usize;
+    }
+    let found = std::thread::available_parallelism().map_or(1, |n| n.get());
+    KNOWN.store(allowed << 32 | found as u64, Ordering::Relaxed);
+    found
 }
 
 /// Closes a descriptor and says what the kernel said of it (a deferred write error, say). EINTR counts as closed.

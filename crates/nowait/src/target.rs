@@ -309,18 +309,19 @@ impl Target<'_> {
         if !has_ring && (policy.strict || (direction == Direction::Write && extends())) {
             return Path::Pool;
         }
-        if direction == Direction::Write && has_ring && policy.forced.is_none() {
-            transfer.attempt = file.writes.rings();
-            // One alone a kernel worker does as well as a thread of the pool, and is nearer by two switches.
-            if !transfer.attempt && file.on_their_way() > 0 {
-                return Path::Pool;
-            }
+        let takes_turns = || file.handle.descriptor().is_ok_and(|fd| direct.workers_take_turns(fd));
+        let attempts = direction == Direction::Write && has_ring && policy.forced.is_none() && takes_turns();
+        let rings = !attempts || file.writes.rings();
+        // One alone a kernel worker does as well as a thread of the pool, and is nearer by two switches.
+        if !rings && file.on_their_way() > 0 {
+            return Path::Pool;
         }
         // What fails here fails again, and is told, where it is run.
-        match file.align(direct.alignment(), transfer, direction) {
-            Ok(()) => path,
-            Err(_) => Path::Pool,
+        if file.align(direct.alignment(), transfer, direction).is_err() {
+            return Path::Pool;
         }
+        transfer.attempt = attempts && rings;
+        path
     }
 
     /// Gives a slot to the engine of a path; one that writes says how much, and whether alone in its file.

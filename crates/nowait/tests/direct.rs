@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -678,7 +677,9 @@ fn a_device_that_refuses_attempts_is_no_rings_business() {
 /// btrfs copies on write, and a ring has a kernel worker do it: one write of a file after the other.
 #[test]
 fn overwrites_that_only_kernel_workers_could_do_go_to_threads() {
-    const WRITES: usize = 3000;
+    const WRITERS: usize = 16;
+    const BLOCKS_OF_EACH: usize = 4;
+    const WRITES: usize = 3200;
     for (kind, by_threads) in [(Kind::Btrfs, true), (Kind::Ext4, false), (Kind::Xfs, false)] {
         let Some(mount) = Mount::or_skip(kind) else { continue };
         let nowait = Nowait::builder().build().unwrap();
@@ -686,30 +687,30 @@ fn overwrites_that_only_kernel_workers_could_do_go_to_threads() {
             return eprintln!("skipped: io_uring is refused");
         }
         let path = mount.path().join("data");
-        std::fs::write(&path, vec![0; 64 * PAGE]).unwrap();
+        std::fs::write(&path, vec![0; WRITERS * BLOCKS_OF_EACH * PAGE]).unwrap();
         let file = open(&nowait, &path);
         if !matches!(file.direct(), DirectIo::Granted { .. }) {
             eprintln!("skipped: {kind:?} refuses direct I/O");
             continue;
         }
-        let next = Cell::new(0);
-        let writer = async || {
+        // Each has blocks of its own, and so an order.
+        let writer = async |writer: usize| {
             let mut block = Buf::zeroed(PAGE);
-            while next.get() < WRITES {
-                let number = next.replace(next.get() + 1);
+            for number in 0..WRITES / WRITERS {
                 block.fill(number as u8);
-                block = file.write_all_at(block, (number % 64 * PAGE) as u64).await.unwrap();
+                let place = writer + WRITERS * (number % BLOCKS_OF_EACH);
+                block = file.write_all_at(block, (place * PAGE) as u64).await.unwrap();
             }
         };
-        nowait::block_on(join_all((0..16).map(|_| writer())));
+        nowait::block_on(join_all((0..WRITERS).map(writer)));
         let stats = nowait.stats();
         let told = format!("{kind:?}: {stats:?}");
         assert_eq!(stats.ring + stats.pool, WRITES as u64, "{told}");
         assert_eq!(stats.pool > WRITES as u64 / 2, by_threads, "{told}");
         let held = std::fs::read(&path).unwrap();
         for (place, block) in held.chunks(PAGE).enumerate() {
-            // Those in flight together may come in any order, but are never a whole round of the file apart.
-            let last = (WRITES - 1 - place) / 64 * 64 + place;
+            let (own, rounds) = (place / WRITERS, WRITES / WRITERS);
+            let last = (rounds - 1 - own) / BLOCKS_OF_EACH * BLOCKS_OF_EACH + own;
             assert!(block.iter().all(|&byte| byte == last as u8), "{told}: block {place} holds {}", block[0]);
         }
     }

@@ -301,7 +301,7 @@ pub(super) fn bars(html: &mut Html, table: &str, rows: &[&Row], looks: &[(&str, 
             let parts = [
                 ("", "the caller", cpu.caller.min(cpu.total)),
                 ("paler", "the pool", cpu.pool),
-                ("palest", "ring workers", cpu.ring_workers),
+                ("palest", "ring workers", cpu.ring_workers.unwrap_or(0.0)),
             ];
             let mut from = cpus;
             for (class, whose, spent_us) in parts {

@@ -301,8 +301,13 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// On the open file that the other ways have: there are file systems (FUSE) where to open a file again empties its cache.
+    /// Through the page cache on the open file that the other ways have: there are file systems (FUSE) where to open a file again empties
+    /// its cache. Past it on one of its own, as users open it: what the library finds out then it does not find out later.
     fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
+        if target.direct {
+            let options = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).clone();
+            return Ok(Session::of(instance, options.open_in(instance, target.path).wait()?));
+        }
         Ok(Session::of(instance, File::from_std(instance, target.file.try_clone()?, target.path)?))
     }
 

@@ -330,14 +330,13 @@ fn common() -> &'static Pool {
 /// Deals with one result of a queue to the kernel, which counts as `served`. Gives the slot back when its rest must go to the
 /// kernel again.
 pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>, served: Count) -> Option<Arc<Slot>> {
-    // This one a kernel worker does, and the file's selector has heard of it.
-    if matches!(result, Err(Errno::AGAIN | Errno::OPNOTSUPP)) && slot.may_wait_now() {
-        return Some(slot);
-    }
     // What the queue cannot do (an opcode, a flag, a file that may not sleep there) a plain call can, or it gives the errno
     // that counts. ECANCELED and EFAULT are also what becomes of a ring's requests whose submitting thread has ended:
     // the kernel would go on with them in that thread (io_req_task_submit in io_uring/io_uring.c, 5.12 to 6.18).
-    if let Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED | Errno::FAULT) = result {
+    if let Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED | Errno::FAULT)) = result {
+        if slot.refused(errno) {
+            return Some(slot);
+        }
         hand_on(slot);
         return None;
     }

@@ -135,8 +135,6 @@ impl Ring {
                     let many = transfer.segments();
                     let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
                     let entry = opcode::Writev::new(fd, many.as_ptr(), count).offset(transfer.position());
-                    // A kernel worker takes one write of a file after the other, unless the file system says that it can do better
-                    // (FMODE_DIO_PARALLEL_WRITE: ext4, xfs).
                     let flags = if transfer.attempt { flags.with(WriteFlags::NOWAIT) } else { *flags };
                     Some(entry.rw_flags(flags.bits() as i32).build())
                 }

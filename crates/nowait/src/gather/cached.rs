@@ -11,7 +11,7 @@ use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::Operation as Name;
 use crate::file::Inner;
 use crate::ladder::Tried;
-use crate::select::ReadSelector;
+use crate::select::{Copied, ReadSelector};
 use crate::stats::Count;
 use crate::sys::{self, Wait};
 
@@ -36,7 +36,9 @@ pub(super) fn serve_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8],
     let start: usize = ranges[..PARALLEL_EVIDENCE].iter().map(|range| range.1).sum();
     let began = Instant::now();
     pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, usize::MAX);
-    let alone = (start, began.elapsed().as_nanos() as u64);
+    let copied =
+        |ranges, bytes, began: Instant| Copied { ranges, bytes, elapsed_ns: began.elapsed().as_nanos() as u64 };
+    let alone = copied(PARALLEL_EVIDENCE, start, began);
     let threads = sys::processors().min(PARALLEL_THREADS_MAX);
     let helpers = &file.instance.helpers;
     if threads == 1 || !found.misses.is_empty() || !helpers.allows() {
@@ -78,7 +80,7 @@ pub(super) fn serve_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8],
     founds.into_iter().for_each(|share| found.absorb(share));
     // Misses took other time than a copy's.
     if found.misses.is_empty() {
-        helpers.told(alone, (shared, began.elapsed().as_nanos() as u64));
+        helpers.told(alone, copied(ranges.len() - PARALLEL_EVIDENCE, shared, began));
     }
 }
 
