@@ -111,8 +111,6 @@ class Recorded(unittest.TestCase):
             bars = json.load(file)
         self.assertEqual(set(bars["instructions"]), set(bench_check.COUNTED))
         self.assertEqual(set(bars["speeds"]), {name for name, _, _ in bench_check.SPEEDS})
-        for name, bar in bars["speeds"].items():
-            self.assertLessEqual(bar["noise"], bench_check.NOISE_MAX * bar["ratio"], f"{name} holds nothing back")
 
     def test_a_broken_bar_is_exit_code_1_and_recording_mends_it(self):
         with tempfile.TemporaryDirectory() as folder:
