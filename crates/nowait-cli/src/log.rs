@@ -51,12 +51,12 @@ fn damaged(recovery: &Recovery) -> Result<()> {
 fn verify(options: &cli::LogDir) -> Result<()> {
     let recovery = inspect(&options.dir)?;
     if options.json {
-        println!("{}", as_json(&options.dir, &recovery));
+        say!("{}", as_json(&options.dir, &recovery));
         return damaged(&recovery);
     }
     let mib = recovery.bytes_read as f64 / f64::from(1 << 20);
-    println!("{}: {}", options.dir.display(), range(&recovery));
-    println!("  read {mib:.1} MiB in {:.0} ms", recovery.elapsed.as_secs_f64() * 1e3);
+    say!("{}: {}", options.dir.display(), range(&recovery));
+    say!("  read {mib:.1} MiB in {:.0} ms", recovery.elapsed.as_secs_f64() * 1e3);
     print_end(&recovery);
     damaged(&recovery)
 }
@@ -71,17 +71,13 @@ fn range(recovery: &Recovery) -> String {
 
 fn print_end(recovery: &Recovery) {
     if recovery.closed {
-        println!("  closed");
+        say!("  closed");
     }
     if let Some(torn) = &recovery.torn {
-        println!(
-            "  torn at {}, byte {}: a write was cut off before it was acknowledged",
-            torn.path.display(),
-            torn.offset
-        );
+        say!("  torn at {}, byte {}: a write was cut off before it was acknowledged", torn.path.display(), torn.offset);
     }
     for damage in &recovery.damage {
-        println!("  DAMAGED: {damage}");
+        say!("  DAMAGED: {damage}");
     }
 }
 
@@ -115,7 +111,7 @@ fn as_json(dir: &Path, recovery: &Recovery) -> serde_json::Value {
 fn stat(options: &cli::LogDir) -> Result<()> {
     let recovery = inspect(&options.dir)?;
     if options.json {
-        println!("{}", as_json(&options.dir, &recovery));
+        say!("{}", as_json(&options.dir, &recovery));
         return damaged(&recovery);
     }
     let mut bytes = 0;
@@ -124,17 +120,19 @@ fn stat(options: &cli::LogDir) -> Result<()> {
         bytes += entry?.metadata()?.len();
         files += 1;
     }
-    println!("{}: {}", options.dir.display(), range(&recovery));
-    println!(
+    say!("{}: {}", options.dir.display(), range(&recovery));
+    say!(
         "  on disk   {:.1} MiB in {files} files, segments of {} KiB",
         bytes as f64 / 1048576.0,
         recovery.segment_bytes >> 10
     );
     let cache = if recovery.direct { "past the page cache" } else { "through the page cache" };
     let strategy = recovery.strategy;
-    println!(
+    say!(
         "  written   {cache}; {:?} by {:?}, at most {} blocks in flight",
-        strategy.durability, strategy.by, strategy.depth
+        strategy.durability,
+        strategy.by,
+        strategy.depth
     );
     print_end(&recovery);
     damaged(&recovery)
@@ -189,23 +187,23 @@ fn text(bytes: &[u8]) -> String {
 
 fn repair(options: &cli::Repair) -> Result<()> {
     let recovery = inspect(&options.dir)?;
-    println!("{}: {}", options.dir.display(), range(&recovery));
+    say!("{}: {}", options.dir.display(), range(&recovery));
     print_end(&recovery);
     if recovery.damage.is_empty() {
-        println!("  nothing to repair");
+        say!("  nothing to repair");
         return Ok(());
     }
     let (would, put) = if options.dry_run { ("would go", "would be put") } else { ("goes", "is put") };
-    println!("  the log {would} on after record {}", recovery.last_lsn);
+    say!("  the log {would} on after record {}", recovery.last_lsn);
     for lost in &recovery.lost {
-        println!("  {} {put} aside", lost.display());
+        say!("  {} {put} aside", lost.display());
     }
     if options.dry_run {
         return damaged(&recovery);
     }
     let (log, _) = Log::open(&options.dir, &Options::new().create(false).salvage(true))?;
     log.close()?;
-    println!("  done");
+    say!("  done");
     Ok(())
 }
 
@@ -230,7 +228,7 @@ fn torture(options: &cli::Torture) -> Result<()> {
     let seed = options
         .seed
         .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.subsec_nanos().into()));
-    println!("{} kills of {} writers, seed {seed}", options.kills, options.writers);
+    say!("{} kills of {} writers, seed {seed}", options.kills, options.writers);
     let dir = options.dir.join(format!("nowait-torture-{}", std::process::id()));
     fs::create_dir(&dir).map_err(|error| Failure {
         code: if error.kind() == io::ErrorKind::NotFound { 5 } else { 4 },
@@ -251,7 +249,7 @@ fn torture(options: &cli::Torture) -> Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    println!("{} records were acknowledged, and all that were not given up are there", tortured.acknowledged);
+    say!("{} records were acknowledged, and all that were not given up are there", tortured.acknowledged);
     Ok(fs::remove_dir_all(&tortured.dir)?)
 }
 

@@ -1,5 +1,10 @@
 //! The command `nowait`.
 
+/// A line of a result: see [`show::say`].
+macro_rules! say {
+    ($($argument:tt)*) => { crate::show::say(format_args!("{}\n", format_args!($($argument)*))) };
+}
+
 mod bench;
 mod cli;
 mod log;

@@ -35,7 +35,7 @@ pub fn run(options: &cli::Probe) -> Result<()> {
                 if options.json {
                     reports.push(as_json(&report));
                 } else {
-                    print!("{}", text(&report, options.explain));
+                    show::say(format_args!("{}", text(&report, options.explain)));
                 }
                 judged
             }
@@ -45,7 +45,7 @@ pub fn run(options: &cli::Probe) -> Result<()> {
         outcome = outcome.and(judged);
     }
     if options.json {
-        println!("{:#}", Value::Array(reports));
+        say!("{:#}", Value::Array(reports));
     }
     outcome
 }
@@ -410,22 +410,22 @@ fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
             })
         });
         let threads: Vec<_> = threads.collect();
-        println!(
+        say!(
             "{:#}",
             json!({ "process": process, "elapsed_ns": watched.elapsed.as_nanos() as u64, "threads": threads, "punts": watched.punts })
         );
         return Ok(());
     }
     let name = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("comm")).unwrap_or_default();
-    println!("process {process} ({}), watched for {seconds:.1} s", name.trim_end());
+    say!("process {process} ({}), watched for {seconds:.1} s", name.trim_end());
     match watched.punts {
         Some(punts) => {
-            println!("  {:.0} requests a second given to workers, says the kernel's tracepoint", punts as f64 / seconds)
+            say!("  {:.0} requests a second given to workers, says the kernel's tracepoint", punts as f64 / seconds)
         }
-        None => println!("  the kernel's tracepoint cannot be counted: that needs root, and tracefs"),
+        None => say!("  the kernel's tracepoint cannot be counted: that needs root, and tracefs"),
     }
     if watched.threads.is_empty() {
-        println!("  no kernel workers: its requests are inline or asynchronous, or there are none");
+        say!("  no kernel workers: its requests are inline or asynchronous, or there are none");
         return Ok(());
     }
     let names = ["kernel thread", "runs/s", "CPU ms/s", "read MiB/s", "written MiB/s"];
@@ -442,9 +442,9 @@ fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
             mib(thread.read_and_written.map(|(_, written)| written)),
         ]));
     }
-    print!("{}", show::lines(&grid));
+    show::say(format_args!("{}", show::lines(&grid)));
     if options.explain {
-        println!(
+        say!(
             "\n  iou-wrk-N works for thread N, iou-sqp-N polls the submission queue of one (N in the first pid namespace).\n  \
              A worker runs about once for each request, and once more each time it waited. Requests that are inline or\n  \
              asynchronous have no worker: io_uring serves them from the thread that submitted them."

@@ -3,6 +3,10 @@
 //! A table of speeds has a line per case and a column per way. Each cell holds the speed, its ratio to the best of
 //! the line, and that ratio again as a bar: a way collapses where its column's bars do.
 
+use std::fmt;
+use std::io::{self, Write};
+use std::process;
+
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
 use nowait_bench::environment::Environment;
 use nowait_bench::notes::Code;
@@ -24,6 +28,18 @@ const WIDTH: usize = 100;
 const GAP: usize = 2;
 /// The columns of a cell with a speed.
 const CELL: usize = 11;
+
+/// Prints a result. Who reads it may go away, which is no error; a disk that is full is one, and ends the program.
+pub fn say(text: fmt::Arguments<'_>) {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_fmt(text).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("nowait: cannot print the result: {error}");
+            process::exit(1);
+        }
+        _ => {}
+    }
+}
 
 pub fn environment(environment: &Environment) -> String {
     let lines = environment.lines().into_iter().map(|(name, value)| format!("{name:<8} {value}\n"));

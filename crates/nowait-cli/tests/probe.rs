@@ -97,6 +97,23 @@ fn what_is_required_decides_the_exit_code() {
     assert!(text(&output.stderr).contains("/nonexistent/file") && text(&output.stdout).contains("scratch files"));
 }
 
+/// Symptom: a panic, and exit code 101.
+#[test]
+fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
+    let dir = directory();
+    let probe = |to: &str| {
+        let script = format!("exec {} probe --requests 4 {} {to}", env!("CARGO_BIN_EXE_nowait"), dir.path().display());
+        Command::new("sh").args(["-c", &script]).output().unwrap()
+    };
+    let full = probe("> /dev/full");
+    assert_eq!(full.status.code(), Some(1), "{}", text(&full.stderr));
+    assert!(text(&full.stderr).starts_with("nowait: cannot print the result"), "{}", text(&full.stderr));
+    let script =
+        format!("({} probe --requests 4 {}; echo $? >&2) | true", env!("CARGO_BIN_EXE_nowait"), dir.path().display());
+    let gone = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(["0\n", "10\n", "11\n"].iter().any(|code| text(&gone.stderr).ends_with(code)), "{}", text(&gone.stderr));
+}
+
 /// In a pid namespace a thread does not know the number that its workers' names end in.
 #[test]
 fn in_a_container() {
