@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, ValueEnum};
 use nowait_bench::environment::Environment;
+use nowait_bench::random::fresh_seed;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::sys::PAGE;
@@ -267,11 +268,6 @@ fn environment(options: &Options, file: Option<&TestFile>, seed: u64) -> Environ
         seed,
         ..Environment::of(&options.dir)
     }
-}
-
-fn fresh_seed() -> u64 {
-    // Short enough to be typed again.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64 % 1_000_000)
 }
 
 /// Set by Ctrl-C, SIGTERM and SIGHUP.

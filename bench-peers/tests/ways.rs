@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nowait_bench::meter::{Round, Sample};
 use nowait_bench::report::Report;
-use nowait_bench::run::{Plan, Progress};
+use nowait_bench::run::Plan;
 use nowait_bench::tables::Table;
 use nowait_bench::testfile::{SMALLEST, TestFile};
 use nowait_bench::work::{Buffer, Gather, Range, Reads, Target};
@@ -15,14 +15,6 @@ use nowait_bench::{ErrorKind, log, writes};
 use nowait_bench_peers::peers;
 
 const SEED: u64 = 42;
-
-struct Quiet;
-
-impl Progress for Quiet {
-    fn begin(&mut self, _: &str, _: u64) {}
-    fn step(&mut self, _: u64) {}
-    fn now(&mut self, _: &str) {}
-}
 
 /// On the disk of the build, because the system's temporary directory may be in memory, where nothing is ever cold.
 fn on_disk() -> &'static Path {
@@ -57,7 +49,7 @@ fn reads_and_gathers_are_right_up_to_the_short_block_at_the_end() {
     let file = file(4 * SMALLEST + 1234);
     for table in Table::ALL {
         let (plan, mut report) = (plan(table, false), Report::default());
-        match plan.run(&file, &AtomicBool::new(false), &mut Quiet, &mut report) {
+        match plan.run(&file, &AtomicBool::new(false), &mut (), &mut report) {
             // The build's directory is in memory.
             Err(error) if error.kind() == ErrorKind::NotCold => return,
             other => other.unwrap(),
@@ -74,7 +66,7 @@ fn direct_reads_are_right_and_leave_nothing_in_the_page_cache() {
         Ok(file) => file,
     };
     let (plan, mut report) = (plan(Table::Reads, true), Report::default());
-    plan.run(&file, &AtomicBool::new(false), &mut Quiet, &mut report).unwrap();
+    plan.run(&file, &AtomicBool::new(false), &mut (), &mut report).unwrap();
     assert_eq!(report.rows.len(), plan.cases().len() * plan.ways.len());
     assert_eq!(report.notes, []);
 }
@@ -138,7 +130,7 @@ fn writes_leave_exactly_their_bytes() {
         writers,
     };
     let mut report = Report::default();
-    plan.run(on_disk(), &AtomicBool::new(false), &mut Quiet, &mut report).unwrap();
+    plan.run(on_disk(), &AtomicBool::new(false), &mut (), &mut report).unwrap();
     assert_eq!(report.rows.len(), 2 * plan.writers.len());
     assert_eq!(plan.writers.len(), 5);
 }
@@ -152,7 +144,7 @@ fn a_log_that_was_closed_and_opened_again_has_every_record_and_its_folder_is_gon
     let mut report = Report::default();
     let folder = on_disk().join(format!("logs-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
-    let ran = plan.run(&folder, &AtomicBool::new(false), &mut Quiet, &mut report);
+    let ran = plan.run(&folder, &AtomicBool::new(false), &mut (), &mut report);
     // Fails unless it is empty.
     std::fs::remove_dir(&folder).unwrap();
     ran.unwrap();

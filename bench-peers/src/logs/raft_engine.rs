@@ -52,10 +52,6 @@ impl LogWay for RaftEngine {
         false
     }
 
-    fn room(&self, _size: usize) -> usize {
-        0
-    }
-
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let folder = Folder::new(job)?;
         let configuration = || Config {

@@ -20,10 +20,6 @@ impl LogWay for RocksDb {
         false
     }
 
-    fn room(&self, _size: usize) -> usize {
-        0
-    }
-
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let folder = Folder::new(job)?;
         let mut options = Options::default();

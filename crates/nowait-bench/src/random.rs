@@ -1,5 +1,12 @@
 //! Seeded numbers: the same seed gives the same file, the same offsets and the same records.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A seed by the clock, short enough to be typed again.
+pub fn fresh_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64 % 1_000_000)
+}
+
 /// SplitMix64: one addition and a mix per number, and any number can be had without those before it.
 #[derive(Debug, Clone)]
 pub struct Random {

@@ -46,6 +46,13 @@ pub trait Progress {
     fn now(&mut self, what: &str);
 }
 
+/// Nobody looks.
+impl Progress for () {
+    fn begin(&mut self, _: &str, _: u64) {}
+    fn step(&mut self, _: u64) {}
+    fn now(&mut self, _: &str) {}
+}
+
 /// How many operations are verified, and how many tell a way's speed.
 const VERIFIED: usize = 256;
 const WARM_UP_COLD: usize = 512;

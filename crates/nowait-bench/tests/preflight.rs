@@ -13,7 +13,7 @@ use nowait_bench::meter::Round;
 use nowait_bench::notes::Code;
 use nowait_bench::preflight::{look_at_file, look_at_rows, look_at_system};
 use nowait_bench::report::Report;
-use nowait_bench::run::{Plan, Progress};
+use nowait_bench::run::Plan;
 use nowait_bench::tables::Table;
 use nowait_bench::testfile::{SMALLEST, TestFile};
 use nowait_bench::ways::Way;
@@ -47,14 +47,6 @@ impl Drop for Made {
 fn random(len: u64) -> Vec<u8> {
     let mut random = nowait_bench::random::Random::new(5);
     (0..len).map(|_| random.number() as u8).collect()
-}
-
-struct Quiet;
-
-impl Progress for Quiet {
-    fn begin(&mut self, _: &str, _: u64) {}
-    fn step(&mut self, _: u64) {}
-    fn now(&mut self, _: &str) {}
 }
 
 #[test]
@@ -178,7 +170,7 @@ fn measured(way: &'static dyn Way, rounds: usize, file: &TestFile) -> Report {
         seed: 1,
     };
     let mut report = Report::default();
-    plan.run(file, &AtomicBool::new(false), &mut Quiet, &mut report).unwrap();
+    plan.run(file, &AtomicBool::new(false), &mut (), &mut report).unwrap();
     report
 }
 

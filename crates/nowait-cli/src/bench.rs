@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,6 +16,7 @@ use nowait_bench::notes::Code;
 use nowait_bench::page::page;
 use nowait_bench::prefault;
 use nowait_bench::preflight;
+use nowait_bench::random::fresh_seed;
 use nowait_bench::report::Report;
 use nowait_bench::run::{Plan, Progress};
 use nowait_bench::streams::{self, Kind};
@@ -466,11 +467,6 @@ fn environment(options: &cli::Bench, file: Option<&TestFile>, writes: &writes::P
         seed,
         ..Environment::of(options.file.as_deref().unwrap_or(&options.dir))
     }
-}
-
-fn fresh_seed() -> u64 {
-    // Short enough to be typed again.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64 % 1_000_000)
 }
 
 /// Set by Ctrl-C, SIGTERM and SIGHUP. The run looks at it before every operation.

@@ -36,10 +36,6 @@ impl LogWay for Durable {
     }
 
     /// It makes files of its own.
-    fn room(&self, _size: usize) -> usize {
-        0
-    }
-
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let folder = Folder::new(job)?;
         let instance = Nowait::builder().engine((self.engine)()).build()?;

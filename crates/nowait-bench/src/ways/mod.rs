@@ -128,7 +128,9 @@ pub trait LogWay: Sync {
     }
 
     /// How much of the file a record of `size` bytes takes at most; 0 for a way that makes files of its own.
-    fn room(&self, size: usize) -> usize;
+    fn room(&self, _size: usize) -> usize {
+        0
+    }
 
     /// Has every record of `job` on stable storage, from threads of which each waits for its own, and says how many bytes of the
     /// file they took, if it knows. Afterwards, if the round verifies, it finds each of them and tells the tally ([`crate::meter::Tally::verify`])
