@@ -57,6 +57,7 @@ fn check_numbers(log: &Log, last: u64) {
 
 /// Everything that a log does, once.
 fn life_of_a_log(dir: &Path, options: &Options) {
+    let _watchdog = Watchdog::new(format!("the life of {}", dir.display()), 300);
     let (log, recovery) = Log::open(dir, options).unwrap();
     assert_eq!((recovery.first_lsn, recovery.last_lsn, recovery.epoch), (1, 0, 0));
     assert_eq!(log.append(&record(1)).unwrap().wait().unwrap(), 1);
@@ -167,6 +168,25 @@ fn a_thread_waits_for_what_its_own_futures_began() {
         }
     });
     check_numbers(&log, 200);
+    log.close().unwrap();
+}
+
+/// A stamp that finds no room must not keep the segment from being prepared that would have some.
+#[test]
+fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
+    let dir = mounts::temp_dir();
+    let options = options().segment_bytes(16 << 10).keeper(false);
+    let (log, _) = Log::open(dir.path().join("log"), &options).unwrap();
+    for round in 0..5 {
+        while let Ok(ticket) = log.try_append(&[7; 3000]) {
+            ticket.wait().unwrap();
+        }
+        // Long enough for the log to be taken for idle.
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(eventually(|| !log.tend()), "there is always something to do");
+        let ticket = log.try_append(&[8; 3000]);
+        ticket.unwrap_or_else(|error| panic!("round {round}: {error}")).wait().unwrap();
+    }
     log.close().unwrap();
 }
 

@@ -80,25 +80,27 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
         }
         return if quiet { Tended::Closed } else { Tended::Nothing(Later::In(TICK)) };
     }
-    if core.is_due() {
-        if core.has_pending() {
-            drop(core);
-            shared.write_all_here();
+    if core.is_due() && core.has_pending() {
+        drop(core);
+        if shared.write_all_here() {
             return Tended::Something;
         }
-        if core.is_quiet() && core.lacks_stamp(shared.durable()) {
-            drop(core);
-            if shared.stamp(false).is_ok() {
-                shared.core().numbers.stamps += 1;
-                return Tended::Something;
-            }
-            return Tended::Nothing(Later::In(RETRY));
-        }
+        // As many writes are on their way as may be.
+        core = shared.core();
     }
+    // Before the stamp, which may have no room without it.
     if shared.lacks_spare(&core) {
         drop(core);
         make_spare(shared);
         return Tended::Something;
+    }
+    if core.is_due() && core.is_quiet() && core.lacks_stamp(shared.durable()) {
+        drop(core);
+        if shared.stamp(false).is_ok() {
+            shared.core().numbers.stamps += 1;
+            return Tended::Something;
+        }
+        return Tended::Nothing(Later::In(RETRY));
     }
     if !core.retired.is_empty() {
         drop(core);

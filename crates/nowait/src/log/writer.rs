@@ -853,14 +853,16 @@ impl Shared {
         }
     }
 
-    /// Writes what is pending on this thread, until nothing is left to take.
-    pub(super) fn write_all_here(self: &Arc<Self>) {
+    /// Writes what is pending on this thread, until nothing is left to take. False when there was nothing from the start.
+    pub(super) fn write_all_here(self: &Arc<Self>) -> bool {
+        let mut any = false;
         loop {
             let takeoff = self.take_off(&mut self.core(), false);
             match takeoff {
                 Some(takeoff) => self.write_here(takeoff),
-                None => return,
+                None => return any,
             }
+            any = true;
         }
     }
 
