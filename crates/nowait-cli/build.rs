@@ -9,9 +9,12 @@ fn main() {
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }
+    let mut version = env!("CARGO_PKG_VERSION").to_owned();
     if let Some(commit) = commit() {
         println!("cargo::rustc-env=NOWAIT_COMMIT={commit}");
+        version += &format!(" ({commit})");
     }
+    println!("cargo::rustc-env=NOWAIT_VERSION={version}");
 }
 
 /// `None` where these sources are not git's, as in a package or a copy.

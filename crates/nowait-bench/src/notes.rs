@@ -39,8 +39,8 @@ macro_rules! codes {
 
 codes! {
     WayLeftOut "way-left-out"
-        "This system refuses a way, so it has no rows. The note says which call was refused and how. The other ways are not \
-         concerned. Install what is missing, or allow the call; io_uring is often forbidden by a container's seccomp filter or by \
+        "This system refuses a way, or the way cannot do what was asked for, so it has no rows. The note says which call was refused and \
+         how. The other ways are not concerned. Install what is missing, or allow the call; io_uring is often forbidden by a container's seccomp filter or by \
          the sysctl kernel.io_uring_disabled."
     FileSystemLeftOut "file-system-left-out"
         "A file system of our own could not be made or mounted, so it has no rows. It takes root, a loop device, and the mkfs.* \

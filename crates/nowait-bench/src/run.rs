@@ -92,7 +92,10 @@ impl Plan {
         report: &mut Report,
     ) -> Result<()> {
         let mut ways = self.ways.clone();
-        ways.retain(|way| report.takes(way.name(), way.refused()) && (self.rate.is_none() || way.paced()));
+        let unpaced = |way: &dyn Way| {
+            (self.rate.is_some() && !way.paced()).then(|| "its reads cannot begin at fixed moments (--rate)".to_owned())
+        };
+        ways.retain(|way| report.takes(way.name(), way.refused().or_else(|| unpaced(*way))));
         if let (Some(rate), false) = (self.rate, ways.is_empty()) {
             // Of this thread and those that it starts: 50 µs by default, which would be most of a latency.
             let exact = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

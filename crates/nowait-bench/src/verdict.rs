@@ -13,6 +13,8 @@ const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 const ENOUGH: f64 = 0.95;
 /// From this ratio on a difference is worth a word.
 const DEARER: f64 = 1.3;
+/// Rounds that lie further apart than this share of their median are told.
+const UNSTEADY: f64 = 0.3;
 /// A request in two, or more, was handed to a kernel worker.
 const PUNTED: f64 = 0.5;
 
@@ -132,14 +134,26 @@ fn cached(report: &Report) -> Option<String> {
 fn standing(report: &Report, table: &str) -> Option<String> {
     let standings: Vec<Standing<'_>> =
         standings(report).into_iter().filter(|standing| standing.table == table && standing.ours.is_some()).collect();
-    let ours = |standing: &Standing<'_>| standing.ours.map_or(0.0, |(_, ratio, _)| ratio);
-    let worst = standings.iter().min_by(|a, b| ours(a).total_cmp(&ours(b)))?;
-    let level = standings.iter().filter(|standing| standing.ours.is_some_and(|(_, _, reaches)| reaches)).count();
+    if standings.is_empty() {
+        return None;
+    }
+    let behind: Vec<(f64, &Row, &Standing<'_>)> = standings
+        .iter()
+        .filter_map(|standing| standing.ours.map(|(row, ratio, reaches)| (reaches, (ratio, row, standing))))
+        .filter_map(|(reaches, far)| (!reaches).then_some(far))
+        .collect();
+    let level = standings.len() - behind.len();
     let mut text =
         format!("{table}: {OURS} is the quickest, or level with it, in {level} of {}", counted(standings.len()));
-    if level < standings.len() {
-        text +=
-            &format!("; at worst it has {:.0} % of {}'s speed ({})", ours(worst) * 100.0, worst.best.way, worst.case);
+    if let Some((ratio, row, standing)) = behind.iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
+        let percent = ratio * 100.0;
+        text += &format!("; at worst it has {percent:.0} % of {}'s speed ({}", standing.best.way, standing.case);
+        text += &match row.spread() {
+            (slowest, fastest) if fastest - slowest >= UNSTEADY => {
+                format!(", where its rounds are {slowest:.1} to {fastest:.1} of their median)")
+            }
+            _ => ")".to_owned(),
+        };
     }
     let gains = standings.iter().filter_map(|standing| {
         let (row, ..) = standing.ours?;
@@ -259,6 +273,20 @@ mod tests {
         let said = said(rows);
         let words = "reads: nowait is the quickest, or level with it, in 1 of 2 cases; at worst it has 80 % of ring's speed \
                      (depth=8); at best it is 8.0 times as fast as pread (depth=8: 80 ops/s).";
+        assert!(said.contains(words), "{said}");
+    }
+
+    #[test]
+    fn a_case_that_is_level_by_one_round_is_not_the_worst() {
+        let with_rounds = |row: Row, rounds: &[f64]| Row { rounds: rounds.to_vec(), ..row };
+        let rows = vec![
+            row("reads", "depth=1", "ring", 100.0),
+            with_rounds(row("reads", "depth=1", "nowait", 50.0), &[20.0, 50.0, 110.0]),
+            row("reads", "depth=8", "ring", 100.0),
+            with_rounds(row("reads", "depth=8", "nowait", 80.0), &[60.0, 80.0, 90.0]),
+        ];
+        let said = said(rows);
+        let words = "in 1 of 2 cases; at worst it has 80 % of ring's speed (depth=8, where its rounds are 0.8 to 1.1 of their median).";
         assert!(said.contains(words), "{said}");
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -199,7 +200,7 @@ fn earlier(path: &Path) -> Result<Report> {
     if report.rows.is_empty() { Err(unusable("it has no rows".to_owned())) } else { Ok(report) }
 }
 
-/// Of one who names no table: all of them, so shortened that they take two minutes. `None` for who does, or says what else is wanted.
+/// Of one who names no table: all of them, so shortened that they take minutes. `None` for who does, or says what else is wanted.
 fn tour(options: &cli::Bench) -> Option<cli::Bench> {
     let wanted = options.quick || options.direct || options.rate.is_some() || !options.ways.is_empty();
     let other = options.file.is_some() || options.from.is_some() || options.emit_fio.is_some();
@@ -351,6 +352,16 @@ fn check_usage(
     prefault_plan: Option<&prefault::Plan>,
 ) -> Result<()> {
     let usage = |text: String| Err(Error::new(ErrorKind::Usage, text));
+    if !options.records.is_empty() && !plan.tables.contains(&Table::Gather) {
+        return usage("--records is of the table gather; name it".to_owned());
+    }
+    let by_depth = plan.tables.contains(&Table::Reads) || write_plan.tables.contains(&writes::Table::Writes);
+    if !options.depths.is_empty() && !by_depth && stream_plan.is_none() {
+        return usage("--depths is of the tables reads, writes and dd; name one of them".to_owned());
+    }
+    if options.stall_size.is_some() && !write_plan.tables.contains(&writes::Table::Stall) {
+        return usage("--stall-size is of the table stall; name it".to_owned());
+    }
     if options.file.is_some() && !write_plan.tables.is_empty() {
         return usage("--file is only read; leave it out for the tables that write, or name others".to_owned());
     }
@@ -522,6 +533,10 @@ impl Results {
                 ErrorKind::Usage,
                 "--json and --report cannot both go to stdout; give one of them a path",
             )),
+            (Some(json), Some(page)) if json.is_same(page) => Err(Error::new(
+                ErrorKind::Usage,
+                "--json and --report are the same file; give one of them another path",
+            )),
             _ => Ok(results),
         }
     }
@@ -537,7 +552,9 @@ impl Results {
             output.print(&show::explanations(report))?;
         }
         if report.rows.is_empty() && report.partial.is_some() {
-            return Ok(());
+            let kept = [&self.json, &self.page].into_iter().flatten().filter_map(Destination::kept);
+            let note = |path: &Path| format!("nothing was measured to its end: {} is left as it was\n", path.display());
+            return kept.map(note).try_for_each(|note| print_to(io::stderr().lock(), &note));
         }
         if let Some(json) = self.json {
             json.write(&(serde_json::to_string_pretty(report).expect("a report is plain data") + "\n"))?;
@@ -568,6 +585,20 @@ impl Destination {
 
     fn is_stdout(&self) -> bool {
         self.file.is_none()
+    }
+
+    /// Two names of one file, or one name.
+    fn is_same(&self, other: &Self) -> bool {
+        let about = |destination: &Self| {
+            let about = destination.file.as_ref()?.0.metadata().ok()?;
+            about.is_file().then(|| (about.dev(), about.ino()))
+        };
+        about(self).is_some_and(|mine| Some(mine) == about(other))
+    }
+
+    /// The path of a file that was there before.
+    fn kept(&self) -> Option<&Path> {
+        self.file.as_ref().filter(|_| !self.remove).map(|(_, path)| path.as_path())
     }
 
     fn write(mut self, text: &str) -> Result<()> {

@@ -21,12 +21,12 @@ Exit codes:
   1    another error
   2    wrong usage
   3    no room for the test file, or for what is to be written
-  4    no file can be made in that directory
+  4    permission is denied: no file can be made in that directory, or the file given may not be opened
   5    the file given cannot be measured (missing, a directory, too small), or there is no log
   6    the file cannot be made cold, so nothing cold was measured
   7    a log is damaged
   8    a log is open for writing elsewhere
-  9    an operation is not served as `probe --require` asks
+  9    an operation is not served as `probe --require` asks, or could not be looked at
   10   io_uring is refused (`probe`)
   11   it cannot be told what io_uring does (`probe`)
   130  interrupted";
@@ -67,7 +67,7 @@ impl From<std::io::Error> for Failure {
 
 /// File I/O that does not make the program wait: measured.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXIT_CODES)]
+#[command(name = "nowait", version = env!("NOWAIT_VERSION"), after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -234,19 +234,19 @@ pub struct TortureWriter {
 ///
 /// The table `dd` reads the whole test file from its start to its end, copies it into a new file beside it, and writes another as large
 /// from memory; both are gone after each round. A file that is written from memory, past the page cache and by hand (pread, libaio, ring), has
-/// its room allocated before the clock starts; all others start empty, and allocating is on the clock, as is fdatasync. It takes half an
-/// hour, and is only measured when it is named.
+/// its room allocated before the clock starts; all others start empty, and allocating is on the clock, as is fdatasync. All of it takes half
+/// an hour.
 ///
 /// The table `log` has up to 64 threads append small records, of which each waits until its own is on stable storage. Each round writes
-/// into a new file of up to 1 GiB that has been filled with zeros. It takes five minutes, and is only measured when it is named.
+/// into a new file of up to 1 GiB that has been filled with zeros. All of it takes five minutes.
 ///
-/// The table `prefault` maps the test file, cold, and has all its pages there, or takes 4000 rows of 4 KiB out of it. It is only measured
-/// when it is named. What a populate keeps the calling thread waiting for is in `stall`, too.
+/// The table `prefault` maps the test file, cold, and has all its pages there, or takes 4000 rows of 4 KiB out of it. What a
+/// populate keeps the calling thread waiting for is in `stall`, too.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// The tables to measure. If none is named: a tour of all, in about two minutes, with what they come to in words; with --quick,
-    /// --file, --direct or --ways, those that read
+    /// The tables to measure. If none is named: a tour of all, so shortened that it takes two to four minutes, with what they come to in
+    /// words; with --quick, --file, --direct, --rate or --ways, reads, cached and gather (as far as the option allows)
     #[arg(value_enum)]
     pub tables: Vec<TableName>,
 

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use comfy_table::Cell;
 use nowait::DirectIo;
-use nowait::probe::{
-    Abilities, Case, Device, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch,
-};
+use nowait::probe::{Case, Device, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch};
 use nowait_bench::words::micro;
 use serde_json::{Value, json};
 
@@ -153,7 +151,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     if let Some(remedy) = &report.reach.remedy {
         facts.push(("remedy", remedy.clone()));
     }
-    facts.push(("takes", of_abilities(&report.abilities)));
+    facts.push(("takes", of_abilities(report)));
     for error in report.scratch_error.iter().chain(&report.file_error) {
         facts.push(("error", error.to_string()));
     }
@@ -191,12 +189,15 @@ fn of_reach(reach: &Reach) -> String {
     }
 }
 
-fn of_abilities(abilities: &Abilities) -> String {
+fn of_abilities(report: &Report) -> String {
+    let abilities = &report.abilities;
+    let is_taken = report.row(Case::DirectRead).is_some_and(|row| matches!(row.ring, Outcome::Seen(_)));
     let yes = |ability: Option<bool>| ability.map_or("?", |ability| if ability { "yes" } else { "no" });
     let direct = match abilities.direct {
         Some(DirectIo::Granted { memory_alignment, offset_alignment }) => {
             format!("by {offset_alignment}, memory by {memory_alignment}")
         }
+        Some(DirectIo::Refused) if is_taken => "no, though O_DIRECT is taken".to_owned(),
         Some(DirectIo::Refused) => "no".to_owned(),
         _ => "?".to_owned(),
     };
@@ -253,7 +254,8 @@ fn share(count: u32, of: u32) -> String {
         0 => "·".to_owned(),
         // Not "0 %" for some, nor "100 %" for nearly all.
         count => {
-            let percent = (f64::from(count) * 100.0 / f64::from(of)).round();
+            // Ties to even: of two halves of a percent one is rounded down.
+            let percent = (f64::from(count) * 100.0 / f64::from(of)).round_ties_even();
             format!("{} %", if count < of { percent.clamp(1.0, 99.0) } else { percent })
         }
     }

@@ -28,6 +28,11 @@ const WIDTH: usize = 100;
 const GAP: usize = 2;
 /// The columns of a cell with a speed.
 const CELL: usize = 11;
+/// What the columns of [`all_figures`] are.
+const DETAILS: &str = "In the details: min-max, the slowest and the fastest round as shares of the median; p50, p99 and max, the \
+    latency; CPU, processor time of the whole process for an operation, of which ring (the kernel's workers for its rings) and pool (its \
+    own threads beside those that ask); system, what the machine did besides; csw, context switches, and punts, requests given to a \
+    kernel worker, for an operation; inline, the share served without waiting. A figure that the kernel does not tell is a ?.";
 
 /// Prints a result. Who reads it may go away, which is no error; a disk that is full is one, and ends the program.
 pub fn say(text: fmt::Arguments<'_>) {
@@ -47,7 +52,10 @@ pub fn environment(environment: &Environment) -> String {
 }
 
 pub fn report(report: &Report, details: bool, colour: Colour) -> String {
-    let mut text = legend(report);
+    let mut text = legend(report, details);
+    if let Some(why) = &report.partial {
+        text += &format!("PARTIAL: {why}. What is here is complete in itself; what is missing was not measured.\n\n");
+    }
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);
@@ -115,7 +123,7 @@ fn wrapped(text: &str, indent: &str) -> String {
 }
 
 /// What a cell says, and what each way does.
-fn legend(report: &Report) -> String {
+fn legend(report: &Report, details: bool) -> String {
     if report.rows.is_empty() {
         return String::new();
     }
@@ -125,6 +133,9 @@ fn legend(report: &Report) -> String {
     let longest = ways.iter().map(|way| way.len()).max().unwrap_or(0);
     for way in ways {
         text += &format!("  {way:<longest$}  {}\n", meaning(report, way));
+    }
+    if details {
+        text += &format!("\n{}\n", wrapped(DETAILS, ""));
     }
     text.push('\n');
     text

@@ -1,7 +1,7 @@
 //! `nowait bench` as a user meets it: exit codes, messages, what is written and what is left behind.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -260,6 +260,34 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["stall", "--quick", "--ways", "random"]), 2, &["table stall", "map-populate", "pwrite"]);
     assert_fails(&run(&["gather", "--rate", "9"]), 2, &["--rate", "cached"]);
     assert_fails(&run(&["reads", "--rate", "9", "--ways", "libaio"]), 2, &["paced", "ring"]);
+    assert_fails(&run(&["reads", "--records", "8"]), 2, &["--records", "gather"]);
+    assert_fails(&run(&["cached", "--depths", "8"]), 2, &["--depths", "reads"]);
+    assert_fails(&run(&["writes", "--stall-size", "8M"]), 2, &["--stall-size", "stall"]);
+    let dir = directory();
+    let twice = dir.path().join("result");
+    let twice = twice.to_str().unwrap();
+    assert_fails(&run(&["cached", "--json", twice, "--report", twice]), 2, &["--report", "same file"]);
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_way_that_cannot_be_paced_is_named() {
+    let dir = directory();
+    let arguments = ["cached", "--quick", "--rounds", "1", "--size", "2M", "--rate", "1000", "--ways", "pread,libaio"];
+    let output = nowait(&arguments).arg("--dir").arg(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["libaio is left out", "--rate", "(way-left-out)", "In the details: "] {
+        assert!(tables.contains(words), "{tables}");
+    }
+}
+
+#[test]
+fn the_version_is_that_of_the_command_and_its_commit() {
+    let output = Command::new(env!("CARGO_BIN_EXE_nowait")).arg("--version").output().unwrap();
+    let version = text(&output.stdout);
+    assert!(version.starts_with(concat!("nowait ", env!("CARGO_PKG_VERSION"))), "{version}");
+    assert_eq!(version.contains('('), option_env!("NOWAIT_COMMIT").is_some(), "{version}");
 }
 
 #[test]
@@ -348,7 +376,10 @@ fn a_small_run_of_prefault_prints_tables_and_writes_json() {
     let json = dir.path().join("result.json");
     let run = |tables: &[&str], ways: &str| {
         let mut command = nowait(tables);
-        command.args(["--quick", "--rounds", "1", "--size", "5M", "--stall-size", "2M", "--ways", ways, "--json"]);
+        if tables.contains(&"stall") {
+            command.args(["--stall-size", "2M"]);
+        }
+        command.args(["--quick", "--rounds", "1", "--size", "5M", "--ways", ways, "--json"]);
         command.arg(&json).arg("--dir").arg(dir.path()).output().unwrap()
     };
     let rows = || {
@@ -480,8 +511,9 @@ fn a_file_in_memory_cannot_be_cold_which_is_6_and_no_cold_row_is_printed() {
 
 #[test]
 fn an_interrupt_stops_at_once_and_leaves_nothing() {
-    let dir = directory();
-    let json = dir.path().join("result.json");
+    let (dir, results) = (directory(), directory());
+    let json = results.path().join("result.json");
+    fs::write(&json, "an older result").unwrap();
     // More rounds than fit, so that no case is complete.
     let arguments = ["reads", "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--size", "64M", "--json"];
     let arguments = [&arguments[..], &[json.to_str().unwrap()]].concat();
@@ -495,6 +527,8 @@ fn an_interrupt_stops_at_once_and_leaves_nothing() {
     let mut message = String::new();
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert!(message.contains("interrupted"), "{message}");
+    assert!(message.contains(&format!("{} is left as it was", json.display())), "{message}");
+    assert_eq!(fs::read_to_string(&json).unwrap(), "an older result");
     assert_empty(dir.path());
 }
 
@@ -502,12 +536,13 @@ fn an_interrupt_stops_at_once_and_leaves_nothing() {
 fn an_interrupt_leaves_what_is_complete_and_says_so() {
     let dir = directory();
     let json = dir.path().join("result.json");
+    let mut tables = tempfile::tempfile().unwrap();
     // A case takes 4 seconds, or as many as a busy machine needs.
     let mut seconds = 6;
     while !json.exists() {
         let arguments = ["cached", "--quick", "--rounds", "100", "--ways", "pread,threads", "--size", "2M", "--dir"];
         let mut command = nowait(&arguments);
-        command.arg(dir.path()).arg("--json").arg(&json).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg(dir.path()).arg("--json").arg(&json).stdout(tables.try_clone().unwrap()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         std::thread::sleep(Duration::from_secs(seconds));
         let child_id = rustix::process::Pid::from_child(&child);
@@ -517,6 +552,10 @@ fn an_interrupt_leaves_what_is_complete_and_says_so() {
     }
     let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(report["partial"], "interrupted");
+    let mut printed = String::new();
+    tables.rewind().unwrap();
+    tables.read_to_string(&mut printed).unwrap();
+    assert!(printed.contains("PARTIAL: interrupted"), "{printed}");
     let rows = report["rows"].as_array().unwrap();
     assert!(rows.len() == 2 || rows.len() == 4, "whole cases only: {}", rows.len());
     assert!(rows.iter().all(|row| row["rounds"].as_array().unwrap().len() == 100));

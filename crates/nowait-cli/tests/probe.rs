@@ -99,6 +99,18 @@ fn what_is_required_decides_the_exit_code() {
 
 /// Symptom: a panic, and exit code 101.
 #[test]
+fn a_directory_that_takes_no_files_is_told_as_one() {
+    let output = run(&["/proc", "--requests", "1"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{message}");
+    assert!(
+        message.contains("no scratch file") && message.contains("name a directory that takes new files"),
+        "{message}"
+    );
+    assert!(text(&output.stdout).starts_with("/proc: a directory on proc"));
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is() {
     let dir = directory();
     let probe = |to: &str| {

@@ -163,7 +163,9 @@ impl Options {
             match self.scratch(dir, attributes, &nowait, &mut eye, &mut abilities) {
                 Ok(rows) => scratch = rows,
                 Err(error) => {
-                    scratch_error = Some(Error::from_errno(Name::Probe, errno_of(&error)).at(&Arc::from(&**dir)))
+                    let error = Error::from_errno(Name::Probe, errno_of(&error)).at(&Arc::from(&**dir));
+                    let text = "no scratch file can be made and filled there; name a directory that takes new files";
+                    scratch_error = Some(error.explained(text));
                 }
             }
         }
