@@ -29,6 +29,9 @@ use crate::op::{
 };
 use crate::sys::{self, Wait, WriteFlags};
 
+/// Takes part in what another thread is doing; too late, it finds nothing to do.
+pub(crate) type Helper = Arc<dyn Fn() + Send + Sync>;
+
 pub(crate) trait Engine: Send + Sync {
     /// One attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and any answer but bytes means
     /// "not now": the slow path decides what is an error and what is the end of the file.
@@ -60,6 +63,9 @@ pub(crate) trait Engine: Send + Sync {
     fn resume(&self, lanes: &Arc<Lanes>, kind: LaneKind) {
         lanes.of(kind).leave();
     }
+
+    /// Has a thread of its own call `helper`, now or later, or never: the caller does without it.
+    fn assist(&self, _helper: Helper) {}
 
     /// Waits until nothing that was submitted is in flight or in line.
     fn drain(&self);

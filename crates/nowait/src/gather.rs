@@ -14,6 +14,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rustix::io::Errno;
@@ -59,7 +60,7 @@ impl Default for Options {
 /// Dropping it half-way is safe.
 #[must_use = "a gather does nothing until it is awaited or waited for"]
 pub struct Gather<'f, B: ReadBuffer = Buf> {
-    file: &'f Inner,
+    file: &'f Arc<Inner>,
     ranges: Cow<'f, [Extent]>,
     options: Options,
     buffer: Option<B>,
@@ -98,7 +99,7 @@ impl File {
     /// [`ErrorKind::BufferTooSmall`] when `output` is shorter than the sum of the lengths, [`ErrorKind::Closed`] after
     /// `close`. Errors of single ranges are in the answer.
     pub fn gather_into(&self, ranges: &[Extent], output: &mut [u8]) -> Result<Exceptions> {
-        let file = &*self.0;
+        let file = &self.0;
         let total = total(file, ranges, output.len())?;
         let output = &mut output[..total];
         // A single range that has to be waited for in any case is not asked for twice. What is wrong with it shows below.

@@ -84,6 +84,9 @@ const TRUST_BUDGET_NS: u64 = 20_000;
 
 /// Helpers are worth it if they bring a copy down to this share of its time.
 const HELPED: f64 = 0.8;
+/// Copies in a row that they did not, before they are left out: a thread may come late now and then. (Of copies of 1 MiB on two idle
+/// processors the median was 0.77, and a third lay over 0.8.)
+const UNHELPED_BORNE: u32 = 3;
 
 /// Larger reads are not announced: the kernel would read only their beginning ahead (128 KiB where the device does not say
 /// more).
@@ -293,7 +296,10 @@ impl HelperSelector {
         let lengths = together.mean_bytes() / alone.mean_bytes();
         if (0.5..=2.0).contains(&lengths) {
             let expected_ns = alone.elapsed_ns as f64 / alone.bytes as f64 * together.bytes as f64;
-            self.0.judge(together.elapsed_ns as f64 > expected_ns * HELPED);
+            match together.elapsed_ns as f64 > expected_ns * HELPED {
+                true => self.0.bad(UNHELPED_BORNE),
+                false => self.0.good(),
+            }
         }
     }
 }
@@ -439,8 +445,13 @@ mod tests {
         let busy = tries(900);
         let idle_again = tries(600);
         assert_eq!(idle, 2000);
-        assert!(busy <= 2000 / SKIP_MAX as usize + 9, "{busy}");
+        assert!(busy <= 2000 / SKIP_MAX as usize + 9 + UNHELPED_BORNE as usize, "{busy}");
         assert!(idle_again >= 2000 - SKIP_MAX as usize, "{idle_again}");
+        // One that comes late now and then is borne.
+        for number in 0..100 {
+            assert!(helpers.allows(), "{number}");
+            helpers.told(copied(1, 100, 100), copied(10, 1000, if number % 4 == 3 { 600 } else { 900 }));
+        }
         // Shorter ones take longer for each byte, whoever copies them.
         helpers.told(copied(1, 100, 100), copied(100, 1000, 5000));
         assert!(helpers.allows());

@@ -288,6 +288,39 @@ fn a_million_tiny_ranges() {
     assert_right(futures::executor::block_on(file.gather(&ranges).gap(4096)).unwrap(), &sample.bytes, &ranges);
 }
 
+/// Much of what is cached is copied by several threads; some of it may be cold, and others gather at the same time.
+#[test]
+fn threads_that_gather_much_at_a_time() {
+    let _watchdog = Watchdog::new("threads that gather", 120);
+    let sample = Sample::new(8 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let file = open(&nowait, &sample.path);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (file, sample) = (&file, &sample);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for round in 0..40 {
+                    if thread == 0 && round % 8 == 7 {
+                        sample.cool();
+                    }
+                    let count = 300 + rng.below(700);
+                    let longest = if round % 2 == 0 { 4096 } else { 16_000 };
+                    let ranges: Vec<Extent> =
+                        (0..count).map(|_| (rng.below(sample.bytes.len()) as u64, rng.below(longest))).collect();
+                    let mut output = vec![1; ranges.iter().map(|range| range.1).sum()];
+                    let exceptions = file.gather_into(&ranges, &mut output).unwrap();
+                    assert!(exceptions.errors().is_empty(), "{exceptions:?}");
+                    assert!(output == packed(&sample.bytes, &ranges), "thread {thread} round {round}");
+                }
+            });
+        }
+    });
+    drop(file);
+    // Helpers keep nothing of it.
+    assert_settled(&nowait);
+}
+
 #[test]
 fn large_ranges() {
     let _watchdog = Watchdog::new("large_ranges", 60);

@@ -11,12 +11,13 @@
 //! was under way share the next.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Engine, run, run_for, write_together};
+use super::{Engine, Helper, run, run_for, write_together};
 use crate::buf::lock;
 use crate::op::{Backlog, Done, LaneKind, Lanes, Outcome, Request, Slot, Work};
 use crate::stats::Count;
@@ -48,6 +49,8 @@ struct State {
     queue: Backlog,
     /// Files of which a line has nobody at work.
     lanes: VecDeque<(Arc<Lanes>, LaneKind)>,
+    /// For whom others wait right now: before all else.
+    helpers: VecDeque<Helper>,
     /// The queue has its turn before the next line.
     queue_first: bool,
     /// What is running, in parts of a thread.
@@ -65,7 +68,8 @@ impl State {
     /// Threads that what is running and in line keeps busy.
     fn wanted(&self) -> usize {
         let announced = self.queue.announced();
-        let line = (self.lanes.len() + self.queue.len() - announced) * THREAD + announced * ANNOUNCED;
+        let whole = self.helpers.len() + self.lanes.len() + self.queue.len() - announced;
+        let line = whole * THREAD + announced * ANNOUNCED;
         (self.load + line).div_ceil(THREAD)
     }
 }
@@ -99,9 +103,13 @@ impl Engine for Pool {
         }
     }
 
+    fn assist(&self, helper: Helper) {
+        self.add(|state| state.helpers.push_back(helper));
+    }
+
     fn drain(&self) {
         let mut state = lock(&self.0.state);
-        while state.running > 0 || state.queue.len() > 0 || !state.lanes.is_empty() {
+        while state.running > 0 || state.queue.len() > 0 || !state.lanes.is_empty() || !state.helpers.is_empty() {
             state = wait(&self.0.quiet, state);
         }
     }
@@ -180,6 +188,18 @@ fn serve(shared: &Shared) {
 /// Runs what is queued until nothing is.
 fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     loop {
+        if let Some(helper) = state.helpers.pop_front() {
+            state.running += 1;
+            state.load += THREAD;
+            drop(state);
+            // Whoever is helped learns of a panic; this thread works for others, too. Dropping what was thrown could panic again.
+            catch_unwind(AssertUnwindSafe(|| helper())).unwrap_or_else(std::mem::forget);
+            drop(helper);
+            state = lock(&shared.state);
+            state.running -= 1;
+            state.load -= THREAD;
+            continue;
+        }
         // Turn and turn about, so that neither many files that are written nor a long queue keeps the other waiting.
         state.queue_first = !state.queue_first;
         let slot = if state.queue_first { state.queue.pop() } else { None };
@@ -352,4 +372,26 @@ pub(crate) fn hand_on(slot: Arc<Slot>) {
 /// Waits until nothing that was handed on is under way, by whomever.
 pub(crate) fn drain_handed_on() {
     common().drain();
+}
+
+#[cfg(all(test, not(nowait_loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn a_helper_that_panics_costs_no_thread() {
+        let pool = Pool::new(1);
+        let calls = Arc::new(AtomicU32::new(0));
+        for number in 0..20 {
+            let calls = calls.clone();
+            pool.assist(Arc::new(move || {
+                calls.fetch_add(1, Ordering::SeqCst);
+                assert!(number % 2 == 0, "on purpose");
+            }));
+        }
+        pool.drain();
+        assert_eq!(calls.load(Ordering::SeqCst), 20);
+        assert_eq!(Arc::strong_count(&calls), 1);
+    }
 }

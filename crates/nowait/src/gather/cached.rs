@@ -1,12 +1,14 @@
 //! The first pass: what is cached is served on the spot, in the caller's order, without a queue.
 
-use std::sync::Mutex;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
+use std::vec;
 
 use rustix::io::Errno;
 
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, Take};
-use crate::buf::lock;
+use crate::buf::{Part, lock};
 use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::Operation as Name;
 use crate::file::Inner;
@@ -15,17 +17,17 @@ use crate::select::{Copied, ReadSelector};
 use crate::stats::Count;
 use crate::sys::{self, Wait};
 
-/// A blocking gather of cached data uses more threads from this size on: below it, starting them costs more than they save.
-const PARALLEL_BYTES_MIN: usize = 1 << 20;
-/// Ranges that must be found cached before more threads are started for the rest.
-const PARALLEL_EVIDENCE: usize = 64;
+/// A blocking gather of cached data has threads of the pool help from this size on: below it, waking them costs more than they save.
+const PARALLEL_BYTES_MIN: usize = 512 << 10;
+/// Ranges that must be found cached before others help with the rest. They also tell how long one thread takes.
+const PARALLEL_EVIDENCE: usize = 16;
 /// A thread that is held up leaves shares to the others.
 const SHARES_PER_THREAD: usize = 4;
 /// Threads at most, the caller's included. More do not copy faster: memory is the limit.
 const PARALLEL_THREADS_MAX: usize = 8;
 
 /// The first pass of a caller that blocks.
-pub(super) fn serve_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
+pub(super) fn serve_blocking(file: &Arc<Inner>, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
     let mut ignore = Ignore;
     let mut pass = FirstPass::blocking(file, found, &mut ignore);
     let parallel = output.len() >= PARALLEL_BYTES_MIN && ranges.len() > 2 * PARALLEL_EVIDENCE;
@@ -47,40 +49,107 @@ pub(super) fn serve_blocking(file: &Inner, ranges: &[Extent], output: &mut [u8],
         return;
     }
     let began = Instant::now();
-    let shared = output.len() - start;
-    let parts = threads * SHARES_PER_THREAD;
-    let mut founds: Vec<Found> = (0..parts).map(|_| Found::default()).collect();
-    let mut shares = Vec::with_capacity(parts);
-    let (mut index, mut start, mut rest) = (PARALLEL_EVIDENCE, start, &mut output[start..]);
-    for (number, found) in founds.iter_mut().enumerate() {
-        let ranges = &ranges[index..index + (ranges.len() - index).div_ceil(parts - number)];
-        let (output, after) = std::mem::take(&mut rest).split_at_mut(ranges.iter().map(|range| range.1).sum());
-        rest = after;
-        let (first, begin) = (index, start);
-        index += ranges.len();
-        start += output.len();
-        shares.push(move || {
-            FirstPass::blocking(file, found, &mut Ignore).run(ranges, first, output, begin, usize::MAX);
-        });
-    }
-    // Whoever is free takes the next share. A thread that cannot be had is not missed.
-    let shares = Mutex::new(shares.into_iter());
-    let next = || lock(&shares).next();
-    let work = || {
-        while let Some(mut share) = next() {
-            share();
-        }
-    };
-    std::thread::scope(|scope| {
+    let (shared, bytes) = (ranges.len() - PARALLEL_EVIDENCE, output.len() - start);
+    Part::lend(&mut output[start..], |output| {
+        let shares = Arc::new(Shares::of(file, ranges, PARALLEL_EVIDENCE, output, start, threads * SHARES_PER_THREAD));
         for _ in 1..threads {
-            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            let shares = shares.clone();
+            file.instance.engines().pool.assist(Arc::new(move || shares.work()));
         }
-        work();
+        shares.work();
+        shares.wait().for_each(|share| found.absorb(share));
     });
-    founds.into_iter().for_each(|share| found.absorb(share));
     // Misses took other time than a copy's.
     if found.misses.is_empty() {
-        helpers.told(alone, copied(ranges.len() - PARALLEL_EVIDENCE, shared, began));
+        helpers.told(alone, copied(shared, bytes, began));
+    }
+}
+
+/// What several threads serve together. Whoever is free takes the next share.
+struct Shares {
+    left: Mutex<vec::IntoIter<Share>>,
+    /// What came of each share, and how many are not through.
+    founds: Mutex<(Vec<Option<Found>>, usize)>,
+    all: Condvar,
+}
+
+struct Share {
+    number: usize,
+    file: Arc<Inner>,
+    ranges: Arc<[Extent]>,
+    /// Its ranges, and where in the whole output its own begins.
+    mine: Range<usize>,
+    begin: usize,
+    output: Part,
+}
+
+impl Shares {
+    /// Divides what follows the first `index` ranges, whose bytes begin at `begin`.
+    fn of(
+        file: &Arc<Inner>,
+        ranges: &[Extent],
+        mut index: usize,
+        mut output: Part,
+        mut begin: usize,
+        parts: usize,
+    ) -> Shares {
+        let ranges: Arc<[Extent]> = ranges.into();
+        let mut shares = Vec::with_capacity(parts);
+        for number in 0..parts {
+            let end = index + (ranges.len() - index).div_ceil(parts - number);
+            let bytes = ranges[index..end].iter().map(|range| range.1).sum();
+            let (file, ranges, output) = (file.clone(), ranges.clone(), output.split_to(bytes));
+            shares.push(Share { number, file, ranges, mine: index..end, begin, output });
+            (index, begin) = (end, begin + bytes);
+        }
+        let founds = (0..parts).map(|_| None).collect();
+        Shares { left: Mutex::new(shares.into_iter()), founds: Mutex::new((founds, parts)), all: Condvar::new() }
+    }
+
+    fn work(&self) {
+        // Told also when it panics.
+        struct Through<'a>(&'a Shares);
+        impl Drop for Through<'_> {
+            fn drop(&mut self) {
+                let mut founds = lock(&self.0.founds);
+                founds.1 -= 1;
+                if founds.1 == 0 {
+                    self.0.all.notify_one();
+                }
+            }
+        }
+        let next = || lock(&self.left).next();
+        while let Some(share) = next() {
+            let _through = Through(self);
+            let number = share.number;
+            let found = share.serve();
+            lock(&self.founds).0[number] = Some(found);
+        }
+    }
+
+    /// Waits until all shares are through; gives what came of them, in order.
+    fn wait(&self) -> impl Iterator<Item = Found> + use<> {
+        let mut founds = lock(&self.founds);
+        while founds.1 > 0 {
+            founds = self.all.wait(founds).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        let founds = std::mem::take(&mut founds.0);
+        founds.into_iter().map(|found| found.expect("a helper has panicked"))
+    }
+}
+
+impl Share {
+    fn serve(mut self) -> Found {
+        let mut found = Found::default();
+        let ranges = &self.ranges[self.mine.clone()];
+        FirstPass::blocking(&self.file, &mut found, &mut Ignore).run(
+            ranges,
+            self.mine.start,
+            &mut self.output,
+            self.begin,
+            usize::MAX,
+        );
+        found
     }
 }
 
