@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use memmap2::{Advice, MmapMut};
+
 use crate::pace::Schedule;
 use crate::testfile::{self, TestFile};
 
@@ -350,19 +352,23 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Memory as a storage engine has it: page-aligned, and touched before the clock runs.
+/// Memory as a storage engine has it: aligned for huge pages and in these, where the kernel has them, and touched before the clock runs.
 pub struct Buffer {
-    memory: Vec<u8>,
+    memory: MmapMut,
     start: usize,
     len: usize,
 }
 
 impl Buffer {
+    /// # Panics
+    /// When there is no memory for it.
     pub fn new(len: usize) -> Self {
-        const ALIGN: usize = 4096;
-        // Not zero: zeroed memory comes from the kernel untouched.
-        let memory = vec![0xa5; len + ALIGN];
+        const ALIGN: usize = 2 << 20;
+        let mut memory = MmapMut::map_anon(len + ALIGN).expect("there is memory for a buffer");
+        // Refused by a kernel that has none.
+        let _ = memory.advise(Advice::HugePage);
         let start = memory.as_ptr().align_offset(ALIGN);
+        memory[start..start + len].fill(0xa5);
         Self { memory, start, len }
     }
 
@@ -381,10 +387,11 @@ mod tests {
     }
 
     #[test]
-    fn buffers_are_page_aligned() {
+    fn buffers_are_aligned_for_huge_pages() {
         let mut buffer = Buffer::new(5000);
         assert_eq!(buffer.bytes().len(), 5000);
-        assert_eq!(buffer.bytes().as_ptr() as usize % 4096, 0);
+        assert_eq!(buffer.bytes().as_ptr() as usize % (2 << 20), 0);
+        assert!(buffer.bytes().iter().all(|byte| *byte == 0xa5));
     }
 
     #[test]

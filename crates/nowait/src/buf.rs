@@ -4,14 +4,16 @@
 //! Whatever it is, it moves into the operation and stays there until the completion arrives ([`Memory`]). A buffer's
 //! bytes are on the heap, so that moving its owner does not move them. All of it is initialised at all times.
 //!
-//! `unsafe` here: allocation, and slices of memory that several parts share.
+//! `unsafe` here: allocation and mappings, and slices of memory that several parts share.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::convert::identity;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::sys::PerProcess;
 
@@ -22,13 +24,25 @@ pub const BUF_ALIGNMENT: usize = 4096;
 const CLASS_MIN: usize = 4096;
 const CLASS_MAX: usize = 1 << 20;
 const CLASSES: usize = (CLASS_MAX / CLASS_MIN).ilog2() as usize + 1;
-/// What each class may hold back, in bytes. The pool's memory is bounded by this times the number of classes.
+/// What each class may hold back, in bytes: of those in ordinary pages, and in huge ones. The pool's memory is bounded by the sum.
 const CLASS_BYTES_MAX: usize = 4 << 20;
+const HUGE_CLASS_BYTES_MAX: usize = 16 << 20;
+
+/// Buffers from this capacity on are cut from memory that the kernel is asked to have in huge pages, [`HUGE_BYTES`] at a time. Its bytes
+/// lie together for the device, too: a direct read of 1 MiB is a request of one piece and not of 256. On a virtio disk that is twice as
+/// fast (docs/measurements/2026-11-22-huge-pages.md). Also the largest page size of a kernel, so that each can be given back by itself.
+const HUGE_CLASS_MIN: usize = 64 << 10;
+/// A huge page, on most machines. Where it is not, or there are none, this is memory as any other.
+const HUGE_BYTES: usize = 2 << 20;
 
 /// An owned, page-aligned buffer. Comes from a small pool and goes back there when dropped.
 ///
 /// It dereferences to its `len()` bytes. Memory is not cleared between uses within a process; what a read did not fill
 /// may hold bytes of an earlier one.
+///
+/// From 64 KiB on it is memory that the kernel is asked to have in huge pages (`madvise(2)`, `MADV_HUGEPAGE`), 2 MiB at a time, of which
+/// buffers of one size share each: so the first one takes 2 MiB, where `transparent_hugepage/enabled` allows that. Direct
+/// I/O is up to twice as fast with it, for half the processor time.
 pub struct Buf {
     start: NonNull<u8>,
     /// All of it is initialised, since it was allocated cleared: a page fault costs the same, and no byte need be tracked.
@@ -58,15 +72,28 @@ impl Buf {
         let pooled = class_of(capacity).and_then(|class| pool(class).pop());
         let mut buf = match pooled {
             Some(buf) => buf,
-            None => {
-                let layout = layout(capacity)?;
-                // SAFETY: the layout is not of size zero, since `round_up` gives at least a page.
-                let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-                Buf { start, capacity, len: 0 }
-            }
+            None => Buf::new(capacity)?,
         };
         buf.len = len;
         Some(buf)
+    }
+
+    /// One that was not used before, without length.
+    fn new(capacity: usize) -> Option<Buf> {
+        let buf = |start| Buf { start, capacity, len: 0 };
+        if !is_mapped(capacity) {
+            let layout = layout(capacity)?;
+            // SAFETY: the layout is not of size zero, since `round_up` gives at least a page.
+            return Some(buf(NonNull::new(unsafe { alloc_zeroed(layout) })?));
+        }
+        let Some(class) = class_of(capacity) else { return map(capacity).map(buf) };
+        let start = map(HUGE_BYTES)?;
+        let mut idle = pool(class);
+        for piece in (1..HUGE_BYTES / capacity).rev() {
+            // SAFETY: inside the mapping.
+            idle.push(buf(unsafe { start.add(piece * capacity) }));
+        }
+        Some(buf(start))
     }
 
     /// Number of bytes of memory behind it.
@@ -94,6 +121,30 @@ fn class_of(capacity: usize) -> Option<usize> {
         .then(|| (capacity / CLASS_MIN).ilog2() as usize)
 }
 
+/// Memory of its own, in huge pages if that can be, and not of the allocator.
+fn is_mapped(capacity: usize) -> bool {
+    (HUGE_CLASS_MIN..=CLASS_MAX).contains(&capacity) || capacity >= HUGE_BYTES
+}
+
+/// Zeros that begin where a huge page can.
+fn map(bytes: usize) -> Option<NonNull<u8>> {
+    let all = bytes.checked_add(HUGE_BYTES)?;
+    // SAFETY: no address is asked for, so that nothing is replaced.
+    let base =
+        unsafe { mmap_anonymous(null_mut(), all, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.ok()?;
+    let before = base.align_offset(HUGE_BYTES);
+    let start = base.cast::<u8>().wrapping_add(before);
+    for (start, length) in [(base.cast(), before), (start.wrapping_add(bytes), HUGE_BYTES - before)] {
+        if length > 0 {
+            // SAFETY: a part of the mapping that nobody knows. One that stays costs addresses and no memory.
+            let _ = unsafe { munmap(start.cast(), length) };
+        }
+    }
+    // SAFETY: the mapping is ours, and its contents stay what they are. Refused by a kernel without huge pages.
+    let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
+    NonNull::new(start)
+}
+
 /// One class's idle buffers. A plain lock: held for a push or a pop.
 fn pool(class: usize) -> std::sync::MutexGuard<'static, Vec<Buf>> {
     static POOL: PerProcess<[Mutex<Vec<Buf>>; CLASSES]> = PerProcess::new();
@@ -108,12 +159,20 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Drop for Buf {
     fn drop(&mut self) {
+        let mapped = is_mapped(self.capacity);
         if let Some(class) = class_of(self.capacity) {
             let mut idle = pool(class);
-            if (idle.len() + 1) * self.capacity <= CLASS_BYTES_MAX {
+            let most = if mapped { HUGE_CLASS_BYTES_MAX } else { CLASS_BYTES_MAX };
+            if (idle.len() + 1) * self.capacity <= most {
                 idle.push(Buf { start: self.start, capacity: self.capacity, len: 0 });
                 return;
             }
+        }
+        if mapped {
+            // SAFETY: ours alone, and not used any more. It fails where the process has as many mappings as it may have, for a hole makes
+            // one more: then the memory is lost.
+            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.capacity) };
+            return;
         }
         if let Some(layout) = layout(self.capacity).filter(|layout| layout.size() > 0) {
             // SAFETY: allocated in `uncleared` with this layout, and not handed to the pool.
@@ -511,6 +570,32 @@ mod tests {
         assert_eq!(Buf::zeroed(0).len(), 0);
         assert!(Buf::uncleared(usize::MAX).is_none());
         assert!(Buf::uncleared(isize::MAX as usize - 4096).is_none());
+    }
+
+    #[test]
+    fn large_bufs_are_cut_from_huge_pages_and_given_back() {
+        let capacity = 256 << 10;
+        // More than the pool keeps.
+        let bufs: Vec<Buf> = (0..100).map(|number| Buf::zeroed(capacity - number)).collect();
+        let mut starts: Vec<usize> = bufs.iter().map(|buf| buf.start.as_ptr() as usize).collect();
+        starts.sort_unstable();
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= capacity));
+        let together = starts.chunk_by(|a, b| a / HUGE_BYTES == b / HUGE_BYTES).map(<[usize]>::len);
+        assert!(together.max() == Some(HUGE_BYTES / capacity), "a huge page holds several");
+        drop(bufs);
+        let class = class_of(capacity).unwrap();
+        assert!(pool(class).len() * capacity <= HUGE_CLASS_BYTES_MAX);
+        let mut again: Vec<Buf> = (0..100).map(|_| Buf::uncleared(capacity).unwrap()).collect();
+        for (number, buf) in again.iter_mut().enumerate() {
+            buf.fill(number as u8);
+        }
+        assert!(again.iter().enumerate().all(|(number, buf)| buf.iter().all(|byte| *byte == number as u8)));
+        for length in [HUGE_BYTES, HUGE_BYTES + 1, 5 << 20] {
+            let mut buf = Buf::uncleared(length).unwrap();
+            assert_eq!(buf.start.as_ptr() as usize % HUGE_BYTES, 0);
+            assert!(buf.iter().all(|byte| *byte == 0), "fresh memory is zeros");
+            buf.fill(1);
+        }
     }
 
     #[test]
