@@ -87,8 +87,12 @@ impl Buf {
             return Some(buf(NonNull::new(unsafe { alloc_zeroed(layout) })?));
         }
         let Some(class) = class_of(capacity) else { return map(capacity).map(buf) };
-        let start = map(HUGE_BYTES)?;
         let mut idle = pool(class);
+        if let Some(buf) = idle.pop() {
+            // Another thread has just cut some.
+            return Some(buf);
+        }
+        let Some(start) = map(HUGE_BYTES) else { return map_plain(capacity).map(buf) };
         for piece in (1..HUGE_BYTES / capacity).rev() {
             // SAFETY: inside the mapping.
             idle.push(buf(unsafe { start.add(piece * capacity) }));
@@ -109,7 +113,12 @@ impl Buf {
 
 fn round_up(capacity: usize) -> Option<usize> {
     let pages = capacity.max(1).checked_next_multiple_of(BUF_ALIGNMENT)?;
-    Some(if pages <= CLASS_MAX { pages.next_power_of_two() } else { pages })
+    match pages {
+        pages if pages <= CLASS_MAX => Some(pages.next_power_of_two()),
+        // A mapping is given back by whole pages of the kernel.
+        pages if pages >= HUGE_BYTES => pages.checked_next_multiple_of(HUGE_CLASS_MIN),
+        pages => Some(pages),
+    }
 }
 
 fn layout(capacity: usize) -> Option<Layout> {
@@ -128,13 +137,10 @@ fn is_mapped(capacity: usize) -> bool {
 
 /// Zeros that begin where a huge page can.
 fn map(bytes: usize) -> Option<NonNull<u8>> {
-    let all = bytes.checked_add(HUGE_BYTES)?;
-    // SAFETY: no address is asked for, so that nothing is replaced.
-    let base =
-        unsafe { mmap_anonymous(null_mut(), all, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }.ok()?;
+    let base = map_plain(bytes.checked_add(HUGE_BYTES)?)?.as_ptr();
     let before = base.align_offset(HUGE_BYTES);
-    let start = base.cast::<u8>().wrapping_add(before);
-    for (start, length) in [(base.cast(), before), (start.wrapping_add(bytes), HUGE_BYTES - before)] {
+    let start = base.wrapping_add(before);
+    for (start, length) in [(base, before), (start.wrapping_add(bytes), HUGE_BYTES - before)] {
         if length > 0 {
             // SAFETY: a part of the mapping that nobody knows. One that stays costs addresses and no memory.
             let _ = unsafe { munmap(start.cast(), length) };
@@ -143,6 +149,13 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: the mapping is ours, and its contents stay what they are. Refused by a kernel without huge pages.
     let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
     NonNull::new(start)
+}
+
+/// Zeros that begin anywhere.
+fn map_plain(bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: no address is asked for, so that nothing is replaced.
+    let start = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+    NonNull::new(start.ok()?.cast())
 }
 
 /// One class's idle buffers. A plain lock: held for a push or a pop.
@@ -169,9 +182,13 @@ impl Drop for Buf {
             }
         }
         if mapped {
-            // SAFETY: ours alone, and not used any more. It fails where the process has as many mappings as it may have, for a hole makes
-            // one more: then the memory is lost.
-            let _ = unsafe { munmap(self.start.as_ptr().cast(), self.capacity) };
+            let start = self.start.as_ptr().cast();
+            // SAFETY: ours alone, and not used any more.
+            if unsafe { munmap(start, self.capacity) }.is_err() {
+                // The process has as many mappings as it may have, and a hole makes one more. The memory goes, the addresses stay.
+                // SAFETY: as above.
+                let _ = unsafe { madvise(start, self.capacity, Advice::LinuxDontNeed) };
+            }
             return;
         }
         if let Some(layout) = layout(self.capacity).filter(|layout| layout.size() > 0) {

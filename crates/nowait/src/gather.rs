@@ -168,7 +168,9 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             self.start()?;
         }
         if let Some(work) = self.work.as_mut().filter(|_| fresh) {
-            cached::serve_blocking(self.file, &self.ranges, &mut work.output, &mut work.found);
+            // A buffer of the caller's may be longer.
+            let total = self.ranges.iter().map(|range| range.1).sum();
+            cached::serve_blocking(self.file, &self.ranges, &mut work.output[..total], &mut work.found);
             work.next = self.ranges.len();
             if self.file.reads_ahead() {
                 let found = std::mem::take(&mut work.found);

@@ -756,6 +756,7 @@ fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
         // Not before: until the new epoch stands they are the log's end.
         let mut core = shared.core();
         core.retired.extend(cut_off);
+        (core.no_spare, core.no_spare_since) = (None, None);
         core.wake_keeper(&shared.work);
         return Ok(());
     }

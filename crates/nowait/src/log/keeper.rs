@@ -47,6 +47,8 @@ pub(super) fn run(shared: &Arc<Shared>) {
         };
         let mut core = shared.core();
         match later {
+            // Somebody may have come since.
+            Later::In(_) if core.closing || core.appends_wait > 0 && shared.lacks_spare(&core) => {}
             Later::In(time) => drop(shared.work.wait_timeout(core, time)),
             // Looked at again: it may have changed since.
             Later::WhenTold if !core.closing && shared.is_idle(&core) && core.retired.is_empty() => {
@@ -91,8 +93,10 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
     // Before the stamp, which may have no room without it.
     if shared.lacks_spare(&core) {
         drop(core);
-        make_spare(shared);
-        return Tended::Something;
+        if make_spare(shared) {
+            return Tended::Something;
+        }
+        core = shared.core();
     }
     if core.is_due() && core.is_quiet() && core.lacks_stamp(shared.durable()) {
         drop(core);
@@ -131,7 +135,7 @@ impl Shared {
     }
 
     fn lacks_spare(&self, core: &Core) -> bool {
-        let may_try = core.no_spare_since.is_none_or(|since| since.elapsed() >= RETRY || !core.retired.is_empty());
+        let may_try = core.no_spare_since.is_none_or(|since| since.elapsed() >= RETRY);
         self.wants_spare(core) && may_try
     }
 
@@ -158,18 +162,19 @@ pub(super) fn remove(folder: &Folder, number: u64) -> Result<()> {
     }
 }
 
-/// Prepares the next segment, from one that is not needed any more if there is one.
-pub(super) fn make_spare(shared: &Arc<Shared>) {
+/// Prepares the next segment, from one that is not needed any more if there is one. False when none was made.
+pub(super) fn make_spare(shared: &Arc<Shared>) -> bool {
     let _names = lock(&shared.names);
     let mut core = shared.core();
     if !shared.wants_spare(&core) || core.poison.is_some() {
-        return;
+        return false;
     }
     core.number_max += 1;
     let number = core.number_max;
     let retired = core.retired.first().copied();
     drop(core);
     let made = next_segment(shared, number, retired);
+    let is_made = made.is_ok();
     let mut core = shared.core();
     match made {
         Ok(file) => {
@@ -180,15 +185,18 @@ pub(super) fn make_spare(shared: &Arc<Shared>) {
     }
     drop(core);
     shared.room.notify_all();
+    is_made
 }
 
 fn next_segment(shared: &Arc<Shared>, number: u64, retired: Option<u64>) -> Result<File> {
     let (bytes, direct) = (shared.control.segment_bytes, shared.control.direct);
     if let Some(old) = retired {
-        let reused = reuse(&shared.folder, bytes, direct, old, number)?;
-        shared.core().retired.retain(|known| *known != old);
-        if let Some(file) = reused {
-            return Ok(file);
+        // One that cannot be had stays in line to be removed, and a new one is made.
+        if let Ok(reused) = reuse(&shared.folder, bytes, direct, old, number) {
+            shared.core().retired.retain(|known| *known != old);
+            if let Some(file) = reused {
+                return Ok(file);
+            }
         }
     }
     shared.folder.prepare(number, bytes, direct, || {

@@ -533,7 +533,8 @@ impl Shared {
     /// Waits until the next segment is ready, or cannot be had.
     pub(super) fn wait_for_spare(self: &Arc<Self>) {
         if !self.limits.has_keeper || self.keeper.get() == Some(&std::thread::current().id()) {
-            return super::keeper::make_spare(self);
+            super::keeper::make_spare(self);
+            return;
         }
         let mut core = self.core();
         core.wake_keeper(&self.work);
