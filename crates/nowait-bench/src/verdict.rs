@@ -139,8 +139,9 @@ fn standing(report: &Report, table: &str) -> Option<String> {
     }
     let behind: Vec<(f64, &Row, &Standing<'_>)> = standings
         .iter()
-        .filter_map(|standing| standing.ours.map(|(row, ratio, reaches)| (reaches, (ratio, row, standing))))
-        .filter_map(|(reaches, far)| (!reaches).then_some(far))
+        .filter_map(|standing| {
+            standing.ours.filter(|(.., reaches)| !reaches).map(|(row, ratio, _)| (ratio, row, standing))
+        })
         .collect();
     let level = standings.len() - behind.len();
     let mut text =

@@ -104,10 +104,12 @@ impl Engine for Pool {
     }
 
     fn assist(&self, helper: Helper) {
-        // Where so many have not been heard, this one would not be in time.
-        if lock(&self.0.state).helpers.len() < self.0.threads_max {
-            self.add(|state| state.helpers.push_back(helper));
-        }
+        self.add(|state| {
+            // Where so many have not been heard, this one would not be in time.
+            if state.helpers.len() < self.0.threads_max {
+                state.helpers.push_back(helper);
+            }
+        });
     }
 
     fn drain(&self) {
