@@ -47,9 +47,12 @@ pub(super) fn run(shared: &Arc<Shared>) {
         };
         let mut core = shared.core();
         match later {
-            // Somebody may have come since.
-            Later::In(_) if core.closing || core.appends_wait > 0 && shared.lacks_spare(&core) => {}
-            Later::In(time) => drop(shared.work.wait_timeout(core, time)),
+            // Somebody may have come since, or begun to close.
+            Later::In(_) if core.appends_wait > 0 && shared.lacks_spare(&core) => {}
+            Later::In(time) => {
+                let time = if core.closing { TICK } else { time };
+                drop(shared.work.wait_timeout(core, time));
+            }
             // Looked at again: it may have changed since.
             Later::WhenTold if !core.closing && shared.is_idle(&core) && core.retired.is_empty() => {
                 core.keeper_sleeps = true;
