@@ -237,6 +237,7 @@ mod mapping;
 mod memory;
 mod op;
 mod operation;
+mod outstanding;
 pub mod probe;
 mod select;
 mod start;
@@ -258,7 +259,7 @@ pub use probe::probe;
 pub use select::Path;
 pub use start::{Builder, Engine, Nowait, Refusal};
 pub use stats::Stats;
-pub use write::{Allocate, Changed, WriteAll, WriteAt, WriteMany, Writes};
+pub use write::{Allocate, Changed, Settled, WriteAll, WriteAt, WriteMany, Writes};
 
 /// Runs a future to its end on the calling thread, which drives a ring of its own meanwhile.
 ///

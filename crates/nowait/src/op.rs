@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
+use std::thread::Thread;
 
 use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -35,6 +36,7 @@ use self::sync::{Mutex, MutexGuard, lock};
 use crate::buf::{Buf, Memory, Segments};
 use crate::direct::{Alignment, Direct, Directness, Plan};
 use crate::mapping::{Fault, Mapping, Missing};
+use crate::outstanding::{Outstanding, Span, Syncing};
 use crate::select::{ReadSelector, WriteSelector};
 use crate::stats::{Count, Counters};
 use crate::sys::{PerProcess, WriteFlags};
@@ -70,6 +72,8 @@ pub(crate) struct OpenFile {
     /// What every write asks for. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to tell of failed write-backs. For
     /// direct I/O and with `O_APPEND`: to append, for the kernel ignores the offset, which then says nothing of blocks.
     write_flags: WriteFlags,
+    /// Every write goes to the end of the file (`O_APPEND`), whatever its offset.
+    appends: bool,
     /// Where the file was last known to end.
     pub(crate) end: AtomicU64,
     /// Where the last write ended, whose page is cached.
@@ -109,6 +113,7 @@ impl OpenFile {
             direct,
             direct_refused,
             write_flags,
+            appends: flags.contains(OFlags::APPEND),
             handle,
             reads,
             writes: WriteSelector::default(),
@@ -130,7 +135,8 @@ impl OpenFile {
         self.direct.is_some() || flags.contains(WriteFlags::DURABLE)
     }
 
-    /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does.
+    /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does. The caller has
+    /// claimed the lane of syncs, and `begin_sync`ed.
     pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
         if let Some(errno) = self.failure() {
             return Err(errno);
@@ -161,6 +167,38 @@ impl OpenFile {
         self.direct
             .as_ref()
             .is_some_and(|direct| flags.contains(WriteFlags::APPEND) || !direct.alignment().suits_place(offset, length))
+    }
+
+    /// The changes of this file that have begun and not ended.
+    pub(crate) fn outstanding(&self) -> &Outstanding {
+        &self.lanes().outstanding
+    }
+
+    /// The bytes that a write of `length` bytes changes.
+    pub(crate) fn span(&self, offset: u64, length: usize, flags: WriteFlags) -> Span {
+        if self.appends || flags.contains(WriteFlags::APPEND) { Span::END } else { Span::new(offset, length as u64) }
+    }
+
+    /// What must be known of a request that changes the file's bytes, to have its turn; None for others.
+    pub(crate) fn change(&self, request: &Request) -> Option<Change> {
+        Some(match request {
+            Request::Write(transfer, flags) => Change {
+                span: self.span(transfer.position(), transfer.left(), *flags),
+                bytes: transfer.left() as u64,
+                alone: self.direct.is_some() && self.writes_alone(transfer.position(), transfer.left(), *flags),
+                durable: self.direct.is_some() && flags.contains(WriteFlags::DURABLE),
+            },
+            // What is cut off, and what a longer file gains.
+            Request::SetLen(length) => Change::of(Span { start: *length, end: u64::MAX }),
+            Request::Allocate { offset, length, .. } => Change::of(Span::new(*offset, *length)),
+            _ => return None,
+        })
+    }
+
+    /// Claims the kernel's report of failed write-backs for a call that may take it, beside the lane of syncs: no direct
+    /// durable write is under way meanwhile. `waits` is called before this thread sleeps for one.
+    pub(crate) fn begin_sync(&self, waits: impl FnOnce()) -> Option<Syncing<'_>> {
+        self.direct.is_some().then(|| self.outstanding().begin_sync(waits))
     }
 
     /// The bytes of writes that are on their way: with an engine, or about to be.
@@ -195,11 +233,22 @@ impl OpenFile {
     }
 
     /// Whether the kernel tells of an earlier failed write-back in the answer to `request`, and to nobody after that.
-    fn learns_of_failures(&self, request: &Request) -> bool {
+    pub(crate) fn learns_of_failures(&self, request: &Request) -> bool {
         match request {
             Request::Sync { .. } | Request::SyncRange { .. } => true,
             Request::Write(_, flags) => flags.contains(WriteFlags::DURABLE),
             _ => false,
+        }
+    }
+
+    /// The lane in which a request has its turn.
+    pub(crate) fn lane(&self, request: &Request) -> Option<LaneKind> {
+        match request {
+            Request::Write(..) if self.direct.is_some() => None,
+            // Of two that learn of failed write-backs at a time, one could be told what the other should say.
+            _ if self.learns_of_failures(request) => Some(LaneKind::Syncs),
+            Request::Write(..) => Some(LaneKind::Writes),
+            _ => None,
         }
     }
 
@@ -237,6 +286,23 @@ impl OpenFile {
         if !tells_nothing(errno) {
             let _ = self.sync_failure.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst);
         }
+    }
+}
+
+/// A request that changes a file's bytes, for those who give it its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) span: Span,
+    pub(crate) bytes: u64,
+    /// Nothing may be written beside it.
+    pub(crate) alone: bool,
+    /// No sync may be made beside it: a direct write that waits for the device.
+    pub(crate) durable: bool,
+}
+
+impl Change {
+    fn of(span: Span) -> Change {
+        Change { span, bytes: 0, alone: false, durable: false }
     }
 }
 
@@ -633,6 +699,11 @@ pub(crate) enum Notify {
     Batch(Arc<Batch>, usize),
 }
 
+/// Wakes a task. A waker that panics harms nobody else.
+pub(crate) fn wake(waker: Waker) {
+    catch_unwind(AssertUnwindSafe(|| waker.wake())).unwrap_or_else(std::mem::forget);
+}
+
 impl Notify {
     /// A waker that panics does so on a thread that works for many: it has been reported by the panic hook, and must not take
     /// the completions of others with it.
@@ -662,9 +733,39 @@ pub(crate) struct Lane(Mutex<Waiting>);
 
 #[derive(Default)]
 pub(crate) struct Waiting {
-    pub(crate) slots: VecDeque<Arc<Slot>>,
-    /// A thread is at it, or called.
+    pub(crate) seats: VecDeque<Seat>,
+    /// A thread owns the lane, or was called.
     pub(crate) busy: bool,
+}
+
+/// Who waits for a lane.
+pub(crate) enum Seat {
+    Slot(Arc<Slot>),
+    /// A thread that will do its work itself. Whoever takes the seat hands the lane over.
+    Thread(Arc<Parked>),
+}
+
+impl Seat {
+    pub(crate) fn into_slot(self) -> Option<Arc<Slot>> {
+        match self {
+            Seat::Slot(slot) => Some(slot),
+            Seat::Thread(_) => None,
+        }
+    }
+}
+
+/// A thread that waits in a lane.
+pub(crate) struct Parked {
+    owns: AtomicBool,
+    thread: Thread,
+}
+
+impl Parked {
+    /// Hands the lane to the thread.
+    pub(crate) fn hand_over(&self) {
+        self.owns.store(true, SeqCst);
+        self.thread.unpark();
+    }
 }
 
 /// What threads that write have in common, of one file and in one process.
@@ -674,6 +775,7 @@ pub(crate) struct Lanes {
     /// Bytes of writes on their way, and whether these are of one that nothing may be beside; changed under the throttle's lock.
     under_way: AtomicU64,
     alone: AtomicBool,
+    outstanding: Outstanding,
 }
 
 impl Lanes {
@@ -687,22 +789,49 @@ impl Lane {
         lock(&self.0)
     }
 
-    /// Begins the work of the line itself. False when somebody is at it.
+    /// Claims the lane for this thread; false if another owns it.
     pub(crate) fn enter(&self) -> bool {
         !std::mem::replace(&mut self.lock().busy, true)
     }
 
-    /// Whoever entered is done. True when others have come, for whom a thread must be called.
-    pub(crate) fn leave(&self) -> bool {
+    /// Claims the lane for this thread, which sleeps until those before it are done.
+    pub(crate) fn enter_in_turn(&self) {
         let mut waiting = self.lock();
-        waiting.busy = !waiting.slots.is_empty();
-        waiting.busy
+        if !std::mem::replace(&mut waiting.busy, true) {
+            return;
+        }
+        let parked = Arc::new(Parked { owns: AtomicBool::new(false), thread: std::thread::current() });
+        waiting.seats.push_back(Seat::Thread(parked.clone()));
+        drop(waiting);
+        while !parked.owns.load(SeqCst) {
+            std::thread::park();
+        }
     }
 
-    /// Puts a slot in line. True when a thread must be called.
+    /// Gives the lane up. True when a thread must be called for those who wait: a thread that is next owns it already.
+    pub(crate) fn leave(&self) -> bool {
+        let mut waiting = self.lock();
+        match waiting.seats.pop_front() {
+            Some(Seat::Thread(next)) => {
+                drop(waiting);
+                next.hand_over();
+                false
+            }
+            Some(seat) => {
+                waiting.seats.push_front(seat);
+                true
+            }
+            None => {
+                waiting.busy = false;
+                false
+            }
+        }
+    }
+
+    /// Queues a slot. True when a thread must be called.
     pub(crate) fn join(&self, slot: Arc<Slot>) -> bool {
         let mut waiting = self.lock();
-        waiting.slots.push_back(slot);
+        waiting.seats.push_back(Seat::Slot(slot));
         !std::mem::replace(&mut waiting.busy, true)
     }
 }
@@ -731,14 +860,7 @@ impl Owner {
     /// The line of its file that `request` stands in.
     pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<Lanes>, LaneKind)> {
         let Owner::File(file) = self else { return None };
-        let kind = match request {
-            Request::Write(..) if file.direct.is_some() => return None,
-            // Two that learn of failed write-backs must not be under way at a time: one would be told what the other should say.
-            _ if file.learns_of_failures(request) => LaneKind::Syncs,
-            Request::Write(..) => LaneKind::Writes,
-            _ => return None,
-        };
-        Some((file.lanes().clone(), kind))
+        Some((file.lanes().clone(), file.lane(request)?))
     }
 
     /// Makes the file's data durable by `sync`: see [`OpenFile::synced`].
@@ -746,6 +868,14 @@ impl Owner {
         match self {
             Owner::File(file) => file.synced(sync),
             Owner::Nobody(_) => sync(),
+        }
+    }
+
+    /// See [`OpenFile::begin_sync`].
+    pub(crate) fn begin_sync(&self, waits: impl FnOnce()) -> Option<Syncing<'_>> {
+        match self {
+            Owner::File(file) => file.begin_sync(waits),
+            Owner::Nobody(_) => None,
         }
     }
 

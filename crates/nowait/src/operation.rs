@@ -80,23 +80,21 @@ impl<'f, F: Finish> Operation<'f, F> {
         match std::mem::replace(&mut self.state, State::Spent) {
             State::New(mut request) if !forced => {
                 owned::flush();
-                // A sync that is under way on another thread covers less than this one has to: the next is shared.
-                let lane = match (&request, self.target.file) {
-                    (Request::Sync { .. }, Some(file)) => Some(file.lanes()),
-                    _ => None,
-                };
                 let Ok(_permit) = self.target.enter(&request) else {
                     self.state = State::New(request);
                     return owned::drive(self);
                 };
-                if lane.is_some_and(|lanes| !lanes.of(LaneKind::Syncs).enter()) {
-                    self.state = State::New(request);
-                    return owned::drive(self);
-                }
-                let outcome = self.target.run_here(&mut request);
-                if let Some(lanes) = lane {
-                    instance.engines().pool.resume(lanes, LaneKind::Syncs);
-                }
+                let outcome = match (&request, self.target.file) {
+                    // A sync that is under way on another thread covers less than this one has to: the next is shared.
+                    (Request::Sync { .. }, Some(file)) => {
+                        if !file.lanes().of(LaneKind::Syncs).enter() {
+                            self.state = State::New(request);
+                            return owned::drive(self);
+                        }
+                        self.target.run_in_lane(file, &mut request)
+                    }
+                    _ => self.target.run_here(&mut request),
+                };
                 instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
                 self.end(outcome, &mut request)
             }
@@ -160,6 +158,10 @@ impl<F: Finish> Future for Operation<'_, F> {
         let budget = ready!(tokio::task::coop::poll_proceed(context));
         // What others are about to write may be written with it.
         let in_company = matches!(state, State::New(request) if together::may_gain(target, request));
+        if !in_company && matches!(state, State::New(Request::Write(..))) {
+            // What this thread has collected was to be written before.
+            owned::do_what_is_due();
+        }
         let now = match state {
             State::New(_) if in_company => None,
             // Worked on where it lies: a request is large, and this is the path of cached reads.

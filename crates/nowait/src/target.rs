@@ -12,9 +12,11 @@ use rustix::io::Errno;
 use crate::buf::{Buf, Memory};
 use crate::direct::Direct;
 use crate::dirty;
-use crate::engine::{owned, read_blocking, read_now, write_blocking};
+use crate::engine::{help, owned, read_blocking, read_now, write_blocking};
 use crate::ladder::{ReadLadder, Tried, WriteLadder, climb};
-use crate::op::{Direction, Done, END_UNKNOWN, Notify, OpenFile, Outcome, Owner, Request, Slot, Transfer};
+use crate::op::{
+    Change, Direction, Done, END_UNKNOWN, LaneKind, Notify, OpenFile, Outcome, Owner, Request, Slot, Transfer,
+};
 use crate::select::Path;
 use crate::start::Instance;
 use crate::stats::Count;
@@ -103,6 +105,11 @@ impl Target<'_> {
         appends: bool,
         call: impl FnMut(Wait) -> Result<usize, Errno>,
     ) -> Tried {
+        let flags = if appends { WriteFlags::APPEND } else { WriteFlags::NONE };
+        if file.outstanding().overlaps(file.span(offset, length, flags)) {
+            // It would overtake a write that was submitted before.
+            return Tried::Part(0);
+        }
         let Instance { policy, counters, .. } = &**self.instance;
         let is_cheap = || self.writes_cheaply(file, offset, length, appends);
         // Half an append by an attempt would leave room for another before the rest.
@@ -152,18 +159,47 @@ impl Target<'_> {
         }
     }
 
-    /// Runs a request to its end on this thread, on behalf of a caller that waits.
+    /// Runs a request to its end on this thread, on behalf of a caller that waits: after writes that it overlaps. A direct write
+    /// has its permit already.
     pub(crate) fn run_here(&self, request: &mut Request) -> Outcome {
+        let change = match self.file {
+            Some(file) if file.direct.is_none() || !matches!(request, Request::Write(..)) => file.change(request),
+            _ => None,
+        };
+        let turn = change.zip(self.file).and_then(|(change, file)| file.outstanding().enter(change.span, help::ask));
+        let outcome = self.run_in_turn(request);
+        drop(turn);
+        outcome
+    }
+
+    /// The same for a request that overlaps nothing. What may take the kernel's report of a failed write-back has its turn in
+    /// the lane of syncs.
+    fn run_in_turn(&self, request: &mut Request) -> Outcome {
         let pool = &self.instance.engines().pool;
-        match (self.file, &*request) {
-            (Some(file), Request::Sync { .. }) => file.synced(|| pool.run_on(file, request)),
-            (Some(file), _) => {
-                let outcome = pool.run_on(file, request);
-                file.heed(request, &outcome);
-                outcome
-            }
-            (None, _) => pool.run(None, request),
+        let Some(file) = self.file else { return pool.run(None, request) };
+        if file.lane(request) == Some(LaneKind::Syncs) {
+            file.lanes().of(LaneKind::Syncs).enter_in_turn();
+            return self.run_in_lane(file, request);
         }
+        let outcome = pool.run_on(file, request);
+        file.heed(request, &outcome);
+        outcome
+    }
+
+    /// Runs what may take the kernel's report of a failed write-back on this thread, which has claimed the lane of syncs, and
+    /// gives the lane up.
+    pub(crate) fn run_in_lane(&self, file: &Arc<OpenFile>, request: &mut Request) -> Outcome {
+        let pool = &self.instance.engines().pool;
+        let outcome = {
+            let _syncing = file.begin_sync(help::ask);
+            match request {
+                Request::Sync { .. } => file.synced(|| pool.run_on(file, request)),
+                _ => pool.run_on(file, request),
+            }
+        };
+        file.heed(request, &outcome);
+        pool.resume(file.lanes(), LaneKind::Syncs);
+        outcome
     }
 
     /// Runs a request to its end on this thread.
@@ -205,7 +241,9 @@ impl Target<'_> {
         if let Some(direct) = &file.direct {
             return self.write_direct(file, direct, slice, offset);
         }
-        write_blocking(file, slice, offset, file.write_flags(), |request| self.run_here(request))
+        let flags = file.write_flags();
+        let _turn = file.outstanding().enter(file.span(offset, slice.len(), flags), help::ask);
+        write_blocking(file, slice, offset, flags, |request| self.run_in_turn(request))
     }
 
     /// The same of a file with direct I/O. What does not suit the device is copied, and has its turn like any other write.
@@ -214,8 +252,10 @@ impl Target<'_> {
         let appends = flags.contains(WriteFlags::APPEND);
         let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
         if !appends && alignment.suits(offset, &[segment]) {
-            if let Some(_permit) = self.instance.engines().throttle.enter(file, slice.len()) {
-                return write_blocking(file, slice, offset, flags, |request| self.run_here(request));
+            let (span, bytes) = (file.span(offset, slice.len(), flags), slice.len() as u64);
+            let change = Change { span, bytes, alone: false, durable: flags.contains(WriteFlags::DURABLE) };
+            if let Some(_permit) = self.instance.engines().throttle.enter(file, change) {
+                return write_blocking(file, slice, offset, flags, |request| self.run_in_turn(request));
             }
         }
         let mut done = 0;
@@ -249,26 +289,31 @@ impl Target<'_> {
     /// Whether a request of a caller that waits may be run on its thread now. A direct write has to mind others of its file.
     pub(crate) fn enter(&self, request: &Request) -> Result<Option<Permit>, Busy> {
         match (request, self.file) {
-            (Request::Write(transfer, flags), Some(file)) if file.direct.is_some() => {
-                if file.writes_alone(transfer.position(), transfer.left(), *flags) {
-                    return Err(Busy);
+            (Request::Write(..), Some(file)) if file.direct.is_some() => match file.change(request) {
+                Some(change) if !change.alone => {
+                    self.instance.engines().throttle.enter(file, change).map(Some).ok_or(Busy)
                 }
-                self.instance.engines().throttle.enter(file, transfer.left()).map(Some).ok_or(Busy)
-            }
+                _ => Err(Busy),
+            },
             _ => Ok(None),
         }
     }
 
     /// Gives a request to the engine that suits it.
     pub(crate) fn submit(&self, mut request: Request, notify: Notify) -> Arc<Slot> {
-        let mut alone = false;
+        // Before it is made ready for its device, which may move its place to that of a block.
+        let change = self.file.and_then(|file| file.change(&request));
+        if change.is_some() {
+            // What this thread has collected was to be written before.
+            owned::do_what_is_due();
+        }
         let path = match (&mut request, self.file.map(|file| (file, &file.direct))) {
             (Request::Read(transfer), Some((file, Some(direct)))) => {
                 self.direct_path(file, direct, transfer, Direction::Read)
             }
-            (Request::Write(transfer, flags), Some((file, Some(direct)))) => {
-                alone = file.writes_alone(transfer.position(), transfer.left(), *flags);
-                if alone { Path::Pool } else { self.direct_path(file, direct, transfer, Direction::Write) }
+            (Request::Write(..), Some((_, Some(_)))) if change.is_some_and(|change| change.alone) => Path::Pool,
+            (Request::Write(transfer, _), Some((file, Some(direct)))) => {
+                self.direct_path(file, direct, transfer, Direction::Write)
             }
             (Request::Read(transfer), Some((file, None))) => {
                 file.reads.slow_path(&self.instance.policy, transfer.left())
@@ -286,12 +331,8 @@ impl Target<'_> {
             Some(file) => Owner::File(file.clone()),
             None => Owner::Nobody(self.instance.counters.clone()),
         };
-        let written = match &request {
-            Request::Write(transfer, _) => Some((transfer.left(), alone)),
-            _ => None,
-        };
         let slot = Slot::new(request, owner, notify);
-        self.submit_slot(slot.clone(), path, written);
+        self.submit_slot(slot.clone(), path, change);
         slot
     }
 
@@ -324,18 +365,16 @@ impl Target<'_> {
         path
     }
 
-    /// Gives a slot to the engine of a path; one that writes says how much, and whether alone in its file.
-    pub(crate) fn submit_slot(&self, slot: Arc<Slot>, path: Path, written: Option<(usize, bool)>) {
+    /// Gives a slot to the engine of a path; one that changes its file when it is its turn.
+    pub(crate) fn submit_slot(&self, slot: Arc<Slot>, path: Path, change: Option<Change>) {
         let engines = self.instance.engines();
         let engine = match (path, self.file) {
             (Path::Pool, _) => &engines.pool,
             (_, Some(file)) if file.direct.is_some() => engines.direct(),
             _ => &engines.ring,
         };
-        match (written, self.file) {
-            (Some((bytes, alone)), Some(file)) => {
-                engines.throttle.submit(slot, file.clone(), engine.clone(), bytes, alone);
-            }
+        match (change, self.file) {
+            (Some(change), Some(file)) => engines.throttle.submit(slot, file.clone(), engine.clone(), change),
             _ => engine.submit(slot),
         }
     }

@@ -1,15 +1,20 @@
-//! A bound on the bytes of writes that are on their way, per file and per instance: beyond it a writer waits in line, first come
-//! first served, and its buffer with it. So memory stays bounded by what callers keep, whatever the device does.
+//! A bound on the bytes of writes that are on their way, per file and per instance: beyond it a write waits in line, first
+//! come first served, and its buffer with it. So memory stays bounded by what callers keep, whatever the device does. Every
+//! file may have one write on its way, whatever others hold: a device that never answers stops no other.
+//!
+//! Writes wait here, too, for earlier ones that they overlap (`outstanding.rs`).
 //!
 //! A place is given on by a completion, never by a poll. Writes are given to their engine by one thread at a time, so that
-//! those of one file get there in the order in which they came.
+//! those of one file get there in the order in which they came. What a thread admits for others does not go to its own queue,
+//! or its own calls would drive their writes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use crate::buf::lock;
-use crate::engine::Engine;
-use crate::op::{OpenFile, Slot};
+use crate::engine::{Engine, help, owned};
+use crate::op::{Change, OpenFile, Slot};
+use crate::outstanding::Resume;
 use crate::stats::Count;
 
 /// Abandoned writes are looked for in a line of this length, and again when it has doubled.
@@ -28,7 +33,7 @@ struct State {
     files: VecDeque<Waiting>,
     waiting: usize,
     sweep_at: usize,
-    /// A thread is giving writes to their engines.
+    /// A thread is giving writes to their engines, and looks for more before it ends.
     admitting: bool,
 }
 
@@ -40,26 +45,34 @@ struct Waiting {
 struct Entry {
     slot: Arc<Slot>,
     engine: Arc<dyn Engine>,
-    bytes: u64,
-    /// To be with the file's engine when no other write of the file is.
-    alone: bool,
+    change: Change,
+    /// In the order of the file's changes.
+    number: u64,
 }
 
 /// Bytes that a slot has on their way; given back when it is finished.
 pub(crate) struct Permit {
     throttle: Arc<Throttle>,
     file: Arc<OpenFile>,
-    bytes: u64,
+    change: Change,
+    number: u64,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = lock(&self.throttle.state);
-        state.under_way -= self.bytes;
-        // One that is alone is the last.
-        self.file.set_on_their_way(self.file.on_their_way() - self.bytes, false);
+        state.under_way -= self.change.bytes;
+        let alone = self.file.is_written_alone() && !self.change.alone;
+        self.file.set_on_their_way(self.file.on_their_way() - self.change.bytes, alone);
         drop(state);
-        self.throttle.admit();
+        self.file.outstanding().leave(self.number, self.change.durable);
+        self.throttle.admit(None);
+    }
+}
+
+impl Resume for Throttle {
+    fn resume(self: Arc<Self>) {
+        self.admit(None);
     }
 }
 
@@ -68,20 +81,20 @@ impl Throttle {
         Throttle { per_file, per_instance, state: Mutex::default() }
     }
 
-    /// Gives a slot that writes `bytes` to `engine`, now or when there is room.
+    /// Gives the slot of a change to `engine`, now or when there is room.
     pub(crate) fn submit(
         self: &Arc<Self>,
         slot: Arc<Slot>,
         file: Arc<OpenFile>,
         engine: Arc<dyn Engine>,
-        bytes: usize,
-        alone: bool,
+        change: Change,
     ) {
-        let entry = Entry { slot, engine, bytes: bytes as u64, alone };
         let mut state = lock(&self.state);
-        if !self.fits_now(&state, &file, entry.bytes, alone) {
-            entry.slot.count(Count::Throttled);
+        if !self.fits_now(&state, &file, change) {
+            slot.count(Count::Throttled);
         }
+        let number = file.outstanding().join(change.span);
+        let entry = Entry { slot: slot.clone(), engine, change, number };
         match state.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, &file)) {
             Some(waiting) => waiting.entries.push_back(entry),
             None => state.files.push_back(Waiting { file, entries: VecDeque::from([entry]) }),
@@ -89,25 +102,33 @@ impl Throttle {
         state.waiting += 1;
         let abandoned = state.sweep();
         drop(state);
-        abandoned.iter().for_each(|entry| entry.slot.discard());
-        self.admit();
+        for (file, Entry { slot, number, .. }) in abandoned {
+            slot.discard();
+            file.outstanding().leave(number, false);
+        }
+        self.admit(Some(&slot));
     }
 
-    /// Counts `bytes` as on their way if there is room now, until the permit is dropped: for a write on its caller's thread.
-    pub(crate) fn enter(self: &Arc<Self>, file: &Arc<OpenFile>, bytes: usize) -> Option<Permit> {
-        let bytes = bytes as u64;
+    /// Counts a change as on its way if there is room now, until the permit is dropped: for a write on its caller's thread.
+    pub(crate) fn enter(self: &Arc<Self>, file: &Arc<OpenFile>, change: Change) -> Option<Permit> {
         let mut state = lock(&self.state);
-        if !self.fits_now(&state, file, bytes, false) {
+        if !self.fits_now(&state, file, change) {
             return None;
         }
-        state.under_way += bytes;
-        file.set_on_their_way(file.on_their_way() + bytes, false);
-        Some(Permit { throttle: self.clone(), file: file.clone(), bytes })
+        let number = file.outstanding().join(change.span);
+        if file.outstanding().is_blocked(number, change.span, change.durable, || self.clone()) {
+            drop(state);
+            file.outstanding().leave(number, false);
+            return None;
+        }
+        let (throttle, file) = (self.clone(), file.clone());
+        self.take_room(&mut state, &file, change);
+        Some(Permit { throttle, file, change, number })
     }
 
-    /// Whether `bytes` more could be submitted at once, beside others or alone.
-    pub(crate) fn has_room(&self, file: &OpenFile, bytes: usize, alone: bool) -> bool {
-        self.fits_now(&lock(&self.state), file, bytes as u64, alone)
+    /// Whether a change could be submitted at once.
+    pub(crate) fn has_room(&self, file: &OpenFile, change: Change) -> bool {
+        self.fits_now(&lock(&self.state), file, change) && !file.outstanding().overlaps(change.span)
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
@@ -115,49 +136,79 @@ impl Throttle {
         state.under_way == 0 && state.waiting == 0
     }
 
-    fn fits_now(&self, state: &State, file: &OpenFile, bytes: u64, alone: bool) -> bool {
-        state.waiting == 0 && self.fits_file(file, bytes, alone) && self.fits_instance(state, bytes)
+    /// Whether nobody waits before a change, and there is room.
+    fn fits_now(&self, state: &State, file: &OpenFile, change: Change) -> bool {
+        // What the instance's bound holds up holds up all behind it.
+        let is_behind = |waiting: &Waiting| {
+            std::ptr::eq(&*waiting.file, file)
+                || waiting.entries.front().is_some_and(|entry| {
+                    fits_file(self.per_file, &waiting.file, entry.change)
+                        && !self.fits_instance(state, &waiting.file, entry.change)
+                })
+        };
+        fits_file(self.per_file, file, change)
+            && self.fits_instance(state, file, change)
+            && !state.files.iter().any(is_behind)
     }
 
-    /// One that is larger than a bound goes alone.
-    fn fits_file(&self, file: &OpenFile, bytes: u64, alone: bool) -> bool {
-        let now = file.on_their_way();
-        let beside = !alone && !file.is_written_alone();
-        now == 0 || (beside && now.saturating_add(bytes) <= self.per_file)
+    fn fits_instance(&self, state: &State, file: &OpenFile, change: Change) -> bool {
+        file.on_their_way() == 0 || state.under_way.saturating_add(change.bytes) <= self.per_instance
     }
 
-    fn fits_instance(&self, state: &State, bytes: u64) -> bool {
-        state.under_way == 0 || state.under_way.saturating_add(bytes) <= self.per_instance
+    fn take_room(&self, state: &mut State, file: &OpenFile, change: Change) {
+        state.under_way += change.bytes;
+        file.set_on_their_way(file.on_their_way() + change.bytes, file.is_written_alone() || change.alone);
+        if change.durable {
+            file.outstanding().begin_durable();
+        }
     }
 
-    /// Gives those in line to their engines for whom there is room. With nothing locked: an engine may finish what it is given,
-    /// and so come back here, where it then finds somebody at work.
-    fn admit(self: &Arc<Self>) {
+    /// Gives those in line to their engines for whom there is room; `own` is this thread's. With nothing locked: an engine may
+    /// finish what it is given, and so come back here, where it then finds another thread at work.
+    fn admit(self: &Arc<Self>, own: Option<&Arc<Slot>>) {
         let mut state = lock(&self.state);
         if std::mem::replace(&mut state.admitting, true) {
             return;
         }
-        while let Some((file, Entry { slot, engine, bytes, .. })) = self.next(&mut state) {
+        let mut asks = false;
+        while let Some((file, Entry { slot, engine, change, number })) = self.next(&mut state) {
             drop(state);
             // Also to one that was abandoned: whoever takes it discards it, and the permit with it.
-            slot.hold(Box::new(Permit { throttle: self.clone(), file, bytes }));
-            engine.submit(slot);
+            slot.hold(Box::new(Permit { throttle: self.clone(), file: file.clone(), change, number }));
+            if own.is_some_and(|own| Arc::ptr_eq(own, &slot)) {
+                engine.submit(slot);
+            } else {
+                owned::elsewhere(|| engine.submit(slot));
+            }
+            asks |= file.outstanding().is_awaited();
             state = lock(&self.state);
         }
         state.admitting = false;
+        asks |= state.waiting > 0 && own.is_some();
+        drop(state);
+        if asks {
+            // What is waited for may be in the queue of a thread that does something else.
+            help::ask();
+        }
     }
 
-    /// Takes the next for which there is room, and counts its bytes. Files take turns. What the instance's bound holds up holds up
-    /// all behind it, or large writes would never have their turn.
-    fn next(&self, state: &mut State) -> Option<(Arc<OpenFile>, Entry)> {
+    /// Takes the next for which there is room, and counts it. Files take turns. What the instance's bound holds up holds up all
+    /// behind it, or large writes would never have their turn; but for those of a file that has nothing on its way.
+    fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<OpenFile>, Entry)> {
+        let mut is_full = false;
         for at in 0..state.files.len() {
             let Waiting { file, entries } = &state.files[at];
-            let (bytes, alone) = entries.front().map_or((0, false), |entry| (entry.bytes, entry.alone));
-            if !self.fits_file(file, bytes, alone) {
+            let Some(Entry { change, number, .. }) = entries.front() else { continue };
+            let (change, number) = (*change, *number);
+            if is_full && file.on_their_way() > 0 || !fits_file(self.per_file, file, change) {
                 continue;
             }
-            if !self.fits_instance(state, bytes) {
-                return None;
+            if !self.fits_instance(state, file, change) {
+                is_full = true;
+                continue;
+            }
+            if file.outstanding().is_blocked(number, change.span, change.durable, || self.clone()) {
+                continue;
             }
             let mut waiting = state.files.remove(at)?;
             let entry = waiting.entries.pop_front();
@@ -165,19 +216,24 @@ impl Throttle {
             if !waiting.entries.is_empty() {
                 state.files.push_back(waiting);
             }
-            let entry = entry?;
             state.waiting -= 1;
-            state.under_way += bytes;
-            file.set_on_their_way(file.on_their_way() + bytes, alone);
-            return Some((file, entry));
+            self.take_room(state, &file, change);
+            return Some((file, entry?));
         }
         None
     }
 }
 
+/// One that is larger than the bound goes alone.
+fn fits_file(per_file: u64, file: &OpenFile, change: Change) -> bool {
+    let now = file.on_their_way();
+    let beside = !change.alone && !file.is_written_alone();
+    now == 0 || (beside && now.saturating_add(change.bytes) <= per_file)
+}
+
 impl State {
     /// Takes out what was abandoned, often enough that it never outnumbers what is still wanted by more than a constant factor.
-    fn sweep(&mut self) -> Vec<Entry> {
+    fn sweep(&mut self) -> Vec<(Arc<OpenFile>, Entry)> {
         if self.waiting < self.sweep_at.max(SWEEP_MIN) {
             return Vec::new();
         }
@@ -186,7 +242,7 @@ impl State {
             let (gone, wanted): (VecDeque<_>, VecDeque<_>) =
                 std::mem::take(&mut waiting.entries).into_iter().partition(|entry| entry.slot.is_abandoned());
             waiting.entries = wanted;
-            abandoned.extend(gone);
+            abandoned.extend(gone.into_iter().map(|entry| (waiting.file.clone(), entry)));
         }
         self.files.retain(|waiting| !waiting.entries.is_empty());
         self.waiting -= abandoned.len();

@@ -176,7 +176,9 @@ fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) {
             continue;
         }
         match tried {
-            Tried::Part(_) => target.submit_slot(slot.clone(), Path::Pool, Some((length - mine, false))),
+            Tried::Part(_) => {
+                target.submit_slot(slot.clone(), Path::Pool, slot.with(|request, _| file.change(request)).flatten())
+            }
             // What a short call left is each one's own, and so is an error.
             Tried::Hit | Tried::Called(_) => finish_here(slot),
         }

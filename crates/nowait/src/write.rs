@@ -13,11 +13,12 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::buf::{Erased, Memory, WriteBuffer};
-use crate::engine::owned;
+use crate::engine::{help, owned};
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result, Written};
 use crate::file::{File, Inner};
-use crate::op::{Batch, Notify, OpenFile, Outcome, Request, Slot, Transfer};
+use crate::op::{Batch, Change, Notify, OpenFile, Outcome, Request, Slot, Transfer};
 use crate::operation::{Answer, Finish, Operation};
+use crate::outstanding::Settling;
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
@@ -42,9 +43,14 @@ impl File {
     /// Tried on the caller's thread where that is not expected to wait: by `RWF_NOWAIT` where the file accepts it, else by a plain
     /// call if it covers whole pages, or cached ones, and writers are not about to be put to sleep. What remains is a thread's.
     ///
-    /// Two writes under way at a time may end in either order, also when one was dropped: to write a place again, wait for the first.
-    /// On a file opened for appending the kernel ignores the offset. A future that is dropped before it is ready has written nothing,
-    /// or its first pages, or all; a page is never half old and half new by our doing.
+    /// Writes of one file that overlap are made in the order in which they began, through whatever clone: the second waits for
+    /// the first, also when the future of the first was dropped. (A future begins with its first poll; under
+    /// [`block_on`](crate::block_on) a small write at the end of that turn. A write that another thread is about to make in a
+    /// blocking call has no place in the order.) Appends are made in order, too.
+    ///
+    /// On a file opened for appending the kernel ignores the offset. A future that is dropped before it is ready has written
+    /// nothing, or its first pages, or all, or will yet; a page is never half old and half new by our doing.
+    /// [`File::settled`] tells when nothing of it can come any more.
     ///
     /// # Errors
     /// The error carries the buffer, and tells by [`Error::bytes_written`] what is in the file. [`ErrorKind::NoSpace`],
@@ -105,8 +111,15 @@ impl File {
     ) -> std::result::Result<Operation<'_, WriteAll<'_, B>>, BufferError<B>> {
         let length = buffer.as_ref().len();
         let engines = self.0.instance.engines();
-        let alone = self.0.open.writes_alone(offset, length, self.0.open.write_flags());
-        if !engines.throttle.has_room(&self.0.open, length, alone) {
+        let open = &self.0.open;
+        let flags = open.write_flags();
+        let change = Change {
+            span: open.span(offset, length, flags),
+            bytes: length as u64,
+            alone: open.writes_alone(offset, length, flags),
+            durable: false,
+        };
+        if !engines.throttle.has_room(open, change) {
             let error = self.0.error(Name::Write, Errno::AGAIN).range(offset, length as u64);
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
         }
@@ -114,7 +127,7 @@ impl File {
     }
 
     /// Writes many buffers, each at its place, as one batch: those that continue the one before in the list are merged into one
-    /// write. Through the page cache they are written in the order of the list, so that of overlapping ones the last wins.
+    /// write. Of overlapping ones the last wins.
     ///
     /// # Errors
     /// All are tried. The error is that of the first that failed, with its place in the list; it carries all buffers.
@@ -227,6 +240,16 @@ impl File {
     /// What `sync_file_range(2)` reports.
     pub fn sync_range(&self, offset: u64, length: u64) -> Operation<'_, Changed<'_>> {
         self.change(Request::SyncRange { offset, length }, Name::Sync, offset, length)
+    }
+
+    /// Waits until every write, cut and reservation of this file that has begun by now has ended, through whatever clone, those
+    /// included whose future was dropped. Await it, or [`wait`](Settled::wait). It begins nothing, reports no error, and makes
+    /// nothing durable. Dropped, it has no effect.
+    ///
+    /// Not needed to write a place again, which waits by itself. It tells when the file may be handed to others: renamed,
+    /// read by another program, closed for good.
+    pub fn settled(&self) -> Settled<'_> {
+        Settled { file: &self.0, settling: Settling::default() }
     }
 
     /// Takes note that a write-back failed, so that syncs are made again. Call it when everything since the last sync that succeeded has
@@ -377,6 +400,10 @@ impl<B> Writes for WriteAll<'_, B> {}
 impl<F: Writes> Operation<'_, F> {
     /// Ready only when the bytes are on stable storage, with what is needed to find them: as a write and
     /// [`File::sync_data`], but of this write alone (`RWF_DSYNC`, Linux 4.7).
+    ///
+    /// Its error may be that of an earlier write to this file: the kernel tells of a failed write-back once, to whoever asks
+    /// first, and a durable write asks. So when it fails, what was written before and not synced may be lost, and every later
+    /// sync of this file fails with [`ErrorKind::SyncFailed`], until [`File::acknowledge_sync_failure`].
     pub fn durable(self) -> Self {
         self.with_flags(WriteFlags::DURABLE)
     }
@@ -432,6 +459,36 @@ impl Finish for Changed<'_> {
                 Err(if self.length > 0 { error.range(self.offset, self.length) } else { error })
             }
         }
+    }
+}
+
+/// A wait for what is under way; see [`File::settled`].
+#[must_use = "it waits for nothing until it is awaited or waited for"]
+pub struct Settled<'f> {
+    file: &'f Inner,
+    settling: Settling,
+}
+
+impl Settled<'_> {
+    /// Blocks until all has ended.
+    pub fn wait(self) {
+        owned::flush();
+        self.file.open.outstanding().settle(help::ask);
+    }
+}
+
+impl Future for Settled<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        owned::do_what_is_due();
+        let file = self.file;
+        self.settling.poll(file.open.outstanding(), context, help::ask)
+    }
+}
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        self.settling.forget(self.file.open.outstanding());
     }
 }
 
@@ -561,6 +618,8 @@ impl<B: WriteBuffer> Future for WriteMany<'_, B> {
         let this = &mut *self;
         let target = this.file.target();
         let mut inline = 0;
+        // What this thread has collected was to be written before.
+        owned::do_what_is_due();
         while this.next < this.runs.len() {
             if inline > this.file.instance.policy.inline_bytes_max {
                 // Others want their turn.

@@ -603,7 +603,7 @@ pub(crate) fn before_sleep(work: fn()) {
 }
 
 /// Does what was put off. What is staged goes first: the device works on it meanwhile.
-fn do_what_is_due() {
+pub(crate) fn do_what_is_due() {
     let Some(work) = LOCAL.try_with(|local| local.due.take()).unwrap_or(None) else { return };
     submit_own::<OwnRing>(|owned| owned.staged > 0);
     submit_own::<OwnContext>(|owned| owned.staged > 0);

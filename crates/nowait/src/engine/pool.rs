@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Engine, Helper, run, run_for, write_together};
+use super::{Engine, Helper, help, run, run_for, write_together};
 use crate::buf::lock;
-use crate::op::{Backlog, Done, LaneKind, Lanes, Outcome, Request, Slot, Work};
+use crate::op::{Backlog, Done, LaneKind, Lanes, Outcome, Request, Seat, Slot, Work};
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
 
@@ -241,24 +241,36 @@ fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
     slot.finish(outcome, Count::Pool);
 }
 
-/// Does what stands first in a file's line, and what can be done together with it. False when nothing was there.
+/// Does what is first in a file's lane, and what can be done together with it. False when nothing was there, or a thread
+/// that waited in the lane owns it now.
 fn serve_lane(lanes: &Lanes, kind: LaneKind) -> bool {
     let mut waiting = lanes.of(kind).lock();
-    let slots = &mut waiting.slots;
-    let is_sync = |slot: &Arc<Slot>| slot.with(|request, _| matches!(request, Request::Sync { .. })) == Some(true);
-    let syncs = slots.front().is_some_and(is_sync);
-    let batch: Vec<_> = if syncs {
-        // All of them, wherever they stand: each was asked for before this begins.
-        let (syncs, others) = std::mem::take(slots).into_iter().partition::<VecDeque<_>, _>(is_sync);
-        *slots = others;
-        syncs.into()
-    } else {
-        next_writes(slots)
+    let seats = &mut waiting.seats;
+    let is_sync = |seat: &Seat| match seat {
+        Seat::Slot(slot) => slot.with(|request, _| matches!(request, Request::Sync { .. })) == Some(true),
+        Seat::Thread(_) => false,
     };
-    if batch.is_empty() {
-        waiting.busy = false;
-        return false;
-    }
+    let syncs = seats.front().is_some_and(is_sync);
+    let batch: Vec<_> = match seats.front() {
+        None => {
+            waiting.busy = false;
+            return false;
+        }
+        Some(Seat::Thread(next)) => {
+            let next = next.clone();
+            seats.pop_front();
+            drop(waiting);
+            next.hand_over();
+            return false;
+        }
+        Some(Seat::Slot(_)) if syncs => {
+            // All of them, wherever they stand: each was asked for before this begins.
+            let (syncs, others) = std::mem::take(seats).into_iter().partition::<VecDeque<_>, _>(is_sync);
+            *seats = others;
+            syncs.into_iter().filter_map(Seat::into_slot).collect()
+        }
+        Some(Seat::Slot(_)) => next_writes(seats),
+    };
     drop(waiting);
     let taken = batch.len();
     // Outside the lock: what ends here may put more in line.
@@ -267,16 +279,16 @@ fn serve_lane(lanes: &Lanes, kind: LaneKind) -> bool {
     if syncs {
         sync(works)
     } else {
-        write(works, whole)
+        write(works, whole, kind)
     }
     true
 }
 
 /// Takes the first write, and those after it that go on where it ends.
-fn next_writes(slots: &mut VecDeque<Arc<Slot>>) -> Vec<Arc<Slot>> {
+fn next_writes(seats: &mut VecDeque<Seat>) -> Vec<Arc<Slot>> {
     let mut taken = Vec::new();
     let (mut next, mut bytes, mut segments) = (None, 0, 0);
-    while let Some(slot) = slots.front() {
+    while let Some(Seat::Slot(slot)) = seats.front() {
         let (place, length, count) = slot
             .with(|request, _| match request {
                 Request::Write(transfer, flags) => {
@@ -292,7 +304,7 @@ fn next_writes(slots: &mut VecDeque<Arc<Slot>>) -> Vec<Arc<Slot>> {
         if !taken.is_empty() && !goes_on {
             break;
         }
-        taken.extend(slots.pop_front());
+        taken.extend(seats.pop_front().and_then(Seat::into_slot));
         match place {
             Some((position, flags)) if !flags.contains(WriteFlags::APPEND) && !flags.contains(WriteFlags::ATOMIC) => {
                 next = Some((position + length as u64, flags));
@@ -305,7 +317,7 @@ fn next_writes(slots: &mut VecDeque<Arc<Slot>>) -> Vec<Arc<Slot>> {
 
 /// Writes: as one, if all that was taken out of the line is still wanted, so that each goes on where the one before it ends. (Or does
 /// the one thing that is there.)
-fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool) {
+fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
     let mut failed = None;
     if whole && works.len() > 1 {
         let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
@@ -326,7 +338,10 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool) {
         // What is left, for a short call or an error, is each one's own.
         let outcome = match failed {
             Some(errno) => Err(errno),
-            None => run_for(&work.owner, &mut work.request),
+            None => {
+                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(help::ask));
+                run_for(&work.owner, &mut work.request)
+            }
         };
         end(slot, work, outcome);
     }
@@ -336,7 +351,10 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool) {
 fn sync(works: Vec<(Arc<Slot>, Work)>) {
     let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
-    let outcome = owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop);
+    let outcome = {
+        let _syncing = owner.begin_sync(help::ask);
+        owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop)
+    };
     let many = works.len() > 1;
     for (slot, work) in works {
         if many {

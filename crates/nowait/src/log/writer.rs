@@ -705,14 +705,20 @@ impl Shared {
     fn run_here(&self, live: &Live, mut request: Request) -> std::result::Result<(), Box<Error>> {
         let target = live.file.0.target();
         let is_write = matches!(request, Request::Write(..));
-        let (outcome, request) = match By::of(self.control.caller) {
-            By::Ring if is_write && self.folder.instance.has_ring() => owned::drive(async {
+        let submitted = |request| {
+            owned::drive(async {
                 let slot = target.submit(request, Notify::Waker(Waker::noop().clone()));
                 std::future::poll_fn(move |context: &mut Context<'_>| slot.poll(context)).await
-            }),
+            })
+        };
+        let (outcome, request) = match By::of(self.control.caller) {
+            By::Ring if is_write && self.folder.instance.has_ring() => submitted(request),
             By::Ring | By::Call => {
                 owned::flush();
-                (target.run_here(&mut request), request)
+                match target.enter(&request) {
+                    Ok(_permit) => (target.run_here(&mut request), request),
+                    Err(_) => submitted(request),
+                }
             }
         };
         complete(live, outcome, &request)

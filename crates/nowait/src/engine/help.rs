@@ -1,0 +1,2 @@
+//! Help.
+pub(crate) fn ask() {}
