@@ -64,7 +64,7 @@ struct Changes {
     /// Futures, each under an identity of its own, that wait for all numbers below theirs.
     wakers: Vec<(u64, u64, Waker)>,
     next_waker: u64,
-    /// Direct durable writes that were given to an engine or a thread.
+    /// Direct durable writes that have begun.
     durable: usize,
     /// A sync is under way, or waits for those: no more of them begin.
     syncing: bool,
@@ -119,25 +119,16 @@ impl Outstanding {
         changes.join(span)
     }
 
-    /// Whether a change must wait: for an earlier one, or, durable, for a sync. Then `line` is told when to look again.
-    pub(crate) fn is_blocked(
-        &self,
-        number: u64,
-        span: Span,
-        durable: bool,
-        line: impl FnOnce() -> Arc<dyn Resume>,
-    ) -> bool {
+    /// Lets a change go on to its engine, unless it must wait: for an earlier one, or, durable, for a sync. Then `line` is told
+    /// when to look again.
+    pub(crate) fn begin(&self, number: u64, span: Span, durable: bool, line: impl FnOnce() -> Arc<dyn Resume>) -> bool {
         let mut changes = self.changes();
-        let blocked = changes.is_behind(number, span) || durable && changes.syncing;
-        if blocked {
+        if changes.is_behind(number, span) || durable && changes.syncing {
             changes.line = Some(line());
+            return false;
         }
-        blocked
-    }
-
-    /// A direct durable write is given to its engine.
-    pub(crate) fn begin_durable(&self) {
-        self.changes().durable += 1;
+        changes.durable += usize::from(durable);
+        true
     }
 
     /// A change has ended, for good.

@@ -116,7 +116,7 @@ impl Throttle {
             return None;
         }
         let number = file.outstanding().join(change.span);
-        if file.outstanding().is_blocked(number, change.span, change.durable, || self.clone()) {
+        if !file.outstanding().begin(number, change.span, change.durable, || self.clone()) {
             drop(state);
             file.outstanding().leave(number, false);
             return None;
@@ -158,9 +158,6 @@ impl Throttle {
     fn take_room(&self, state: &mut State, file: &OpenFile, change: Change) {
         state.under_way += change.bytes;
         file.set_on_their_way(file.on_their_way() + change.bytes, file.is_written_alone() || change.alone);
-        if change.durable {
-            file.outstanding().begin_durable();
-        }
     }
 
     /// Gives those in line to their engines for whom there is room; `own` is this thread's. With nothing locked: an engine may
@@ -207,7 +204,7 @@ impl Throttle {
                 is_full = true;
                 continue;
             }
-            if file.outstanding().is_blocked(number, change.span, change.durable, || self.clone()) {
+            if !file.outstanding().begin(number, change.span, change.durable, || self.clone()) {
                 continue;
             }
             let mut waiting = state.files.remove(at)?;

@@ -318,7 +318,7 @@ fn device_that_cannot_write_back_fails_every_sync_until_that_is_acknowledged() {
     let Some(memory) = Mount::sized_or_skip(Kind::Tmpfs, (IMAGE + (4 << 20)) as u64) else { return };
     let image = memory.path().join("image");
     std::fs::write(&image, vec![0; IMAGE]).unwrap();
-    let Some(mount) = or_skip("ext4 in memory", Mount::ext4_in(&image)) else { return };
+    let Some(mount) = or_skip("ext4 in memory", Mount::ext4_in(&image, true)) else { return };
     for nowait in instances() {
         for way in Way::ALL {
             lose_a_write_back(&nowait, mount.path(), &image, way);

@@ -33,7 +33,9 @@ use self::disk::{FILE_MAX, Image, Node, Store, UnderWay, plain};
 use super::Engine;
 use crate::buf::lock;
 use crate::direct::Directness;
-use crate::op::{Backlog, Done, Handle, Outcome, Request, Slot, Step, Transfer, Work, step};
+use crate::op::{
+    Backlog, Done, Handle, LaneKind, Lanes, Outcome, Owner, Request, Seat, Slot, Step, Transfer, Work, step,
+};
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
 
@@ -61,6 +63,9 @@ pub struct Faults {
     pub no_space: f64,
     /// A sync fails with EIO: of a file, or of a directory.
     pub sync_error: f64,
+    /// After a write to the page cache the disk fails to write back some of what is not durable. Reads go on showing it. The next
+    /// sync, `sync_range` or durable write of the file is told (EIO), and nobody after that.
+    pub writeback_error: f64,
     /// Attempts are refused for good (EOPNOTSUPP), as on tmpfs, overlayfs and FUSE.
     pub nowait_refused: bool,
     /// Allocation is refused (EOPNOTSUPP), as on file systems that know none.
@@ -356,8 +361,21 @@ impl World {
             store.fail_write(file, start, &bytes, || random.chance(probability));
             return Err(Errno::IO);
         }
-        self.store.write(file, start, bytes, flags.contains(WriteFlags::DURABLE));
+        let durable = flags.contains(WriteFlags::DURABLE);
+        self.store.write(file, start, bytes, durable);
+        if durable {
+            self.report(file)?;
+        } else if self.random.chance(faults.writeback_error) {
+            let World { store, random, .. } = self;
+            let probability = random.uniform();
+            store.fail_write_back(file, || random.chance(probability));
+        }
         Ok(n)
+    }
+
+    /// Tells of a failed write-back, once.
+    fn report(&mut self, file: usize) -> Result<(), Errno> {
+        if self.store.take_report(file) { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// Everything but transfers is done in one call; it began under `number`.
@@ -395,6 +413,7 @@ impl World {
                     return Err(Errno::IO);
                 }
                 self.store.sync(file, number);
+                self.report(file)?;
                 Ok(Done::Nothing)
             }
             Request::SyncDir(path) => {
@@ -472,11 +491,8 @@ impl World {
                 }
                 Ok(Done::Nothing)
             }
-            Request::SyncRange { .. }
-            | Request::Advise { .. }
-            | Request::Close(_)
-            | Request::Read(_)
-            | Request::Write(..) => Ok(Done::Nothing),
+            Request::SyncRange { .. } => self.report(file_of(handle)?).map(|()| Done::Nothing),
+            Request::Advise { .. } | Request::Close(_) | Request::Read(_) | Request::Write(..) => Ok(Done::Nothing),
         }
     }
 
@@ -499,6 +515,17 @@ impl Disk {
         // Not under the lock: one that was abandoned gives back a permit, which lets others in.
         drop(world);
         let work = slot.take_work();
+        // What may take a file's report has its turn, beside threads that block.
+        let lane = work.as_ref().and_then(|work| work.owner.lane(&work.request));
+        let lane = lane.filter(|(_, kind)| *kind == LaneKind::Syncs).map(|(lanes, _)| lanes);
+        let waits = lane.as_ref().is_some_and(|lanes| !lanes.of(LaneKind::Syncs).enter());
+        let work = match work {
+            Some(work) if waits => {
+                slot.put_back(work);
+                None
+            }
+            work => work,
+        };
         let mut world = lock(&self.world);
         let mut rest = None;
         let end = work.and_then(|mut work| {
@@ -507,8 +534,11 @@ impl Disk {
                 Request::Sync { .. } => Some(owner.synced(|| world.other(owner.handle(), request, number))),
                 _ => world.call(owner.handle(), request, number),
             };
-            if end.is_none() {
-                rest = under_way(owner.handle(), request);
+            match (&end, owner) {
+                (None, owner) => rest = under_way(owner.handle(), request),
+                // Before anybody else asks the disk.
+                (Some(outcome), Owner::File(file)) => file.heed(request, outcome),
+                (Some(_), Owner::Nobody(_)) => {}
             }
             slot.put_back(work);
             if end.is_none() {
@@ -522,6 +552,15 @@ impl Disk {
             world.admit(next);
         }
         drop(world);
+        match lane {
+            Some(lanes) if waits => {
+                if lanes.of(LaneKind::Syncs).join(slot.clone()) {
+                    self.give_up(&lanes);
+                }
+            }
+            Some(lanes) => self.give_up(&lanes),
+            None => {}
+        }
         // A completion wakes whom it may, with nothing locked.
         if let Some(outcome) = end {
             slot.finish(outcome, Count::Ring);
@@ -533,6 +572,29 @@ impl Disk {
             self.quiet.notify_all();
         }
         true
+    }
+
+    /// Gives up a file's lane of syncs, which this thread owns. Slots that waited in it are in flight again.
+    fn give_up(&self, lanes: &Lanes) {
+        let lane = lanes.of(LaneKind::Syncs);
+        while lane.leave() {
+            let first = lane.lock().seats.pop_front();
+            if let Some(slot) = first.and_then(Seat::into_slot) {
+                self.submit(slot);
+            }
+        }
+    }
+
+    fn submit(&self, slot: Arc<Slot>) {
+        let mut world = lock(&self.world);
+        if world.in_flight.len() < world.depth {
+            world.admit(slot);
+        } else {
+            slot.count(Count::Queued);
+            world.line.push(slot);
+        }
+        drop(world);
+        self.work.notify_one();
     }
 
     fn serve(&self) {
@@ -602,15 +664,13 @@ impl Engine for SimEngine {
     }
 
     fn submit(&self, slot: Arc<Slot>) {
-        let mut world = lock(&self.0.world);
-        if world.in_flight.len() < world.depth {
-            world.admit(slot);
-        } else {
-            slot.count(Count::Queued);
-            world.line.push(slot);
+        self.0.submit(slot);
+    }
+
+    fn resume(&self, lanes: &Arc<Lanes>, kind: LaneKind) {
+        if kind == LaneKind::Syncs {
+            self.0.give_up(lanes);
         }
-        drop(world);
-        self.0.work.notify_one();
     }
 
     fn drain(&self) {

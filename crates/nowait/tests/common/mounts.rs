@@ -108,9 +108,10 @@ impl Mount {
     }
 
     /// Makes ext4 with blocks of a page in an image that is there already, and leaves it every page that it has.
-    pub(crate) fn ext4_in(image: &Path) -> Result<Mount, String> {
+    pub(crate) fn ext4_in(image: &Path, journal: bool) -> Result<Mount, String> {
         let (dir, point) = folder_and_point()?;
-        run(&["mkfs.ext4", "-q", "-O", "has_journal", "-b", "4096", "-E", "nodiscard", text(image)])?;
+        let journal = if journal { "has_journal" } else { "^has_journal" };
+        run(&["mkfs.ext4", "-q", "-O", journal, "-b", "4096", "-E", "nodiscard,lazy_itable_init=1", text(image)])?;
         mount_image(image, &point)?;
         Ok(Mount { point, _dir: dir })
     }

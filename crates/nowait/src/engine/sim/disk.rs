@@ -215,11 +215,13 @@ struct File {
     contents: Image,
     durable: Image,
     changes: VecDeque<Dated>,
+    /// A write-back failed, and nobody was told.
+    has_report: bool,
 }
 
 impl File {
     fn new(path: PathBuf, contents: Image) -> File {
-        File { path, durable: contents.clone(), contents, changes: VecDeque::new() }
+        File { path, durable: contents.clone(), contents, changes: VecDeque::new(), has_report: false }
     }
 
     fn settle(&mut self) {
@@ -409,6 +411,19 @@ impl Store {
             }
         }
         file.settle();
+    }
+
+    /// Write-back fails in the background: some of what is not durable never will be, and the file has a report of it.
+    pub(super) fn fail_write_back(&mut self, file: usize, keeps: impl FnMut() -> bool) {
+        self.fail_sync(file, u64::MAX, keeps);
+        if let Some(file) = self.files.get_mut(file) {
+            file.has_report = true;
+        }
+    }
+
+    /// The report of a failed write-back, which is given once.
+    pub(super) fn take_report(&mut self, file: usize) -> bool {
+        self.files.get_mut(file).is_some_and(|file| std::mem::take(&mut file.has_report))
     }
 
     pub(super) fn node(&self, path: &Path) -> Option<Node> {
