@@ -7,7 +7,6 @@
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
 pub(crate) mod aio;
-pub(crate) mod help;
 pub(crate) mod libaio;
 pub(crate) mod owned;
 pub(crate) mod pool;

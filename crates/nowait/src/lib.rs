@@ -230,6 +230,7 @@ mod error;
 mod file;
 pub mod fs;
 mod gather;
+mod help;
 mod ladder;
 pub mod log;
 pub mod map;

@@ -35,10 +35,11 @@ use rustix::io::Errno;
 use self::sync::{Mutex, MutexGuard, lock};
 use crate::buf::{Buf, Memory, Segments};
 use crate::direct::{Alignment, Direct, Directness, Plan};
+use crate::help;
 use crate::mapping::{Fault, Mapping, Missing};
 use crate::outstanding::{Outstanding, Span, Syncing};
 use crate::select::{ReadSelector, WriteSelector};
-use crate::stats::{Count, Counters};
+use crate::stats::{Count, Counters, thread_number};
 use crate::sys::{PerProcess, WriteFlags};
 
 /// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
@@ -196,9 +197,9 @@ impl OpenFile {
     }
 
     /// Claims the kernel's report of failed write-backs for a call that may take it, beside the lane of syncs: no direct
-    /// durable write is under way meanwhile. `waits` is called before this thread sleeps for one.
-    pub(crate) fn begin_sync(&self, waits: impl FnOnce()) -> Option<Syncing<'_>> {
-        self.direct.is_some().then(|| self.outstanding().begin_sync(waits))
+    /// durable write is under way meanwhile.
+    pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
+        self.direct.is_some().then(|| self.outstanding().begin_sync())
     }
 
     /// The bytes of writes that are on their way: with an engine, or about to be.
@@ -872,9 +873,9 @@ impl Owner {
     }
 
     /// See [`OpenFile::begin_sync`].
-    pub(crate) fn begin_sync(&self, waits: impl FnOnce()) -> Option<Syncing<'_>> {
+    pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
         match self {
-            Owner::File(file) => file.begin_sync(waits),
+            Owner::File(file) => file.begin_sync(),
             Owner::Nobody(_) => None,
         }
     }
@@ -899,6 +900,8 @@ pub(crate) struct Work {
 
 struct Inner {
     stage: Stage,
+    /// The thread that submitted, in whose own queue it may be.
+    thread: usize,
     /// The engine's until the slot is finished, then the future's. It stays where it is: an engine may have told the kernel.
     request: Option<Request>,
     /// Absent once the slot is finished, so that nothing keeps the file open for a future that is never polled; and while an engine
@@ -923,7 +926,13 @@ impl Inner {
 impl Slot {
     pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
         owner.counters().add(Count::Submitted);
-        let inner = Inner { stage: Stage::Waiting(notify), request: Some(request), owner: Some(owner), held: None };
+        let inner = Inner {
+            stage: Stage::Waiting(notify),
+            thread: thread_number(),
+            request: Some(request),
+            owner: Some(owner),
+            held: None,
+        };
         Arc::new(Slot(Mutex::new(inner)))
     }
 
@@ -1047,7 +1056,13 @@ impl Slot {
             inner = lock(&self.0);
             if let Stage::Waiting(notify) = &mut inner.stage {
                 let old = std::mem::replace(notify, new);
+                let has_moved = std::mem::replace(&mut inner.thread, thread_number()) != thread_number();
                 drop(inner);
+                if has_moved {
+                    // Its first poll, if it was submitted without one.
+                    let is_first = matches!(&old, Notify::Waker(waker) if waker.will_wake(Waker::noop()));
+                    help::ask_of(if is_first { help::Of::Threads } else { help::Of::All });
+                }
                 drop(old);
                 return Poll::Pending;
             }
@@ -1125,6 +1140,8 @@ pub(crate) struct Batch(Mutex<Finished>);
 struct Finished {
     numbers: Vec<usize>,
     waker: Option<Waker>,
+    /// The thread that polled last, in whose own queue some may be.
+    thread: Option<usize>,
 }
 
 impl Batch {
@@ -1149,7 +1166,14 @@ impl Batch {
             return Poll::Ready(());
         }
         let old = finished.waker.replace(waker);
+        let thread = thread_number();
+        let has_moved = finished.thread.replace(thread).is_some_and(|before| before != thread);
         drop(finished);
+        if has_moved {
+            // A task that goes on on another worker is still its runtime's.
+            let is_same = old.as_ref().is_some_and(|old| old.will_wake(context.waker()));
+            help::ask_of(if is_same { help::Of::Threads } else { help::Of::All });
+        }
         drop(old);
         Poll::Pending
     }

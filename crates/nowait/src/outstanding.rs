@@ -12,13 +12,14 @@
 //! that all is well, since the write was told. So no sync is made beside a direct durable write
 //! ([`Outstanding::begin_sync`]).
 //!
-//! Whoever waits here waits for a completion, which no thread's poll is needed for (`engine/help.rs`).
+//! Whoever waits here waits for a completion, which no thread's poll is needed for (`help.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use crate::buf::lock;
+use crate::help;
 
 /// The bytes of a file that an operation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,17 +157,17 @@ impl Outstanding {
     }
 
     /// Waits until a change of `span` may be made on this thread. None, at no cost, where nothing is outstanding: it is not
-    /// numbered then, since it is made before this thread can submit another. `waits` is called before this thread sleeps.
+    /// numbered then, since it is made before this thread can submit another.
     #[inline]
-    pub(crate) fn enter(&self, span: Span, waits: impl FnOnce()) -> Option<Turn<'_>> {
+    pub(crate) fn enter(&self, span: Span) -> Option<Turn<'_>> {
         if self.count.load(Relaxed) == 0 {
             return None;
         }
-        self.enter_slow(span, waits)
+        self.enter_slow(span)
     }
 
     #[cold]
-    fn enter_slow(&self, span: Span, waits: impl FnOnce()) -> Option<Turn<'_>> {
+    fn enter_slow(&self, span: Span) -> Option<Turn<'_>> {
         let number = {
             let mut changes = self.changes();
             if !changes.is_behind(u64::MAX, span) {
@@ -177,20 +178,20 @@ impl Outstanding {
             number
         };
         let turn = Turn { outstanding: self, number };
-        self.sleep_while(waits, |changes| changes.is_behind(number, span));
+        self.sleep_while(|changes| changes.is_behind(number, span));
         Some(turn)
     }
 
     /// Begins a sync, or another call that may take the kernel's report: waits until no direct durable write is in the
     /// kernel, and holds back those that come.
-    pub(crate) fn begin_sync(&self, waits: impl FnOnce()) -> Syncing<'_> {
+    pub(crate) fn begin_sync(&self) -> Syncing<'_> {
         self.changes().syncing = true;
         let syncing = Syncing(self);
-        self.sleep_while(waits, |changes| changes.durable > 0);
+        self.sleep_while(|changes| changes.durable > 0);
         syncing
     }
 
-    fn sleep_while(&self, waits: impl FnOnce(), mut must: impl FnMut(&Changes) -> bool) {
+    fn sleep_while(&self, mut must: impl FnMut(&Changes) -> bool) {
         let mut changes = self.changes();
         if !must(&changes) {
             return;
@@ -198,7 +199,7 @@ impl Outstanding {
         // Before it asks: what is given to an engine from here on is asked for by whoever gives it.
         changes.threads += 1;
         drop(changes);
-        waits();
+        help::ask();
         changes = self.changes();
         while must(&changes) {
             changes = self.ended.wait(changes).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -213,9 +214,9 @@ impl Outstanding {
     }
 
     /// Waits until all that has begun by now has ended.
-    pub(crate) fn settle(&self, waits: impl FnOnce()) {
+    pub(crate) fn settle(&self) {
         let below = self.changes().next;
-        self.sleep_while(waits, |changes| changes.live.iter().any(|change| change.number < below));
+        self.sleep_while(|changes| changes.live.iter().any(|change| change.number < below));
     }
 }
 
@@ -250,7 +251,7 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    pub(crate) fn poll(&mut self, outstanding: &Outstanding, context: &Context<'_>, waits: impl FnOnce()) -> Poll<()> {
+    pub(crate) fn poll(&mut self, outstanding: &Outstanding, context: &Context<'_>) -> Poll<()> {
         // A waker's clone and drop may run anything: not under the lock.
         let waker = context.waker().clone();
         let mut changes = outstanding.changes();
@@ -276,7 +277,7 @@ impl Settling {
             return Poll::Ready(());
         }
         if first {
-            waits();
+            help::ask();
         }
         Poll::Pending
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::buf::{Buf, Memory};
 use crate::direct::Direct;
 use crate::dirty;
-use crate::engine::{help, owned, read_blocking, read_now, write_blocking};
+use crate::engine::{owned, read_blocking, read_now, write_blocking};
 use crate::ladder::{ReadLadder, Tried, WriteLadder, climb};
 use crate::op::{
     Change, Direction, Done, END_UNKNOWN, LaneKind, Notify, OpenFile, Outcome, Owner, Request, Slot, Transfer,
@@ -166,7 +166,7 @@ impl Target<'_> {
             Some(file) if file.direct.is_none() || !matches!(request, Request::Write(..)) => file.change(request),
             _ => None,
         };
-        let turn = change.zip(self.file).and_then(|(change, file)| file.outstanding().enter(change.span, help::ask));
+        let turn = change.zip(self.file).and_then(|(change, file)| file.outstanding().enter(change.span));
         let outcome = self.run_in_turn(request);
         drop(turn);
         outcome
@@ -191,7 +191,7 @@ impl Target<'_> {
     pub(crate) fn run_in_lane(&self, file: &Arc<OpenFile>, request: &mut Request) -> Outcome {
         let pool = &self.instance.engines().pool;
         let outcome = {
-            let _syncing = file.begin_sync(help::ask);
+            let _syncing = file.begin_sync();
             match request {
                 Request::Sync { .. } => file.synced(|| pool.run_on(file, request)),
                 _ => pool.run_on(file, request),
@@ -242,7 +242,7 @@ impl Target<'_> {
             return self.write_direct(file, direct, slice, offset);
         }
         let flags = file.write_flags();
-        let _turn = file.outstanding().enter(file.span(offset, slice.len(), flags), help::ask);
+        let _turn = file.outstanding().enter(file.span(offset, slice.len(), flags));
         write_blocking(file, slice, offset, flags, |request| self.run_in_turn(request))
     }
 

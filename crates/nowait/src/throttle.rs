@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use crate::buf::lock;
-use crate::engine::{Engine, help, owned};
+use crate::engine::{Engine, owned};
+use crate::help;
 use crate::op::{Change, OpenFile, Slot};
 use crate::outstanding::Resume;
 use crate::stats::Count;

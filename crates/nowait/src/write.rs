@@ -13,7 +13,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::buf::{Erased, Memory, WriteBuffer};
-use crate::engine::{help, owned};
+use crate::engine::owned;
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result, Written};
 use crate::file::{File, Inner};
 use crate::op::{Batch, Change, Notify, OpenFile, Outcome, Request, Slot, Transfer};
@@ -473,7 +473,7 @@ impl Settled<'_> {
     /// Blocks until all has ended.
     pub fn wait(self) {
         owned::flush();
-        self.file.open.outstanding().settle(help::ask);
+        self.file.open.outstanding().settle();
     }
 }
 
@@ -482,7 +482,7 @@ impl Future for Settled<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         owned::do_what_is_due();
         let file = self.file;
-        self.settling.poll(file.open.outstanding(), context, help::ask)
+        self.settling.poll(file.open.outstanding(), context)
     }
 }
 

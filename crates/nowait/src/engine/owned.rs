@@ -1,7 +1,7 @@
 //! The queue of a thread that blocks: submit and wait in one system call, no other thread, no lock.
 //!
 //! [`drive`] polls a future on the caller's thread. What the future submits meanwhile is staged in this thread's own ring
-//! (SINGLE_ISSUER | COOP_TASKRUN); when nothing is left to poll, one `io_uring_enter` submits what is staged and waits for the
+//! (COOP_TASKRUN); when nothing is left to poll, one `io_uring_enter` submits what is staged and waits for the
 //! first completion. So many operations in flight cost what a hand-written loop costs.
 //!
 //! Not all of it waits for that call. A submission of many is held back ("plugged", `io_submit_state_start` in
@@ -19,19 +19,20 @@
 //! is woken by an eventfd that the queue polls, one that sleeps elsewhere is unparked, one that is awake finds a flag. It can only
 //! sleep in one: while it has something in one queue, the other leaves to the shared engines what comes.
 //!
-//! Only this thread can reap its queue. Hence, before `drive` returns, it waits for what was submitted here and is still
-//! wanted by somebody, such as a future that was moved to another thread. What was abandoned is left to finish in its own
-//! time: its slot owns all it touches. A thread that ends waits a moment for those, and leaks what will not finish.
+//! A thread that computes, or blocks elsewhere, does not see to its queue. Where others wait for what is in it, a helper does
+//! that in its place (`help.rs`), and so for what is left there when `drive` returns, or the thread ends: operations
+//! that were abandoned, or whose futures were moved to another thread. Hence the lock, which is this thread's but for that.
 //!
-//! `unsafe` here: pushing entries, whose memory the slots in the table keep alive.
+//! `unsafe` here: pushing entries, whose memory the slots in the table keep alive, and a ring's descriptor.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -43,11 +44,13 @@ use rustix::io::Errno;
 use super::libaio;
 use super::pool;
 use super::uring::{self, Ring, Untaken, Usage};
+use crate::buf::lock;
+use crate::help::{self, Helped};
 use crate::op::{Backlog, Slot};
 use crate::stats::Count;
-use crate::sys::{PerProcess, retry};
+use crate::sys::{PerProcess, fork_generation, retry};
 
-/// How long a thread that ends waits for abandoned operations.
+/// How long a thread that ends waits for the answer of its own bell, which rings.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// `IORING_ENTER_GETEVENTS` of linux/io_uring.h.
@@ -70,8 +73,155 @@ enum State<Q: Queue> {
     New,
     /// A queue cannot be had on this thread; others may serve.
     Refused,
-    Ready(Box<Owned<Q>>),
+    Ready(Arc<Desk<Q>>),
 }
+
+/// A thread's queue, where a helper finds it.
+struct Desk<Q: Queue> {
+    owned: Mutex<Owned<Q>>,
+    /// The process that made it; told without the lock, which a child may find taken for good.
+    generation: u64,
+    /// Readable when something has completed.
+    descriptor: Option<RawFd>,
+    /// Help was asked for, and something may be in flight.
+    wanted: AtomicBool,
+    /// Completions that were taken out and are not settled.
+    settling: AtomicUsize,
+}
+
+/// A locked queue.
+struct Claim<'d, Q: Queue> {
+    desk: &'d Desk<Q>,
+    owned: Option<MutexGuard<'d, Owned<Q>>>,
+}
+
+impl<Q: Queue> Deref for Claim<'_, Q> {
+    type Target = Owned<Q>;
+    fn deref(&self) -> &Owned<Q> {
+        self.owned.as_ref().expect("a claim is given up by its drop")
+    }
+}
+
+impl<Q: Queue> DerefMut for Claim<'_, Q> {
+    fn deref_mut(&mut self) -> &mut Owned<Q> {
+        self.owned.as_mut().expect("a claim is given up by its drop")
+    }
+}
+
+impl<Q: Queue> Drop for Claim<'_, Q> {
+    fn drop(&mut self) {
+        let Some(mut owned) = self.owned.take() else { return };
+        let handed_on = std::mem::take(&mut owned.handed_on);
+        drop(owned);
+        handed_on.into_iter().for_each(pool::hand_on);
+        if self.desk.wanted.load(SeqCst) {
+            help::look();
+        }
+    }
+}
+
+impl<Q: Queue> Desk<Q> {
+    fn new(bell: Arc<Bell>) -> Option<Arc<Desk<Q>>> {
+        let owned = Owned::<Q>::new(bell)?;
+        let (descriptor, owned) = (owned.queue.descriptor(), Mutex::new(owned));
+        let (wanted, settling) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let desk = Arc::new(Desk { owned, generation: fork_generation(), descriptor, wanted, settling });
+        let known: Arc<dyn Helped> = desk.clone();
+        help::register(Arc::downgrade(&known));
+        Some(desk)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.generation == fork_generation()
+    }
+
+    fn claim(&self) -> Claim<'_, Q> {
+        Claim { desk: self, owned: Some(lock(&self.owned)) }
+    }
+
+    /// Ends what has completed. What must go to the kernel again is given to `again`.
+    fn settle(&self, completions: &mut Vec<Completion>, mut again: impl FnMut(Arc<Slot>)) {
+        let n = completions.len();
+        for (slot, result) in completions.drain(..) {
+            if let Some(slot) = pool::settle(slot, result, Q::SERVED) {
+                again(slot);
+            }
+        }
+        self.settling.fetch_sub(n, SeqCst);
+    }
+
+    /// The thread ends.
+    fn leave(self: Arc<Self>) {
+        let until = Instant::now() + EXIT_WAIT_MAX;
+        let mut owned = self.claim();
+        if owned.bell_polled {
+            owned.bell.write();
+        }
+        while owned.bell_polled && !owned.dead {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            owned.enter(1, Some(left));
+        }
+        owned.submit();
+        let mut completions = self.take_completions(&mut owned);
+        let is_busy = owned.is_busy();
+        drop(owned);
+        self.settle(&mut completions, pool::hand_on);
+        if is_busy {
+            help::keep(self);
+        }
+    }
+
+    fn take_completions(&self, owned: &mut Owned<Q>) -> Vec<Completion> {
+        self.settling.fetch_add(owned.completions.len(), SeqCst);
+        std::mem::take(&mut owned.completions)
+    }
+}
+
+impl<Q: Queue> Helped for Desk<Q> {
+    fn want(&self) -> bool {
+        !self.wanted.swap(true, SeqCst)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.wanted.load(SeqCst)
+    }
+
+    fn help(&self) -> help::State {
+        let mut owned = match self.owned.try_lock() {
+            Ok(owned) => owned,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return help::State::Inside,
+        };
+        owned.enter(0, None);
+        owned.fill();
+        let mut completions = self.take_completions(&mut owned);
+        let handed_on = std::mem::take(&mut owned.handed_on);
+        let state = match (owned.is_busy() || self.settling.load(SeqCst) > 0, completions.is_empty()) {
+            (false, _) => {
+                self.wanted.store(false, SeqCst);
+                help::State::Quiet
+            }
+            (true, false) => help::State::Progress,
+            (true, true) => help::State::Waits,
+        };
+        drop(owned);
+        handed_on.into_iter().for_each(pool::hand_on);
+        // Not staged here: its thread may be asleep in there by now.
+        self.settle(&mut completions, pool::hand_on);
+        state
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the queue's, which is open as long as the queue, and that as long as this.
+        self.descriptor.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+}
+
+/// A slot that the kernel is through with, and its answer.
+type Completion = (Arc<Slot>, Result<usize, Errno>);
 
 thread_local!(static LOCAL: Local = const {
     Local {
@@ -84,7 +234,7 @@ thread_local!(static LOCAL: Local = const {
 });
 
 /// What a thread submits to and reaps alone.
-trait Queue: Sized {
+trait Queue: Sized + Send + 'static {
     type Entry;
     /// How what completes here is counted.
     const SERVED: Count;
@@ -97,6 +247,10 @@ trait Queue: Sized {
     fn is_ours(&self) -> bool;
     /// Operations that it takes.
     fn depth(&self) -> u32;
+    /// Readable when something has completed, if there is such a descriptor.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
     /// Writes a slot's request down. None: the pool is the better choice.
     fn encode(&self, slot: &Arc<Slot>) -> Option<Self::Entry>;
     fn poll(bell: BorrowedFd<'_>) -> Self::Entry;
@@ -135,8 +289,10 @@ struct Owned<Q: Queue> {
     dead: bool,
     bell: Arc<Bell>,
     bell_polled: bool,
+    /// Slots for the pool, once nothing is locked.
+    handed_on: Vec<Arc<Slot>>,
     /// Kept between turns for its capacity.
-    completions: Vec<(Arc<Slot>, Result<usize, Errno>)>,
+    completions: Vec<Completion>,
 }
 
 /// Stages a slot in this thread's ring. Gives it back when this thread does not drive one.
@@ -153,7 +309,7 @@ fn stage_in<Q: Queue>(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
     let mut slot = Some(slot);
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 && Q::is_alone(local) {
-            if let Some(owned) = Q::mine(local).borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
+            if let Some(mut owned) = Q::mine(local).borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
                 slot.take().into_iter().for_each(|slot| owned.accept(slot));
             }
         }
@@ -163,25 +319,41 @@ fn stage_in<Q: Queue>(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
 
 impl<Q: Queue> State<Q> {
     /// The queue, made if there is none.
-    fn make(&mut self, bell: &PerProcess<Arc<Bell>>) -> Option<&mut Owned<Q>> {
+    fn make(&mut self, bell: &PerProcess<Arc<Bell>>) -> Option<Claim<'_, Q>> {
         // The parent's is of no use to a child.
-        if matches!(self, State::New) || matches!(self, State::Ready(owned) if !owned.queue.is_ours()) {
-            *self =
-                Owned::new(bell.get(Bell::new).clone()).map_or(State::Refused, |owned| State::Ready(Box::new(owned)));
+        if matches!(self, State::New) || matches!(self, State::Ready(desk) if !desk.is_ours()) {
+            *self = Desk::new(bell.get(Bell::new).clone()).map_or(State::Refused, State::Ready);
         }
         self.get()
     }
 
     /// The queue, if there is one.
-    fn get(&mut self) -> Option<&mut Owned<Q>> {
+    fn get(&self) -> Option<Claim<'_, Q>> {
         match self {
-            State::Ready(owned) if owned.queue.is_ours() => Some(owned),
+            State::Ready(desk) if desk.is_ours() => Some(desk.claim()),
             _ => None,
         }
     }
 
-    fn is_idle(&mut self) -> bool {
+    fn is_idle(&self) -> bool {
         self.get().is_none_or(|owned| owned.in_flight() == 0)
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        fn leave<Q: Queue>(state: &mut State<Q>) {
+            if let State::Ready(desk) = std::mem::replace(state, State::Refused) {
+                if desk.is_ours() {
+                    desk.leave();
+                } else {
+                    // The parent's.
+                    std::mem::forget(desk);
+                }
+            }
+        }
+        leave(self.ring.get_mut());
+        leave(self.aio.get_mut());
     }
 }
 
@@ -199,13 +371,14 @@ impl<Q: Queue> Owned<Q> {
             dead: false,
             bell,
             bell_polled: false,
+            handed_on: Vec::new(),
             completions: Vec::with_capacity(depth as usize),
         })
     }
 
     fn accept(&mut self, slot: Arc<Slot>) {
         if self.dead {
-            super::pool::hand_on(slot);
+            self.handed_on.push(slot);
         } else if self.free.is_empty() {
             slot.count(Count::Queued);
             self.backlog.push(slot);
@@ -216,7 +389,7 @@ impl<Q: Queue> Owned<Q> {
 
     /// Gives a slot a place and stages its entry. There is a free place.
     fn push(&mut self, slot: Arc<Slot>) {
-        let Some(entry) = self.queue.encode(&slot) else { return pool::hand_on(slot) };
+        let Some(entry) = self.queue.encode(&slot) else { return self.handed_on.push(slot) };
         let Some(place) = self.free.pop() else { return self.backlog.push(slot) };
         // Only now that there is one more: the last ones of a turn are left to the call that waits.
         if Q::LEAVES_EARLY && self.staged >= self.submit_at {
@@ -224,7 +397,7 @@ impl<Q: Queue> Owned<Q> {
         }
         if self.dead {
             self.free.push(place);
-            return pool::hand_on(slot);
+            return self.handed_on.push(slot);
         }
         self.slots[place as usize] = Some(slot);
         self.push_entry(&entry, u64::from(place));
@@ -247,7 +420,7 @@ impl<Q: Queue> Owned<Q> {
     fn hand_on(&mut self, user_data: u64) {
         if let Some(slot) = self.slots.get_mut(user_data as usize).and_then(Option::take) {
             self.free.push(user_data as u32);
-            pool::hand_on(slot);
+            self.handed_on.push(slot);
         }
     }
 
@@ -258,7 +431,7 @@ impl<Q: Queue> Owned<Q> {
             self.hand_on(user_data);
         }
         while let Some(slot) = self.backlog.pop() {
-            pool::hand_on(slot);
+            self.handed_on.push(slot);
         }
     }
 
@@ -275,9 +448,16 @@ impl<Q: Queue> Owned<Q> {
         self.slots.len() - self.free.len()
     }
 
-    /// Something here is still wanted by a future.
-    fn is_wanted(&self) -> bool {
-        self.backlog.len() > 0 || self.slots.iter().flatten().any(|slot| !slot.is_unwanted())
+    fn is_busy(&self) -> bool {
+        self.in_flight() > 0 || self.backlog.len() > 0
+    }
+
+    /// Gives the places that are free to those in line, which came before whatever the woken will submit.
+    fn fill(&mut self) {
+        while !self.free.is_empty() {
+            let Some(slot) = self.backlog.pop() else { break };
+            self.push(slot);
+        }
     }
 
     fn poll_bell(&mut self) {
@@ -313,27 +493,11 @@ impl<Q: Queue> Owned<Q> {
 }
 
 impl<Q: Queue> Drop for Owned<Q> {
-    /// The thread ends, with at most abandoned operations in flight.
+    /// Nothing is in flight, or this is a child's copy.
     fn drop(&mut self) {
-        let until = Instant::now() + EXIT_WAIT_MAX;
-        let is_ours = self.queue.is_ours();
-        if is_ours && self.bell_polled {
-            // So that nothing at all is left in the queue.
-            self.bell.write();
-        }
-        while is_ours && (self.in_flight() > 0 || self.bell_polled && !self.dead) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            self.enter(1, Some(left));
-            for (slot, result) in self.completions.drain(..) {
-                pool::settle(slot, result, Q::SERVED);
-            }
-        }
         // What the kernel still has must stay allocated for good.
         self.slots.drain(..).flatten().for_each(std::mem::forget);
-        if !is_ours {
+        if !self.queue.is_ours() {
             // The parent's, and what they hold: its locks.
             std::mem::forget(std::mem::take(&mut self.backlog));
             std::mem::forget(std::mem::take(&mut self.completions));
@@ -362,6 +526,10 @@ impl Queue for OwnRing {
 
     fn depth(&self) -> u32 {
         self.ring.depth
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.ring.ring.as_raw_fd())
     }
 
     fn encode(&self, slot: &Arc<Slot>) -> Option<Self::Entry> {
@@ -418,7 +586,7 @@ impl Queue for OwnRing {
     }
 
     fn is_alone(local: &Local) -> bool {
-        local.aio.borrow_mut().is_idle()
+        local.aio.borrow().is_idle()
     }
 }
 
@@ -546,7 +714,7 @@ impl Queue for OwnContext {
     }
 
     fn is_alone(local: &Local) -> bool {
-        local.ring.borrow_mut().is_idle()
+        local.ring.borrow().is_idle()
     }
 }
 
@@ -630,13 +798,22 @@ impl Drop for Driving {
         let last = LOCAL.try_with(|local| local.depth.get() == 1).unwrap_or(false);
         if last {
             do_what_is_due();
+            leave_to_helper::<OwnRing>();
+            leave_to_helper::<OwnContext>();
         }
-        while last
-            && (enter::<OwnRing>(|owned| owned.is_wanted().then_some(1))
-                || enter::<OwnContext>(|owned| owned.is_wanted().then_some(1)))
-        {}
         let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() - 1));
     }
+}
+
+/// What is left in this thread's queue ends without it.
+fn leave_to_helper<Q: Queue>() {
+    let _ = LOCAL.try_with(|local| {
+        let state = Q::mine(local).borrow();
+        if let Some(owned) = state.get().filter(|owned| owned.is_busy()) {
+            // Its claim tells the helper when it is given up.
+            owned.desk.want();
+        }
+    });
 }
 
 /// The future is pending: waits until something may have changed.
@@ -679,8 +856,8 @@ pub(crate) fn flush() {
 fn submit_own<Q: Queue>(needs: impl FnOnce(&Owned<Q>) -> bool) {
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 {
-            if let Ok(mut state) = Q::mine(local).try_borrow_mut() {
-                if let Some(owned) = state.get().filter(|owned| needs(owned)) {
+            if let Ok(state) = Q::mine(local).try_borrow() {
+                if let Some(mut owned) = state.get().filter(|owned| needs(owned)) {
                     owned.submit();
                 }
             }
@@ -693,30 +870,20 @@ fn submit_own<Q: Queue>(needs: impl FnOnce(&Owned<Q>) -> bool) {
 fn enter<Q: Queue>(want: impl FnOnce(&mut Owned<Q>) -> Option<usize>) -> bool {
     LOCAL
         .try_with(|local| {
-            let mut completions = {
-                let mut state = Q::mine(local).borrow_mut();
-                let Some(owned) = state.get() else { return false };
-                let Some(want) = want(owned) else { return false };
+            let (desk, mut completions) = {
+                let state = Q::mine(local).borrow();
+                let State::Ready(desk) = &*state else { return false };
+                let Some(mut owned) = state.get() else { return false };
+                let Some(want) = want(&mut owned) else { return false };
                 owned.enter(want, None);
                 owned.bell.sleep.store(AWAKE, SeqCst);
-                // Those in line first: they came before whatever the woken will submit.
-                while !owned.free.is_empty() {
-                    let Some(slot) = owned.backlog.pop() else { break };
-                    owned.push(slot);
-                }
-                std::mem::take(&mut owned.completions)
+                owned.fill();
+                (desk.clone(), desk.take_completions(&mut owned))
             };
-            for (slot, result) in completions.drain(..) {
-                if let Some(again) = pool::settle(slot, result, Q::SERVED) {
-                    if let Some(owned) = Q::mine(local).borrow_mut().get() {
-                        owned.accept(again);
-                    }
-                }
-            }
-            if let Some(owned) = Q::mine(local).borrow_mut().get() {
-                if owned.completions.capacity() == 0 {
-                    owned.completions = completions;
-                }
+            desk.settle(&mut completions, |again| desk.claim().accept(again));
+            let mut owned = desk.claim();
+            if owned.completions.capacity() == 0 {
+                owned.completions = completions;
             }
             true
         })

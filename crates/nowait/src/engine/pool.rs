@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Engine, Helper, help, run, run_for, write_together};
+use super::{Engine, Helper, run, run_for, write_together};
 use crate::buf::lock;
 use crate::op::{Backlog, Done, LaneKind, Lanes, Outcome, Request, Seat, Slot, Work};
 use crate::stats::Count;
@@ -339,7 +339,7 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
         let outcome = match failed {
             Some(errno) => Err(errno),
             None => {
-                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(help::ask));
+                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync());
                 run_for(&work.owner, &mut work.request)
             }
         };
@@ -352,7 +352,7 @@ fn sync(works: Vec<(Arc<Slot>, Work)>) {
     let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
     let outcome = {
-        let _syncing = owner.begin_sync(help::ask);
+        let _syncing = owner.begin_sync();
         owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop)
     };
     let many = works.len() > 1;

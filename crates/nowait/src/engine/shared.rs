@@ -10,6 +10,8 @@
 //! through the kernel as user data.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+#[cfg(feature = "tokio")]
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock, TryLockError};
 use std::task::Waker;
@@ -23,6 +25,8 @@ use rustix::io::Errno;
 use super::uring::{self, Ring, Untaken, Usage};
 use super::{Engine, Refusal, owned, pool};
 use crate::buf::lock;
+#[cfg(feature = "tokio")]
+use crate::help::{self, Helped};
 use crate::op::{Backlog, Slot};
 use crate::stats::{Count, thread_number};
 use crate::sys;
@@ -40,8 +44,9 @@ pub(super) struct Shard {
     /// Held while completions are read.
     reaping: Mutex<()>,
     quiet: Condvar,
-    /// The reaper sees to it.
+    /// The reaper sees to it, and until it is quiet only.
     watched: AtomicBool,
+    lent: AtomicBool,
     /// Whoever submits what is staged when its thread has nothing else to run; nobody under the reaper.
     flusher: Mutex<Flusher>,
     /// Held, for reading, while the kernel may take entries; true once it refuses to be entered.
@@ -91,6 +96,7 @@ impl Shard {
             reaping: Mutex::new(()),
             quiet: Condvar::new(),
             watched: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
             flusher: Mutex::default(),
             dead: RwLock::default(),
         }))
@@ -322,6 +328,10 @@ impl Reaped for Shard {
     fn watched(&self) -> &AtomicBool {
         &self.watched
     }
+
+    fn lent(&self) -> Option<&AtomicBool> {
+        Some(&self.lent)
+    }
 }
 
 impl AsFd for Shard {
@@ -388,6 +398,8 @@ pub(crate) struct Uring {
     shards_max: usize,
     #[cfg(feature = "tokio")]
     runtimes: super::tokio::Runtimes,
+    #[cfg(feature = "tokio")]
+    _loans: Arc<Loans>,
     /// Dropped last: the bell that its drop rings has the reaper look who else holds the rings.
     reaper: Arc<Reaper>,
 }
@@ -395,12 +407,21 @@ pub(crate) struct Uring {
 impl Uring {
     /// Tries to make a first ring, so that a refusal is known at once.
     pub(crate) fn new() -> Result<Uring, Refusal> {
+        let reaper: Arc<Reaper> = Arc::default();
+        #[cfg(feature = "tokio")]
+        let runtimes = super::tokio::Runtimes::default();
+        #[cfg(feature = "tokio")]
+        let loans = Arc::new(Loans { runtimes: runtimes.clone(), reaper: Arc::downgrade(&reaper) });
+        #[cfg(feature = "tokio")]
+        help::register(Arc::downgrade(&loans) as Weak<dyn Helped>);
         let engine = Uring {
-            reaper: Arc::default(),
+            reaper,
             shards: Shards::default(),
             shards_max: sys::processors().min(SHARDS_MAX),
             #[cfg(feature = "tokio")]
-            runtimes: Default::default(),
+            runtimes,
+            #[cfg(feature = "tokio")]
+            _loans: loans,
         };
         let first = Shard::new()?;
         lock(&engine.shards.0).shards.push(first.clone());
@@ -457,6 +478,52 @@ pub(super) trait Reaped: AsFd + Send + Sync {
     fn is_quiet(&self) -> bool;
     /// The reaper sees to it: its own note.
     fn watched(&self) -> &AtomicBool;
+    /// It does so until nothing is in flight: its own note.
+    fn lent(&self) -> Option<&AtomicBool> {
+        None
+    }
+}
+
+fn is_lent<S: Reaped + ?Sized>(shard: &S) -> bool {
+    shard.lent().is_some_and(|lent| lent.load(Ordering::Acquire))
+}
+
+/// Rings of runtimes that may be blocked by their tasks.
+#[cfg(feature = "tokio")]
+struct Loans {
+    runtimes: super::tokio::Runtimes,
+    reaper: Weak<Reaper>,
+}
+
+#[cfg(feature = "tokio")]
+impl Helped for Loans {
+    /// The reaper comes, and not the helper.
+    fn want(&self) -> bool {
+        if let Some(reaper) = self.reaper.upgrade() {
+            for shard in self.runtimes.all().iter().filter(|shard| !shard.is_quiet()) {
+                // What is staged is not in the kernel yet.
+                shard.enter();
+                reaper.lend(shard);
+            }
+        }
+        false
+    }
+
+    fn is_wanted(&self) -> bool {
+        false
+    }
+
+    fn help(&self) -> help::State {
+        help::State::Quiet
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_of_a_runtime(&self) -> bool {
+        true
+    }
 }
 
 /// The thread that notices completions for executors that cannot, and what it watches.
@@ -482,9 +549,18 @@ struct Watch {
 impl Reaper {
     /// Sees to a shard's completions from now on. Starts the thread at the first one. False when that cannot be.
     pub(super) fn adopt<S: Reaped + 'static>(&self, shard: &Arc<S>) -> bool {
-        if shard.watched().load(Ordering::Acquire) {
-            return true;
+        shard.watched().load(Ordering::Acquire) && !is_lent(&**shard) || self.watch(shard, false)
+    }
+
+    /// Sees to a shard's completions until nothing is in flight.
+    #[cfg(feature = "tokio")]
+    fn lend(&self, shard: &Arc<Shard>) {
+        if !shard.watched.load(Ordering::Acquire) {
+            self.watch(shard, true);
         }
+    }
+
+    fn watch<S: Reaped + 'static>(&self, shard: &Arc<S>, lent: bool) -> bool {
         let mut shards = lock(&self.watched.shards);
         let Some(watch) = self.watch.get_or_init(|| Watch::start(self.watched.clone())) else { return false };
         if !shard.watched().load(Ordering::Acquire) {
@@ -493,7 +569,12 @@ impl Reaper {
                 return false;
             }
             shards.push(shard.clone());
+            if let Some(note) = shard.lent() {
+                note.store(lent, Ordering::Release);
+            }
             shard.watched().store(true, Ordering::Release);
+        } else if let (Some(note), false) = (shard.lent(), lent) {
+            note.store(false, Ordering::Release);
         }
         drop(shards);
         // For what completed before it was watched.
@@ -543,7 +624,14 @@ impl Watch {
             drop(shards);
             let mut shards = lock(&watched.shards);
             // One that nobody can submit to any more goes when its last operation is through.
-            shards.retain(|shard| Arc::strong_count(shard) > 1 || !shard.is_quiet());
+            shards.retain(|shard| {
+                let is_quiet = shard.is_quiet();
+                let goes_back = is_quiet && is_lent(&**shard) && epoll::delete(&self.epoll, shard).is_ok();
+                if goes_back {
+                    shard.watched().store(false, Ordering::Release);
+                }
+                !goes_back && (Arc::strong_count(shard) > 1 || !is_quiet)
+            });
             if watched.closing.load(Ordering::SeqCst) && shards.is_empty() {
                 return;
             }

@@ -21,7 +21,7 @@ use super::shared::{Reap, Reaper, SHARDS_MAX, Shard, Shards};
 use crate::buf::lock;
 use crate::stats::thread_number;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Runtimes(Arc<Mutex<Vec<Runtime>>>);
 
 struct Runtime {

@@ -25,7 +25,7 @@ const KERNEL_WORKERS_MAX: u32 = 32;
 /// Who uses the ring; it decides the set-up flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Usage {
-    /// One thread submits and reaps (COOP_TASKRUN, 5.19; SINGLE_ISSUER, 6.0).
+    /// One thread submits and reaps (COOP_TASKRUN, 5.19), or a helper in its place.
     Owned,
     /// Any thread may.
     Shared,
@@ -80,7 +80,7 @@ fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
     if usage == Usage::Owned {
         // Completions wait for the thread's next system call, of whatever kind, and do not interrupt it. (DEFER_TASKRUN has them
         // wait for an enter of this ring: 12 % more processor time at depth 16, and up to a tenth slower at 32.)
-        best.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
+        best.setup_coop_taskrun().setup_taskrun_flag();
     }
     if usage == Usage::Watched {
         best.setup_single_issuer().setup_defer_taskrun();

@@ -1,2 +1,0 @@
-//! Help.
-pub(crate) fn ask() {}

@@ -1,0 +1,283 @@
+//! No operation's progress depends on what another thread does with its time: a thread that computes, or blocks on the very
+//! one that waits for it, holds up nothing but itself.
+
+mod common;
+
+use std::future::Future;
+use std::path::Path as FsPath;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::task::Poll;
+use std::thread;
+
+use common::mounts::temp_dir;
+use common::{Watchdog, assert_settled, eventually, poll_once};
+use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
+use nowait::{Buf, Builder, Engine, File, Nowait, OpenOptions};
+
+const PAGE: usize = 4096;
+
+/// A file of a megabyte, past the page cache where that can be, with each engine that has queues of threads.
+fn on_each(builder: impl Fn() -> Builder, test: impl Fn(&Nowait, &File)) {
+    for engine in [Engine::Uring, Engine::Aio, Engine::Pool] {
+        let nowait = match builder().engine(engine.clone()).build() {
+            Ok(nowait) => nowait,
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                continue;
+            }
+        };
+        eprintln!("{engine:?}");
+        let _watchdog = Watchdog::new(format!("progress with {engine:?}"), 60);
+        let folder = temp_dir();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        test(&nowait, &direct(&nowait, &path));
+        assert_settled(&nowait);
+    }
+}
+
+fn direct(nowait: &Nowait, path: &FsPath) -> File {
+    OpenOptions::new().read(true).write(true).direct(true).open_in(nowait, path).wait().unwrap()
+}
+
+fn page(value: u8) -> Buf {
+    let mut page = Buf::zeroed(PAGE);
+    page.fill(value);
+    page
+}
+
+/// Polls a write on this thread's own queue, and leaves it there.
+fn begun<'f>(file: &'f File, offset: u64) -> Pin<Box<dyn Future<Output = ()> + 'f>> {
+    let mut write: Pin<Box<dyn Future<Output = ()>>> =
+        Box::pin(async move { drop(file.write_all_at(page(2), offset).await.unwrap()) });
+    let _ = poll_once(write.as_mut());
+    write
+}
+
+/// Whether something else comes to its end while this thread, which has a write under way, blocks on it.
+fn ends_meanwhile(file: &File, something: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        nowait::block_on(async {
+            let write = begun(file, 0);
+            scope.spawn(something).join().unwrap();
+            drop(write);
+        });
+    });
+}
+
+#[test]
+fn an_overlapping_write_of_a_thread_that_is_waited_for() {
+    on_each(Nowait::builder, |_, file| {
+        for way in common::Way::ALL {
+            ends_meanwhile(file, || drop(way.run(file.write_all_at(page(3), 0)).unwrap()));
+            // Part of a block, through the page cache: no other write may be beside it.
+            ends_meanwhile(file, || drop(way.run(file.write_all_at(vec![4; 100], 50_000)).unwrap()));
+            ends_meanwhile(file, || way.run(file.set_len(1 << 20)).unwrap());
+            ends_meanwhile(file, || way.run(file.sync_data()).unwrap());
+        }
+        ends_meanwhile(file, || file.write_all_from(&[5; 300], 10).unwrap());
+        ends_meanwhile(file, || file.settled().wait());
+        ends_meanwhile(file, || futures::executor::block_on(file.settled()));
+    });
+}
+
+#[test]
+fn a_sync_beside_a_durable_write_of_a_thread_that_waits_for_it() {
+    on_each(Nowait::builder, |_, file| {
+        for way in common::Way::ALL {
+            thread::scope(|scope| {
+                nowait::block_on(async {
+                    let mut write = Box::pin(file.write_all_at(page(2), 0).durable());
+                    let _ = poll_once(write.as_mut());
+                    scope.spawn(|| way.run(file.sync_data()).unwrap()).join().unwrap();
+                });
+            });
+        }
+    });
+}
+
+/// What the same thread waits for, in the middle of its own turn.
+#[test]
+fn a_thread_that_blocks_on_its_own_queue() {
+    on_each(Nowait::builder, |_, file| {
+        nowait::block_on(async {
+            for _ in 0..20 {
+                drop(begun(file, 0));
+                file.settled().wait();
+                drop(begun(file, 0));
+                file.write_all_from(&[5; 300], 10).unwrap();
+                drop(begun(file, 0));
+                file.set_len(1 << 20).wait().unwrap();
+                let mut write = Box::pin(file.write_all_at(page(2), 0).durable());
+                let _ = poll_once(write.as_mut());
+                file.sync_all().wait().unwrap();
+            }
+        });
+    });
+}
+
+/// Symptom: a write that another's completion let in went to the queue of the thread that noticed the completion, and waited
+/// there until that thread had time.
+#[test]
+fn a_write_that_is_let_in_by_another_thread() {
+    on_each(
+        || Nowait::builder().write_bytes_max(4096, 1 << 20),
+        |_, file| {
+            let (go, went) = mpsc::channel::<()>();
+            let (done, is_done) = mpsc::channel();
+            let other = file.clone();
+            let thread = thread::spawn(move || {
+                went.recv().unwrap();
+                futures::executor::block_on(other.write_all_at(page(3), 8192)).unwrap();
+                done.send(()).unwrap();
+            });
+            nowait::block_on(async {
+                let mut write = Box::pin(file.write_all_at(page(2), 0));
+                assert!(poll_once(write.as_mut()).is_pending());
+                go.send(()).unwrap();
+                assert!(eventually(|| file_is_throttled(file)) || thread.is_finished());
+                write.await.unwrap();
+                // No other poll of ours.
+                is_done.recv().unwrap();
+            });
+            thread.join().unwrap();
+        },
+    );
+}
+
+/// The other write has come, and waits or is done.
+fn file_is_throttled(file: &File) -> bool {
+    !poll_once(Box::pin(file.settled()).as_mut()).is_ready()
+}
+
+/// Symptom: `block_on` went on serving the writes of others, ten thousand of them.
+#[test]
+fn block_on_returns_when_its_future_is_ready() {
+    on_each(
+        || Nowait::builder().write_bytes_max(64 << 10, 64 << 20),
+        |_, file| {
+            let (go, went) = mpsc::channel::<()>();
+            let other = file.clone();
+            let (stop, stopped) = mpsc::channel::<()>();
+            let writer = thread::spawn(move || {
+                went.recv().unwrap();
+                let mut written = 0;
+                while stopped.try_recv().is_err() {
+                    let many = (0..64).map(|i| other.write_all_at(page(3), (i % 64) * PAGE as u64));
+                    written += futures::executor::block_on(join_all(many)).len();
+                }
+                written
+            });
+            nowait::block_on(async {
+                let writes = (0..16).map(|i| file.write_all_at(page(2), (128 + i) * PAGE as u64));
+                let mut writes: FuturesUnordered<_> = writes.collect();
+                assert!(futures::poll!(writes.next()).is_pending());
+                go.send(()).unwrap();
+                while let Some(write) = writes.next().await {
+                    write.unwrap();
+                }
+            });
+            // The other writes on until it is told.
+            stop.send(()).unwrap();
+            assert!(writer.join().unwrap() > 0);
+        },
+    );
+}
+
+/// A future that was begun on one thread, and ends on another for which the first waits.
+#[test]
+fn a_future_that_is_moved() {
+    on_each(Nowait::builder, |_, file| {
+        thread::scope(|scope| {
+            nowait::block_on(async {
+                let mut read = Box::pin(file.read_exact_at(0, 64 << 10));
+                let _ = poll_once(read.as_mut());
+                let end = scope.spawn(|| futures::executor::block_on(read).unwrap().len());
+                assert_eq!(end.join().unwrap(), 64 << 10);
+                let ranges: Vec<_> = (0..50).map(|i| (i * 16_384, 4096)).collect();
+                let mut gather = Box::pin(file.gather(ranges));
+                let _ = poll_once(gather.as_mut());
+                let end = scope.spawn(|| futures::executor::block_on(gather).unwrap().iter().all(|row| row.is_ok()));
+                assert!(end.join().unwrap());
+                let many = (0..20).map(|i| (i * 32_768, page(6))).collect();
+                let mut many = Box::pin(file.write_many(many));
+                let _ = poll_once(many.as_mut());
+                let end = scope.spawn(|| futures::executor::block_on(many).unwrap().len());
+                assert_eq!(end.join().unwrap(), 20);
+            });
+        });
+    });
+}
+
+/// What a thread leaves behind is let go without it: it does something else, or is gone.
+#[test]
+fn a_file_is_closed_whose_reads_were_given_up() {
+    on_each(Nowait::builder, |nowait, file| {
+        let path = file.path().with_extension("other");
+        std::fs::copy(file.path(), &path).unwrap();
+        let open = || {
+            let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            descriptors.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)).count()
+        };
+        let give_up = || {
+            let file = direct(nowait, &path);
+            nowait::block_on(async {
+                let mut reads: Vec<_> = (0..20).map(|i| Box::pin(file.read_exact_at(i * 4096, 4096))).collect();
+                reads.iter_mut().for_each(|read| drop(poll_once(read.as_mut())));
+            });
+        };
+        give_up();
+        assert!(eventually(|| open() == 0), "{} descriptors are open", open());
+        thread::spawn({
+            let (nowait, path) = (nowait.clone(), path.clone());
+            move || {
+                let file = direct(&nowait, &path);
+                let mut reads: Vec<_> = (0..20).map(|i| Box::pin(file.read_exact_at(i * 4096, 4096))).collect();
+                nowait::block_on(async { reads.iter_mut().for_each(|read| drop(poll_once(read.as_mut()))) });
+            }
+        })
+        .join()
+        .unwrap();
+        assert!(eventually(|| open() == 0), "{} descriptors are open", open());
+    });
+}
+
+/// A runtime that one of its tasks blocks.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_runtime_that_is_blocked() {
+    on_each(Nowait::builder, |_, file| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let file = file.clone();
+        let task = async move {
+            for round in 0..20 {
+                let write = begun(&file, 0);
+                let (other, way) = (file.clone(), common::Way::ALL[round % 3]);
+                let ends = move || match round % 4 {
+                    0 => drop(way.run(other.write_all_at(page(3), 0)).unwrap()),
+                    1 => way.run(other.set_len(1 << 20)).unwrap(),
+                    2 => drop(way.run(other.write_all_at(vec![4; 100], 50_000)).unwrap()),
+                    _ => other.settled().wait(),
+                };
+                thread::spawn(ends).join().unwrap();
+                drop(write);
+                tokio::task::yield_now().await;
+            }
+        };
+        runtime.block_on(runtime.spawn(task)).unwrap();
+    });
+}
+
+/// The same as a poll that is never followed by another.
+#[test]
+fn a_future_that_is_polled_once_and_kept() {
+    on_each(Nowait::builder, |_, file| {
+        let kept = nowait::block_on(async { begun(file, 0) });
+        file.write_all_at(page(3), 0).wait().unwrap();
+        assert!(file.read_exact_at(0, PAGE).wait().unwrap().iter().all(|byte| *byte == 3));
+        let mut kept = kept;
+        assert!(matches!(poll_once(kept.as_mut()), Poll::Ready(())));
+    });
+}
