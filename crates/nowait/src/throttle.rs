@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use crate::buf::lock;
-use crate::engine::Engine;
-use crate::op::{OpenFile, Slot};
+use crate::engine::{Engine, pool};
+use crate::op::{Lanes, OpenFile, Slot};
 use crate::stats::Count;
 
 /// Abandoned writes are looked for in a line of this length, and again when it has doubled.
@@ -45,10 +45,11 @@ struct Entry {
     alone: bool,
 }
 
-/// Bytes that a slot has on their way; given back when it is finished.
+/// Bytes that a slot has on their way; given back when it is finished. No share of the file: it
+/// outlives the slot's own, and `File::close` would find the file in use.
 pub(crate) struct Permit {
     throttle: Arc<Throttle>,
-    file: Arc<OpenFile>,
+    lanes: Arc<Lanes>,
     bytes: u64,
 }
 
@@ -57,7 +58,7 @@ impl Drop for Permit {
         let mut state = lock(&self.throttle.state);
         state.under_way -= self.bytes;
         // One that is alone is the last.
-        self.file.set_on_their_way(self.file.on_their_way() - self.bytes, false);
+        self.lanes.set_on_their_way(self.lanes.on_their_way() - self.bytes, false);
         drop(state);
         self.throttle.admit();
     }
@@ -83,13 +84,17 @@ impl Throttle {
             entry.slot.count(Count::Throttled);
         }
         match state.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, &file)) {
-            Some(waiting) => waiting.entries.push_back(entry),
+            // The file is given up here, not at the end: by then the slot may have ended.
+            Some(waiting) => {
+                waiting.entries.push_back(entry);
+                drop(file);
+            }
             None => state.files.push_back(Waiting { file, entries: VecDeque::from([entry]) }),
         }
         state.waiting += 1;
         let abandoned = state.sweep();
         drop(state);
-        abandoned.iter().for_each(|entry| entry.slot.discard());
+        abandoned.iter().for_each(|entry| pool::let_go(entry.slot.discard()));
         self.admit();
     }
 
@@ -101,8 +106,9 @@ impl Throttle {
             return None;
         }
         state.under_way += bytes;
-        file.set_on_their_way(file.on_their_way() + bytes, false);
-        Some(Permit { throttle: self.clone(), file: file.clone(), bytes })
+        let lanes = file.lanes().clone();
+        lanes.set_on_their_way(lanes.on_their_way() + bytes, false);
+        Some(Permit { throttle: self.clone(), lanes, bytes })
     }
 
     /// Whether `bytes` more could be submitted at once, beside others or alone.
@@ -137,10 +143,10 @@ impl Throttle {
         if std::mem::replace(&mut state.admitting, true) {
             return;
         }
-        while let Some((file, Entry { slot, engine, bytes, .. })) = self.next(&mut state) {
+        while let Some((lanes, Entry { slot, engine, bytes, .. })) = self.next(&mut state) {
             drop(state);
             // Also to one that was abandoned: whoever takes it discards it, and the permit with it.
-            slot.hold(Box::new(Permit { throttle: self.clone(), file, bytes }));
+            slot.hold(Box::new(Permit { throttle: self.clone(), lanes, bytes }));
             engine.submit(slot);
             state = lock(&self.state);
         }
@@ -149,7 +155,7 @@ impl Throttle {
 
     /// Takes the next for which there is room, and counts its bytes. Files take turns. What the instance's bound holds up holds up
     /// all behind it, or large writes would never have their turn.
-    fn next(&self, state: &mut State) -> Option<(Arc<OpenFile>, Entry)> {
+    fn next(&self, state: &mut State) -> Option<(Arc<Lanes>, Entry)> {
         for at in 0..state.files.len() {
             let Waiting { file, entries } = &state.files[at];
             let (bytes, alone) = entries.front().map_or((0, false), |entry| (entry.bytes, entry.alone));
@@ -161,15 +167,15 @@ impl Throttle {
             }
             let mut waiting = state.files.remove(at)?;
             let entry = waiting.entries.pop_front();
-            let file = waiting.file.clone();
+            let lanes = waiting.file.lanes().clone();
             if !waiting.entries.is_empty() {
                 state.files.push_back(waiting);
             }
             let entry = entry?;
             state.waiting -= 1;
             state.under_way += bytes;
-            file.set_on_their_way(file.on_their_way() + bytes, alone);
-            return Some((file, entry));
+            lanes.set_on_their_way(lanes.on_their_way() + bytes, alone);
+            return Some((lanes, entry));
         }
         None
     }

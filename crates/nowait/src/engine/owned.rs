@@ -21,7 +21,8 @@
 //!
 //! Only this thread can reap its queue. Hence, before `drive` returns, it waits for what was submitted here and is still
 //! wanted by somebody, such as a future that was moved to another thread. What was abandoned is left to finish in its own
-//! time: its slot owns all it touches. A thread that ends waits a moment for those, and leaks what will not finish.
+//! time: its slot owns all it touches. (An abandoned read that the kernel has taken keeps its memory, not its descriptor; a
+//! write keeps both until this thread looks again.) A thread that ends waits a moment for those, and leaks what will not finish.
 //!
 //! `unsafe` here: pushing entries, whose memory the slots in the table keep alive.
 
@@ -112,6 +113,8 @@ trait Queue: Sized {
     fn wait(&mut self, want: usize, patience: Option<Duration>) -> bool;
     /// Gives all completions that are there.
     fn reap(&mut self, each: impl FnMut(u64, Result<usize, Errno>));
+    /// Something is staged that the kernel has not taken.
+    fn has_untaken(&mut self) -> bool;
     /// Takes back what the kernel has not taken and never will.
     fn take_back(&mut self) -> VecDeque<u64>;
 
@@ -135,6 +138,8 @@ struct Owned<Q: Queue> {
     dead: bool,
     bell: Arc<Bell>,
     bell_polled: bool,
+    /// What goes to the pool, once this is borrowed no more.
+    for_pool: Vec<Arc<Slot>>,
     /// Kept between turns for its capacity.
     completions: Vec<(Arc<Slot>, Result<usize, Errno>)>,
 }
@@ -151,14 +156,30 @@ pub(crate) fn stage_direct(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
 
 fn stage_in<Q: Queue>(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
     let mut slot = Some(slot);
+    let mut leaving = None;
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 && Q::is_alone(local) {
             if let Some(owned) = Q::mine(local).borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
                 slot.take().into_iter().for_each(|slot| owned.accept(slot));
+                leaving = owned.take_leaving();
             }
         }
     });
+    leaving.into_iter().for_each(Leaving::go);
     slot.map_or(Ok(()), Err)
+}
+
+/// Slots that are not a queue's any more. Either way a user's code may run: with nothing borrowed.
+struct Leaving {
+    for_pool: Vec<Arc<Slot>>,
+    shed: Vec<Arc<Slot>>,
+}
+
+impl Leaving {
+    fn go(self) {
+        self.for_pool.into_iter().for_each(pool::hand_on);
+        pool::discard(self.shed);
+    }
 }
 
 impl<Q: Queue> State<Q> {
@@ -199,13 +220,24 @@ impl<Q: Queue> Owned<Q> {
             dead: false,
             bell,
             bell_polled: false,
+            for_pool: Vec::new(),
             completions: Vec::with_capacity(depth as usize),
         })
     }
 
+    /// What whoever borrows this lets go at the end.
+    fn take_leaving(&mut self) -> Option<Leaving> {
+        if self.for_pool.is_empty() && !self.backlog.has_shed() {
+            return None;
+        }
+        let shed = self.backlog.take_shed();
+        self.backlog.discarded(shed.len());
+        Some(Leaving { for_pool: std::mem::take(&mut self.for_pool), shed })
+    }
+
     fn accept(&mut self, slot: Arc<Slot>) {
         if self.dead {
-            super::pool::hand_on(slot);
+            self.for_pool.push(slot);
         } else if self.free.is_empty() {
             slot.count(Count::Queued);
             self.backlog.push(slot);
@@ -216,7 +248,7 @@ impl<Q: Queue> Owned<Q> {
 
     /// Gives a slot a place and stages its entry. There is a free place.
     fn push(&mut self, slot: Arc<Slot>) {
-        let Some(entry) = self.queue.encode(&slot) else { return pool::hand_on(slot) };
+        let Some(entry) = self.queue.encode(&slot) else { return self.for_pool.push(slot) };
         let Some(place) = self.free.pop() else { return self.backlog.push(slot) };
         // Only now that there is one more: the last ones of a turn are left to the call that waits.
         if Q::LEAVES_EARLY && self.staged >= self.submit_at {
@@ -224,7 +256,7 @@ impl<Q: Queue> Owned<Q> {
         }
         if self.dead {
             self.free.push(place);
-            return pool::hand_on(slot);
+            return self.for_pool.push(slot);
         }
         self.slots[place as usize] = Some(slot);
         self.push_entry(&entry, u64::from(place));
@@ -243,11 +275,11 @@ impl<Q: Queue> Owned<Q> {
         self.staged += 1;
     }
 
-    /// Hands a slot to the pool that the kernel never gets.
+    /// The pool gets a slot that the kernel never does.
     fn hand_on(&mut self, user_data: u64) {
         if let Some(slot) = self.slots.get_mut(user_data as usize).and_then(Option::take) {
             self.free.push(user_data as u32);
-            pool::hand_on(slot);
+            self.for_pool.push(slot);
         }
     }
 
@@ -258,7 +290,7 @@ impl<Q: Queue> Owned<Q> {
             self.hand_on(user_data);
         }
         while let Some(slot) = self.backlog.pop() {
-            pool::hand_on(slot);
+            self.for_pool.push(slot);
         }
     }
 
@@ -330,12 +362,14 @@ impl<Q: Queue> Drop for Owned<Q> {
             for (slot, result) in self.completions.drain(..) {
                 pool::settle(slot, result, Q::SERVED);
             }
+            self.take_leaving().into_iter().for_each(Leaving::go);
         }
         // What the kernel still has must stay allocated for good.
         self.slots.drain(..).flatten().for_each(std::mem::forget);
         if !is_ours {
             // The parent's, and what they hold: its locks.
             std::mem::forget(std::mem::take(&mut self.backlog));
+            std::mem::forget(std::mem::take(&mut self.for_pool));
             std::mem::forget(std::mem::take(&mut self.completions));
         }
     }
@@ -406,6 +440,10 @@ impl Queue for OwnRing {
         for entry in self.ring.ring.completion() {
             each(entry.user_data(), uring::decode(&entry));
         }
+    }
+
+    fn has_untaken(&mut self) -> bool {
+        !self.ring.ring.submission().is_empty()
     }
 
     fn take_back(&mut self) -> VecDeque<u64> {
@@ -537,6 +575,10 @@ impl Queue for OwnContext {
         self.events.drain(..).for_each(|event| each(event.user_data(), event.result()));
     }
 
+    fn has_untaken(&mut self) -> bool {
+        !self.staged.is_empty()
+    }
+
     fn take_back(&mut self) -> VecDeque<u64> {
         self.staged.drain(..).map(|entry| entry.user_data()).chain(self.refused.drain(..)).collect()
     }
@@ -635,8 +677,30 @@ impl Drop for Driving {
             && (enter::<OwnRing>(|owned| owned.is_wanted().then_some(1))
                 || enter::<OwnContext>(|owned| owned.is_wanted().then_some(1)))
         {}
+        if last {
+            release_files::<OwnRing>();
+            release_files::<OwnContext>();
+        }
         let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() - 1));
     }
+}
+
+/// Lets abandoned reads give up their files: nobody notices their completions before this thread
+/// comes back to its queue.
+fn release_files<Q: Queue>() {
+    let mut leftovers = Vec::new();
+    let _ = LOCAL
+        .try_with(|local| {
+            let mut state = Q::mine(local).borrow_mut();
+            let Some(owned) = state.get().filter(|owned| owned.in_flight() > 0) else { return None };
+            owned.submit();
+            if !owned.queue.has_untaken() {
+                leftovers.extend(owned.slots.iter().flatten().map(|slot| slot.release_file()));
+            }
+            owned.take_leaving()
+        })
+        .map(|leaving| leaving.into_iter().for_each(Leaving::go));
+    leftovers.into_iter().for_each(pool::let_go);
 }
 
 /// The future is pending: waits until something may have changed.
@@ -677,15 +741,18 @@ pub(crate) fn flush() {
 }
 
 fn submit_own<Q: Queue>(needs: impl FnOnce(&Owned<Q>) -> bool) {
+    let mut leaving = None;
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 {
             if let Ok(mut state) = Q::mine(local).try_borrow_mut() {
                 if let Some(owned) = state.get().filter(|owned| needs(owned)) {
                     owned.submit();
+                    leaving = owned.take_leaving();
                 }
             }
         }
     });
+    leaving.into_iter().for_each(Leaving::go);
 }
 
 /// Enters this thread's queue, if there is one and `want` says for how many completions; then settles what has completed.
@@ -693,7 +760,7 @@ fn submit_own<Q: Queue>(needs: impl FnOnce(&Owned<Q>) -> bool) {
 fn enter<Q: Queue>(want: impl FnOnce(&mut Owned<Q>) -> Option<usize>) -> bool {
     LOCAL
         .try_with(|local| {
-            let mut completions = {
+            let (mut completions, leaving) = {
                 let mut state = Q::mine(local).borrow_mut();
                 let Some(owned) = state.get() else { return false };
                 let Some(want) = want(owned) else { return false };
@@ -704,13 +771,18 @@ fn enter<Q: Queue>(want: impl FnOnce(&mut Owned<Q>) -> Option<usize>) -> bool {
                     let Some(slot) = owned.backlog.pop() else { break };
                     owned.push(slot);
                 }
-                std::mem::take(&mut owned.completions)
+                (std::mem::take(&mut owned.completions), owned.take_leaving())
             };
+            leaving.into_iter().for_each(Leaving::go);
             for (slot, result) in completions.drain(..) {
                 if let Some(again) = pool::settle(slot, result, Q::SERVED) {
-                    if let Some(owned) = Q::mine(local).borrow_mut().get() {
+                    let accept = |owned: &mut Owned<Q>| {
                         owned.accept(again);
-                    }
+                        owned.take_leaving()
+                    };
+                    // A statement of its own, so that the borrow ends with it.
+                    let leaving = Q::mine(local).borrow_mut().get().and_then(accept);
+                    leaving.into_iter().for_each(Leaving::go);
                 }
             }
             if let Some(owned) = Q::mine(local).borrow_mut().get() {

@@ -61,6 +61,9 @@ pub struct Faults {
     pub no_space: f64,
     /// A sync fails with EIO: of a file, or of a directory.
     pub sync_error: f64,
+    /// [`File::close`](crate::File::close) fails with EIO, as where a server is told of writes when
+    /// the file is closed. The file is closed all the same.
+    pub close_error: f64,
     /// Attempts are refused for good (EOPNOTSUPP), as on tmpfs, overlayfs and FUSE.
     pub nowait_refused: bool,
     /// Allocation is refused (EOPNOTSUPP), as on file systems that know none.
@@ -472,6 +475,7 @@ impl World {
                 }
                 Ok(Done::Nothing)
             }
+            Request::Close(_) if self.random.chance(self.faults.close_error) => Err(Errno::IO),
             Request::SyncRange { .. }
             | Request::Advise { .. }
             | Request::Close(_)
@@ -521,13 +525,16 @@ impl Disk {
             let Some(next) = world.line.pop() else { break };
             world.admit(next);
         }
+        let shed = world.line.take_shed();
         drop(world);
         // A completion wakes whom it may, with nothing locked.
         if let Some(outcome) = end {
-            slot.finish(outcome, Count::Ring);
+            drop(slot.finish(outcome, Count::Ring));
         }
         drop(slot);
+        let discarded = discard(shed);
         let mut world = lock(&self.world);
+        world.line.discarded(discarded);
         world.settling -= 1;
         if world.in_flight.is_empty() && world.settling == 0 {
             self.quiet.notify_all();
@@ -547,6 +554,12 @@ impl Disk {
             }
         }
     }
+}
+
+/// Ends what the line has shed; gives how many that were. With nothing locked.
+fn discard(shed: Vec<Arc<Slot>>) -> usize {
+    shed.iter().for_each(|slot| drop(slot.discard()));
+    shed.len()
 }
 
 struct SimEngine(Arc<Disk>);
@@ -609,8 +622,13 @@ impl Engine for SimEngine {
             slot.count(Count::Queued);
             world.line.push(slot);
         }
+        let shed = world.line.take_shed();
         drop(world);
         self.0.work.notify_one();
+        if !shed.is_empty() {
+            let discarded = discard(shed);
+            lock(&self.0.world).line.discarded(discarded);
+        }
     }
 
     fn drain(&self) {
