@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::future::IntoFuture;
 use std::path::Path as FsPath;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -199,6 +200,28 @@ fn close_reports_the_error_of_close() {
         let error = file.close().unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::Io, OperationName::Close), "{way:?}, round {round}");
         assert_eq!(error.path(), Some(FsPath::new("file")));
+    }
+}
+
+/// Populating knows the map for moments only, which are over when its end is heard of.
+#[test]
+fn close_closes_once_a_map_was_populated_and_dropped() {
+    let _load = Load::new();
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    for round in 0..300 {
+        let way = Way::ALL[round % 3];
+        let file = sample.open(&nowait);
+        // SAFETY: nobody changes the file.
+        let map = unsafe { nowait::map::Map::new(&file, ..) }.unwrap();
+        let populate = map.populate(..);
+        let populated = match way {
+            Way::Waited => populate.wait(),
+            way => way.run_future(populate.into_future()),
+        };
+        assert_eq!(populated.unwrap().bytes, 1 << 20);
+        drop(map);
+        assert_eq!(file.close().unwrap(), Closed::Now, "{way:?}, round {round}");
     }
 }
 
