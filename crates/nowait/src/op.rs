@@ -1246,6 +1246,16 @@ mod fixture {
         }
     }
 
+    /// A file, and a slot with a read of it.
+    pub(super) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        let handle = Handle::Simulated { file: 0, flags: OFlags::empty() };
+        let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone()));
+        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
+        let slot = Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()));
+        (file, slot, counters)
+    }
+
     /// A slot with a read of eight bytes.
     pub(super) fn slot(notify: Notify) -> (Arc<Slot>, Arc<Counters>) {
         let counters = Arc::new(Counters::default());
@@ -1295,6 +1305,19 @@ mod loom_tests {
             let stats = counters.snapshot();
             assert_eq!(stats.pool + stats.cancelled, 1, "{stats:?}");
             assert!(slot.with(|_, _| ()).is_none(), "the buffer is with the engine no longer");
+        });
+    }
+
+    #[test]
+    fn whoever_sees_the_result_has_the_only_share_of_the_file() {
+        loom::model(|| {
+            let (file, slot, _) = file_and_slot();
+            let engine = slot.clone();
+            let thread = loom::thread::spawn(move || drop(engine.finish(Ok(Done::Nothing), Count::Ring)));
+            if slot.take().is_some() {
+                assert_eq!(Arc::strong_count(&file), 1, "`File::close` closes");
+            }
+            thread.join().unwrap();
         });
     }
 
@@ -1386,17 +1409,61 @@ mod tests {
     #[test]
     fn backlog_is_first_come_first_served_and_sheds_the_abandoned() {
         let mut backlog = Backlog::default();
-        let slots: Vec<_> = (0..1000).map(|_| slot().0).collect();
-        for (i, slot) in slots.iter().enumerate() {
+        let slots: Vec<_> = (0..1000).map(|_| slot()).collect();
+        let mut shed = Vec::new();
+        for (i, (slot, _)) in slots.iter().enumerate() {
             backlog.push(slot.clone());
+            shed.append(&mut backlog.take_shed());
             if i % 10 != 0 {
                 slot.abandon();
             }
         }
         assert!(backlog.slots.len() < 400, "{} kept", backlog.slots.len());
-        for expected in slots.iter().step_by(10) {
+        for (expected, _) in slots.iter().step_by(10) {
             assert!(Arc::ptr_eq(expected, &backlog.pop().unwrap()));
         }
         assert!(backlog.pop().is_none());
+        shed.append(&mut backlog.take_shed());
+        assert_eq!(shed.len(), 900);
+        // They end when whoever took them discards them, with nothing locked.
+        assert!(slots.iter().all(|(_, counters)| counters.snapshot().ended() == 0));
+        assert!(!backlog.is_quiet());
+        shed.iter().for_each(|slot| drop(slot.discard()));
+        backlog.discarded(shed.len());
+        assert!(backlog.is_quiet());
+        assert_eq!(slots.iter().filter(|(_, counters)| counters.snapshot().cancelled == 1).count(), 900);
+    }
+
+    #[test]
+    fn the_last_share_of_a_file_is_left_over() {
+        for abandons in [false, true] {
+            let (file, slot, counters) = fixture::file_and_slot();
+            drop(file);
+            if abandons {
+                slot.abandon();
+            }
+            let leftovers = slot.finish(Ok(Done::Nothing), Count::Ring);
+            assert!(leftovers.file.is_some() && leftovers.may_wait(), "it is closed by whoever drops that");
+            assert_eq!(leftovers.unwanted.is_some(), abandons);
+            assert_eq!(counters.snapshot().ended(), 1);
+        }
+        let (file, slot, _) = fixture::file_and_slot();
+        assert!(!slot.finish(Ok(Done::Nothing), Count::Ring).may_wait());
+        assert_eq!(Arc::strong_count(&file), 1);
+    }
+
+    #[test]
+    fn a_detached_operation_ends_for_its_effect() {
+        for finishes_first in [false, true] {
+            let (slot, counters) = slot();
+            if !finishes_first {
+                slot.detach();
+            }
+            let leftovers = slot.finish(Ok(Done::Nothing), Count::Ring);
+            assert_eq!(leftovers.unwanted.is_some(), !finishes_first);
+            slot.detach();
+            assert!(slot.take().is_none());
+            assert_eq!(counters.snapshot().ring, 1);
+        }
     }
 }

@@ -98,6 +98,31 @@ fn close_closes_once_every_result_is_there() {
     }
 }
 
+/// The same for a caller that is not told, but looks all the time.
+#[test]
+fn close_closes_for_a_caller_that_looks_all_the_time() {
+    let _watchdog = Watchdog::new("close_closes_for_a_caller_that_looks_all_the_time", 120);
+    let _load = Load::new();
+    for (name, nowait) in instances().into_iter().filter(|(name, _)| *name != "sim") {
+        let folder = temp_dir();
+        let path = folder.path().join("file");
+        std::fs::write(&path, [7; PAGE]).unwrap();
+        let open = || open_direct(&nowait, &path);
+        for round in 0..300 {
+            let Some(file) = open() else { return };
+            let mut write = Box::pin(file.write_all_at(Buf::zeroed(PAGE), 0));
+            let written = loop {
+                if let Poll::Ready(written) = poll_once(write.as_mut()) {
+                    break written;
+                }
+            };
+            written.unwrap();
+            drop(write);
+            assert_eq!(file.close().unwrap(), Closed::Now, "{name}, round {round}");
+        }
+    }
+}
+
 /// The same of a write that one thread collects, and another waits for.
 #[test]
 fn close_closes_on_a_thread_that_did_not_write() {
