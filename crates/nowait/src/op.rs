@@ -1267,7 +1267,7 @@ mod fixture {
 /// Every order in which an engine and a future can meet over a slot.
 #[cfg(all(test, nowait_loom))]
 mod loom_tests {
-    use super::fixture::{Wakes, slot};
+    use super::fixture::{Wakes, file_and_slot, slot};
     use super::*;
     use std::sync::atomic::Ordering;
 
