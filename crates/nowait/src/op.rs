@@ -1247,6 +1247,7 @@ mod fixture {
     }
 
     /// A file, and a slot with a read of it.
+    #[cfg(not(nowait_loom))]
     pub(super) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
         let counters = Arc::new(Counters::default());
         let handle = Handle::Simulated { file: 0, flags: OFlags::empty() };
@@ -1267,7 +1268,7 @@ mod fixture {
 /// Every order in which an engine and a future can meet over a slot.
 #[cfg(all(test, nowait_loom))]
 mod loom_tests {
-    use super::fixture::{Wakes, file_and_slot, slot};
+    use super::fixture::{Wakes, slot};
     use super::*;
     use std::sync::atomic::Ordering;
 
@@ -1305,19 +1306,6 @@ mod loom_tests {
             let stats = counters.snapshot();
             assert_eq!(stats.pool + stats.cancelled, 1, "{stats:?}");
             assert!(slot.with(|_, _| ()).is_none(), "the buffer is with the engine no longer");
-        });
-    }
-
-    #[test]
-    fn whoever_sees_the_result_has_the_only_share_of_the_file() {
-        loom::model(|| {
-            let (file, slot, _) = file_and_slot();
-            let engine = slot.clone();
-            let thread = loom::thread::spawn(move || drop(engine.finish(Ok(Done::Nothing), Count::Ring)));
-            if slot.take().is_some() {
-                assert_eq!(Arc::strong_count(&file), 1, "`File::close` closes");
-            }
-            thread.join().unwrap();
         });
     }
 
@@ -1432,6 +1420,34 @@ mod tests {
         backlog.discarded(shed.len());
         assert!(backlog.is_quiet());
         assert_eq!(slots.iter().filter(|(_, counters)| counters.snapshot().cancelled == 1).count(), 900);
+    }
+
+    #[test]
+    fn whoever_sees_the_result_has_the_only_share_of_the_file() {
+        let rounds: Vec<_> = (0..20_000).map(|_| (fixture::file_and_slot(), AtomicBool::new(false))).collect();
+        let shares_seen = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            // Two, so that one is awake while the slot's lock is given to the other.
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for ((file, slot, _), seen) in &rounds {
+                        while !seen.load(SeqCst) {
+                            if slot.take().is_some() {
+                                shares_seen.fetch_max(Arc::strong_count(file) as u64, SeqCst);
+                                seen.store(true, SeqCst);
+                            }
+                        }
+                    }
+                });
+            }
+            for ((_, slot, _), seen) in &rounds {
+                drop(slot.finish(Ok(Done::Nothing), Count::Ring));
+                while !seen.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert_eq!(shares_seen.into_inner(), 1, "`File::close` closes");
     }
 
     #[test]
