@@ -5,8 +5,8 @@ mod common;
 
 use std::future::IntoFuture;
 use std::path::Path as FsPath;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Mutex};
 use std::task::Poll;
 
 use common::mounts::temp_dir;
@@ -198,14 +198,32 @@ fn close_says_that_a_clone_or_an_operation_uses_the_file() {
 fn one_of_several_that_close_at_a_time_closes() {
     let nowait = Nowait::builder().build().unwrap();
     let folder = temp_dir();
-    for round in 0..300 {
-        let file = files(&nowait, folder.path()).remove(0);
-        let clones: Vec<File> = (0..3).map(|_| file.clone()).collect();
-        drop(file);
-        let closing: Vec<_> = clones.into_iter().map(|clone| std::thread::spawn(|| clone.close().unwrap())).collect();
-        let closed = closing.into_iter().map(|thread| thread.join().unwrap());
-        assert_eq!(closed.filter(|closed| *closed == Closed::Now).count(), 1, "round {round}");
-    }
+    drop(files(&nowait, folder.path()));
+    const THREADS: usize = 3;
+    const ROUNDS: usize = 3000;
+    let (barrier, slots) = (Barrier::new(THREADS), Mutex::new(Vec::new()));
+    let closed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    if barrier.wait().is_leader() {
+                        assert_eq!(closed.load(SeqCst), round, "one of three closes");
+                        let file = common::open(&nowait, &folder.path().join("file"));
+                        slots.lock().unwrap().extend(vec![file; THREADS]);
+                    }
+                    barrier.wait();
+                    let mine = slots.lock().unwrap().pop().unwrap();
+                    // All have theirs.
+                    barrier.wait();
+                    if mine.close().unwrap() == Closed::Now {
+                        closed.fetch_add(1, SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(closed.into_inner(), ROUNDS);
 }
 
 #[test]
@@ -276,7 +294,6 @@ fn a_read_given_up_in_block_on_keeps_no_descriptor() {
 #[cfg(feature = "bytes")]
 mod destructors {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::Mutex;
 
     use super::*;
     use bytes::Bytes;
