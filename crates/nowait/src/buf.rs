@@ -372,6 +372,16 @@ impl Memory {
         }
     }
 
+    /// Its destructor is a user's, who may do anything there (`bytes::Bytes::from_owner`).
+    pub(crate) fn runs_code_of_users(&self) -> bool {
+        match self {
+            #[cfg(feature = "bytes")]
+            Memory::Bytes(_) => true,
+            Memory::Many(many) => many.iter().any(Memory::runs_code_of_users),
+            _ => false,
+        }
+    }
+
     /// Appends the segments. The pointers stay valid while this `Memory` lives, wherever it is moved. What is only to be written
     /// from must not be written to: [`ReadBuffer`] keeps it out of reads.
     #[inline]

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::buf::{Buf, Erased, Memory, ReadBuffer};
 use crate::direct::{self, Alignment, Directness};
+use crate::engine::owned;
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
 use crate::op::{Done, Handle, OpenFile, Outcome, Request, Transfer};
 use crate::operation::{Answer, Finish, Operation};
@@ -424,18 +425,34 @@ impl File {
     }
 
     /// Closes the file for all clones: operations made after this fail with [`ErrorKind::Closed`]; those made before finish.
-    /// Blocks for `close(2)` if this was the last use, and reports its error; otherwise the last one closes.
+    ///
+    /// Blocks for `close(2)`, and reports its error, if this was the last use: all other clones are
+    /// gone, and what else has one (maps, streams, logs), and every operation has given its result.
+    /// Else the answer is [`Closed::Later`]. An operation whose future was dropped may be under way
+    /// still: [`Nowait::drain`] waits for those. Closing makes nothing durable: sync before.
     ///
     /// # Errors
     /// What `close(2)` reports. The descriptor is gone in any case.
-    pub fn close(self) -> Result<()> {
+    pub fn close(self) -> Result<Closed> {
         self.0.closed.store(true, Ordering::Relaxed);
-        let Ok(inner) = Arc::try_unwrap(self.0) else { return Ok(()) };
-        let Ok(OpenFile { handle, .. }) = Arc::try_unwrap(inner.open) else { return Ok(()) };
-        let path = inner.path;
-        let outcome = inner.instance.engines().pool.run(None, &mut Request::Close(handle));
-        outcome.map(drop).map_err(|errno| Error::from_errno(Name::Close, errno).at(&path))
+        // Of several that close at a time one has the last share.
+        let Some(Inner { open, path, instance, .. }) = Arc::into_inner(self.0) else { return Ok(Closed::Later) };
+        let Some(OpenFile { handle, .. }) = Arc::into_inner(open) else { return Ok(Closed::Later) };
+        owned::flush();
+        let outcome = instance.engines().pool.run(None, &mut Request::Close(handle));
+        outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(Name::Close, errno).at(&path))
     }
+}
+
+/// What [`File::close`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The descriptor is closed, and `close(2)` reported no error.
+    Now,
+    /// The file is still in use: by a clone, or by an operation under way, which may be one whose
+    /// future was dropped. The last use closes the descriptor, on a thread of the library's if it is
+    /// an operation; what `close(2)` reports then is lost.
+    Later,
 }
 
 impl fmt::Debug for File {

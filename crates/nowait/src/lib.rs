@@ -253,7 +253,7 @@ mod write;
 pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, WriteBuffer};
 pub use engine::sim;
 pub use error::{BufferError, Error, ErrorKind, Operation as OperationName, Result, Written};
-pub use file::{Advice, Advised, DirectIo, File, Open, OpenOptions, ReadAt, ReadExact, Size};
+pub use file::{Advice, Advised, Closed, DirectIo, File, Open, OpenOptions, ReadAt, ReadExact, Size};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
 pub use operation::{Answer, Finish, Operation};
 pub use probe::probe;

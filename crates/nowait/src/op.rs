@@ -172,7 +172,7 @@ impl OpenFile {
 
     /// The changes of this file that have begun and not ended.
     pub(crate) fn outstanding(&self) -> &Outstanding {
-        &self.lanes().outstanding
+        self.lanes().outstanding()
     }
 
     /// The bytes that a write of `length` bytes changes.
@@ -205,18 +205,12 @@ impl OpenFile {
     /// The bytes of writes that are on their way: with an engine, or about to be.
     #[inline]
     pub(crate) fn on_their_way(&self) -> u64 {
-        self.lanes().under_way.load(Relaxed)
-    }
-
-    /// Throttle, which is the only one to change it, under its lock. `alone`: nothing may come beside it.
-    pub(crate) fn set_on_their_way(&self, bytes: u64, alone: bool) {
-        self.lanes().under_way.store(bytes, Relaxed);
-        self.lanes().alone.store(alone, Relaxed);
+        self.lanes().on_their_way()
     }
 
     /// What is on its way has the file to itself.
     pub(crate) fn is_written_alone(&self) -> bool {
-        self.lanes().alone.load(Relaxed)
+        self.lanes().is_written_alone()
     }
 
     /// Nobody knows any more where the file ends.
@@ -698,23 +692,69 @@ pub(crate) enum Notify {
     Waker(Waker),
     /// One of many: its number is put on the batch's list.
     Batch(Arc<Batch>, usize),
-}
-
-/// Wakes a task. A waker that panics harms nobody else.
-pub(crate) fn wake(waker: Waker) {
-    catch_unwind(AssertUnwindSafe(|| waker.wake())).unwrap_or_else(std::mem::forget);
+    /// No future is left: the operation is to end for its effect only.
+    Nobody,
 }
 
 impl Notify {
-    /// A waker that panics does so on a thread that works for many: it has been reported by the panic hook, and must not take
-    /// the completions of others with it.
     fn tell(self) {
-        let told = catch_unwind(AssertUnwindSafe(|| match self {
+        contained(|| match self {
             Notify::Waker(waker) => waker.wake(),
             Notify::Batch(batch, number) => batch.add(number),
-        }));
-        // Dropping what was thrown could panic again.
-        told.unwrap_or_else(std::mem::forget);
+            Notify::Nobody => {}
+        });
+    }
+}
+
+/// Runs code of a user (a waker, a callback, a buffer's destructor) on a thread that works for
+/// others as well. Its panic ends here: the panic hook has reported it. The payload is leaked,
+/// since its destructor could panic again.
+pub(crate) fn contained(users: impl FnOnce()) {
+    catch_unwind(AssertUnwindSafe(users)).unwrap_or_else(std::mem::forget);
+}
+
+/// What an operation leaves at its end: the last share of its file, and a buffer or a result that
+/// no future takes. Dropping it may wait (`close(2)`, `munmap(2)`, a user's destructor), so no
+/// engine drops it under a lock, nor on a thread that notices completions (`pool::let_go`). A
+/// destructor that panics is contained.
+#[must_use]
+#[derive(Default)]
+pub(crate) struct Leftovers {
+    file: Option<Box<OpenFile>>,
+    unwanted: Option<Box<(Request, Outcome)>>,
+}
+
+impl Leftovers {
+    /// Whether dropping it may take long.
+    pub(crate) fn may_wait(&self) -> bool {
+        /// To unmap so much takes tens of microseconds.
+        const MEMORY_BYTES_MAX: usize = 256 << 10;
+        let waits = |(request, outcome): &(Request, Outcome)| match request {
+            Request::Read(Transfer { memory, .. }) | Request::Write(Transfer { memory, .. }, _) => {
+                memory.runs_code_of_users() || memory.len() > MEMORY_BYTES_MAX
+            }
+            Request::Fault { .. } | Request::Close(_) => true,
+            _ => matches!(outcome, Ok(Done::Opened(..))),
+        };
+        self.file.is_some() || self.unwanted.as_deref().is_some_and(waits)
+    }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        if let Some(unwanted) = self.unwanted.take() {
+            let_go(unwanted.0);
+        }
+    }
+}
+
+/// Drops a request. Each buffer by itself: a second panic on the way out of the first would end the
+/// process.
+fn let_go(request: Request) {
+    let (Request::Read(mut transfer) | Request::Write(mut transfer, _)) = request else { return };
+    match transfer.take_memory() {
+        Memory::Many(buffers) => buffers.into_iter().for_each(|buffer| contained(|| drop(buffer))),
+        buffer => contained(|| drop(buffer)),
     }
 }
 
@@ -780,8 +820,28 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
+    pub(crate) fn outstanding(&self) -> &Outstanding {
+        &self.outstanding
+    }
+
+    /// What is on its way has the file to itself.
+    pub(crate) fn is_written_alone(&self) -> bool {
+        self.alone.load(Relaxed)
+    }
+
     pub(crate) fn of(&self, kind: LaneKind) -> &Lane {
         &self.lanes[kind as usize]
+    }
+
+    #[inline]
+    pub(crate) fn on_their_way(&self) -> u64 {
+        self.under_way.load(Relaxed)
+    }
+
+    /// Throttle, which is the only one to change it, under its lock. `alone`: nothing may come beside it.
+    pub(crate) fn set_on_their_way(&self, bytes: u64, alone: bool) {
+        self.under_way.store(bytes, Relaxed);
+        self.alone.store(alone, Relaxed);
     }
 }
 
@@ -858,6 +918,13 @@ impl Owner {
         }
     }
 
+    pub(crate) fn file(&self) -> Option<&Arc<OpenFile>> {
+        match self {
+            Owner::File(file) => Some(file),
+            Owner::Nobody(_) => None,
+        }
+    }
+
     /// The line of its file that `request` stands in.
     pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<Lanes>, LaneKind)> {
         let Owner::File(file) = self else { return None };
@@ -888,6 +955,14 @@ impl Owner {
         match self {
             Owner::File(file) => &file.counters,
             Owner::Nobody(counters) => counters,
+        }
+    }
+
+    /// Gives up its share of the file; the file, if that was the last one. Closes nothing.
+    fn give_up(self) -> Option<Box<OpenFile>> {
+        match self {
+            Owner::File(file) => Arc::into_inner(file).map(Box::new),
+            Owner::Nobody(_) => None,
         }
     }
 }
@@ -976,19 +1051,16 @@ impl Slot {
         Some(look(inner.request.as_ref()?, inner.owner.as_ref()?))
     }
 
-    /// Engine: takes the work out, to do it without holding the lock. None when it was abandoned, which ends it.
+    /// Engine: takes the work out, to do it without holding the lock. None when it was abandoned:
+    /// that ends it, here, so the thread is one that may wait.
     pub(crate) fn take_work(&self) -> Option<Work> {
         let mut inner = lock(&self.0);
-        let owner = inner.owner.take()?;
-        let work = Work { request: inner.request.take()?, owner };
-        if !matches!(inner.stage, Stage::Abandoned) {
-            return Some(work);
+        if matches!(inner.stage, Stage::Abandoned) {
+            drop(inner);
+            drop(self.discard());
+            return None;
         }
-        let held = inner.held.take();
-        drop(inner);
-        drop(held);
-        work.owner.counters().add(Count::Cancelled);
-        None
+        Some(Work { owner: inner.owner.take()?, request: inner.request.take()? })
     }
 
     /// Engine: puts back what `take_work` gave.
@@ -1014,14 +1086,18 @@ impl Slot {
         matches!(inner.stage, Stage::Abandoned) && inner.held.is_none()
     }
 
-    /// Engine: an abandoned slot was taken off a queue before the kernel had it. Frees what it holds.
-    pub(crate) fn discard(&self) {
-        drop(self.take_work());
+    /// Engine: ends an abandoned slot that was taken off a queue before the kernel had it.
+    pub(crate) fn discard(&self) -> Leftovers {
+        let inner = lock(&self.0);
+        match (&inner.stage, &inner.owner) {
+            (Stage::Abandoned, Some(_)) => finish(inner, Err(Errno::CANCELED), Count::Failed),
+            _ => Leftovers::default(),
+        }
     }
 
-    /// Engine: takes a transfer's result into account, and finishes the slot unless the rest of it must be asked for. True
-    /// when it must.
-    pub(crate) fn complete(&self, result: Result<usize, Errno>, served: Count) -> bool {
+    /// Engine: takes a transfer's result into account, and finishes the slot. None when the rest of
+    /// it must be asked for.
+    pub(crate) fn complete(&self, result: Result<usize, Errno>, served: Count) -> Option<Leftovers> {
         let mut inner = lock(&self.0);
         if let (Some(file), Ok(_)) = (inner.attempted(), result) {
             file.writes.rang(true);
@@ -1031,16 +1107,15 @@ impl Slot {
             _ => Step::Finish(result.map(drop)),
         };
         match (step, &inner.stage) {
-            (Step::Again, Stage::Waiting(_)) => return true,
-            (Step::Again, _) => finish(inner, Ok(Done::Nothing), served),
-            (Step::Finish(end), _) => finish(inner, end.map(|()| Done::Nothing), served),
+            (Step::Again, Stage::Waiting(_)) => None,
+            (Step::Again, _) => Some(finish(inner, Ok(Done::Nothing), served)),
+            (Step::Finish(end), _) => Some(finish(inner, end.map(|()| Done::Nothing), served)),
         }
-        false
     }
 
     /// Engine: it is through with the slot, and counts it as `served`. Tells whoever waits, after the lock is released.
-    pub(crate) fn finish(&self, outcome: Outcome, served: Count) {
-        finish(lock(&self.0), outcome, served);
+    pub(crate) fn finish(&self, outcome: Outcome, served: Count) -> Leftovers {
+        finish(lock(&self.0), outcome, served)
     }
 
     /// Future: the outcome and the request if it is finished; else `waker` is told when it is.
@@ -1083,41 +1158,78 @@ impl Slot {
 
     /// Future: nobody will ask for the result. A hint only: what the kernel has it keeps until it is done.
     pub(crate) fn abandon(&self) {
+        self.leave(Stage::Abandoned);
+    }
+
+    /// Future: nobody will ask for the result, and the operation is to end all the same.
+    pub(crate) fn detach(&self) {
+        self.leave(Stage::Waiting(Notify::Nobody));
+    }
+
+    fn leave(&self, stage: Stage) {
         let mut inner = lock(&self.0);
-        if let Stage::Waiting(_) = inner.stage {
-            let old = std::mem::replace(&mut inner.stage, Stage::Abandoned);
-            drop(inner);
-            drop(old);
+        match inner.stage {
+            Stage::Waiting(_) => {
+                let old = std::mem::replace(&mut inner.stage, stage);
+                drop(inner);
+                drop(old);
+            }
+            // Dropped here, by its caller's thread, and not by the engine whose share may be the last.
+            _ => {
+                let taken = take(&mut inner);
+                drop(inner);
+                drop(taken);
+            }
         }
     }
 }
 
-fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) {
+impl Drop for Slot {
+    /// Normally nothing is left. A slot that its engine drops unfinished, since it is torn down, has
+    /// a buffer and a waker.
+    fn drop(&mut self) {
+        let inner = self.0.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (request, stage) = (inner.request.take(), std::mem::replace(&mut inner.stage, Stage::Taken));
+        if let Some(request) = request {
+            let_go(request);
+        }
+        if let Stage::Waiting(notify) = stage {
+            contained(|| drop(notify));
+        }
+    }
+}
+
+fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> Leftovers {
     let Some(owner) = inner.owner.take() else {
         debug_assert!(false, "a slot finishes once, and with its work put back");
-        return;
+        return Leftovers::default();
     };
     if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
         file.heed(request, &outcome);
     }
     let held = inner.held.take();
-    match std::mem::replace(&mut inner.stage, Stage::Taken) {
-        Stage::Waiting(notify) => {
-            // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
-            owner.counters().add(if outcome.is_ok() { served } else { Count::Failed });
+    let stage = std::mem::replace(&mut inner.stage, Stage::Taken);
+    // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
+    owner.counters().add(match &stage {
+        Stage::Waiting(_) if outcome.is_ok() => served,
+        Stage::Waiting(_) => Count::Failed,
+        Stage::Abandoned | Stage::Finished(_) | Stage::Taken => Count::Cancelled,
+    });
+    // The share of the file is given up before, too: `File::close` after the last result closes.
+    let file = owner.give_up();
+    match stage {
+        Stage::Waiting(notify) if !matches!(notify, Notify::Nobody) => {
             inner.stage = Stage::Finished(outcome);
             drop(inner);
-            // First the file is let go: who is told may want to find it closed.
-            drop(owner);
             drop(held);
             notify.tell();
+            Leftovers { file, unwanted: None }
         }
-        Stage::Abandoned | Stage::Finished(_) | Stage::Taken => {
+        _ => {
             let request = inner.request.take();
             drop(inner);
-            drop(request);
             drop(held);
-            owner.counters().add(Count::Cancelled);
+            Leftovers { file, unwanted: request.map(|request| Box::new((request, outcome))) }
         }
     }
 }
@@ -1179,24 +1291,31 @@ impl Batch {
     }
 }
 
-/// Slots that wait for a place in a full queue, first come first served. Abandoned ones are let go when they are met, and
+/// Slots that wait for a place in a full queue, first come first served. Abandoned ones are shed when they are met, and
 /// often enough that they never outnumber those still wanted by more than a constant factor.
+///
+/// What is shed is the engine's to discard ([`Backlog::take_shed`]) once nothing is locked: that may
+/// run a user's destructor, and close a file.
 #[derive(Default)]
 pub(crate) struct Backlog {
     /// And whether each was announced.
-    slots: std::collections::VecDeque<(Arc<Slot>, bool)>,
+    slots: VecDeque<(Arc<Slot>, bool)>,
     announced: usize,
     sweep_at: usize,
+    shed: Vec<Arc<Slot>>,
+    /// Shed, taken, and not discarded yet.
+    leaving: usize,
 }
 
 impl Backlog {
     pub(crate) fn push(&mut self, slot: Arc<Slot>) {
         if self.slots.len() >= self.sweep_at.max(64) {
-            self.slots.retain(|(slot, announced)| {
+            let Backlog { slots, shed, announced, .. } = self;
+            slots.retain(|(slot, was_announced)| {
                 let keep = !slot.is_unwanted();
                 if !keep {
-                    slot.discard();
-                    self.announced -= usize::from(*announced);
+                    shed.push(slot.clone());
+                    *announced -= usize::from(*was_announced);
                 }
                 keep
             });
@@ -1221,13 +1340,33 @@ impl Backlog {
             if !slot.is_unwanted() {
                 return Some(slot);
             }
-            slot.discard();
+            self.shed.push(slot);
         }
         None
     }
 
+    pub(crate) fn has_shed(&self) -> bool {
+        !self.shed.is_empty()
+    }
+
+    /// What was shed. Whoever takes it discards it, with nothing locked, and says so
+    /// ([`Backlog::discarded`]).
+    pub(crate) fn take_shed(&mut self) -> Vec<Arc<Slot>> {
+        self.leaving += self.shed.len();
+        std::mem::take(&mut self.shed)
+    }
+
+    pub(crate) fn discarded(&mut self, count: usize) {
+        self.leaving -= count;
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Nothing is in line, and nothing that was is still to be discarded.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.slots.is_empty() && self.shed.is_empty() && self.leaving == 0
     }
 
     /// How many of them were announced to the kernel.
@@ -1248,6 +1387,17 @@ mod fixture {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
+    }
+
+    /// A file, and a slot with a read of it.
+    #[cfg(not(nowait_loom))]
+    pub(super) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        let handle = Handle::Simulated { file: 0, flags: OFlags::empty() };
+        let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone()));
+        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
+        let slot = Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()));
+        (file, slot, counters)
     }
 
     /// A slot with a read of eight bytes.
@@ -1271,7 +1421,7 @@ mod loom_tests {
             let (first, second) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
             let (slot, _) = slot(Notify::Waker(Waker::from(first.clone())));
             let engine = slot.clone();
-            let thread = loom::thread::spawn(move || engine.finish(Ok(Done::Nothing), Count::Ring));
+            let thread = loom::thread::spawn(move || drop(engine.finish(Ok(Done::Nothing), Count::Ring)));
             let ready = slot.poll(&mut Context::from_waker(&Waker::from(second.clone()))).is_ready();
             thread.join().unwrap();
             let woken = second.0.load(Ordering::SeqCst);
@@ -1291,7 +1441,7 @@ mod loom_tests {
                 // As a pool does: taken out, worked on without the lock, put back.
                 if let Some(work) = engine.take_work() {
                     engine.put_back(work);
-                    engine.finish(Ok(Done::Nothing), Count::Pool);
+                    drop(engine.finish(Ok(Done::Nothing), Count::Pool));
                 }
             });
             slot.abandon();
@@ -1308,7 +1458,7 @@ mod loom_tests {
             let batch = Arc::new(Batch::default());
             let threads = [0, 1].map(|number| {
                 let (slot, _) = slot(Notify::Batch(batch.clone(), number));
-                loom::thread::spawn(move || slot.finish(Ok(Done::Nothing), Count::Ring))
+                loom::thread::spawn(move || drop(slot.finish(Ok(Done::Nothing), Count::Ring)))
             });
             let mut seen = Vec::new();
             loom::future::block_on(std::future::poll_fn(|context| {
@@ -1357,7 +1507,7 @@ mod tests {
         assert!(slot.poll(&mut Context::from_waker(&first_waker)).is_pending());
         assert!(slot.poll(&mut Context::from_waker(&second_waker)).is_pending());
         assert!(slot.poll(&mut Context::from_waker(&second_waker)).is_pending());
-        slot.finish(Ok(Done::Nothing), Count::Ring);
+        drop(slot.finish(Ok(Done::Nothing), Count::Ring));
         assert_eq!((first.0.load(Ordering::SeqCst), second.0.load(Ordering::SeqCst)), (0, 1));
         assert!(slot.poll(&mut Context::from_waker(&first_waker)).is_ready());
         assert_eq!(counters.snapshot().ring, 1);
@@ -1368,7 +1518,7 @@ mod tests {
         let (slot, counters) = slot();
         slot.abandon();
         assert!(slot.with(|_, _| ()).is_some(), "the kernel may still write: the buffer stays");
-        slot.finish(Ok(Done::Nothing), Count::Ring);
+        drop(slot.finish(Ok(Done::Nothing), Count::Ring));
         assert!(slot.with(|_, _| ()).is_none());
         let stats = counters.snapshot();
         assert_eq!((stats.cancelled, stats.ring), (1, 0));
@@ -1379,7 +1529,7 @@ mod tests {
         for _ in 0..200 {
             let (slot, counters) = slot();
             let engine = slot.clone();
-            let thread = std::thread::spawn(move || engine.finish(Ok(Done::Nothing), Count::Pool));
+            let thread = std::thread::spawn(move || drop(engine.finish(Ok(Done::Nothing), Count::Pool)));
             slot.abandon();
             thread.join().unwrap();
             let stats = counters.snapshot();
@@ -1390,17 +1540,89 @@ mod tests {
     #[test]
     fn backlog_is_first_come_first_served_and_sheds_the_abandoned() {
         let mut backlog = Backlog::default();
-        let slots: Vec<_> = (0..1000).map(|_| slot().0).collect();
-        for (i, slot) in slots.iter().enumerate() {
+        let slots: Vec<_> = (0..1000).map(|_| slot()).collect();
+        let mut shed = Vec::new();
+        for (i, (slot, _)) in slots.iter().enumerate() {
             backlog.push(slot.clone());
+            shed.append(&mut backlog.take_shed());
             if i % 10 != 0 {
                 slot.abandon();
             }
         }
         assert!(backlog.slots.len() < 400, "{} kept", backlog.slots.len());
-        for expected in slots.iter().step_by(10) {
+        for (expected, _) in slots.iter().step_by(10) {
             assert!(Arc::ptr_eq(expected, &backlog.pop().unwrap()));
         }
         assert!(backlog.pop().is_none());
+        shed.append(&mut backlog.take_shed());
+        assert_eq!(shed.len(), 900);
+        // They end when whoever took them discards them, with nothing locked.
+        assert!(slots.iter().all(|(_, counters)| counters.snapshot().ended() == 0));
+        assert!(!backlog.is_quiet());
+        shed.iter().for_each(|slot| drop(slot.discard()));
+        backlog.discarded(shed.len());
+        assert!(backlog.is_quiet());
+        assert_eq!(slots.iter().filter(|(_, counters)| counters.snapshot().cancelled == 1).count(), 900);
+    }
+
+    #[test]
+    fn whoever_sees_the_result_has_the_only_share_of_the_file() {
+        let rounds: Vec<_> = (0..1500).map(|_| (fixture::file_and_slot(), AtomicBool::new(false))).collect();
+        let shares_seen = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            // Two, so that one is awake while the slot's lock is given to the other.
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for ((file, slot, _), seen) in &rounds {
+                        while !seen.load(SeqCst) {
+                            if slot.take().is_some() {
+                                shares_seen.fetch_max(Arc::strong_count(file) as u64, SeqCst);
+                                seen.store(true, SeqCst);
+                            }
+                        }
+                    }
+                });
+            }
+            for ((_, slot, _), seen) in &rounds {
+                drop(slot.finish(Ok(Done::Nothing), Count::Ring));
+                while !seen.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert_eq!(shares_seen.into_inner(), 1, "`File::close` closes");
+    }
+
+    #[test]
+    fn the_last_share_of_a_file_is_left_over() {
+        for abandons in [false, true] {
+            let (file, slot, counters) = fixture::file_and_slot();
+            drop(file);
+            if abandons {
+                slot.abandon();
+            }
+            let leftovers = slot.finish(Ok(Done::Nothing), Count::Ring);
+            assert!(leftovers.file.is_some() && leftovers.may_wait(), "it is closed by whoever drops that");
+            assert_eq!(leftovers.unwanted.is_some(), abandons);
+            assert_eq!(counters.snapshot().ended(), 1);
+        }
+        let (file, slot, _) = fixture::file_and_slot();
+        assert!(!slot.finish(Ok(Done::Nothing), Count::Ring).may_wait());
+        assert_eq!(Arc::strong_count(&file), 1);
+    }
+
+    #[test]
+    fn a_detached_operation_ends_for_its_effect() {
+        for finishes_first in [false, true] {
+            let (slot, counters) = slot();
+            if !finishes_first {
+                slot.detach();
+            }
+            let leftovers = slot.finish(Ok(Done::Nothing), Count::Ring);
+            assert_eq!(leftovers.unwanted.is_some(), !finishes_first);
+            slot.detach();
+            assert!(slot.take().is_none());
+            assert_eq!(counters.snapshot().ring, 1);
+        }
     }
 }

@@ -199,8 +199,10 @@ impl<F: Finish> Future for Operation<'_, F> {
 
 impl<F> Drop for Operation<'_, F> {
     fn drop(&mut self) {
-        if let State::Under(slot, Dropped::IsAbandoned) = &self.state {
-            slot.abandon();
+        match &self.state {
+            State::Under(slot, Dropped::IsAbandoned) => slot.abandon(),
+            State::Under(slot, Dropped::Finishes) => slot.detach(),
+            State::New(_) | State::Refused(_) | State::Ended(_) | State::Spent => {}
         }
     }
 }

@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::buf::lock;
 use crate::help;
+use crate::op::contained;
 
 /// The bytes of a file that an operation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +151,8 @@ impl Outstanding {
         if threads {
             self.ended.notify_all();
         }
-        wakers.into_iter().for_each(crate::op::wake);
+        // A waker that panics harms nobody else.
+        wakers.into_iter().for_each(|waker| contained(|| waker.wake()));
         if let Some(line) = line {
             line.resume();
         }

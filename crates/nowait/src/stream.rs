@@ -101,8 +101,6 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if !self.is_wanted {
-            self.slot.abandon();
-        }
+        if self.is_wanted { self.slot.detach() } else { self.slot.abandon() }
     }
 }

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use crate::buf::lock;
-use crate::engine::{Engine, owned};
+use crate::engine::{Engine, owned, pool};
 use crate::help;
-use crate::op::{Change, OpenFile, Slot};
+use crate::op::{Change, Lanes, OpenFile, Slot};
 use crate::outstanding::Resume;
 use crate::stats::Count;
 
@@ -51,10 +51,11 @@ struct Entry {
     number: u64,
 }
 
-/// Bytes that a slot has on their way; given back when it is finished.
+/// Bytes that a slot has on their way; given back when it is finished. No share of the file: it
+/// outlives the slot's own, and `File::close` would find the file in use.
 pub(crate) struct Permit {
     throttle: Arc<Throttle>,
-    file: Arc<OpenFile>,
+    lanes: Arc<Lanes>,
     change: Change,
     number: u64,
 }
@@ -63,10 +64,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = lock(&self.throttle.state);
         state.under_way -= self.change.bytes;
-        let alone = self.file.is_written_alone() && !self.change.alone;
-        self.file.set_on_their_way(self.file.on_their_way() - self.change.bytes, alone);
+        let alone = self.lanes.is_written_alone() && !self.change.alone;
+        self.lanes.set_on_their_way(self.lanes.on_their_way() - self.change.bytes, alone);
         drop(state);
-        self.file.outstanding().leave(self.number, self.change.durable);
+        self.lanes.outstanding().leave(self.number, self.change.durable);
         self.throttle.admit(None);
     }
 }
@@ -97,15 +98,19 @@ impl Throttle {
         let number = file.outstanding().join(change.span);
         let entry = Entry { slot: slot.clone(), engine, change, number };
         match state.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, &file)) {
-            Some(waiting) => waiting.entries.push_back(entry),
+            // The file is given up here, not at the end: by then the slot may have ended.
+            Some(waiting) => {
+                waiting.entries.push_back(entry);
+                drop(file);
+            }
             None => state.files.push_back(Waiting { file, entries: VecDeque::from([entry]) }),
         }
         state.waiting += 1;
         let abandoned = state.sweep();
         drop(state);
-        for (file, Entry { slot, number, .. }) in abandoned {
-            slot.discard();
-            file.outstanding().leave(number, false);
+        for (lanes, Entry { slot, number, .. }) in abandoned {
+            pool::let_go(slot.discard());
+            lanes.outstanding().leave(number, false);
         }
         self.admit(Some(&slot));
     }
@@ -122,9 +127,9 @@ impl Throttle {
             file.outstanding().leave(number, false);
             return None;
         }
-        let (throttle, file) = (self.clone(), file.clone());
-        self.take_room(&mut state, &file, change);
-        Some(Permit { throttle, file, change, number })
+        let (throttle, lanes) = (self.clone(), file.lanes().clone());
+        take_room(&mut state, &lanes, change);
+        Some(Permit { throttle, lanes, change, number })
     }
 
     /// Whether a change could be submitted at once.
@@ -156,11 +161,6 @@ impl Throttle {
         file.on_their_way() == 0 || state.under_way.saturating_add(change.bytes) <= self.per_instance
     }
 
-    fn take_room(&self, state: &mut State, file: &OpenFile, change: Change) {
-        state.under_way += change.bytes;
-        file.set_on_their_way(file.on_their_way() + change.bytes, file.is_written_alone() || change.alone);
-    }
-
     /// Gives those in line to their engines for whom there is room; `own` is this thread's. With nothing locked: an engine may
     /// finish what it is given, and so come back here, where it then finds another thread at work.
     fn admit(self: &Arc<Self>, own: Option<&Arc<Slot>>) {
@@ -169,16 +169,16 @@ impl Throttle {
             return;
         }
         let mut asks = false;
-        while let Some((file, Entry { slot, engine, change, number })) = self.next(&mut state) {
+        while let Some((lanes, Entry { slot, engine, change, number })) = self.next(&mut state) {
             drop(state);
             // Also to one that was abandoned: whoever takes it discards it, and the permit with it.
-            slot.hold(Box::new(Permit { throttle: self.clone(), file: file.clone(), change, number }));
+            slot.hold(Box::new(Permit { throttle: self.clone(), lanes: lanes.clone(), change, number }));
             if own.is_some_and(|own| Arc::ptr_eq(own, &slot)) {
                 engine.submit(slot);
             } else {
                 owned::elsewhere(|| engine.submit(slot));
             }
-            asks |= file.outstanding().is_awaited();
+            asks |= lanes.outstanding().is_awaited();
             state = lock(&self.state);
         }
         state.admitting = false;
@@ -192,7 +192,7 @@ impl Throttle {
 
     /// Takes the next for which there is room, and counts it. Files take turns. What the instance's bound holds up holds up all
     /// behind it, or large writes would never have their turn; but for those of a file that has nothing on its way.
-    fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<OpenFile>, Entry)> {
+    fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<Lanes>, Entry)> {
         let mut is_full = false;
         for at in 0..state.files.len() {
             let Waiting { file, entries } = &state.files[at];
@@ -210,16 +210,21 @@ impl Throttle {
             }
             let mut waiting = state.files.remove(at)?;
             let entry = waiting.entries.pop_front();
-            let file = waiting.file.clone();
+            let lanes = waiting.file.lanes().clone();
             if !waiting.entries.is_empty() {
                 state.files.push_back(waiting);
             }
             state.waiting -= 1;
-            self.take_room(state, &file, change);
-            return Some((file, entry?));
+            take_room(state, &lanes, change);
+            return Some((lanes, entry?));
         }
         None
     }
+}
+
+fn take_room(state: &mut State, lanes: &Lanes, change: Change) {
+    state.under_way += change.bytes;
+    lanes.set_on_their_way(lanes.on_their_way() + change.bytes, lanes.is_written_alone() || change.alone);
 }
 
 /// One that is larger than the bound goes alone.
@@ -231,7 +236,7 @@ fn fits_file(per_file: u64, file: &OpenFile, change: Change) -> bool {
 
 impl State {
     /// Takes out what was abandoned, often enough that it never outnumbers what is still wanted by more than a constant factor.
-    fn sweep(&mut self) -> Vec<(Arc<OpenFile>, Entry)> {
+    fn sweep(&mut self) -> Vec<(Arc<Lanes>, Entry)> {
         if self.waiting < self.sweep_at.max(SWEEP_MIN) {
             return Vec::new();
         }
@@ -240,7 +245,7 @@ impl State {
             let (gone, wanted): (VecDeque<_>, VecDeque<_>) =
                 std::mem::take(&mut waiting.entries).into_iter().partition(|entry| entry.slot.is_abandoned());
             waiting.entries = wanted;
-            abandoned.extend(gone.into_iter().map(|entry| (waiting.file.clone(), entry)));
+            abandoned.extend(gone.into_iter().map(|entry| (waiting.file.lanes().clone(), entry)));
         }
         self.files.retain(|waiting| !waiting.entries.is_empty());
         self.waiting -= abandoned.len();

@@ -8,10 +8,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use crate::engine::{owned, run, write_slots};
+use crate::engine::{owned, pool, run, write_slots};
 use crate::ladder::Tried;
 use crate::op::{Notify, OpenFile, Owner, Request, Slot};
-use crate::select::Path;
 use crate::start::Instance;
 use crate::stats::Count;
 use crate::sys::{PerProcess, WriteFlags};
@@ -116,7 +115,7 @@ impl OfFile {
         writes.retain(|write| {
             let abandoned = write.slot.is_abandoned();
             if abandoned {
-                write.slot.discard();
+                pool::let_go(write.slot.discard());
             }
             !abandoned
         });
@@ -128,9 +127,24 @@ impl OfFile {
                 writes.sort_by_key(|write| write.offset);
             }
         }
-        let target = Target { instance: &instance, file: Some(&file) };
-        let calls = writes.chunk_by(|one, next| one.end() == next.offset).map(|run| make(&target, &file, run)).count();
-        file.writes.collected(writes.len(), calls);
+        let mut runs = writes.chunk_by(|one, next| one.end() == next.offset).peekable();
+        let (mut file, mut calls) = (Some(file), 0);
+        while let (Some(run), Some(of)) = (runs.next(), &file) {
+            let target = Target { instance: &instance, file: Some(of) };
+            let made = make(&target, of, run);
+            calls += 1;
+            if runs.peek().is_none() {
+                of.writes.collected(writes.len(), calls);
+                // Each slot has a share of its own, until it ends: whoever hears of the last one may
+                // close the file.
+                file = None;
+            }
+            end(&instance, run, made);
+        }
+        if let Some(file) = file {
+            // All of them were abandoned.
+            file.writes.collected(0, 0);
+        }
         writes.clear();
         writes
     }
@@ -153,33 +167,46 @@ fn in_order<'w>(mut writes: impl Iterator<Item = &'w Collecting>) -> bool {
 }
 
 /// Makes one call for writes that continue each other, on this thread if it is not expected to wait.
-fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) {
+fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) -> Tried {
     let counters = &target.instance.counters;
     let (offset, length) = (run[0].offset, run.iter().map(|write| write.length).sum());
     let slots = || run.iter().map(|write| &*write.slot);
     let tried = target.try_write(file, offset, length, false, |wait| write_slots(&file.handle, slots(), offset, wait));
-    let mut moved = match tried {
-        Tried::Hit => {
-            counters.add(Count::AttemptTogether);
-            length
-        }
-        Tried::Called(result) => result.unwrap_or(0),
-        Tried::Part(n) => n,
-    };
+    if matches!(tried, Tried::Hit) {
+        counters.add(Count::AttemptTogether);
+    }
     if run.len() > 1 {
         counters.add_many(Count::Joined, run.len() as u64);
     }
+    tried
+}
+
+/// Divides what a call moved among its writes; what it left is each one's own.
+fn end(instance: &Arc<Instance>, run: &[Collecting], tried: Tried) {
+    let mut moved = match tried {
+        Tried::Hit => usize::MAX,
+        Tried::Called(result) => result.unwrap_or(0),
+        Tried::Part(n) => n,
+    };
     for Collecting { length, slot, .. } in run {
         let mine = moved.min(*length);
         moved -= mine;
-        if mine > 0 && !slot.complete(Ok(mine), Count::InlineTogether) {
+        if let Some(leftovers) = (mine > 0).then(|| slot.complete(Ok(mine), Count::InlineTogether)).flatten() {
+            pool::let_go(leftovers);
             continue;
         }
         match tried {
             Tried::Part(_) => {
-                target.submit_slot(slot.clone(), Path::Pool, slot.with(|request, _| file.change(request)).flatten())
+                // Its submission gives it up before an engine can end it.
+                let file_and_change = slot.with(|request, owner| {
+                    let file = owner.file()?;
+                    Some((file.clone(), file.change(request)?))
+                });
+                let Some((file, change)) = file_and_change.flatten() else { continue };
+                let engines = instance.engines();
+                engines.throttle.submit(slot.clone(), file, engines.pool.clone(), change);
             }
-            // What a short call left is each one's own, and so is an error.
+            // An error is each one's own, too.
             Tried::Hit | Tried::Called(_) => finish_here(slot),
         }
     }
@@ -189,6 +216,6 @@ fn finish_here(slot: &Slot) {
     if let Some(mut work) = slot.take_work() {
         let outcome = run(work.owner.handle(), &mut work.request);
         slot.put_back(work);
-        slot.finish(outcome, Count::InlineTogether);
+        pool::let_go(slot.finish(outcome, Count::InlineTogether));
     }
 }

@@ -43,6 +43,12 @@ struct Line {
     backlog: Backlog,
 }
 
+impl Line {
+    fn is_quiet(&self) -> bool {
+        self.in_flight == 0 && self.backlog.is_quiet()
+    }
+}
+
 /// What became of a slot that had a place.
 #[derive(PartialEq, Eq)]
 enum Sent {
@@ -76,7 +82,7 @@ impl Engine for Aio {
 
     fn drain(&self) {
         let mut line = lock(&self.desk.line);
-        while line.in_flight > 0 || line.backlog.len() > 0 {
+        while !line.is_quiet() {
             line = self.desk.quiet.wait(line).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         drop(line);
@@ -91,7 +97,9 @@ impl Desk {
         if line.in_flight >= DEPTH || line.backlog.len() > 0 {
             slot.count(Count::Queued);
             line.backlog.push(slot);
-            return;
+            let shed = line.backlog.take_shed();
+            drop(line);
+            return self.discard(shed);
         }
         line.in_flight += 1;
         drop(line);
@@ -141,10 +149,24 @@ impl Desk {
             }
             again => again,
         };
-        if line.in_flight == 0 && line.backlog.len() == 0 {
+        if line.is_quiet() {
             self.quiet.notify_all();
         }
         again
+    }
+
+    /// Ends what the line has shed. With nothing locked.
+    fn discard(&self, shed: Vec<Arc<Slot>>) {
+        if shed.is_empty() {
+            return;
+        }
+        let count = shed.len();
+        pool::discard(shed);
+        let mut line = lock(&self.line);
+        line.backlog.discarded(count);
+        if line.is_quiet() {
+            self.quiet.notify_all();
+        }
     }
 
     /// Gives the places that are free to those in line.
@@ -154,15 +176,17 @@ impl Desk {
             if line.in_flight >= DEPTH {
                 return;
             }
-            let Some(slot) = line.backlog.pop() else {
-                if line.in_flight == 0 {
-                    self.quiet.notify_all();
-                }
-                return;
-            };
-            line.in_flight += 1;
+            let next = line.backlog.pop();
+            let shed = line.backlog.take_shed();
+            if next.is_some() {
+                line.in_flight += 1;
+            } else if line.is_quiet() {
+                self.quiet.notify_all();
+            }
             drop(line);
-            if self.send(slot) == Sent::NoRoom {
+            let sent = next.map(|slot| self.send(slot));
+            self.discard(shed);
+            if matches!(sent, None | Some(Sent::NoRoom)) {
                 return;
             }
         }
@@ -188,8 +212,7 @@ impl Reaped for Desk {
     }
 
     fn is_quiet(&self) -> bool {
-        let line = lock(&self.line);
-        line.in_flight == 0 && line.backlog.len() == 0
+        lock(&self.line).is_quiet()
     }
 
     fn watched(&self) -> &AtomicBool {

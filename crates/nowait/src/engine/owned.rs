@@ -111,9 +111,9 @@ impl<Q: Queue> DerefMut for Claim<'_, Q> {
 impl<Q: Queue> Drop for Claim<'_, Q> {
     fn drop(&mut self) {
         let Some(mut owned) = self.owned.take() else { return };
-        let handed_on = std::mem::take(&mut owned.handed_on);
+        let leaving = owned.take_leaving();
         drop(owned);
-        handed_on.into_iter().for_each(pool::hand_on);
+        leaving.into_iter().for_each(Leaving::go);
         if self.desk.wanted.load(SeqCst) {
             help::look();
         }
@@ -198,7 +198,7 @@ impl<Q: Queue> Helped for Desk<Q> {
         owned.enter(0, None);
         owned.fill();
         let mut completions = self.take_completions(&mut owned);
-        let handed_on = std::mem::take(&mut owned.handed_on);
+        let leaving = owned.take_leaving();
         let state = match (owned.is_busy() || self.settling.load(SeqCst) > 0, completions.is_empty()) {
             (false, _) => {
                 self.wanted.store(false, SeqCst);
@@ -208,7 +208,7 @@ impl<Q: Queue> Helped for Desk<Q> {
             (true, true) => help::State::Waits,
         };
         drop(owned);
-        handed_on.into_iter().for_each(pool::hand_on);
+        leaving.into_iter().for_each(Leaving::go);
         // Not staged here: its thread may be asleep in there by now.
         self.settle(&mut completions, pool::hand_on);
         state
@@ -289,8 +289,8 @@ struct Owned<Q: Queue> {
     dead: bool,
     bell: Arc<Bell>,
     bell_polled: bool,
-    /// Slots for the pool, once nothing is locked.
-    handed_on: Vec<Arc<Slot>>,
+    /// What goes to the pool, once nothing is locked.
+    for_pool: Vec<Arc<Slot>>,
     /// Kept between turns for its capacity.
     completions: Vec<Completion>,
 }
@@ -315,6 +315,19 @@ fn stage_in<Q: Queue>(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
         }
     });
     slot.map_or(Ok(()), Err)
+}
+
+/// Slots that are not a queue's any more. Either way a user's code may run: with nothing borrowed.
+struct Leaving {
+    for_pool: Vec<Arc<Slot>>,
+    shed: Vec<Arc<Slot>>,
+}
+
+impl Leaving {
+    fn go(self) {
+        self.for_pool.into_iter().for_each(pool::hand_on);
+        pool::discard(self.shed);
+    }
 }
 
 impl<Q: Queue> State<Q> {
@@ -371,14 +384,24 @@ impl<Q: Queue> Owned<Q> {
             dead: false,
             bell,
             bell_polled: false,
-            handed_on: Vec::new(),
+            for_pool: Vec::new(),
             completions: Vec::with_capacity(depth as usize),
         })
     }
 
+    /// What whoever borrows this lets go at the end.
+    fn take_leaving(&mut self) -> Option<Leaving> {
+        if self.for_pool.is_empty() && !self.backlog.has_shed() {
+            return None;
+        }
+        let shed = self.backlog.take_shed();
+        self.backlog.discarded(shed.len());
+        Some(Leaving { for_pool: std::mem::take(&mut self.for_pool), shed })
+    }
+
     fn accept(&mut self, slot: Arc<Slot>) {
         if self.dead {
-            self.handed_on.push(slot);
+            self.for_pool.push(slot);
         } else if self.free.is_empty() {
             slot.count(Count::Queued);
             self.backlog.push(slot);
@@ -389,7 +412,7 @@ impl<Q: Queue> Owned<Q> {
 
     /// Gives a slot a place and stages its entry. There is a free place.
     fn push(&mut self, slot: Arc<Slot>) {
-        let Some(entry) = self.queue.encode(&slot) else { return self.handed_on.push(slot) };
+        let Some(entry) = self.queue.encode(&slot) else { return self.for_pool.push(slot) };
         let Some(place) = self.free.pop() else { return self.backlog.push(slot) };
         // Only now that there is one more: the last ones of a turn are left to the call that waits.
         if Q::LEAVES_EARLY && self.staged >= self.submit_at {
@@ -397,7 +420,7 @@ impl<Q: Queue> Owned<Q> {
         }
         if self.dead {
             self.free.push(place);
-            return self.handed_on.push(slot);
+            return self.for_pool.push(slot);
         }
         self.slots[place as usize] = Some(slot);
         self.push_entry(&entry, u64::from(place));
@@ -416,11 +439,11 @@ impl<Q: Queue> Owned<Q> {
         self.staged += 1;
     }
 
-    /// Hands a slot to the pool that the kernel never gets.
+    /// The pool gets a slot that the kernel never does.
     fn hand_on(&mut self, user_data: u64) {
         if let Some(slot) = self.slots.get_mut(user_data as usize).and_then(Option::take) {
             self.free.push(user_data as u32);
-            self.handed_on.push(slot);
+            self.for_pool.push(slot);
         }
     }
 
@@ -431,7 +454,7 @@ impl<Q: Queue> Owned<Q> {
             self.hand_on(user_data);
         }
         while let Some(slot) = self.backlog.pop() {
-            self.handed_on.push(slot);
+            self.for_pool.push(slot);
         }
     }
 
@@ -500,6 +523,7 @@ impl<Q: Queue> Drop for Owned<Q> {
         if !self.queue.is_ours() {
             // The parent's, and what they hold: its locks.
             std::mem::forget(std::mem::take(&mut self.backlog));
+            std::mem::forget(std::mem::take(&mut self.for_pool));
             std::mem::forget(std::mem::take(&mut self.completions));
         }
     }

@@ -9,9 +9,11 @@
 //! Writes through the page cache, and syncs, of one file are done by one thread at a time, in order: the kernel would have others
 //! wait for the file's lock. Writes that continue each other become one call; syncs that were asked for while one
 //! was under way share the next.
+//!
+//! What is dropped here may take its time, and may panic: closing a file, unmapping, destructors of
+//! users. Threads that notice completions leave it to the common pool ([`let_go`]).
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use rustix::io::Errno;
 
 use super::{Engine, Helper, run, run_for, write_together};
 use crate::buf::lock;
-use crate::op::{Backlog, Done, LaneKind, Lanes, Outcome, Request, Seat, Slot, Work};
+use crate::op::{Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, Seat, Slot, Work, contained};
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
 
@@ -40,6 +42,9 @@ struct Shared {
 const THREAD: usize = 8;
 const ANNOUNCED: usize = 1;
 
+/// Threads that drop leftovers at a time: a server that does not answer a `close(2)` takes no more.
+const LETTING_GO_MAX: usize = 4;
+
 /// What one call writes at most when several writes are merged: enough that the call's own cost is nothing, and not so much that
 /// the first of them waits long for the last.
 const MERGED_BYTES_MAX: usize = 1 << 20;
@@ -51,6 +56,9 @@ struct State {
     lanes: VecDeque<(Arc<Lanes>, LaneKind)>,
     /// For whom others wait right now: before all else.
     helpers: VecDeque<Helper>,
+    /// What ended operations left, to be dropped here.
+    leftovers: VecDeque<Leftovers>,
+    letting_go: usize,
     /// The queue has its turn before the next line.
     queue_first: bool,
     /// What is running, in parts of a thread.
@@ -68,9 +76,29 @@ impl State {
     /// Threads that what is running and in line keeps busy.
     fn wanted(&self) -> usize {
         let announced = self.queue.announced();
-        let whole = self.helpers.len() + self.lanes.len() + self.queue.len() - announced;
+        let leftovers = self.leftovers.len().min(LETTING_GO_MAX - self.letting_go);
+        let whole = self.helpers.len() + self.lanes.len() + self.queue.len() - announced + leftovers;
         let line = whole * THREAD + announced * ANNOUNCED;
         (self.load + line).div_ceil(THREAD)
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.running == 0
+            && self.queue.is_quiet()
+            && self.lanes.is_empty()
+            && self.helpers.is_empty()
+            && self.leftovers.is_empty()
+    }
+
+    /// Something has begun that takes `weight` of a thread.
+    fn begins(&mut self, weight: usize) {
+        self.running += 1;
+        self.load += weight;
+    }
+
+    fn ends(&mut self, weight: usize) {
+        self.running -= 1;
+        self.load -= weight;
     }
 }
 
@@ -114,7 +142,7 @@ impl Engine for Pool {
 
     fn drain(&self) {
         let mut state = lock(&self.0.state);
-        while state.running > 0 || state.queue.len() > 0 || !state.lanes.is_empty() || !state.helpers.is_empty() {
+        while !state.is_quiet() {
             state = wait(&self.0.quiet, state);
         }
     }
@@ -126,6 +154,14 @@ impl Pool {
         let shared = &self.0;
         let mut state = lock(&shared.state);
         add(&mut state);
+        let shed = state.queue.take_shed();
+        if !shed.is_empty() {
+            drop(state);
+            let count = shed.len();
+            discard(shed);
+            state = lock(&shared.state);
+            state.queue.discarded(count);
+        }
         if state.wanted() <= state.threads - state.idle {
             // Somebody who is at work, or called, comes to it.
         } else if state.idle > 0 {
@@ -194,29 +230,43 @@ fn serve(shared: &Shared) {
 fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     loop {
         if let Some(helper) = state.helpers.pop_front() {
-            state.running += 1;
-            state.load += THREAD;
+            state.begins(THREAD);
             drop(state);
-            // Whoever is helped learns of a panic; this thread works for others, too. Dropping what was thrown could panic again.
-            catch_unwind(AssertUnwindSafe(|| helper())).unwrap_or_else(std::mem::forget);
+            // Whoever is helped learns of a panic.
+            contained(|| helper());
             drop(helper);
             state = lock(&shared.state);
-            state.running -= 1;
-            state.load -= THREAD;
+            state.ends(THREAD);
+        }
+        if state.letting_go < LETTING_GO_MAX {
+            if let Some(leftovers) = state.leftovers.pop_front() {
+                state.begins(THREAD);
+                state.letting_go += 1;
+                drop(state);
+                drop(leftovers);
+                state = lock(&shared.state);
+                state.letting_go -= 1;
+                state.ends(THREAD);
+            }
         }
         // Turn and turn about, so that neither many files that are written nor a long queue keeps the other waiting.
         state.queue_first = !state.queue_first;
         let slot = if state.queue_first { state.queue.pop() } else { None };
         let lane = if slot.is_none() { state.lanes.pop_front() } else { None };
         let slot = if slot.is_none() && lane.is_none() { state.queue.pop() } else { slot };
+        let shed = state.queue.take_shed();
         let weight = match &slot {
             Some(slot) if slot.is_announced() => ANNOUNCED,
-            None if lane.is_none() && state.helpers.is_empty() => break,
-            None if lane.is_none() => continue,
+            None if lane.is_none() && shed.is_empty() => {
+                let lets_go = !state.leftovers.is_empty() && state.letting_go < LETTING_GO_MAX;
+                if state.helpers.is_empty() && !lets_go {
+                    break;
+                }
+                continue;
+            }
             _ => THREAD,
         };
-        state.running += 1;
-        state.load += weight;
+        state.begins(weight);
         drop(state);
         let goes_on = lane.filter(|(lanes, kind)| serve_lane(lanes, *kind));
         if let Some(slot) = slot {
@@ -225,12 +275,14 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
                 end(slot, work, outcome);
             }
         }
+        let count = shed.len();
+        shed.into_iter().for_each(|slot| drop(slot.discard()));
         state = lock(&shared.state);
         state.lanes.extend(goes_on);
-        state.running -= 1;
-        state.load -= weight;
+        state.queue.discarded(count);
+        state.ends(weight);
     }
-    if state.running == 0 {
+    if state.is_quiet() {
         shared.quiet.notify_all();
     }
     state
@@ -238,7 +290,7 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
 
 fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
     slot.put_back(work);
-    slot.finish(outcome, Count::Pool);
+    drop(slot.finish(outcome, Count::Pool));
 }
 
 /// Does what is first in a file's lane, and what can be done together with it. False when nothing was there, or a thread
@@ -383,7 +435,25 @@ pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>, served: Coun
         hand_on(slot);
         return None;
     }
-    slot.complete(result, served).then_some(slot)
+    match slot.complete(result, served) {
+        Some(leftovers) => {
+            let_go(leftovers);
+            None
+        }
+        None => Some(slot),
+    }
+}
+
+/// Drops what an operation left, on a thread of the common pool if that may take long.
+pub(crate) fn let_go(leftovers: Leftovers) {
+    if leftovers.may_wait() {
+        common().add(|state| state.leftovers.push_back(leftovers));
+    }
+}
+
+/// Ends what a line before a full queue has shed. With nothing locked.
+pub(crate) fn discard(shed: Vec<Arc<Slot>>) {
+    shed.into_iter().for_each(|slot| let_go(slot.discard()));
 }
 
 /// Hands a slot to the common pool: for queues to the kernel, which hand on what they cannot do themselves.

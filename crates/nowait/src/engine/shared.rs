@@ -87,6 +87,12 @@ struct Line {
     dead: bool,
 }
 
+impl Line {
+    fn is_quiet(&self) -> bool {
+        self.in_flight == 0 && self.backlog.is_quiet()
+    }
+}
+
 impl Shard {
     pub(super) fn new() -> Result<Arc<Shard>, Refusal> {
         let ring = uring::set_up(Usage::Shared)?;
@@ -107,11 +113,14 @@ impl Shard {
         if line.in_flight >= self.ring.depth {
             slot.count(Count::Queued);
             line.backlog.push(slot);
-            return;
+            let shed = line.backlog.take_shed();
+            drop(line);
+            return self.discard(shed);
         }
         line.in_flight += 1;
-        if !self.push(&mut line, slot) {
-            return;
+        if let Err(slot) = self.push(&mut line, slot) {
+            drop(line);
+            return pool::hand_on(slot);
         }
         // While the device has something to do, an entry waits for others, or until this thread has nothing else to run:
         // system calls are saved, and the thread gets to sleep.
@@ -162,12 +171,12 @@ impl Shard {
         self.enter();
     }
 
-    /// Stages a slot that has a place (counted in `in_flight`). False, and the place is free again, when the ring cannot do it.
-    fn push(&self, line: &mut Line, slot: Arc<Slot>) -> bool {
+    /// Stages a slot that has a place (counted in `in_flight`). Gives it back, and the place is free again, when the ring
+    /// cannot do it: it is to be handed on, with nothing locked.
+    fn push(&self, line: &mut Line, slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
         let Some(entry) = self.ring.encode(&slot).filter(|_| !line.dead) else {
             line.in_flight -= 1;
-            pool::hand_on(slot);
-            return false;
+            return Err(slot);
         };
         let share = Arc::into_raw(slot) as u64;
         // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
@@ -180,12 +189,25 @@ impl Shard {
             debug_assert!(false, "there are as many entries as places");
             line.in_flight -= 1;
             // SAFETY: the share was made above, and the kernel did not get it.
-            pool::hand_on(unsafe { Arc::from_raw(share as *const Slot) });
-            return false;
+            return Err(unsafe { Arc::from_raw(share as *const Slot) });
         }
         line.untaken.push(share, length);
         line.staged += 1;
-        true
+        Ok(())
+    }
+
+    /// Ends what the line has shed. With nothing locked.
+    fn discard(&self, shed: Vec<Arc<Slot>>) {
+        if shed.is_empty() {
+            return;
+        }
+        let count = shed.len();
+        pool::discard(shed);
+        let mut line = lock(&self.line);
+        line.backlog.discarded(count);
+        if line.is_quiet() {
+            self.quiet.notify_all();
+        }
     }
 
     /// The flusher's thread has nothing else to run: hands the kernel what is staged.
@@ -232,11 +254,13 @@ impl Shard {
             slots.push(unsafe { Arc::from_raw(share as *const Slot) });
         }
         slots.extend(std::iter::from_fn(|| line.backlog.pop()));
+        let shed = line.backlog.take_shed();
         line.staged = 0;
-        if line.in_flight == 0 {
+        if line.is_quiet() {
             self.quiet.notify_all();
         }
         drop(line);
+        self.discard(shed);
         slots.into_iter().for_each(pool::hand_on);
     }
 
@@ -253,19 +277,26 @@ impl Shard {
                 if let Some((slot, result)) = entry.take() {
                     if let Some(slot) = pool::settle(slot, result, Count::Ring) {
                         again += 1;
-                        self.push(&mut lock(&self.line), slot);
+                        // A statement of its own, so that the lock is released at its end.
+                        let pushed = self.push(&mut lock(&self.line), slot);
+                        pushed.unwrap_or_else(pool::hand_on);
                     }
                 }
             }
+            let mut refused = Vec::new();
             let mut line = lock(&self.line);
             let mut staged = line.staged > 0;
             line.in_flight -= (n - again) as u32;
             while line.in_flight < self.ring.depth {
                 let Some(slot) = line.backlog.pop() else { break };
                 line.in_flight += 1;
-                staged |= self.push(&mut line, slot);
+                match self.push(&mut line, slot) {
+                    Ok(()) => staged = true,
+                    Err(slot) => refused.push(slot),
+                }
             }
-            if line.in_flight == 0 {
+            let shed = line.backlog.take_shed();
+            if line.is_quiet() {
                 self.quiet.notify_all();
             }
             line.staged = 0;
@@ -273,6 +304,8 @@ impl Shard {
             if staged {
                 self.submit_entries();
             }
+            self.discard(shed);
+            refused.into_iter().for_each(pool::hand_on);
         }
     }
 
@@ -302,7 +335,7 @@ impl Shard {
         const LOOK_AGAIN: Duration = Duration::from_millis(10);
         self.enter();
         let mut line = lock(&self.line);
-        while line.in_flight > 0 || line.backlog.len() > 0 {
+        while !line.is_quiet() {
             let (after, timeout) =
                 self.quiet.wait_timeout(line, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
             line = after;
@@ -321,8 +354,7 @@ impl Reaped for Shard {
     }
 
     fn is_quiet(&self) -> bool {
-        let line = lock(&self.line);
-        line.in_flight == 0 && line.backlog.len() == 0
+        lock(&self.line).is_quiet()
     }
 
     fn watched(&self) -> &AtomicBool {
@@ -623,16 +655,25 @@ impl Watch {
             shards.iter().for_each(|shard| shard.reap_surely());
             drop(shards);
             let mut shards = lock(&watched.shards);
-            // One that nobody can submit to any more goes when its last operation is through.
+            // One that nobody can submit to any more goes when its last operation is through, one that was lent goes back then.
+            // With nothing locked: what is in its memory is unmapped.
+            let mut gone = Vec::new();
             shards.retain(|shard| {
                 let is_quiet = shard.is_quiet();
                 let goes_back = is_quiet && is_lent(&**shard) && epoll::delete(&self.epoll, shard).is_ok();
                 if goes_back {
                     shard.watched().store(false, Ordering::Release);
                 }
-                !goes_back && (Arc::strong_count(shard) > 1 || !is_quiet)
+                let stays = !goes_back && (Arc::strong_count(shard) > 1 || !is_quiet);
+                if !stays {
+                    gone.push(shard.clone());
+                }
+                stays
             });
-            if watched.closing.load(Ordering::SeqCst) && shards.is_empty() {
+            let ends = watched.closing.load(Ordering::SeqCst) && shards.is_empty();
+            drop(shards);
+            drop(gone);
+            if ends {
                 return;
             }
         }

@@ -66,6 +66,9 @@ pub struct Faults {
     /// After a write to the page cache the disk fails to write back some of what is not durable. Reads go on showing it. The next
     /// sync, `sync_range` or durable write of the file is told (EIO), and nobody after that.
     pub writeback_error: f64,
+    /// [`File::close`](crate::File::close) fails with EIO, as where a server is told of writes when
+    /// the file is closed. The file is closed all the same.
+    pub close_error: f64,
     /// Attempts are refused for good (EOPNOTSUPP), as on tmpfs, overlayfs and FUSE.
     pub nowait_refused: bool,
     /// Allocation is refused (EOPNOTSUPP), as on file systems that know none.
@@ -491,6 +494,7 @@ impl World {
                 }
                 Ok(Done::Nothing)
             }
+            Request::Close(_) if self.random.chance(self.faults.close_error) => Err(Errno::IO),
             Request::SyncRange { .. } => self.report(file_of(handle)?).map(|()| Done::Nothing),
             Request::Advise { .. } | Request::Close(_) | Request::Read(_) | Request::Write(..) => Ok(Done::Nothing),
         }
@@ -551,6 +555,7 @@ impl Disk {
             let Some(next) = world.line.pop() else { break };
             world.admit(next);
         }
+        let shed = world.line.take_shed();
         drop(world);
         match lane {
             Some(lanes) if waits => {
@@ -563,10 +568,12 @@ impl Disk {
         }
         // A completion wakes whom it may, with nothing locked.
         if let Some(outcome) = end {
-            slot.finish(outcome, Count::Ring);
+            drop(slot.finish(outcome, Count::Ring));
         }
         drop(slot);
+        let discarded = discard(shed);
         let mut world = lock(&self.world);
+        world.line.discarded(discarded);
         world.settling -= 1;
         if world.in_flight.is_empty() && world.settling == 0 {
             self.quiet.notify_all();
@@ -609,6 +616,12 @@ impl Disk {
             }
         }
     }
+}
+
+/// Ends what the line has shed; gives how many that were. With nothing locked.
+fn discard(shed: Vec<Arc<Slot>>) -> usize {
+    shed.iter().for_each(|slot| drop(slot.discard()));
+    shed.len()
 }
 
 struct SimEngine(Arc<Disk>);

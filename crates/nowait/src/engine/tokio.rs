@@ -113,18 +113,21 @@ enum Progress {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
+        let (mut tasks, mut runtime) = (Vec::new(), None);
         let mut runtimes = lock(&self.runtimes);
         if let Some(index) = runtimes.iter().position(|runtime| runtime.id == self.id) {
             runtimes[index].shards.remove(&self.shard);
             if self.progress == Progress::Registering {
                 runtimes[index].refused = true;
                 // A handle of a task keeps its runtime's descriptors open.
-                runtimes[index].tasks.clear();
+                tasks = std::mem::take(&mut runtimes[index].tasks);
             } else if runtimes[index].shards.all().is_empty() {
-                runtimes.swap_remove(index);
+                runtime = Some(runtimes.swap_remove(index));
             }
         }
         drop(runtimes);
+        // With nothing locked, for the same reason.
+        drop((tasks, runtime));
         // Without a thread nobody is left to notice completions: slots stay allocated, which is safe, and their futures
         // belong to a runtime that has ended.
         let _ = self.reaper.adopt(&self.shard);

@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
@@ -21,8 +20,7 @@ use crate::engine::owned;
 use crate::error::{Error, Operation as Name, Result};
 use crate::mapping::{Fault, How, Missing, page_bytes};
 use crate::memory;
-use crate::op::{Done, Notify, Outcome, Owner, Request, Slot};
-use crate::select::Path;
+use crate::op::{Done, Notify, Outcome, Owner, Request, Slot, contained};
 
 const CHUNK_BYTES: usize = 2 << 20;
 /// Of what is available at the start.
@@ -317,17 +315,25 @@ impl Work {
             if state.end.is_some() {
                 return;
             }
-            let Ok(chunk) = self.collect(&mut state) else { return };
-            let next = self.next(&mut state);
-            let waker = if chunk.is_some() || state.end.is_some() { state.waker.take() } else { None };
-            let Some((map, slot)) = next else {
+            let map = self.map.upgrade();
+            let Ok((chunk, request)) = self.collect(&mut state, map.as_deref()) else {
                 drop(state);
-                return self.tell(chunk, waker);
+                return;
+            };
+            let next = self.next(&mut state, map.as_deref());
+            let waker = if chunk.is_some() || state.end.is_some() { state.waker.take() } else { None };
+            // Given up before anybody knows of the end, who may close the file then. The last share
+            // unmaps the memory and closes the file: not under the lock.
+            let (instance, last) = match map {
+                Some(map) => (Some(map.file.0.instance.clone()), Arc::into_inner(map)),
+                None => (None, None),
             };
             drop(state);
+            drop((last, request));
             self.tell(chunk, waker);
+            let (Some(slot), Some(instance)) = (next, instance) else { return };
             let outer = SUBMITTING.replace(Arc::as_ptr(self));
-            owned::elsewhere(|| map.file.0.target().submit_slot(slot, Path::Pool, None));
+            owned::elsewhere(|| instance.engines().pool.submit(slot));
             SUBMITTING.set(outer);
             if !std::mem::take(&mut lock(&self.state).again) {
                 return;
@@ -335,26 +341,31 @@ impl Work {
         }
     }
 
-    /// With nothing locked but the callback. The panic hook has reported what panics here. Dropping what was thrown could panic again.
+    /// With nothing locked but the callback.
     fn tell(&self, chunk: Option<Range<usize>>, waker: Option<Waker>) {
         if let (Some(chunk), Some(callback)) = (chunk, &mut *lock(&self.on_chunk)) {
-            catch_unwind(AssertUnwindSafe(|| callback(chunk))).unwrap_or_else(std::mem::forget);
+            contained(|| callback(chunk));
         }
         if let Some(waker) = waker {
-            catch_unwind(AssertUnwindSafe(|| waker.wake())).unwrap_or_else(std::mem::forget);
+            contained(|| waker.wake());
         }
     }
 
-    /// What has ended: the bytes of the map that are in. An error when the task is still under way.
-    fn collect(&self, state: &mut State) -> std::result::Result<Option<Range<usize>>, UnderWay> {
-        let (pages, outcome) = match &state.task {
-            Task::None => return Ok(None),
+    /// What has ended: the bytes of the map that are in, and the request, which has a share of the
+    /// mapping. An error when the task is still under way.
+    fn collect(
+        &self,
+        state: &mut State,
+        map: Option<&Inner>,
+    ) -> std::result::Result<(Option<Range<usize>>, Option<Request>), UnderWay> {
+        let (pages, ended) = match &state.task {
+            Task::None => return Ok((None, None)),
             Task::Survey(slot) => (None, slot.take()),
             Task::Chunk(pages, slot) => (Some(pages.clone()), slot.take()),
         };
-        let (outcome, _) = outcome.ok_or(UnderWay)?;
+        let (outcome, request) = ended.ok_or(UnderWay)?;
         state.task = Task::None;
-        Ok(match (pages, outcome) {
+        let chunk = match (pages, outcome) {
             (None, Ok(Done::Faulted(missing))) => {
                 state.missing = missing;
                 None
@@ -362,16 +373,23 @@ impl Work {
             (None, Ok(_)) => None,
             (None, Err(errno)) => {
                 let range = state.range.clone();
-                state.end = self.map.upgrade().map(|map| Err(map.not_populated(errno, &range)));
+                state.end = map.map(|map| Err(map.not_populated(errno, &range)));
                 None
             }
-            (Some(pages), outcome) => self.note(state, pages, outcome),
-        })
+            (Some(pages), outcome) => self.note(state, map, pages, outcome),
+        };
+        Ok((chunk, Some(request)))
     }
 
     /// A chunk has ended; gives the bytes of the map that are in.
-    fn note(&self, state: &mut State, pages: Range<usize>, outcome: Outcome) -> Option<Range<usize>> {
-        let Some(map) = self.map.upgrade() else {
+    fn note(
+        &self,
+        state: &mut State,
+        map: Option<&Inner>,
+        pages: Range<usize>,
+        outcome: Outcome,
+    ) -> Option<Range<usize>> {
+        let Some(map) = map else {
             self.end(state, Some(Stopped::MapDropped));
             return None;
         };
@@ -390,7 +408,7 @@ impl Work {
     }
 
     /// What is to be given to the pool now; nothing at the end.
-    fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<Inner>, Arc<Slot>)> {
+    fn next(self: &Arc<Self>, state: &mut State, map: Option<&Inner>) -> Option<Arc<Slot>> {
         if state.end.is_some() {
             return None;
         }
@@ -398,14 +416,14 @@ impl Work {
             self.end(state, None);
             return None;
         };
-        let Some(map) = self.map.upgrade() else {
+        let Some(map) = map else {
             self.end(state, Some(Stopped::MapDropped));
             return None;
         };
         let Some(missing) = &state.missing else {
-            let slot = self.slot(&map, map.pages(state.range.clone()), None, true);
+            let slot = self.slot(map, map.pages(state.range.clone()), None, true);
             state.task = Task::Survey(slot.clone());
-            return Some((map, slot));
+            return Some(slot);
         };
         let pages = left.start..left.end.min(left.start.saturating_add(self.chunk_bytes));
         let missing = missing.bytes(&pages);
@@ -428,9 +446,9 @@ impl Work {
             state.due = begin + Duration::from_secs_f64(missing as f64 / rate as f64);
             begin
         });
-        let slot = self.slot(&map, pages.clone(), begin, false);
+        let slot = self.slot(map, pages.clone(), begin, false);
         state.task = Task::Chunk(pages, slot.clone());
-        Some((map, slot))
+        Some(slot)
     }
 
     fn slot(self: &Arc<Self>, map: &Inner, pages: Range<usize>, begin: Option<Instant>, survey: bool) -> Arc<Slot> {
