@@ -50,8 +50,8 @@ use crate::op::{Backlog, Slot};
 use crate::stats::Count;
 use crate::sys::{PerProcess, fork_generation, retry};
 
-/// How long a thread that ends waits for the answer of its own bell, which rings.
-const EXIT_WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long a thread waits for a poll of its own bell, which rings.
+const BELL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// `IORING_ENTER_GETEVENTS` of linux/io_uring.h.
 const GETEVENTS: u32 = 1;
@@ -152,7 +152,7 @@ impl<Q: Queue> Desk<Q> {
 
     /// The thread ends.
     fn leave(self: Arc<Self>) {
-        let until = Instant::now() + EXIT_WAIT_MAX;
+        let until = Instant::now() + BELL_WAIT_MAX;
         let mut owned = self.claim();
         if owned.bell_polled {
             owned.bell.write();
@@ -195,7 +195,7 @@ impl<Q: Queue> Helped for Desk<Q> {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return help::State::Inside,
         };
-        owned.enter(0, None);
+        owned.reap_as(false, 0, None);
         owned.fill();
         let mut completions = self.take_completions(&mut owned);
         let leaving = owned.take_leaving();
@@ -495,6 +495,10 @@ impl<Q: Queue> Owned<Q> {
 
     /// Submits what is staged, waits for `want` completions, and moves those that are there into `completions`.
     fn enter(&mut self, want: usize, patience: Option<Duration>) {
+        self.reap_as(true, want, patience);
+    }
+
+    fn reap_as(&mut self, is_owner: bool, want: usize, patience: Option<Duration>) {
         self.staged = 0;
         self.submit_at = 1;
         if !self.queue.wait(want, patience) {
@@ -506,7 +510,10 @@ impl<Q: Queue> Owned<Q> {
         queue.reap(|user_data, result| {
             if user_data == BELL {
                 *bell_polled = false;
-                bell.clear();
+                // Not by a helper: the thread may be about to look at it, for another queue.
+                if is_owner {
+                    bell.clear();
+                }
             } else if let Some(slot) = slots.get_mut(user_data as usize).and_then(Option::take) {
                 free.push(user_data as u32);
                 completions.push((slot, result));
@@ -663,7 +670,7 @@ impl Queue for OwnContext {
         unsafe { queue.push(&Self::poll(bell.as_fd()), BELL) };
         queue.submit();
         let taken = queue.refused.is_empty() && queue.staged.is_empty();
-        let polls = taken && retry(|| queue.take_events(1, None)).is_ok();
+        let polls = taken && retry(|| queue.take_events(1, Some(BELL_WAIT_MAX))).is_ok() && !queue.polling;
         let _ = rustix::io::read(bell, &mut [0; 8]);
         queue.events.clear();
         polls.then_some(queue)
