@@ -200,7 +200,7 @@ fn one_of_several_that_close_at_a_time_closes() {
     let folder = temp_dir();
     drop(files(&nowait, folder.path()));
     const THREADS: usize = 2;
-    const ROUNDS: usize = 5000;
+    const ROUNDS: usize = 500;
     let (barrier, slots) = (Barrier::new(THREADS), Mutex::new(Vec::new()));
     let (ready, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
