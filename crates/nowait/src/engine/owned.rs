@@ -692,8 +692,10 @@ fn release_files<Q: Queue>() {
     let _ = LOCAL
         .try_with(|local| {
             let mut state = Q::mine(local).borrow_mut();
-            let Some(owned) = state.get().filter(|owned| owned.in_flight() > 0) else { return None };
-            owned.submit();
+            let owned = state.get().filter(|owned| owned.in_flight() > 0)?;
+            if owned.queue.has_untaken() {
+                owned.submit();
+            }
             if !owned.queue.has_untaken() {
                 leftovers.extend(owned.slots.iter().flatten().map(|slot| slot.release_file()));
             }
