@@ -299,7 +299,8 @@ pub use write::{Allocate, Changed, Settled, WriteAll, WriteAt, WriteMany, Writes
 ///
 /// A future that was polled here may be moved to another thread and awaited there. Only this thread can notice the
 /// completion of what it submitted. So, before `block_on` returns, it waits for what is in flight in its ring and still wanted
-/// by somebody; not for what was dropped.
+/// by somebody; not for what was dropped. The memory of that, and the file of a direct write, stay with the kernel until this
+/// thread next uses `block_on`, [`Nowait::drain`] or a blocking gather, or ends. The file of a read is let go.
 ///
 /// Inside the future, `wait`, `read_into`, `gather_into` and `block_on` itself may be used; they do not disturb what is in
 /// flight.

@@ -290,7 +290,7 @@ fn size_and_advice(ctx: &Ctx) {
 fn closed_for_every_clone(ctx: &Ctx) {
     let file = ctx.file(&contents(LEN, 8));
     let clone = file.clone();
-    file.close().unwrap();
+    assert_eq!(file.close().unwrap(), nowait::Closed::Later);
     let closed = |error: &Error| {
         assert_eq!(error.kind(), ErrorKind::Closed);
         assert_names(error, &[&clone.path().display().to_string()]);
@@ -304,7 +304,7 @@ fn closed_for_every_clone(ctx: &Ctx) {
     three_ways!(clone.size()).into_iter().for_each(|result| closed(&result.unwrap_err()));
     three_ways!(clone.advise(0, 0, Advice::Random)).into_iter().for_each(|result| closed(&result.unwrap_err()));
     closed(&clone.read_into(&mut [0; 9], 0).unwrap_err());
-    clone.close().unwrap();
+    assert_eq!(clone.close().unwrap(), nowait::Closed::Now);
 }
 
 fn closing_leaves_operations_under_way_alone(ctx: &Ctx) {
