@@ -9,11 +9,11 @@
 //! page that was read meanwhile, so that such a write goes alone (`throttle.rs`), and leaves no page behind that is not written back.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::buf::{BUF_ALIGNMENT, Buf};
@@ -110,7 +110,7 @@ impl Direct {
         self.turn.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The file through the page cache, for writing. `/proc` leads to it also when it has no name any more.
+    /// The file through the page cache, for writing.
     pub(crate) fn cached(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'_>, Errno> {
         if let Some(cached) = self.cached.get() {
             return Ok(cached.as_fd());
@@ -121,9 +121,7 @@ impl Direct {
             return Err(Errno::BADF);
         }
         let kept = flags & (OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
-        // The thread's own: descriptors need not be shared by all threads (unshare(2), CLONE_FILES).
-        let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
-        let opened = sys::retry(|| rustix::fs::open(&*path, OFlags::WRONLY | OFlags::CLOEXEC | kept, Mode::empty()))?;
+        let opened = sys::reopen(fd, kept)?;
         Ok(self.cached.get_or_init(|| opened).as_fd())
     }
 }

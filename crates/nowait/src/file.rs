@@ -562,9 +562,12 @@ impl Finish for Advised<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
     use crate::direct::Direct;
     use crate::start::Engine;
+    use crate::sys::WriteFlags;
 
     const PAGE: usize = 4096;
 
@@ -595,6 +598,45 @@ mod tests {
             0 => operation.wait(),
             1 => crate::block_on(operation),
             _ => futures::executor::block_on(operation),
+        }
+    }
+
+    /// Symptom: where `RWF_APPEND` is ignored (overlayfs of 5.10 and 6.1), an append overwrote the start of the file.
+    /// Where it is not known to be honoured, records are written by a descriptor with `O_APPEND`.
+    #[test]
+    fn appends_where_the_flag_may_be_ignored_go_through_another_descriptor() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("file");
+        let open_descriptors = || {
+            let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == path)).count()
+        };
+        for engine in [Engine::Auto, Engine::Aio, Engine::Pool] {
+            let Ok(nowait) = Nowait::builder().engine(engine.clone()).build() else { continue };
+            for direct in [false, true] {
+                fs::write(&path, [1; 100]).unwrap();
+                let mut bytes = vec![1; 100];
+                let mut options = OpenOptions::new();
+                let file = options.read(true).write(true).direct(direct).open_in(&nowait, &path).wait().unwrap();
+                assert!(file.0.open.distrust_append_flag());
+                assert_eq!(open_descriptors(), 2);
+                let request = Request::Write(Transfer::void(0, 1), WriteFlags::APPEND);
+                let handle = file.0.open.handle_for(&request).unwrap().descriptor().unwrap();
+                assert_ne!(Some(handle.as_raw_fd()), file.descriptor().map(|own| own.as_raw_fd()));
+                assert!(rustix::fs::fcntl_getfl(handle).unwrap().contains(OFlags::APPEND));
+                for way in 0..3 {
+                    wait(way, file.append(vec![way; 5000])).unwrap();
+                    wait(way, file.append(vec![9; 300]).durable()).unwrap();
+                    wait(way, file.write_all_at(vec![way; 7], 3)).unwrap();
+                    bytes[3..10].fill(way);
+                    bytes.extend_from_slice(&[way; 5000]);
+                    bytes.extend_from_slice(&[9; 300]);
+                    assert!(fs::read(&path).unwrap() == bytes, "{engine:?}, direct {direct}, way {way}");
+                }
+                file.close().unwrap();
+                nowait.drain();
+                assert_eq!(open_descriptors(), 0, "both are closed");
+            }
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Ctx {
     files: Cell<usize>,
     /// Files are opened for direct I/O.
     direct: bool,
+    /// A call that may wait may be served in part.
+    short_calls: bool,
 }
 
 enum Store {
@@ -38,7 +40,7 @@ impl Ctx {
 
     /// Files in a given folder.
     pub(crate) fn with(nowait: Nowait, folder: TempDir) -> Ctx {
-        Ctx { nowait, store: Store::Folder(folder), files: Cell::new(0), direct: false }
+        Ctx { nowait, store: Store::Folder(folder), files: Cell::new(0), direct: false, short_calls: false }
     }
 
     /// Files of a simulator with these faults.
@@ -46,7 +48,8 @@ impl Ctx {
         let sim = Sim::new(Rng::for_test().next());
         sim.set_faults(faults);
         let nowait = builder.engine(Engine::Sim(sim.clone())).build().unwrap();
-        Ctx { nowait, store: Store::Simulated(sim), files: Cell::new(0), direct: false }
+        let short_calls = faults.short > 0.0;
+        Ctx { nowait, store: Store::Simulated(sim), files: Cell::new(0), direct: false, short_calls }
     }
 
     /// The same with files past the page cache.
