@@ -70,6 +70,12 @@ pub(crate) trait Engine: Send + Sync {
     /// Waits until nothing that was submitted is in flight or in line.
     fn drain(&self);
 
+    /// Has the reactor of the tokio runtime that this thread works for notice completions.
+    #[cfg(feature = "tokio")]
+    fn attach_tokio(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+
     /// Has a thread of its own notice all completions from now on: a runtime that should may be blocked by the caller.
     fn watch_all(&self) {}
 }
