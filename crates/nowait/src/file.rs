@@ -270,15 +270,23 @@ impl File {
         OpenOptions::new().read(true).open(path)
     }
 
-    /// Takes over a file that is open already. `path` is what errors will name.
+    /// Takes over a file, or block device, that is open already. `path` is what errors will name.
     ///
     /// # Errors
-    /// Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag, which has no meaning for files and keeps
+    /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for what is no file: a pipe, socket, terminal,
+    /// eventfd, timer; [`ErrorKind::InvalidInput`] for a descriptor opened with `O_PATH`. Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag, which has no meaning for files and keeps
     /// io_uring from waiting.
     pub fn from_std(nowait: &Nowait, file: fs::File, path: impl AsRef<Path>) -> Result<File> {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);
-        sys::check(&fd).map_err(|errno| Error::from_errno(Name::Open, errno).at(&path))?;
+        sys::check(&fd).map_err(|errno| {
+            let error = Error::from_errno(Name::Open, errno).at(&path);
+            match errno {
+                Errno::SPIPE => error.explained("give a regular file or a block device; for others wait until they are ready (tokio's AsyncFd, smol's Async)"),
+                Errno::BADF => error.of_kind(ErrorKind::InvalidInput).explained("it was opened with O_PATH; open it for reading or writing"),
+                _ => error,
+            }
+        })?;
         let directness = direct::look(fd.as_fd());
         Ok(File::new(Handle::Descriptor(fd), directness, path, nowait.0.clone()))
     }

@@ -213,15 +213,21 @@ pub(crate) fn honours_append_flag(fd: BorrowedFd<'_>) -> bool {
 
 /// Makes sure that a descriptor has positions to read at, and takes `O_NONBLOCK` from it.
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
+    let status = rustix::fs::fcntl_getfl(fd)?;
+    if status.contains(OFlags::PATH) {
+        // It names a file, and can do nothing with it.
+        return Err(Errno::BADF);
+    }
     match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
+        FileType::RegularFile | FileType::BlockDevice => {}
         FileType::Directory => return Err(Errno::ISDIR),
-        FileType::Fifo | FileType::Socket => return Err(Errno::SPIPE),
         FileType::CharacterDevice => {
             rustix::fs::seek(fd, SeekFrom::Current(0))?;
         }
-        _ => {}
+        // A pipe or a socket; or of no type: an eventfd, a timer, an epoll (anon_inode_getfile, fs/anon_inodes.c), which
+        // let themselves be sought in, and a read of which may wait for ever.
+        _ => return Err(Errno::SPIPE),
     }
-    let status = rustix::fs::fcntl_getfl(fd)?;
     if status.contains(OFlags::NONBLOCK) {
         rustix::fs::fcntl_setfl(fd, status - OFlags::NONBLOCK)?;
     }

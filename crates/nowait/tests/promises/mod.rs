@@ -130,6 +130,7 @@ promises! {
     ranges_beyond_the_largest_offset_are_refused
     missing_file_is_not_found
     directory_and_fifo_are_refused_without_waiting
+    what_is_no_file_is_not_taken_over
     file_opened_for_writing_cannot_be_read
     cold_and_cached_data_are_the_same
     many_in_flight_complete
@@ -378,6 +379,46 @@ fn directory_and_fifo_are_refused_without_waiting(ctx: &Ctx) {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     }
     assert_open_fails(ctx, &fifo, ErrorKind::NotSeekable);
+}
+
+/// Symptom: an eventfd was taken for a file, and a read of it never ended.
+fn what_is_no_file_is_not_taken_over(ctx: &Ctx) {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    let Some(folder) = ctx.folder() else { return };
+    let path = ctx.create(b"words");
+    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let fifo = folder.join("fifo to take over");
+    if !fifo.exists() {
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    }
+    let pipe = std::fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    let file = |descriptor: OwnedFd| std::fs::File::from(descriptor);
+    let refused = [
+        ("eventfd", file(eventfd), ErrorKind::NotSeekable, "AsyncFd"),
+        ("epoll", file(epoll), ErrorKind::NotSeekable, "AsyncFd"),
+        ("socket", file(socket.into()), ErrorKind::NotSeekable, "AsyncFd"),
+        ("pipe", pipe, ErrorKind::NotSeekable, "AsyncFd"),
+        ("terminal", std::fs::File::open("/dev/ptmx").unwrap(), ErrorKind::NotSeekable, "AsyncFd"),
+        ("directory", std::fs::File::open(folder).unwrap(), ErrorKind::IsADirectory, "name a file"),
+        (
+            "path",
+            std::fs::File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap(),
+            ErrorKind::InvalidInput,
+            "O_PATH",
+        ),
+    ];
+    for (name, file, kind, advice) in refused {
+        let error = File::from_std(&ctx.nowait, file, name).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert_names(&error, &["open", name, advice]);
+    }
+    let taken = File::from_std(&ctx.nowait, std::fs::File::open(&path).unwrap(), &path).unwrap();
+    for result in three_ways!(taken.read_exact_at(0, 5)) {
+        assert_eq!(result.unwrap()[..], *b"words");
+    }
 }
 
 fn file_opened_for_writing_cannot_be_read(ctx: &Ctx) {
