@@ -323,16 +323,16 @@ impl File {
         self.0.open.reads.nowait_accepted()
     }
 
-    /// Fills `buffer[..buffer.len()]` from `offset`; gives the number of bytes and the buffer. Fewer than asked for means the
-    /// end of the file. The length counts, not the capacity: an empty `Vec` reads nothing. For a borrowed slice there is
-    /// [`File::read_into`].
+    /// Fills `buffer[..buffer.len()]` from `offset`, or an empty `Vec` or `BytesMut` up to its capacity: see [`ReadBuffer`].
+    /// Gives the number of bytes and the buffer. Fewer than asked for means the end of the file. For a borrowed slice there
+    /// is [`File::read_into`].
     ///
     /// # Errors
     /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what
     /// the kernel reports.
     pub fn read_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, ReadAt<'_, B>> {
-        let transfer = Transfer::new(buffer.into_memory().0, offset);
-        self.read(transfer, ReadAt { file: &self.0, back: B::from_memory })
+        let transfer = Transfer::new(buffer.into_room().0, offset);
+        self.read(transfer, ReadAt { file: &self.0, back: B::from_room })
     }
 
     /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's, which is not cleared first.
@@ -357,10 +357,17 @@ impl File {
 
     /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
     pub fn read_vectored_at<B: ReadBuffer>(&self, buffers: Vec<B>, offset: u64) -> Operation<'_, ReadAt<'_, Vec<B>>> {
-        let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_memory().0).collect());
+        let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_room().0).collect());
         let transfer = Transfer::new(memory, offset);
-        let back = |memory: Erased| match memory.0 {
-            Memory::Many(many) => many.into_iter().map(|memory| B::from_memory(Erased(memory))).collect(),
+        let back = |memory: Erased, mut left: usize| match memory.0 {
+            Memory::Many(many) => many
+                .into_iter()
+                .map(|memory| {
+                    let n = left.min(memory.len());
+                    left -= n;
+                    B::from_room(Erased(memory), n)
+                })
+                .collect(),
             other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
         };
         self.read(transfer, ReadAt { file: &self.0, back })
@@ -485,7 +492,8 @@ fn transferred<'r>(file: &Inner, outcome: Outcome, request: &'r mut Request) -> 
 /// Result of [`File::read_at`] and [`File::read_vectored_at`] in the making.
 pub struct ReadAt<'f, B> {
     file: &'f Inner,
-    back: fn(Erased) -> B,
+    /// Makes the buffer of what it became, and the number of bytes that were read.
+    back: fn(Erased, usize) -> B,
 }
 
 impl<B> Finish for ReadAt<'_, B> {
@@ -493,7 +501,7 @@ impl<B> Finish for ReadAt<'_, B> {
     #[inline]
     fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
         let (transfer, result) = transferred(self.file, outcome, request);
-        let buffer = (self.back)(Erased(transfer.take_memory()));
+        let buffer = (self.back)(Erased(transfer.take_memory()), *result.as_ref().unwrap_or(&0));
         match result {
             Ok(n) => Ok((n, buffer)),
             Err(error) => Err(BufferError { error, buffer }),

@@ -13,7 +13,7 @@ use common::rng::Rng;
 use common::{Watchdog, Way, assert_settled, contents, eventually, expected, poll_once, put};
 use nowait::sim::{Faults, Sim};
 use nowait::stream::{Reader, Writer};
-use nowait::{Buf, Engine, Error, ErrorKind, File, Nowait, OpenOptions};
+use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions};
 
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 9] = [0, 1, 4095, 4096, 4097, MIB / 2 - 1, MIB / 2, MIB / 2 + 1, 5 * MIB + 3];

@@ -119,6 +119,7 @@ macro_rules! promises {
 
 promises! {
     read_at_fills_the_first_bytes_of_every_kind_of_buffer
+    empty_buffers_are_filled_as_far_as_they_have_room
     read_at_is_short_only_at_the_end_of_the_file
     read_at_gives_what_pread_gives_at_random_ranges
     read_exact_at_gives_all_or_says_how_much_there_is
@@ -176,11 +177,67 @@ fn read_at_fills_the_first_bytes_of_every_kind_of_buffer(ctx: &Ctx) {
     check(ctx, Buf::zeroed);
     #[cfg(feature = "bytes")]
     check(ctx, bytes::BytesMut::zeroed);
-    // Spare capacity is not used.
+    // Spare capacity of a buffer with bytes in it is not used.
     let mut vec = Vec::with_capacity(100);
     vec.resize(10, 0);
     let (n, vec) = ctx.file(&contents(50, 1)).read_at(vec, 0).wait().unwrap();
     assert_eq!((n, vec.len()), (10, 10));
+}
+
+/// Symptom: a read into `Vec::with_capacity(n)` gave 0, which is the end of the file.
+fn empty_buffers_are_filled_as_far_as_they_have_room(ctx: &Ctx) {
+    fn check<B: ReadBuffer>(ctx: &Ctx, make: impl Fn(usize) -> B, capacity: impl Fn(&B) -> usize) {
+        let bytes = contents(LEN, 14);
+        let file = ctx.file(&bytes);
+        for wanted in [1, 100, 4096, 5000, LEN, 2 * LEN] {
+            let room = capacity(&make(wanted));
+            for offset in [0, 1, 4096, LEN as u64 - 7, LEN as u64, 1 << 40] {
+                let right = expected(&bytes, offset, room);
+                for result in three_ways!(file.read_at(make(wanted), offset)) {
+                    let (n, buffer) = result.map_err(Error::from).unwrap();
+                    assert_eq!((n, capacity(&buffer)), (right.len(), room), "offset {offset}, room for {room}");
+                    assert!(buffer.as_ref() == right, "offset {offset}, room for {room}: {}", buffer.as_ref().len());
+                }
+            }
+            for result in three_ways!(file.read_at(make(wanted), i64::MAX as u64)) {
+                let error = result.map(drop).unwrap_err();
+                assert_eq!(error.error.kind(), ErrorKind::InvalidRange);
+                assert_eq!((error.buffer.as_ref().len(), capacity(&error.buffer)), (0, room), "as it was given");
+            }
+        }
+        let sizes = [100, 3, 5000];
+        let rooms = sizes.map(|size| capacity(&make(size)));
+        for offset in [0, 17, LEN as u64 - 101, LEN as u64] {
+            for result in three_ways!(file.read_vectored_at(sizes.map(&make).into(), offset)) {
+                let (n, buffers) = result.map_err(Error::from).unwrap();
+                let mut place = offset;
+                for (buffer, room) in buffers.iter().zip(rooms) {
+                    assert!(buffer.as_ref() == expected(&bytes, place, room), "offset {offset}");
+                    place += buffer.as_ref().len() as u64;
+                }
+                assert_eq!(place - offset, n as u64);
+            }
+        }
+    }
+    check(ctx, Vec::with_capacity, Vec::capacity);
+    #[cfg(feature = "bytes")]
+    check(ctx, bytes::BytesMut::with_capacity, bytes::BytesMut::capacity);
+    // With others beside them, and such that have no room.
+    let bytes = contents(LEN, 15);
+    let file = ctx.file(&bytes);
+    for result in three_ways!(file.read_vectored_at(vec![vec![0; 10], Vec::with_capacity(50), Vec::new()], 5)) {
+        let (n, buffers) = result.unwrap();
+        let room = buffers[1].capacity();
+        assert_eq!((n, buffers.iter().map(Vec::len).collect::<Vec<_>>()), (10 + room, vec![10, room, 0]));
+        assert!(buffers.concat() == expected(&bytes, 5, n));
+    }
+    for result in three_ways!(file.read_at(Vec::new(), 0)) {
+        assert_eq!(result.unwrap(), (0, Vec::new()), "no room: nothing is asked for");
+    }
+    for result in three_ways!(file.read_at(Buf::zeroed(0), 0)) {
+        let (n, buffer) = result.unwrap();
+        assert_eq!((n, buffer.len()), (0, 0));
+    }
 }
 
 /// One read of `len` bytes, awaited.
