@@ -159,7 +159,7 @@ impl OpenFile {
     }
 
     /// As on a file system that may ignore `RWF_APPEND`. False when that was found out before.
-    #[cfg(all(test, not(nowait_loom)))]
+    #[cfg(test)]
     pub(crate) fn distrust_append_flag(&self) -> bool {
         let other = self.handle.descriptor().and_then(Appender::reopen);
         other.is_ok_and(|other| self.appender.set(other).is_ok())

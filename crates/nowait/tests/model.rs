@@ -48,7 +48,8 @@ fn work(nowait: Nowait, file: File, real: bool) {
     let mut model = Model { nowait, file, log, bytes: Vec::new(), rng: Rng::for_test(), real };
     let until = Instant::now() + time;
     let mut number = 0;
-    while Instant::now() < until {
+    // On a slow machine or a busy disk, longer.
+    while Instant::now() < until || number <= 10 {
         // The numbers and names tell where a failing run was.
         let name = model.step();
         number += 1;
@@ -58,7 +59,6 @@ fn work(nowait: Nowait, file: File, real: bool) {
     }
     model.check("the end");
     eprintln!("{number} operations");
-    assert!(number > 10, "{number} operations");
     assert_settled(&model.nowait);
 }
 
