@@ -342,9 +342,13 @@ impl fmt::Debug for Part {
 pub(crate) enum Memory {
     None,
     Vec(Vec<u8>),
+    /// Was empty, and is as long as its capacity while it is read into.
+    Room(Vec<u8>),
     Buf(Buf),
     #[cfg(feature = "bytes")]
     BytesMut(bytes::BytesMut),
+    #[cfg(feature = "bytes")]
+    BytesRoom(bytes::BytesMut),
     Part(Part),
     Many(Vec<Memory>),
     /// Only to be written from, as are those below.
@@ -359,10 +363,10 @@ impl Memory {
     pub(crate) fn len(&self) -> usize {
         match self {
             Memory::None => 0,
-            Memory::Vec(vec) => vec.len(),
+            Memory::Vec(vec) | Memory::Room(vec) => vec.len(),
             Memory::Buf(buf) => buf.len,
             #[cfg(feature = "bytes")]
-            Memory::BytesMut(bytes) => bytes.len(),
+            Memory::BytesMut(bytes) | Memory::BytesRoom(bytes) => bytes.len(),
             Memory::Part(part) => part.len,
             Memory::Many(many) => many.iter().map(Memory::len).sum(),
             Memory::Static(bytes) => bytes.len(),
@@ -388,10 +392,10 @@ impl Memory {
     pub(crate) fn segments(&mut self, out: &mut Segments) {
         match self {
             Memory::None => {}
-            Memory::Vec(vec) => out.push(vec.as_mut_ptr(), vec.len()),
+            Memory::Vec(vec) | Memory::Room(vec) => out.push(vec.as_mut_ptr(), vec.len()),
             Memory::Buf(buf) => out.push(buf.start.as_ptr(), buf.len),
             #[cfg(feature = "bytes")]
-            Memory::BytesMut(bytes) => out.push(bytes.as_mut_ptr(), bytes.len()),
+            Memory::BytesMut(bytes) | Memory::BytesRoom(bytes) => out.push(bytes.as_mut_ptr(), bytes.len()),
             Memory::Part(part) => out.push(part.pointer(), part.len),
             Memory::Many(many) => many.iter_mut().for_each(|memory| memory.segments(out)),
             Memory::Static(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
@@ -498,8 +502,19 @@ mod sealed {
 /// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`, [`Buf`], and
 /// `bytes::BytesMut` with the `bytes` feature.
 ///
-/// A read fills the first bytes of `buffer[..buffer.len()]`, as std's positioned reads do; spare capacity is not used
-/// and the length never changes. To read without clearing memory first use `File::read_exact_at`.
+/// How many bytes `File::read_at` asks for is the buffer's to say:
+///
+/// * A buffer with bytes in it is filled from its start, over them, up to its length, as by std's positioned reads. Its
+///   length does not change, and spare capacity is not used.
+/// * An empty `Vec<u8>` or `BytesMut` is filled up to its capacity, and is then as long as what was read. So
+///   `Vec::with_capacity(n)` reads up to `n` bytes.
+/// * A buffer without room (`Vec::new()`, an empty `Box<[u8]>` or [`Buf`]) asks for nothing and gets 0, wherever in the
+///   file.
+///
+/// So 0 means the end of the file if the buffer had room. A buffer that is cleared and used again has its capacity left:
+/// to read a certain number of bytes, which may be none, give it that length, or skip the read of none.
+///
+/// Memory is cleared before it is lent to the kernel. To read without that use `File::read_exact_at`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no buffer that a read can own",
     note = "give a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `read_into`"
@@ -509,6 +524,18 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     fn into_memory(self) -> Erased;
     #[doc(hidden)]
     fn from_memory(memory: Erased) -> Self;
+    /// All that a read may fill.
+    #[doc(hidden)]
+    #[inline]
+    fn into_room(self) -> Erased {
+        self.into_memory()
+    }
+    /// What `into_room` gave, of which the first `n` bytes were read.
+    #[doc(hidden)]
+    #[inline]
+    fn from_room(memory: Erased, _n: usize) -> Self {
+        Self::from_memory(memory)
+    }
 }
 
 /// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`], and what can only be read from:
@@ -530,8 +557,28 @@ pub trait WriteBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
 pub struct Erased(pub(crate) Memory);
 
 macro_rules! buffer {
-    ($trait:ident, $type:ty, $variant:ident, $into:expr, $back:expr) => {
+    ($trait:ident, $type:ty, $variant:ident, $into:expr, $back:expr $(, $room:ident)?) => {
         impl $trait for $type {
+            $(
+                #[inline]
+                fn into_room(mut self) -> Erased {
+                    if !self.is_empty() || self.capacity() == 0 {
+                        return ReadBuffer::into_memory(self);
+                    }
+                    self.resize(self.capacity(), 0);
+                    Erased(Memory::$room(self))
+                }
+                #[inline]
+                fn from_room(memory: Erased, n: usize) -> Self {
+                    match memory.0 {
+                        Memory::$room(mut buffer) => {
+                            buffer.truncate(n);
+                            buffer
+                        }
+                        other => ReadBuffer::from_memory(Erased(other)),
+                    }
+                }
+            )?
             #[inline]
             fn into_memory(self) -> Erased {
                 Erased(Memory::$variant($into(self)))
@@ -548,9 +595,9 @@ macro_rules! buffer {
 }
 
 macro_rules! read_and_write_buffer {
-    ($type:ty, $variant:ident, $into:expr, $back:expr) => {
+    ($type:ty, $variant:ident, $into:expr, $back:expr $(, $room:ident)?) => {
         impl sealed::Sealed for $type {}
-        buffer!(ReadBuffer, $type, $variant, $into, $back);
+        buffer!(ReadBuffer, $type, $variant, $into, $back $(, $room)?);
         buffer!(WriteBuffer, $type, $variant, $into, $back);
     };
 }
@@ -562,12 +609,12 @@ macro_rules! write_buffer {
     };
 }
 
-read_and_write_buffer!(Vec<u8>, Vec, identity, identity);
+read_and_write_buffer!(Vec<u8>, Vec, identity, identity, Room);
 // As a `Vec`: a `Box` may not be moved while a pointer into it is in use, a `Vec` may. Neither way allocates.
 read_and_write_buffer!(Box<[u8]>, Vec, <[u8]>::into_vec, Vec::into_boxed_slice);
 read_and_write_buffer!(Buf, Buf, identity, identity);
 #[cfg(feature = "bytes")]
-read_and_write_buffer!(bytes::BytesMut, BytesMut, identity, identity);
+read_and_write_buffer!(bytes::BytesMut, BytesMut, identity, identity, BytesRoom);
 write_buffer!(&'static [u8], Static, identity, identity);
 write_buffer!(Arc<[u8]>, Shared, identity, identity);
 // The bytes come back unchanged, and so still are text.

@@ -9,11 +9,11 @@
 //! page that was read meanwhile, so that such a write goes alone (`throttle.rs`), and leaves no page behind that is not written back.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::buf::{BUF_ALIGNMENT, Buf};
@@ -97,7 +97,9 @@ impl Direct {
     /// systems that do not say otherwise (FMODE_DIO_PARALLEL_WRITE: ext4, xfs), and nothing that a program can see tells which. So only the
     /// one counts where threads of the pool were measured to be quicker.
     pub(crate) fn workers_take_turns(&self, fd: BorrowedFd<'_>) -> bool {
-        *self.workers_take_turns.get_or_init(|| rustix::fs::fstatfs(fd).is_ok_and(|about| about.f_type as u64 == BTRFS))
+        *self.workers_take_turns.get_or_init(|| {
+            rustix::fs::fstatfs(fd).is_ok_and(|about| about.f_type as u64 == BTRFS) && !sys::is_block_device(fd)
+        })
     }
 
     /// Nobody writes through the page cache while this is held.
@@ -110,7 +112,7 @@ impl Direct {
         self.turn.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The file through the page cache, for writing. `/proc` leads to it also when it has no name any more.
+    /// The file through the page cache, for writing.
     pub(crate) fn cached(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'_>, Errno> {
         if let Some(cached) = self.cached.get() {
             return Ok(cached.as_fd());
@@ -121,9 +123,7 @@ impl Direct {
             return Err(Errno::BADF);
         }
         let kept = flags & (OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
-        // The thread's own: descriptors need not be shared by all threads (unshare(2), CLONE_FILES).
-        let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
-        let opened = sys::retry(|| rustix::fs::open(&*path, OFlags::WRONLY | OFlags::CLOEXEC | kept, Mode::empty()))?;
+        let opened = sys::reopen(fd, kept)?;
         Ok(self.cached.get_or_init(|| opened).as_fd())
     }
 }
@@ -202,9 +202,17 @@ fn claimed(fd: BorrowedFd<'_>) -> Option<Alignment> {
     if let Some(stat) = stat.ok().filter(|stat| stat.stx_mask & DIOALIGN != 0) {
         return Some(Alignment { memory: power(stat.stx_dio_mem_align)?, offset: power(stat.stx_dio_offset_align)? });
     }
+    looked_up(fd)
+}
+
+/// The same where the kernel does not say (before 6.1; of block devices, before 6.11).
+fn looked_up(fd: BorrowedFd<'_>) -> Option<Alignment> {
+    let power = |n: u32| n.is_power_of_two().then_some(n);
     // tmpfs and ramfs take the flag (mm/shmem.c, 6.6) and go on as before.
     const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
-    if rustix::fs::fstatfs(fd).is_ok_and(|system| IN_MEMORY.contains(&system.f_type)) {
+    // Of a device the answer is that of the file system that its name is in: devtmpfs, which calls itself tmpfs.
+    let in_memory = || rustix::fs::fstatfs(fd).is_ok_and(|system| IN_MEMORY.contains(&system.f_type));
+    if !sys::is_block_device(fd) && in_memory() {
         return None;
     }
     Some(device_block(fd).and_then(power).map_or(ENOUGH, |block| Alignment { memory: block, offset: block }))
@@ -263,6 +271,8 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     const SECTOR: Alignment = Alignment { memory: 4, offset: 512 };
@@ -293,6 +303,25 @@ mod tests {
         let beyond = Plan::new(SECTOR, i64::MAX as u64 - 4, 4, None);
         assert_eq!(beyond, Some(Plan { start: last, first: 512, middle: 0, last: 0 }));
         assert_eq!(Plan::new(SECTOR, u64::MAX - 2, 4, None), None);
+    }
+
+    /// Symptom: before 6.11 block devices had no direct I/O, since the file system of their names was asked: devtmpfs is a
+    /// tmpfs. Here as on a kernel that does not say what a device needs.
+    #[test]
+    fn a_block_device_is_not_what_its_name_lies_in() {
+        let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+        let opened = devices.filter_map(|device| std::fs::File::open(Path::new("/dev").join(device.file_name())).ok());
+        let opened: Vec<_> = opened.collect();
+        if opened.is_empty() {
+            return eprintln!("skipped: no block device can be opened");
+        }
+        for device in opened {
+            let found = looked_up(device.as_fd());
+            assert!(found.is_some_and(|alignment| alignment.offset >= 512), "{device:?}: {found:?}");
+        }
+        if let Ok(memory) = tempfile::tempfile_in("/dev/shm") {
+            assert_eq!(looked_up(memory.as_fd()), None, "tmpfs has no direct I/O");
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(crate) trait Engine: Send + Sync {
     fn run_on(&self, file: &OpenFile, request: &mut Request) -> Outcome {
         match &file.direct {
             Some(direct) => run_direct(file, direct, request),
-            None => self.run(Some(&file.handle), request),
+            None => self.run(Some(file.handle_for(request)?), request),
         }
     }
 
@@ -69,6 +69,12 @@ pub(crate) trait Engine: Send + Sync {
 
     /// Waits until nothing that was submitted is in flight or in line.
     fn drain(&self);
+
+    /// Has the reactor of the tokio runtime that this thread works for notice completions.
+    #[cfg(feature = "tokio")]
+    fn attach_tokio(&self) -> std::io::Result<()> {
+        Ok(())
+    }
 
     /// Has a thread of its own notice all completions from now on: a runtime that should may be blocked by the caller.
     fn watch_all(&self) {}
@@ -135,11 +141,12 @@ pub(crate) fn write_blocking(
     run: impl FnOnce(&mut Request) -> Outcome,
 ) -> (usize, Outcome) {
     let mut n = 0;
-    if let (Handle::Descriptor(fd), WriteFlags::NONE, None) = (&file.handle, flags, &file.direct) {
+    // `flags` are those of every write to the file, so that it was opened with `O_APPEND` if they say so.
+    if let (Handle::Descriptor(fd), WriteFlags::NONE | WriteFlags::APPEND, None) = (&file.handle, flags, &file.direct) {
         // As in `read_blocking`. Other flags have the kernel tell of earlier failures, which `run` takes note of.
         let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
         // SAFETY: the segment is `slice`, borrowed for the call.
-        match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, flags, Wait::Allowed) } {
+        match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, WriteFlags::NONE, Wait::Allowed) } {
             Ok(all) if all == slice.len() => return (all, Ok(Done::Nothing)),
             Ok(moved) => n = moved,
             Err(errno) => return (0, Err(errno)),
@@ -222,7 +229,7 @@ pub(crate) fn run_for(owner: &Owner, request: &mut Request) -> Outcome {
     match owner {
         Owner::File(file) => match &file.direct {
             Some(direct) => run_direct(file, direct, request),
-            None => run(Some(&file.handle), request),
+            None => run(Some(file.handle_for(request)?), request),
         },
         Owner::Nobody(_) => run(None, request),
     }
@@ -281,6 +288,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
     let cached = direct.cached(fd)?;
     let _turn = direct.alone();
     let appends = flags.contains(WriteFlags::APPEND);
+    let cached = if appends { file.descriptor_to_append(cached)? } else { cached };
     let asked = transfer.left();
     let mut edges = Vec::new();
     let mut outcome = loop {

@@ -13,7 +13,9 @@ use rustix::io::Errno;
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, for programs to match on.
+/// What went wrong, for programs to match on. What an errno becomes has the name that std gives it, but where more can be
+/// said: ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF [`Closed`](ErrorKind::Closed), EDQUOT
+/// [`NoSpace`](ErrorKind::NoSpace), EOVERFLOW [`InvalidRange`](ErrorKind::InvalidRange), for instance.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -21,8 +23,34 @@ pub enum ErrorKind {
     NotFound,
     /// Permissions (or a security policy) forbid it.
     PermissionDenied,
+    /// The file system is mounted for reading only.
+    ReadOnlyFilesystem,
     /// The path is a directory.
     IsADirectory,
+    /// A part of the path is no directory.
+    NotADirectory,
+    /// The directory is not empty.
+    DirectoryNotEmpty,
+    /// The path has too many symbolic links.
+    FilesystemLoop,
+    /// A name is too long.
+    InvalidFilename,
+    /// Both paths are not on one file system.
+    CrossesDevices,
+    /// The file has as many names as it may have.
+    TooManyLinks,
+    /// The file or device is in use.
+    ResourceBusy,
+    /// The program is being run.
+    ExecutableFileBusy,
+    /// A lock would wait for itself.
+    Deadlock,
+    /// The server has another file by now (NFS).
+    StaleNetworkFileHandle,
+    /// The device or server did not answer in time.
+    TimedOut,
+    /// A signal came first.
+    Interrupted,
     /// The file has no positions to read at: a FIFO, a socket, a terminal.
     NotSeekable,
     /// Offset and length do not fit into a file: beyond `i64::MAX`.
@@ -144,7 +172,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The error of this crate. Small (one pointer), cheap to clone, converts into [`std::io::Error`].
+/// The error of this crate. Small (one pointer), cheap to clone, converts into [`std::io::Error`] with std's kind and errno.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -277,8 +305,21 @@ pub enum Written {
 fn kind_of(errno: Errno) -> ErrorKind {
     match errno {
         Errno::NOENT => ErrorKind::NotFound,
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => ErrorKind::PermissionDenied,
+        Errno::ACCESS | Errno::PERM => ErrorKind::PermissionDenied,
+        Errno::ROFS => ErrorKind::ReadOnlyFilesystem,
         Errno::ISDIR => ErrorKind::IsADirectory,
+        Errno::NOTDIR => ErrorKind::NotADirectory,
+        Errno::NOTEMPTY => ErrorKind::DirectoryNotEmpty,
+        Errno::LOOP => ErrorKind::FilesystemLoop,
+        Errno::NAMETOOLONG => ErrorKind::InvalidFilename,
+        Errno::XDEV => ErrorKind::CrossesDevices,
+        Errno::MLINK => ErrorKind::TooManyLinks,
+        Errno::BUSY => ErrorKind::ResourceBusy,
+        Errno::TXTBSY => ErrorKind::ExecutableFileBusy,
+        Errno::DEADLK => ErrorKind::Deadlock,
+        Errno::STALE => ErrorKind::StaleNetworkFileHandle,
+        Errno::TIMEDOUT => ErrorKind::TimedOut,
+        Errno::INTR => ErrorKind::Interrupted,
         Errno::SPIPE | Errno::NXIO => ErrorKind::NotSeekable,
         Errno::OVERFLOW => ErrorKind::InvalidRange,
         Errno::BADF => ErrorKind::Closed,
@@ -303,7 +344,24 @@ impl ErrorKind {
             ErrorKind::PermissionDenied => {
                 ("permission denied", Some("check the permissions of the file and its directories"))
             }
+            ErrorKind::ReadOnlyFilesystem => {
+                ("the file system is read-only", Some("write elsewhere, or mount it for writing"))
+            }
             ErrorKind::IsADirectory => ("it is a directory", Some("name a file")),
+            ErrorKind::NotADirectory => ("a part of the path is no directory", Some("check the path")),
+            ErrorKind::DirectoryNotEmpty => ("the directory is not empty", Some("remove what is in it first")),
+            ErrorKind::FilesystemLoop => ("too many symbolic links", Some("check where the links of the path lead to")),
+            ErrorKind::InvalidFilename => ("a name is too long", Some("choose a shorter one")),
+            ErrorKind::CrossesDevices => ("it is on another file system", Some("copy it and remove the original")),
+            ErrorKind::TooManyLinks => ("it has too many links", Some("copy it")),
+            ErrorKind::ResourceBusy => ("it is in use", Some("find out by whom (fuser, lsblk), and close it there")),
+            ErrorKind::ExecutableFileBusy => {
+                ("it is being run", Some("end the program, or write a new file and rename it"))
+            }
+            ErrorKind::Deadlock => ("it would wait for itself", None),
+            ErrorKind::StaleNetworkFileHandle => ("the server has replaced or removed the file", Some("open it again")),
+            ErrorKind::TimedOut => ("the device or server did not answer in time", Some("look into the kernel log")),
+            ErrorKind::Interrupted => ("a signal came first", Some("try again")),
             ErrorKind::NotSeekable => ("it has no positions to read at", Some("name a regular file or a block device")),
             ErrorKind::InvalidRange => {
                 ("the range ends beyond the largest file offset (i64::MAX)", Some("check offset and length"))
@@ -399,12 +457,29 @@ impl std::error::Error for Error {
     }
 }
 
+/// With an errno, what std makes of it: `raw_os_error()` and `kind()` are those of the plain call. Operation, path and range are
+/// then left behind, since an `io::Error` has room for one or the other; `io::Error::other(error)` keeps them in place of the errno.
+/// An error without an errno is kept inside (`io::Error::get_ref`).
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
+        if let Some(errno) = error.raw_os_error() {
+            return io::Error::from_raw_os_error(errno);
+        }
         let kind = match error.kind() {
             ErrorKind::NotFound => io::ErrorKind::NotFound,
             ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
+            ErrorKind::ReadOnlyFilesystem => io::ErrorKind::ReadOnlyFilesystem,
             ErrorKind::IsADirectory => io::ErrorKind::IsADirectory,
+            ErrorKind::NotADirectory => io::ErrorKind::NotADirectory,
+            ErrorKind::DirectoryNotEmpty => io::ErrorKind::DirectoryNotEmpty,
+            ErrorKind::CrossesDevices => io::ErrorKind::CrossesDevices,
+            ErrorKind::TooManyLinks => io::ErrorKind::TooManyLinks,
+            ErrorKind::ResourceBusy | ErrorKind::Locked => io::ErrorKind::ResourceBusy,
+            ErrorKind::ExecutableFileBusy => io::ErrorKind::ExecutableFileBusy,
+            ErrorKind::Deadlock => io::ErrorKind::Deadlock,
+            ErrorKind::StaleNetworkFileHandle => io::ErrorKind::StaleNetworkFileHandle,
+            ErrorKind::TimedOut => io::ErrorKind::TimedOut,
+            ErrorKind::Interrupted => io::ErrorKind::Interrupted,
             ErrorKind::NotSeekable => io::ErrorKind::NotSeekable,
             ErrorKind::InvalidRange | ErrorKind::BufferTooSmall | ErrorKind::InvalidInput => {
                 io::ErrorKind::InvalidInput
@@ -417,9 +492,11 @@ impl From<Error> for io::Error {
             ErrorKind::FileTooLarge => io::ErrorKind::FileTooLarge,
             ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
             ErrorKind::WriteZero => io::ErrorKind::WriteZero,
-            ErrorKind::Locked => io::ErrorKind::ResourceBusy,
             ErrorKind::Damaged => io::ErrorKind::InvalidData,
-            ErrorKind::Closed
+            // Those two have no stable name in std before 1.87, and always an errno.
+            ErrorKind::FilesystemLoop
+            | ErrorKind::InvalidFilename
+            | ErrorKind::Closed
             | ErrorKind::Io
             | ErrorKind::TooManyFiles
             | ErrorKind::SyncFailed
@@ -486,6 +563,61 @@ mod tests {
         }
         assert_eq!(error.raw_os_error(), Some(5));
         assert_eq!(error.range_index(), Some(7));
+    }
+
+    /// Symptom: EROFS was "permission denied", and what std calls ENOTDIR, EBUSY or EXDEV was "other"; an `io::Error` made
+    /// of an error had no errno. Each errno has std's kind, or another for a reason.
+    #[test]
+    fn errnos_are_what_std_makes_of_them() {
+        // Names, since std's include some that are not stable.
+        let name = |kind: &dyn fmt::Debug| format!("{kind:?}");
+        let (full, sockets) = ("what to do is the same", "no operation of a file ends so");
+        let finer = "std has no name for it";
+        let differ = [
+            (5, "Io", "Uncategorized", finer),
+            (6, "NotSeekable", "Uncategorized", "open(2) of a socket, or of a FIFO for writing"),
+            (7, "Other", "ArgumentListTooLong", sockets),
+            (9, "Closed", "Uncategorized", finer),
+            (23, "TooManyFiles", "Uncategorized", finer),
+            (24, "TooManyFiles", "Uncategorized", finer),
+            (28, "NoSpace", "StorageFull", "the name"),
+            (32, "Other", "BrokenPipe", sockets),
+            (75, "InvalidRange", "Uncategorized", finer),
+            (98, "Other", "AddrInUse", sockets),
+            (99, "Other", "AddrNotAvailable", sockets),
+            (100, "Other", "NetworkDown", sockets),
+            (101, "Other", "NetworkUnreachable", sockets),
+            (103, "Other", "ConnectionAborted", sockets),
+            (104, "Other", "ConnectionReset", sockets),
+            (105, "OutOfMemory", "Uncategorized", finer),
+            (107, "Other", "NotConnected", sockets),
+            (111, "Other", "ConnectionRefused", sockets),
+            (113, "Other", "HostUnreachable", sockets),
+            (115, "Other", "InProgress", sockets),
+            (122, "NoSpace", "QuotaExceeded", full),
+        ];
+        for errno in 1..=133 {
+            let error = Error::from_errno(Operation::Write, Errno::from_raw_os_error(errno));
+            let (ours, std) = (name(&error.kind()), name(&io::Error::from_raw_os_error(errno).kind()));
+            match differ.iter().find(|(number, ..)| *number == errno) {
+                Some((_, left, right, why)) => {
+                    assert_eq!((&*ours, &*std), (*left, *right), "errno {errno} is another kind since {why}");
+                }
+                None => assert_eq!(ours, if std == "Uncategorized" { "Other" } else { &std }, "errno {errno}"),
+            }
+            let converted = io::Error::from(error);
+            assert_eq!((converted.raw_os_error(), name(&converted.kind())), (Some(errno), std));
+        }
+    }
+
+    #[test]
+    fn an_error_without_an_errno_is_kept_inside_an_io_error() {
+        let path: Arc<Path> = Arc::from(Path::new("/data/big"));
+        let error = Error::new(Operation::Read, ErrorKind::PermissionDenied).at(&path);
+        let converted = io::Error::from(error.clone());
+        assert_eq!((converted.kind(), converted.raw_os_error()), (io::ErrorKind::PermissionDenied, None));
+        let inside = converted.get_ref().and_then(|inside| inside.downcast_ref::<Error>());
+        assert_eq!(inside.and_then(Error::path), Some(&*path));
     }
 
     #[test]

@@ -271,15 +271,23 @@ impl File {
         OpenOptions::new().read(true).open(path)
     }
 
-    /// Takes over a file that is open already. `path` is what errors will name.
+    /// Takes over a file, or block device, that is open already. `path` is what errors will name.
     ///
     /// # Errors
-    /// Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag, which has no meaning for files and keeps
+    /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for what is no file: a pipe, socket, terminal,
+    /// eventfd, timer; [`ErrorKind::InvalidInput`] for a descriptor opened with `O_PATH`. Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag, which has no meaning for files and keeps
     /// io_uring from waiting.
     pub fn from_std(nowait: &Nowait, file: fs::File, path: impl AsRef<Path>) -> Result<File> {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);
-        sys::check(&fd).map_err(|errno| Error::from_errno(Name::Open, errno).at(&path))?;
+        sys::check(&fd).map_err(|errno| {
+            let error = Error::from_errno(Name::Open, errno).at(&path);
+            match errno {
+                Errno::SPIPE => error.explained("give a regular file or a block device; for others wait until they are ready (tokio's AsyncFd, smol's Async)"),
+                Errno::BADF => error.of_kind(ErrorKind::InvalidInput).explained("it was opened with O_PATH; open it for reading or writing"),
+                _ => error,
+            }
+        })?;
         let directness = direct::look(fd.as_fd());
         Ok(File::new(Handle::Descriptor(fd), directness, path, nowait.0.clone()))
     }
@@ -316,16 +324,16 @@ impl File {
         self.0.open.reads.nowait_accepted()
     }
 
-    /// Fills `buffer[..buffer.len()]` from `offset`; gives the number of bytes and the buffer. Fewer than asked for means the
-    /// end of the file. The length counts, not the capacity: an empty `Vec` reads nothing. For a borrowed slice there is
-    /// [`File::read_into`].
+    /// Fills `buffer[..buffer.len()]` from `offset`, or an empty `Vec` or `BytesMut` up to its capacity: see [`ReadBuffer`].
+    /// Gives the number of bytes and the buffer. Fewer than asked for means the end of the file. For a borrowed slice there
+    /// is [`File::read_into`].
     ///
     /// # Errors
     /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what
     /// the kernel reports.
     pub fn read_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, ReadAt<'_, B>> {
-        let transfer = Transfer::new(buffer.into_memory().0, offset);
-        self.read(transfer, ReadAt { file: &self.0, back: B::from_memory })
+        let transfer = Transfer::new(buffer.into_room().0, offset);
+        self.read(transfer, ReadAt { file: &self.0, back: B::from_room })
     }
 
     /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's, which is not cleared first.
@@ -350,10 +358,17 @@ impl File {
 
     /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
     pub fn read_vectored_at<B: ReadBuffer>(&self, buffers: Vec<B>, offset: u64) -> Operation<'_, ReadAt<'_, Vec<B>>> {
-        let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_memory().0).collect());
+        let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_room().0).collect());
         let transfer = Transfer::new(memory, offset);
-        let back = |memory: Erased| match memory.0 {
-            Memory::Many(many) => many.into_iter().map(|memory| B::from_memory(Erased(memory))).collect(),
+        let back = |memory: Erased, mut left: usize| match memory.0 {
+            Memory::Many(many) => many
+                .into_iter()
+                .map(|memory| {
+                    let n = left.min(memory.len());
+                    left -= n;
+                    B::from_room(Erased(memory), n)
+                })
+                .collect(),
             other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
         };
         self.read(transfer, ReadAt { file: &self.0, back })
@@ -494,7 +509,8 @@ fn transferred<'r>(file: &Inner, outcome: Outcome, request: &'r mut Request) -> 
 /// Result of [`File::read_at`] and [`File::read_vectored_at`] in the making.
 pub struct ReadAt<'f, B> {
     file: &'f Inner,
-    back: fn(Erased) -> B,
+    /// Makes the buffer of what it became, and the number of bytes that were read.
+    back: fn(Erased, usize) -> B,
 }
 
 impl<B> Finish for ReadAt<'_, B> {
@@ -502,7 +518,7 @@ impl<B> Finish for ReadAt<'_, B> {
     #[inline]
     fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
         let (transfer, result) = transferred(self.file, outcome, request);
-        let buffer = (self.back)(Erased(transfer.take_memory()));
+        let buffer = (self.back)(Erased(transfer.take_memory()), *result.as_ref().unwrap_or(&0));
         match result {
             Ok(n) => Ok((n, buffer)),
             Err(error) => Err(BufferError { error, buffer }),
@@ -579,9 +595,12 @@ impl Finish for Advised<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
     use crate::direct::Direct;
     use crate::start::Engine;
+    use crate::sys::WriteFlags;
 
     const PAGE: usize = 4096;
 
@@ -612,6 +631,45 @@ mod tests {
             0 => operation.wait(),
             1 => crate::block_on(operation),
             _ => futures::executor::block_on(operation),
+        }
+    }
+
+    /// Symptom: where `RWF_APPEND` is ignored (overlayfs of 5.10 and 6.1), an append overwrote the start of the file.
+    /// Where it is not known to be honoured, records are written by a descriptor with `O_APPEND`.
+    #[test]
+    fn appends_where_the_flag_may_be_ignored_go_through_another_descriptor() {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = folder.path().join("file");
+        let open_descriptors = || {
+            let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == path)).count()
+        };
+        for engine in [Engine::Auto, Engine::Aio, Engine::Pool] {
+            let Ok(nowait) = Nowait::builder().engine(engine.clone()).build() else { continue };
+            for direct in [false, true] {
+                fs::write(&path, [1; 100]).unwrap();
+                let mut bytes = vec![1; 100];
+                let mut options = OpenOptions::new();
+                let file = options.read(true).write(true).direct(direct).open_in(&nowait, &path).wait().unwrap();
+                assert!(file.0.open.distrust_append_flag());
+                assert_eq!(open_descriptors(), 2);
+                let request = Request::Write(Transfer::void(0, 1), WriteFlags::APPEND);
+                let handle = file.0.open.handle_for(&request).unwrap().descriptor().unwrap();
+                assert_ne!(Some(handle.as_raw_fd()), file.descriptor().map(|own| own.as_raw_fd()));
+                assert!(rustix::fs::fcntl_getfl(handle).unwrap().contains(OFlags::APPEND));
+                for way in 0..3 {
+                    wait(way, file.append(vec![way; 5000])).unwrap();
+                    wait(way, file.append(vec![9; 300]).durable()).unwrap();
+                    wait(way, file.write_all_at(vec![way; 7], 3)).unwrap();
+                    bytes[3..10].fill(way);
+                    bytes.extend_from_slice(&[way; 5000]);
+                    bytes.extend_from_slice(&[9; 300]);
+                    assert!(fs::read(&path).unwrap() == bytes, "{engine:?}, direct {direct}, way {way}");
+                }
+                file.close().unwrap();
+                nowait.drain();
+                assert_eq!(open_descriptors(), 0, "both are closed");
+            }
         }
     }
 

@@ -202,7 +202,8 @@
 //!   overlayfs or FUSE that is not expected to be quick), with reads of more than [`Builder::inline_bytes_max`], and with every
 //!   slow operation where io_uring is refused. At most [`Builder::pool_threads_max`]; they go when they have been idle for 5 s.
 //! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it notices completions and wakes
-//!   wakers. There is none for [`block_on`], for `wait`, and, with the `tokio` feature, for tasks on tokio.
+//!   wakers. There is none for [`block_on`], for `wait`, and, with the `tokio` feature, for tasks on a tokio runtime that was
+//!   attached (`Nowait::attach_tokio`).
 //! * `nowait-probe`: while [`probe()`] runs.
 //! * `nowait-log`: one for each [`log`] that is open for appending; it writes no record that somebody waits for.
 //!
@@ -213,8 +214,9 @@
 //!
 //! Both are off by default, and add to the interface or to the ways of completion without changing results.
 //!
-//! * `tokio`: under tokio the ring's descriptor sits in tokio's own reactor and no thread of ours is needed. Reads take part in
-//!   tokio's cooperative budget. Without the feature everything works on tokio too, by way of the reaper thread.
+//! * `tokio`: submissions of a worker's tasks are collected, and operations take part in tokio's cooperative budget. In a
+//!   runtime that was attached (`Nowait::attach_tokio`) the ring's descriptor sits in tokio's own reactor, and no thread of ours
+//!   is needed. Without the feature everything works on tokio too, by way of the reaper thread.
 //! * `bytes`: `bytes::BytesMut` as a read buffer.
 //!
 //! # Where it runs

@@ -24,8 +24,8 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
 
@@ -40,7 +40,7 @@ use crate::mapping::{Fault, Mapping, Missing};
 use crate::outstanding::{Outstanding, Span, Syncing};
 use crate::select::{ReadSelector, WriteSelector};
 use crate::stats::{Count, Counters, thread_number};
-use crate::sys::{PerProcess, WriteFlags};
+use crate::sys::{self, PerProcess, WriteFlags};
 
 /// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
 mod sync {
@@ -70,11 +70,12 @@ pub(crate) struct OpenFile {
     pub(crate) writes: WriteSelector,
     /// Writes and syncs that a thread will do. A thread that works there has a share of this, and none of the file.
     lanes: PerProcess<Arc<Lanes>>,
-    /// What every write asks for. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to tell of failed write-backs. For
-    /// direct I/O and with `O_APPEND`: to append, for the kernel ignores the offset, which then says nothing of blocks.
+    /// What every write asks for. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to tell of failed
+    /// write-backs. Opened with `O_APPEND`: to append. The kernel ignores the offset, which then says nothing of
+    /// blocks, neighbours or the end, and half a record by an attempt would let another come between.
     write_flags: WriteFlags,
-    /// Every write goes to the end of the file (`O_APPEND`), whatever its offset.
-    appends: bool,
+    /// Decided by the first append.
+    appender: OnceLock<Appender>,
     /// Where the file was last known to end.
     pub(crate) end: AtomicU64,
     /// Where the last write ended, whose page is cached.
@@ -107,23 +108,64 @@ impl OpenFile {
         if flags.bits() & libc::O_DSYNC as u32 != 0 {
             write_flags = write_flags.with(WriteFlags::DURABLE);
         }
-        if flags.contains(OFlags::APPEND) && direct.is_some() {
+        // Block devices ignore `O_APPEND`: the offset counts (`blkdev_write_iter`, block/fops.c).
+        let is_device = || handle.descriptor().is_ok_and(sys::is_block_device);
+        if flags.contains(OFlags::APPEND) && !is_device() {
             write_flags = write_flags.with(WriteFlags::APPEND);
         }
         OpenFile {
             direct,
             direct_refused,
             write_flags,
-            appends: flags.contains(OFlags::APPEND),
             handle,
             reads,
             writes: WriteSelector::default(),
             lanes: PerProcess::new(),
+            appender: OnceLock::new(),
             end: AtomicU64::new(END_UNKNOWN),
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
             counters,
         }
+    }
+
+    /// The handle that a request is made by.
+    #[inline]
+    pub(crate) fn handle_for(&self, request: &Request) -> Result<&Handle, Errno> {
+        match (request, &self.handle) {
+            (Request::Write(_, flags), Handle::Descriptor(own)) if flags.contains(WriteFlags::APPEND) => {
+                Ok(self.other_appender(own.as_fd())?.unwrap_or(&self.handle))
+            }
+            _ => Ok(&self.handle),
+        }
+    }
+
+    /// The descriptor that appends through the page cache are made by; `cached` is one of this file.
+    pub(crate) fn descriptor_to_append<'f>(&'f self, cached: BorrowedFd<'f>) -> Result<BorrowedFd<'f>, Errno> {
+        self.other_appender(cached)?.map_or(Ok(cached), Handle::descriptor)
+    }
+
+    /// The second handle that appends are made by, where the file's own descriptors might overwrite. EOPNOTSUPP where
+    /// there is no way to append: nothing may be written then.
+    fn other_appender(&self, own: BorrowedFd<'_>) -> Result<Option<&Handle>, Errno> {
+        let appender = match self.appender.get() {
+            Some(appender) => appender,
+            None => {
+                let found = Appender::find(own)?;
+                self.appender.get_or_init(|| found)
+            }
+        };
+        match appender {
+            Appender::Own => Ok(None),
+            Appender::Other(handle) => Ok(Some(handle)),
+        }
+    }
+
+    /// As on a file system that may ignore `RWF_APPEND`. False when that was found out before.
+    #[cfg(test)]
+    pub(crate) fn distrust_append_flag(&self) -> bool {
+        let other = self.handle.descriptor().and_then(Appender::reopen);
+        other.is_ok_and(|other| self.appender.set(other).is_ok())
     }
 
     /// What every write to this file asks for.
@@ -177,7 +219,11 @@ impl OpenFile {
 
     /// The bytes that a write of `length` bytes changes.
     pub(crate) fn span(&self, offset: u64, length: usize, flags: WriteFlags) -> Span {
-        if self.appends || flags.contains(WriteFlags::APPEND) { Span::END } else { Span::new(offset, length as u64) }
+        if self.write_flags.with(flags).contains(WriteFlags::APPEND) {
+            Span::END
+        } else {
+            Span::new(offset, length as u64)
+        }
     }
 
     /// What must be known of a request that changes the file's bytes, to have its turn; None for others.
@@ -319,6 +365,41 @@ fn tells_nothing(errno: Errno) -> bool {
             | Errno::PERM
             | Errno::CANCELED
     )
+}
+
+/// By which descriptor records are appended to a file.
+enum Appender {
+    /// The file's own: it was opened with `O_APPEND`, or its file system honours `RWF_APPEND`.
+    Own,
+    /// Another of the same file, opened with `O_APPEND`.
+    Other(Handle),
+}
+
+impl Appender {
+    fn find(own: BorrowedFd<'_>) -> Result<Appender, Errno> {
+        if sys::is_block_device(own) {
+            // Its end does not move, and it takes the offset for what it says, whatever the flags.
+            return Err(Errno::OPNOTSUPP);
+        }
+        let flags = rustix::fs::fcntl_getfl(own)?;
+        // A descriptor for reading only cannot append; the write itself says so.
+        let trusted = flags.contains(OFlags::APPEND) || flags & OFlags::RWMODE == OFlags::RDONLY;
+        if trusted || sys::honours_append_flag(own) {
+            return Ok(Appender::Own);
+        }
+        Appender::reopen(own).map_err(|errno| match errno {
+            // Those pass.
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM => errno,
+            // No /proc, or permissions that would not let the file be opened once more.
+            _ => Errno::OPNOTSUPP,
+        })
+    }
+
+    fn reopen(own: BorrowedFd<'_>) -> Result<Appender, Errno> {
+        let kept = OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME;
+        let flags = rustix::fs::fcntl_getfl(own)? & kept | OFlags::APPEND;
+        sys::reopen(own, flags).map(|fd| Appender::Other(Handle::Descriptor(fd)))
+    }
 }
 
 /// What an engine knows a file by.

@@ -129,8 +129,8 @@ impl Builder {
 /// complete in the child. A fork in the very moment in which another thread uses the library, or an instance, for the first
 /// time may leave the child waiting for that thread for ever: use it once before.
 ///
-/// A future that was begun inside a task of a current-thread tokio runtime (feature `tokio`) is noticed by that runtime: moved
-/// elsewhere, it completes while the runtime runs, or has ended, or when it is `.wait()`ed for.
+/// A future that was begun inside a task of a current-thread tokio runtime (feature `tokio`) that was attached is noticed by that
+/// runtime: moved elsewhere, it completes while the runtime runs, or has ended, or when it is `.wait()`ed for.
 #[derive(Clone)]
 pub struct Nowait(pub(crate) Arc<Instance>);
 
@@ -148,6 +148,28 @@ impl Nowait {
             Ok(nowait) => nowait,
             // `Engine::Auto` falls back on threads, and those on the caller's own.
             Err(error) => unreachable!("the default engine always exists: {error}"),
+        })
+    }
+
+    /// Has the reactor of this tokio runtime notice completions for its tasks, until it ends; else a thread of the
+    /// instance does. Call it once in each runtime that was built with `enable_io` or `enable_all`, as `#[tokio::main]`
+    /// and `#[tokio::test]` do: inside a task, under `block_on`, or while the runtime is entered. Where there is no ring
+    /// it changes nothing.
+    ///
+    /// Nothing but speed depends on it: completions then need no switch to another thread. It is not done by itself,
+    /// since tokio tells whether a runtime has a reactor only by a panic.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] outside of a tokio runtime, or in one that has ended.
+    ///
+    /// # Panics
+    /// In a runtime without `enable_io` or `enable_all`, as tokio's own I/O types do. Do not call it there: without it
+    /// everything works on such a runtime.
+    #[cfg(feature = "tokio")]
+    pub fn attach_tokio(&self) -> Result<()> {
+        self.0.engines().ring.attach_tokio().map_err(|error| {
+            let advice = "call it inside a tokio runtime that runs and was built with enable_io or enable_all";
+            Error::new(Operation::Build, ErrorKind::Unsupported).explained(format!("{error}: {advice}"))
         })
     }
 

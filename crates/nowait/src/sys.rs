@@ -186,17 +186,48 @@ pub(crate) fn make_direct(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::DIRECT)
 }
 
+/// Opens the file of a descriptor once more, for writing only. `/proc` leads to it also when it has no name any more.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    // The thread's own: descriptors need not be shared by all threads (unshare(2), CLONE_FILES).
+    let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
+    retry(|| rustix::fs::open(&*path, OFlags::WRONLY | OFlags::CLOEXEC | flags, Mode::empty()))
+}
+
+/// Whether an open file is a block device. Answered by the descriptor, not by the file system that its name is in.
+pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
+}
+
+/// Whether the file system is known to write at the end when told so by `RWF_APPEND`.
+///
+/// Both `RWF_APPEND` and `O_APPEND` become `IOCB_APPEND`, but a file system that stacks on another hands only the
+/// latter down with the open file. overlayfs drops the flag (`ovl_iocb_to_rwf`, fs/overlayfs/file.c; seen on 5.10 and
+/// 6.1) and overwrites the file from the given offset. A trial on the file would do that damage, and another file to
+/// try it on cannot be had everywhere. So those are listed that write themselves (`generic_write_checks`, mm/filemap.c
+/// and fs/read_write.c); others are not trusted.
+pub(crate) fn honours_append_flag(fd: BorrowedFd<'_>) -> bool {
+    /// ext2 to ext4, xfs, btrfs, f2fs, tmpfs, ramfs (linux/magic.h).
+    const HONOUR: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994, 0x8584_58f6];
+    rustix::fs::fstatfs(fd).is_ok_and(|system| HONOUR.contains(&(system.f_type as u64)))
+}
+
 /// Makes sure that a descriptor has positions to read at, and takes `O_NONBLOCK` from it.
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
+    let status = rustix::fs::fcntl_getfl(fd)?;
+    if status.contains(OFlags::PATH) {
+        // It names a file, and can do nothing with it.
+        return Err(Errno::BADF);
+    }
     match FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) {
+        FileType::RegularFile | FileType::BlockDevice => {}
         FileType::Directory => return Err(Errno::ISDIR),
-        FileType::Fifo | FileType::Socket => return Err(Errno::SPIPE),
         FileType::CharacterDevice => {
             rustix::fs::seek(fd, SeekFrom::Current(0))?;
         }
-        _ => {}
+        // A pipe or a socket; or of no type: an eventfd, a timer, an epoll (anon_inode_getfile, fs/anon_inodes.c), which
+        // let themselves be sought in, and a read of which may wait for ever.
+        _ => return Err(Errno::SPIPE),
     }
-    let status = rustix::fs::fcntl_getfl(fd)?;
     if status.contains(OFlags::NONBLOCK) {
         rustix::fs::fcntl_setfl(fd, status - OFlags::NONBLOCK)?;
     }

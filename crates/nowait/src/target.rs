@@ -126,7 +126,8 @@ impl Target<'_> {
         let end = offset + length as u64;
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
         let on_their_way = file.on_their_way();
-        (on_their_way == 0 || (on_their_way <= OVERTAKEN_BYTES_MAX && dirty::is_calm()))
+        // An append must not overtake another: where it lands is decided by who comes first.
+        (on_their_way == 0 || (!appends && on_their_way <= OVERTAKEN_BYTES_MAX && dirty::is_calm()))
             && (appends
                 || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
                     && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))

@@ -20,7 +20,7 @@ use crate::op::{Batch, Change, Notify, OpenFile, Outcome, Request, Slot, Transfe
 use crate::operation::{Answer, Finish, Operation};
 use crate::outstanding::Settling;
 use crate::stats::Count;
-use crate::sys::WriteFlags;
+use crate::sys::{self, WriteFlags};
 
 /// What [`File::allocate`] does with a range; see `fallocate(2)`.
 #[non_exhaustive]
@@ -48,7 +48,7 @@ impl File {
     /// [`block_on`](crate::block_on) a small write at the end of that turn. A write that another thread is about to make in a
     /// blocking call has no place in the order.) Appends are made in order, too.
     ///
-    /// On a file opened for appending the kernel ignores the offset. A future that is dropped before it is ready has written
+    /// On a file opened for appending the kernel ignores the offset, and each write is a record as of [`File::append`]. A future that is dropped before it is ready has written
     /// nothing, or its first pages, or all, or will yet; a page is never half old and half new by our doing.
     /// [`File::settled`] tells when nothing of it can come any more.
     ///
@@ -80,11 +80,17 @@ impl File {
         self.write(Transfer::new(memory, offset), WriteFlags::NONE, WriteAt { file: &self.0, back: all_back })
     }
 
-    /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux 4.16). Appends of one call each are
-    /// whole and do not overlap, whoever makes them; one that the file system takes in two parts may have others between.
+    /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux 4.16). Appends of one
+    /// call each are whole and do not overlap, whoever makes them. One that the file system takes in two parts (a full
+    /// disk, more than 2 GiB) may have others between.
+    ///
+    /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file systems that are not known
+    /// to honour it, appends go through a second descriptor of the file with `O_APPEND`, opened by the first of them by
+    /// way of `/proc`. Files opened with [`OpenOptions::append`](crate::OpenOptions::append) need none.
     ///
     /// # Errors
-    /// As [`File::write_all_at`].
+    /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`], and nothing is written, for a block device, and where that
+    /// second descriptor cannot be opened: open the file with `append(true)` then.
     pub fn append<B: WriteBuffer>(&self, buffer: B) -> Operation<'_, WriteAll<'_, B>> {
         let transfer = Transfer::new(buffer.into_memory().0, 0);
         self.write(transfer, WriteFlags::APPEND, WriteAll(WriteAt { file: &self.0, back: B::from_memory }))
@@ -340,8 +346,22 @@ fn write_error(file: &Inner, errno: Option<Errno>, flags: WriteFlags) -> Error {
                 Some((_, why)) if matches!(errno, Errno::OPNOTSUPP | Errno::INVAL) => {
                     error.of_kind(ErrorKind::Unsupported).detail(*why)
                 }
+                _ if flags.contains(WriteFlags::APPEND) && errno == Errno::OPNOTSUPP => {
+                    error.explained(cannot_append(file))
+                }
                 _ => error,
             }
+        }
+    }
+}
+
+/// Why the second descriptor that an append needed could not be had, and what to do.
+fn cannot_append(file: &Inner) -> &'static str {
+    match file.open.handle.descriptor() {
+        Ok(fd) if sys::is_block_device(fd) => "a block device has no end to append to; write at an offset",
+        _ => {
+            "this file system may ignore RWF_APPEND and overwrite the file, and it could not be opened once more with \
+             O_APPEND through /proc; open it with append(true)"
         }
     }
 }

@@ -56,30 +56,54 @@ fn instances() -> Vec<Nowait> {
     builders.into_iter().map(|builder| builder.build().unwrap()).collect()
 }
 
+/// Makes runtimes, attached to an instance or not: then the reaper serves them.
+#[derive(Clone)]
+struct Runtimes(#[cfg_attr(not(feature = "tokio"), allow(dead_code))] Option<Nowait>);
+
+impl Runtimes {
+    /// Of both kinds.
+    fn of(nowait: &Nowait) -> [Runtimes; 2] {
+        [None, Some(nowait.clone())].map(Runtimes)
+    }
+
+    fn multi_thread(&self) -> runtime::Runtime {
+        self.make(runtime::Builder::new_multi_thread().worker_threads(2).enable_all())
+    }
+
+    fn current_thread(&self) -> runtime::Runtime {
+        self.make(runtime::Builder::new_current_thread().enable_all())
+    }
+
+    fn make(&self, builder: &mut runtime::Builder) -> runtime::Runtime {
+        let runtime = builder.build().unwrap();
+        #[cfg(feature = "tokio")]
+        if let Some(nowait) = &self.0 {
+            let _entered = runtime.enter();
+            nowait.attach_tokio().unwrap();
+            nowait.attach_tokio().unwrap();
+        }
+        runtime
+    }
+}
+
 /// Runs the mix on each instance with what `run` makes of it, under a watchdog.
-fn on_each_instance(name: &str, run: impl Fn(File, &'static Sample)) {
+fn on_each_instance(name: &str, run: impl Fn(File, &'static Sample, Runtimes)) {
     let _watchdog = Watchdog::new(name, 60);
     // Tasks want it for as long as they like.
     let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
     for nowait in instances() {
-        run(sample.open(&nowait), sample);
-        assert_settled(&nowait);
+        for runtimes in Runtimes::of(&nowait) {
+            run(sample.open(&nowait), sample, runtimes);
+            assert_settled(&nowait);
+        }
     }
     std::fs::remove_dir_all(sample.path.parent().unwrap()).unwrap();
 }
 
-fn multi_thread() -> runtime::Runtime {
-    runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-fn current_thread() -> runtime::Runtime {
-    runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
 #[test]
 fn tokio_multi_thread() {
-    on_each_instance("tokio_multi_thread", |file, sample| {
-        let runtime = multi_thread();
+    on_each_instance("tokio_multi_thread", |file, sample, runtimes| {
+        let runtime = runtimes.multi_thread();
         runtime.block_on(read_mix(&file, sample));
         let tasks: Vec<_> = (0..4)
             .map(|_| {
@@ -93,8 +117,8 @@ fn tokio_multi_thread() {
 
 #[test]
 fn tokio_current_thread() {
-    on_each_instance("tokio_current_thread", |file, sample| {
-        let runtime = current_thread();
+    on_each_instance("tokio_current_thread", |file, sample, runtimes| {
+        let runtime = runtimes.current_thread();
         // The root future first, then a task.
         runtime.block_on(read_mix(&file, sample));
         let clone = file.clone();
@@ -111,7 +135,7 @@ const TASKS: usize = 8;
 const RECORDS: usize = 50;
 
 /// Tasks that append records to one file, write them to their places in another, and sync both; then what is there.
-fn tokio_writes(name: &str, runtime: fn() -> runtime::Runtime) {
+fn tokio_writes(name: &str, runtime: fn(&Runtimes) -> runtime::Runtime) {
     /// The number, as many times as makes lengths differ.
     fn record(number: usize) -> Vec<u8> {
         let mut record = (number as u16).to_le_bytes().to_vec();
@@ -120,12 +144,14 @@ fn tokio_writes(name: &str, runtime: fn() -> runtime::Runtime) {
     }
     let _watchdog = Watchdog::new(name, 60);
     let folder = common::mounts::temp_dir();
-    for nowait in instances() {
+    for (nowait, runtimes) in
+        instances().into_iter().flat_map(|nowait| Runtimes::of(&nowait).map(|of| (nowait.clone(), of)))
+    {
         let [log, table] = ["log", "table"].map(|name| {
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(true).open_in(&nowait, folder.path().join(name)).wait().unwrap()
         });
-        let runtime = runtime();
+        let runtime = runtime(&runtimes);
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
                 let (log, table) = (log.clone(), table.clone());
@@ -174,18 +200,18 @@ fn tokio_writes(name: &str, runtime: fn() -> runtime::Runtime) {
 
 #[test]
 fn tokio_multi_thread_writes() {
-    tokio_writes("tokio_multi_thread_writes", multi_thread);
+    tokio_writes("tokio_multi_thread_writes", Runtimes::multi_thread);
 }
 
 #[test]
 fn tokio_current_thread_writes() {
-    tokio_writes("tokio_current_thread_writes", current_thread);
+    tokio_writes("tokio_current_thread_writes", Runtimes::current_thread);
 }
 
 #[test]
 fn tokio_merely_entered() {
-    on_each_instance("tokio_merely_entered", |file, sample| {
-        for runtime in [multi_thread(), current_thread()] {
+    on_each_instance("tokio_merely_entered", |file, sample, runtimes| {
+        for runtime in [runtimes.multi_thread(), runtimes.current_thread()] {
             let _entered = runtime.enter();
             futures::executor::block_on(read_mix(&file, sample));
             nowait::block_on(read_mix(&file, sample));
@@ -196,8 +222,8 @@ fn tokio_merely_entered() {
 
 #[test]
 fn tokio_entered_but_ended() {
-    on_each_instance("tokio_entered_but_ended", |file, sample| {
-        for runtime in [multi_thread(), current_thread()] {
+    on_each_instance("tokio_entered_but_ended", |file, sample, runtimes| {
+        for runtime in [runtimes.multi_thread(), runtimes.current_thread()] {
             let handle = runtime.handle().clone();
             let _entered = handle.enter();
             drop(runtime);
@@ -206,24 +232,90 @@ fn tokio_entered_but_ended() {
     });
 }
 
+/// Symptom: a runtime without I/O was found out by the panic of a task, which every process printed, and which ended those
+/// with `panic = "abort"`.
 #[test]
 fn tokio_without_io() {
-    on_each_instance("tokio_without_io", |file, sample| {
-        let runtimes = [runtime::Builder::new_multi_thread(), runtime::Builder::new_current_thread()];
-        for mut builder in runtimes {
-            let runtime = builder.enable_time().build().unwrap();
-            let file = file.clone();
-            let task = runtime.spawn(async move { read_mix(&file, sample).await });
-            runtime.block_on(task).unwrap();
+    child::play("without io");
+}
+
+fn without_io() {
+    // As with `panic = "abort"`, whoever would catch it.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}");
+        std::process::abort();
+    }));
+    on_each_instance("tokio_without_io", |file, sample, _| {
+        for time in [false, true] {
+            for mut builder in [runtime::Builder::new_multi_thread(), runtime::Builder::new_current_thread()] {
+                if time {
+                    builder.enable_time();
+                }
+                let runtime = builder.build().unwrap();
+                runtime.block_on(read_mix(&file, sample));
+                let tasks: Vec<_> = (0..2)
+                    .map(|_| {
+                        let file = file.clone();
+                        runtime.spawn(async move { read_mix(&file, sample).await })
+                    })
+                    .collect();
+                runtime.block_on(join_all(tasks)).into_iter().for_each(Result::unwrap);
+            }
         }
     });
+}
+
+/// The reaper is a thread of its own; a reactor makes it superfluous.
+#[test]
+fn attached_runtimes_need_no_thread_of_ours() {
+    child::play("attached");
+}
+
+fn attached() {
+    let nowait = match Nowait::builder().engine(Engine::Uring).path(Some(Path::Ring)).build() {
+        Ok(nowait) => nowait,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
+    let file = sample.open(&nowait);
+    let reaper_runs = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default());
+        names.into_iter().any(|name| name.trim() == "nowait-reaper")
+    };
+    for attached in [true, false] {
+        let runtime = Runtimes(attached.then(|| nowait.clone())).multi_thread();
+        let clone = file.clone();
+        runtime.block_on(runtime.spawn(async move { read_mix(&clone, sample).await })).unwrap();
+        assert_eq!(reaper_runs(), !(attached && cfg!(feature = "tokio")), "attached: {attached}");
+    }
+    std::fs::remove_dir_all(sample.path.parent().unwrap()).unwrap();
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn what_is_no_runtime_is_not_attached() {
+    let unsupported = |nowait: &Nowait| {
+        let error = nowait.attach_tokio().unwrap_err();
+        assert_eq!(error.kind(), nowait::ErrorKind::Unsupported);
+        assert!(error.to_string().contains("enable_io"), "{error}");
+    };
+    let Ok(nowait) = Nowait::builder().engine(Engine::Uring).build() else {
+        return eprintln!("skipped: there is no ring");
+    };
+    unsupported(&nowait);
+    let handle = Runtimes(None).multi_thread().handle().clone();
+    let _entered = handle.enter();
+    unsupported(&nowait);
+    // Without a ring there is nothing to attach.
+    Nowait::builder().engine(Engine::Pool).build().unwrap().attach_tokio().unwrap();
 }
 
 /// A blocking thread of a runtime that nobody drives: `tokio::fs` works there, and so must we.
 #[test]
 fn tokio_blocking_thread_of_an_idle_runtime() {
-    on_each_instance("tokio_blocking_thread_of_an_idle_runtime", |file, sample| {
-        for runtime in [multi_thread(), current_thread()] {
+    on_each_instance("tokio_blocking_thread_of_an_idle_runtime", |file, sample, runtimes| {
+        for runtime in [runtimes.multi_thread(), runtimes.current_thread()] {
             let (done, result) = mpsc::channel();
             let file = file.clone();
             runtime.spawn_blocking(move || {
@@ -238,8 +330,8 @@ fn tokio_blocking_thread_of_an_idle_runtime() {
 /// Blocking inside a task is bad manners, but our own ways of blocking need nothing from the runtime.
 #[test]
 fn tokio_task_that_blocks() {
-    on_each_instance("tokio_task_that_blocks", |file, sample| {
-        for runtime in [multi_thread(), current_thread()] {
+    on_each_instance("tokio_task_that_blocks", |file, sample, runtimes| {
+        for runtime in [runtimes.multi_thread(), runtimes.current_thread()] {
             let file = file.clone();
             let task = runtime.spawn(async move {
                 nowait::block_on(read_mix(&file, sample));
@@ -259,8 +351,8 @@ fn tokio_task_that_blocks() {
 /// The runtime that would notice the read is the one that the wait blocks.
 #[test]
 fn tokio_task_waits_for_what_it_began() {
-    on_each_instance("tokio_task_waits_for_what_it_began", |file, sample| {
-        let runtime = current_thread();
+    on_each_instance("tokio_task_waits_for_what_it_began", |file, sample, runtimes| {
+        let runtime = runtimes.current_thread();
         let file = file.clone();
         let task = runtime.spawn(async move {
             // So that the runtime is known to run here.
@@ -285,7 +377,8 @@ fn tokio_ends_with_reads_in_flight() {
         let file = sample.open(&nowait);
         for round in 0..20 {
             sample.cool();
-            let runtime = if round % 2 == 0 { multi_thread() } else { current_thread() };
+            let runtimes = &Runtimes::of(&nowait)[round / 4 % 2];
+            let runtime = if round % 2 == 0 { runtimes.multi_thread() } else { runtimes.current_thread() };
             for i in 0..50 {
                 let file = file.clone();
                 runtime.spawn(async move { drop(file.read_exact_at(i * 4099 * 7, PAGE).await.unwrap()) });
@@ -309,7 +402,7 @@ fn future_outlives_its_runtime() {
     let sample = Sample::new(LEN);
     for nowait in instances() {
         let file = sample.open(&nowait);
-        for runtime in [multi_thread(), current_thread()] {
+        for runtime in Runtimes::of(&nowait).iter().flat_map(|of| [of.multi_thread(), of.current_thread()]) {
             sample.cool();
             let reads: Vec<_> = (0..64)
                 .map(|i| {
@@ -337,7 +430,7 @@ fn future_outlives_its_runtime() {
 
 #[test]
 fn smol_and_its_executor() {
-    on_each_instance("smol_and_its_executor", |file, sample| {
+    on_each_instance("smol_and_its_executor", |file, sample, _| {
         smol::block_on(read_mix(&file, sample));
         let executor = smol::Executor::new();
         let tasks: Vec<_> = (0..4).map(|_| executor.spawn(read_mix(&file, sample))).collect();
@@ -347,7 +440,7 @@ fn smol_and_its_executor() {
 
 #[test]
 fn futures_executor_and_our_own() {
-    on_each_instance("futures_executor_and_our_own", |file, sample| {
+    on_each_instance("futures_executor_and_our_own", |file, sample, _| {
         futures::executor::block_on(read_mix(&file, sample));
         nowait::block_on(read_mix(&file, sample));
         let mut pool = futures::executor::LocalPool::new();
@@ -357,7 +450,7 @@ fn futures_executor_and_our_own() {
 
 #[test]
 fn waits_in_many_threads() {
-    on_each_instance("waits_in_many_threads", |file, sample| {
+    on_each_instance("waits_in_many_threads", |file, sample, _| {
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let file = &file;
@@ -501,12 +594,18 @@ async fn few(file: &File) {
 #[test]
 fn child() {
     let Some(role) = child::role() else { return };
+    match role.as_str() {
+        "without io" => return without_io(),
+        "attached" => return attached(),
+        _ => {}
+    }
     let sample = Sample::new(LEN);
     let file = sample.open(Nowait::shared());
     let round = |i: usize| match role.as_str() {
         "runtimes" => {
             sample.cool();
-            let runtime = if i % 2 == 0 { multi_thread() } else { current_thread() };
+            let runtimes = &Runtimes::of(Nowait::shared())[i / 2 % 2];
+            let runtime = if i % 2 == 0 { runtimes.multi_thread() } else { runtimes.current_thread() };
             let file = file.clone();
             runtime.block_on(runtime.spawn(async move { few(&file).await })).unwrap();
         }
@@ -514,7 +613,8 @@ fn child() {
             sample.cool();
             let file = file.clone();
             let begin = async move { poll_once(Box::pin(few(&file)).as_mut()).is_ready() };
-            let runtime = runtime::Builder::new_current_thread().enable_all().event_interval(1).build().unwrap();
+            let runtimes = &Runtimes::of(Nowait::shared())[i % 2];
+            let runtime = runtimes.make(runtime::Builder::new_current_thread().enable_all().event_interval(1));
             runtime.block_on(runtime.spawn(begin)).unwrap();
         }
         "instances" => {

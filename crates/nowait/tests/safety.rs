@@ -324,13 +324,18 @@ fn instances_come_and_go() {
     let sample = Sample::new(1 << 20);
     let before = common::resources();
     for round in 0..300 {
-        let file = sample.open(&forced(Path::Ring));
+        let nowait = forced(Path::Ring);
+        let file = sample.open(&nowait);
         if round % 2 == 0 {
             futures::executor::block_on(file.read_exact_at(0, 10)).unwrap();
         }
         #[cfg(feature = "tokio")]
         {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build().unwrap();
+            if round % 3 == 0 {
+                let _entered = runtime.enter();
+                nowait.attach_tokio().unwrap();
+            }
             let clone = file.clone();
             runtime.block_on(runtime.spawn(async move { clone.read_exact_at(0, 10).await.unwrap() })).unwrap();
             runtime.shutdown_background();

@@ -13,7 +13,7 @@ use common::rng::Rng;
 use common::{Watchdog, Way, assert_settled, contents, eventually, expected, poll_once, put};
 use nowait::sim::{Faults, Sim};
 use nowait::stream::{Reader, Writer};
-use nowait::{Buf, Engine, Error, ErrorKind, File, Nowait, OpenOptions};
+use nowait::{Buf, Engine, ErrorKind, File, Nowait, OpenOptions};
 
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 9] = [0, 1, 4095, 4096, 4097, MIB / 2 - 1, MIB / 2, MIB / 2 + 1, 5 * MIB + 3];
@@ -435,7 +435,9 @@ fn a_read_that_fails_is_tried_again_at_the_same_place() {
             }
         };
         assert_eq!(reader.position(), 3 + out.len() as u64);
-        let error = error.get_ref().and_then(|error| error.downcast_ref::<Error>()).unwrap();
+        // An `io::Error` has the errno, as std's; where and what is told by calls of ours.
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+        let error = reader.chunk().wait().unwrap_err();
         assert_eq!((error.offset(), error.raw_os_error()), (Some(reader.position()), Some(libc::EIO)), "{error}");
         assert!(error.to_string().contains("/sim/file"), "{error}");
         sim.set_faults(faults(|faults| {

@@ -13,7 +13,13 @@ use crate::work::{Contents, Writes};
 pub fn runtime() -> &'static tokio::runtime::Runtime {
     static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
-        tokio::runtime::Builder::new_multi_thread().enable_io().build().expect("a runtime starts where threads do")
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_io().build();
+        let runtime = runtime.expect("a runtime starts where threads do");
+        let entered = runtime.enter();
+        // Where its reactor cannot serve, a thread of the library does.
+        let _ = nowait::Nowait::shared().attach_tokio();
+        drop(entered);
+        runtime
     })
 }
 

@@ -480,6 +480,11 @@ impl Engine for Uring {
         }
     }
 
+    #[cfg(feature = "tokio")]
+    fn attach_tokio(&self) -> std::io::Result<()> {
+        self.runtimes.attach()
+    }
+
     fn watch_all(&self) {
         #[cfg(feature = "tokio")]
         for shard in self.runtimes.all() {

@@ -267,6 +267,12 @@ fn file_of(handle: Option<&Handle>) -> Result<usize, Errno> {
     }
 }
 
+/// Whether a write goes to the end of the file, whatever its offset.
+fn appends(handle: Option<&Handle>, flags: WriteFlags) -> bool {
+    flags.contains(WriteFlags::APPEND)
+        || matches!(handle, Some(Handle::Simulated { flags, .. }) if flags.contains(OFlags::APPEND))
+}
+
 /// What the disk has of a request, if it is a write.
 fn under_way(handle: Option<&Handle>, request: &Request) -> Option<UnderWay> {
     let Request::Write(transfer, flags) = request else { return None };
@@ -274,7 +280,7 @@ fn under_way(handle: Option<&Handle>, request: &Request) -> Option<UnderWay> {
     let start = usize::try_from(transfer.position()).unwrap_or(usize::MAX);
     let mut bytes = vec![0; transfer.left()];
     transfer.copy_to(&mut bytes);
-    Some(UnderWay { file, start: (!flags.contains(WriteFlags::APPEND)).then_some(start), bytes: Arc::new(bytes) })
+    Some(UnderWay { file, start: (!appends(handle, *flags)).then_some(start), bytes: Arc::new(bytes) })
 }
 
 impl World {
@@ -318,7 +324,7 @@ impl World {
         let faults = self.faults;
         let position = usize::try_from(transfer.position()).unwrap_or(usize::MAX);
         let start = match flags {
-            Some(flags) if flags.contains(WriteFlags::APPEND) => length,
+            Some(flags) if appends(handle, flags) => length,
             Some(_) => position,
             None => position.min(length),
         };

@@ -1,17 +1,25 @@
-//! The ring's descriptor in tokio's own reactor: a task per ring notices completions, and no thread of ours exists.
+//! Rings of tokio runtimes: a task submits what is staged when its worker has nothing else to run, and completions are
+//! noticed by tokio's own reactor, in which a ring's descriptor then sits, or by the reaper thread.
+//!
+//! The reactor serves runtimes that were attached ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and the
+//! reaper all others. tokio tells whether a runtime has an I/O driver by a panic and in no other way (1.54;
+//! tokio-rs/tokio#8361 asks for the same of timers). A panic that is caught still reaches the process's hook, and with
+//! `panic = "abort"` it ends the process. So nothing here asks.
 //!
 //! Each runtime has its own rings, at most one per worker. A runtime that is not driven cannot notice anything, and a
 //! current-thread runtime may have been merely entered, or the caller may be one of its blocking threads. There a ring is only
-//! used by a task on the thread that the runtime was seen to run on: the watching task's own. All else, the root future of
-//! such a runtime's `block_on` included, is served by the reaper thread. When a runtime ends, its rings go to the
+//! used by a task on the thread that the runtime was seen to run on: that of the ring's own tasks. All else, the root future
+//! of such a runtime's `block_on` included, uses the instance's common rings. When a runtime ends, its rings go to the
 //! reaper, which sees their last operations through.
 //!
 //! `unsafe` here: tokio asks for a promise that the descriptor stays open.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use rustix::event::{EventfdFlags, eventfd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
@@ -26,57 +34,97 @@ pub(super) struct Runtimes(Arc<Mutex<Vec<Runtime>>>);
 
 struct Runtime {
     id: Id,
+    /// Its reactor notices completions.
+    attached: bool,
     shards: Arc<Shards>,
     tasks: Vec<AbortHandle>,
-    /// The thread that ran the watching task last; of interest in a current-thread runtime.
+    /// The thread that ran a ring's task last; of interest in a current-thread runtime.
     driver: Arc<AtomicUsize>,
-    /// The runtime has no I/O driver (`enable_io` was not called): the reaper serves it.
-    refused: bool,
+}
+
+impl Runtime {
+    /// Has the reactor, or the reaper, notice completions from now on. Those of rings that exist stay where they are:
+    /// gives these, to be dropped with nothing locked.
+    fn set_attached(&mut self, attached: bool) -> Option<Arc<Shards>> {
+        let changed = std::mem::replace(&mut self.attached, attached) != attached;
+        changed.then(|| std::mem::take(&mut self.shards))
+    }
 }
 
 impl Runtimes {
-    /// A ring of the runtime that this thread works for, if that runtime can notice its completions.
+    /// Has the current runtime's reactor notice completions until it ends. Panics where it has none.
+    pub(super) fn attach(&self) -> io::Result<()> {
+        let handle = Handle::try_current().map_err(io::Error::other)?;
+        if self.look_at(&handle, |runtime| runtime.attached) {
+            return Ok(());
+        }
+        let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
+        // With nothing locked: this is where tokio panics if the runtime has no I/O driver, or refuses if it has ended.
+        // SAFETY: the descriptor is owned, and stays open until it is dropped with the registration.
+        drop(unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) }?);
+        drop(self.look_at(&handle, |runtime| runtime.set_attached(true)));
+        Ok(())
+    }
+
+    /// Looks at what is known of a runtime, which is remembered until it ends.
+    fn look_at<T>(&self, handle: &Handle, look: impl FnOnce(&mut Runtime) -> T) -> T {
+        let id = handle.id();
+        let mut runtimes = lock(&self.0);
+        if let Some(runtime) = runtimes.iter_mut().find(|runtime| runtime.id == id) {
+            return look(runtime);
+        }
+        let driver = Arc::new(AtomicUsize::new(usize::MAX));
+        let mut runtime = Runtime { id, attached: false, shards: Arc::default(), tasks: Vec::new(), driver };
+        let looked = look(&mut runtime);
+        runtimes.push(runtime);
+        drop(runtimes);
+        let known = Known { id, runtimes: self.clone() };
+        // With nothing locked: a runtime that has ended drops the task at once.
+        let task = handle.spawn(async move {
+            let _known = known;
+            std::future::pending::<()>().await
+        });
+        self.keep(id, [task.abort_handle()]);
+        looked
+    }
+
+    /// Remembers tasks of a runtime, to end them with the engine.
+    fn keep(&self, id: Id, tasks: impl IntoIterator<Item = AbortHandle>) {
+        // One that has ended dropped them, and is not known any more.
+        if let Some(runtime) = lock(&self.0).iter_mut().find(|runtime| runtime.id == id) {
+            runtime.tasks.extend(tasks);
+        }
+    }
+
+    /// A ring of the runtime that this thread works for, if its completions will be noticed.
     pub(super) fn shard(&self, reaper: &Arc<Reaper>) -> Option<Arc<Shard>> {
         let handle = Handle::try_current().ok()?;
         let single = handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if single && tokio::task::try_id().is_none() {
             return None;
         }
+        let (attached, shards, driver) =
+            self.look_at(&handle, |runtime| (runtime.attached, runtime.shards.clone(), runtime.driver.clone()));
         let workers = if single { 1 } else { handle.metrics().num_workers() };
-        let id = handle.id();
-        let mut runtimes = lock(&self.0);
-        let index = match runtimes.iter().position(|runtime| runtime.id == id) {
-            Some(index) => index,
-            None => {
-                runtimes.push(Runtime {
-                    id,
-                    shards: Arc::default(),
-                    tasks: Vec::new(),
-                    driver: Arc::new(AtomicUsize::new(usize::MAX)),
-                    refused: false,
-                });
-                runtimes.len() - 1
-            }
-        };
-        let runtime = &mut runtimes[index];
-        if runtime.refused {
-            return None;
-        }
-        let driver = runtime.driver.clone();
         let mut made = false;
         let make = || Shard::new().inspect(|_| made = true);
-        let shard = runtime.shards.mine(workers.min(SHARDS_MAX), make).ok()?;
-        drop(runtimes);
+        let shard = shards.mine(workers.min(SHARDS_MAX), make).ok()?;
         if made {
-            // With nothing locked: a runtime that is ending drops the tasks at once.
-            let (runtimes, reaper) = (self.0.clone(), reaper.clone());
-            let flusher = Flusher { shard: shard.clone(), _reaper: reaper.clone() };
-            let watcher =
-                Watcher { shard: shard.clone(), id, runtimes, reaper, driver: driver.clone(), progress: Progress::New };
-            let tasks = [handle.spawn(flush(flusher)), handle.spawn(watch(watcher))];
-            if let Some(runtime) = lock(&self.0).iter_mut().find(|runtime| runtime.id == id && !runtime.refused) {
-                runtime.tasks.extend(tasks.map(|task| task.abort_handle()));
+            let served = || Served {
+                shard: shard.clone(),
+                shards: shards.clone(),
+                driver: driver.clone(),
+                reaper: reaper.clone(),
+            };
+            let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
+            if attached {
+                let watcher = Watcher { served: served(), id: handle.id(), runtimes: self.clone() };
+                tasks.push(handle.spawn(watch(watcher)).abort_handle());
             }
+            self.keep(handle.id(), tasks);
+        }
+        if !attached && !reaper.adopt(&shard) {
+            return None;
         }
         (!single || driver.load(Ordering::Relaxed) == thread_number()).then_some(shard)
     }
@@ -92,84 +140,97 @@ impl Runtimes {
     }
 }
 
-/// A ring while a task watches it. Dropped with the task: by the runtime's end, or the engine's.
-struct Watcher {
-    shard: Arc<Shard>,
+/// Held by a task of a runtime as long as that lives.
+struct Known {
     id: Id,
-    runtimes: Arc<Mutex<Vec<Runtime>>>,
-    reaper: Arc<Reaper>,
-    driver: Arc<AtomicUsize>,
-    progress: Progress,
+    runtimes: Runtimes,
 }
 
-/// How far a watching task has come.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// It has not run yet. A runtime that ends at once never runs it.
-    New,
-    Registering,
-    Watching,
+impl Drop for Known {
+    fn drop(&mut self) {
+        // Another may have the same number from now on.
+        let mut runtimes = lock(&self.runtimes.0);
+        let index = runtimes.iter().position(|runtime| runtime.id == self.id);
+        let ended = index.map(|index| runtimes.swap_remove(index));
+        drop(runtimes);
+        // With nothing locked: a task's handle may be its last.
+        drop(ended);
+    }
+}
+
+/// What the tasks of a ring share.
+struct Served {
+    shard: Arc<Shard>,
+    shards: Arc<Shards>,
+    driver: Arc<AtomicUsize>,
+    /// After the ring: whoever drops the last share of the reaper rings its bell.
+    reaper: Arc<Reaper>,
+}
+
+impl Served {
+    fn runs_here(&self) {
+        self.driver.store(thread_number(), Ordering::Relaxed);
+    }
+}
+
+/// Dropped with the task that watches: by the runtime's end, or the engine's.
+struct Watcher {
+    served: Served,
+    id: Id,
+    runtimes: Runtimes,
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let (mut tasks, mut runtime) = (Vec::new(), None);
-        let mut runtimes = lock(&self.runtimes);
-        if let Some(index) = runtimes.iter().position(|runtime| runtime.id == self.id) {
-            runtimes[index].shards.remove(&self.shard);
-            if self.progress == Progress::Registering {
-                runtimes[index].refused = true;
-                // A handle of a task keeps its runtime's descriptors open.
-                tasks = std::mem::take(&mut runtimes[index].tasks);
-            } else if runtimes[index].shards.all().is_empty() {
-                runtime = Some(runtimes.swap_remove(index));
-            }
-        }
-        drop(runtimes);
-        // With nothing locked, for the same reason.
-        drop((tasks, runtime));
+        let Served { shard, shards, reaper, .. } = &self.served;
+        shards.remove(shard);
         // Without a thread nobody is left to notice completions: slots stay allocated, which is safe, and their futures
         // belong to a runtime that has ended.
-        let _ = self.reaper.adopt(&self.shard);
+        let _ = reaper.adopt(shard);
     }
 }
 
-async fn watch(mut watcher: Watcher) {
-    // Registering panics where the runtime has no I/O driver; the guard then passes the ring to the reaper.
-    watcher.progress = Progress::Registering;
-    let descriptor = Descriptor(watcher.shard.clone());
+async fn watch(watcher: Watcher) {
+    let Served { shard, .. } = &watcher.served;
     // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long as it lives.
-    let Ok(fd) = (unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }) else { return };
-    watcher.progress = Progress::Watching;
+    let fd = unsafe { AsyncFd::register_with_interest(Descriptor(shard.clone()), Interest::READABLE) };
+    let Ok(fd) = fd else {
+        // The runtime ends, or the user has no epoll watches left: the next ring would fare no better.
+        let mut runtimes = lock(&watcher.runtimes.0);
+        let runtime = runtimes.iter_mut().find(|runtime| runtime.id == watcher.id);
+        let before = runtime.and_then(|runtime| runtime.set_attached(false));
+        drop(runtimes);
+        return drop(before);
+    };
     loop {
-        watcher.driver.store(thread_number(), Ordering::Relaxed);
+        watcher.served.runs_here();
         let Ok(mut guard) = fd.readable().await else { return };
         // First forget the readiness, then reap: what completes in between is told again (edge-triggered).
         guard.clear_ready();
-        watcher.shard.reap(Reap::Surely);
+        shard.reap(Reap::Surely);
     }
 }
 
 /// Submits what is staged when the worker has run everything else: a task that yields goes on when its worker is about to
 /// sleep.
 async fn flush(flusher: Flusher) {
+    let Flusher(served) = &flusher;
     loop {
-        std::future::poll_fn(|context| flusher.shard.poll_staged(context)).await;
+        served.runs_here();
+        std::future::poll_fn(|context| served.shard.poll_staged(context)).await;
         tokio::task::yield_now().await;
-        flusher.shard.flush();
+        served.shard.flush();
     }
 }
 
 /// Dropped with the task that flushes.
-struct Flusher {
-    shard: Arc<Shard>,
-    /// After the ring: whoever drops the last share of the reaper rings its bell.
-    _reaper: Arc<Reaper>,
-}
+struct Flusher(Served);
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        self.shard.end_flushing();
+        let Flusher(Served { shard, shards, .. }) = self;
+        shards.remove(shard);
+        shard.end_flushing();
     }
 }
 

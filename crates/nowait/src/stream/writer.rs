@@ -13,6 +13,7 @@ use crate::engine::owned;
 use crate::error::{Error, ErrorKind, Operation as Name, Result, Written};
 use crate::file::File;
 use crate::op::{Done, Notify, Outcome, Request, Transfer};
+use crate::sys::WriteFlags;
 
 /// Bytes of one request, and of those under way.
 const REQUEST_BYTES: usize = 512 << 10;
@@ -196,7 +197,9 @@ impl Writer {
         }
         let error = match outcome {
             Ok(_) if done == length => {
-                self.file.0.open.wrote_to(offset + length as u64);
+                if !self.file.0.open.write_flags().contains(WriteFlags::APPEND) {
+                    self.file.0.open.wrote_to(offset + length as u64);
+                }
                 return Ok(());
             }
             Ok(_) => Error::new(Name::Write, ErrorKind::WriteZero).at(&self.file.0.path),
@@ -213,7 +216,9 @@ impl Writer {
             let error = self.file.0.error(Name::Write, errno).range(self.position, self.filled as u64);
             return Poll::Ready(Err(self.fail(error)));
         }
-        if self.file.0.open.direct.is_some() {
+        let appends = self.file.0.open.write_flags().contains(WriteFlags::APPEND);
+        // What is reserved would be appended behind.
+        if self.file.0.open.direct.is_some() && !appends {
             ready!(self.poll_reserved(context, end, caller));
         }
         let mut buffer = std::mem::take(&mut self.buffer);

@@ -23,6 +23,8 @@ pub(crate) struct Ctx {
     files: Cell<usize>,
     /// Files are opened for direct I/O.
     direct: bool,
+    /// A call that may wait may be served in part.
+    short_calls: bool,
 }
 
 enum Store {
@@ -38,7 +40,7 @@ impl Ctx {
 
     /// Files in a given folder.
     pub(crate) fn with(nowait: Nowait, folder: TempDir) -> Ctx {
-        Ctx { nowait, store: Store::Folder(folder), files: Cell::new(0), direct: false }
+        Ctx { nowait, store: Store::Folder(folder), files: Cell::new(0), direct: false, short_calls: false }
     }
 
     /// Files of a simulator with these faults.
@@ -46,7 +48,8 @@ impl Ctx {
         let sim = Sim::new(Rng::for_test().next());
         sim.set_faults(faults);
         let nowait = builder.engine(Engine::Sim(sim.clone())).build().unwrap();
-        Ctx { nowait, store: Store::Simulated(sim), files: Cell::new(0), direct: false }
+        let short_calls = faults.short > 0.0;
+        Ctx { nowait, store: Store::Simulated(sim), files: Cell::new(0), direct: false, short_calls }
     }
 
     /// The same with files past the page cache.
@@ -116,6 +119,7 @@ macro_rules! promises {
 
 promises! {
     read_at_fills_the_first_bytes_of_every_kind_of_buffer
+    empty_buffers_are_filled_as_far_as_they_have_room
     read_at_is_short_only_at_the_end_of_the_file
     read_at_gives_what_pread_gives_at_random_ranges
     read_exact_at_gives_all_or_says_how_much_there_is
@@ -127,6 +131,7 @@ promises! {
     ranges_beyond_the_largest_offset_are_refused
     missing_file_is_not_found
     directory_and_fifo_are_refused_without_waiting
+    what_is_no_file_is_not_taken_over
     file_opened_for_writing_cannot_be_read
     cold_and_cached_data_are_the_same
     many_in_flight_complete
@@ -172,11 +177,67 @@ fn read_at_fills_the_first_bytes_of_every_kind_of_buffer(ctx: &Ctx) {
     check(ctx, Buf::zeroed);
     #[cfg(feature = "bytes")]
     check(ctx, bytes::BytesMut::zeroed);
-    // Spare capacity is not used.
+    // Spare capacity of a buffer with bytes in it is not used.
     let mut vec = Vec::with_capacity(100);
     vec.resize(10, 0);
     let (n, vec) = ctx.file(&contents(50, 1)).read_at(vec, 0).wait().unwrap();
     assert_eq!((n, vec.len()), (10, 10));
+}
+
+/// Symptom: a read into `Vec::with_capacity(n)` gave 0, which is the end of the file.
+fn empty_buffers_are_filled_as_far_as_they_have_room(ctx: &Ctx) {
+    fn check<B: ReadBuffer>(ctx: &Ctx, make: impl Fn(usize) -> B, capacity: impl Fn(&B) -> usize) {
+        let bytes = contents(LEN, 14);
+        let file = ctx.file(&bytes);
+        for wanted in [1, 100, 4096, 5000, LEN, 2 * LEN] {
+            let room = capacity(&make(wanted));
+            for offset in [0, 1, 4096, LEN as u64 - 7, LEN as u64, 1 << 40] {
+                let right = expected(&bytes, offset, room);
+                for result in three_ways!(file.read_at(make(wanted), offset)) {
+                    let (n, buffer) = result.map_err(Error::from).unwrap();
+                    assert_eq!((n, capacity(&buffer)), (right.len(), room), "offset {offset}, room for {room}");
+                    assert!(buffer.as_ref() == right, "offset {offset}, room for {room}: {}", buffer.as_ref().len());
+                }
+            }
+            for result in three_ways!(file.read_at(make(wanted), i64::MAX as u64)) {
+                let error = result.map(drop).unwrap_err();
+                assert_eq!(error.error.kind(), ErrorKind::InvalidRange);
+                assert_eq!((error.buffer.as_ref().len(), capacity(&error.buffer)), (0, room), "as it was given");
+            }
+        }
+        let sizes = [100, 3, 5000];
+        let rooms = sizes.map(|size| capacity(&make(size)));
+        for offset in [0, 17, LEN as u64 - 101, LEN as u64] {
+            for result in three_ways!(file.read_vectored_at(sizes.map(&make).into(), offset)) {
+                let (n, buffers) = result.map_err(Error::from).unwrap();
+                let mut place = offset;
+                for (buffer, room) in buffers.iter().zip(rooms) {
+                    assert!(buffer.as_ref() == expected(&bytes, place, room), "offset {offset}");
+                    place += buffer.as_ref().len() as u64;
+                }
+                assert_eq!(place - offset, n as u64);
+            }
+        }
+    }
+    check(ctx, Vec::with_capacity, Vec::capacity);
+    #[cfg(feature = "bytes")]
+    check(ctx, bytes::BytesMut::with_capacity, bytes::BytesMut::capacity);
+    // With others beside them, and such that have no room.
+    let bytes = contents(LEN, 15);
+    let file = ctx.file(&bytes);
+    for result in three_ways!(file.read_vectored_at(vec![vec![0; 10], Vec::with_capacity(50), Vec::new()], 5)) {
+        let (n, buffers) = result.unwrap();
+        let room = buffers[1].capacity();
+        assert_eq!((n, buffers.iter().map(Vec::len).collect::<Vec<_>>()), (10 + room, vec![10, room, 0]));
+        assert!(buffers.concat() == expected(&bytes, 5, n));
+    }
+    for result in three_ways!(file.read_at(Vec::new(), 0)) {
+        assert_eq!(result.unwrap(), (0, Vec::new()), "no room: nothing is asked for");
+    }
+    for result in three_ways!(file.read_at(Buf::zeroed(0), 0)) {
+        let (n, buffer) = result.unwrap();
+        assert_eq!((n, buffer.len()), (0, 0));
+    }
 }
 
 /// One read of `len` bytes, awaited.
@@ -375,6 +436,46 @@ fn directory_and_fifo_are_refused_without_waiting(ctx: &Ctx) {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     }
     assert_open_fails(ctx, &fifo, ErrorKind::NotSeekable);
+}
+
+/// Symptom: an eventfd was taken for a file, and a read of it never ended.
+fn what_is_no_file_is_not_taken_over(ctx: &Ctx) {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    let Some(folder) = ctx.folder() else { return };
+    let path = ctx.create(b"words");
+    let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let fifo = folder.join("fifo to take over");
+    if !fifo.exists() {
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    }
+    let pipe = std::fs::File::options().read(true).write(true).open(&fifo).unwrap();
+    let file = |descriptor: OwnedFd| std::fs::File::from(descriptor);
+    let refused = [
+        ("eventfd", file(eventfd), ErrorKind::NotSeekable, "AsyncFd"),
+        ("epoll", file(epoll), ErrorKind::NotSeekable, "AsyncFd"),
+        ("socket", file(socket.into()), ErrorKind::NotSeekable, "AsyncFd"),
+        ("pipe", pipe, ErrorKind::NotSeekable, "AsyncFd"),
+        ("terminal", std::fs::File::open("/dev/ptmx").unwrap(), ErrorKind::NotSeekable, "AsyncFd"),
+        ("directory", std::fs::File::open(folder).unwrap(), ErrorKind::IsADirectory, "name a file"),
+        (
+            "path",
+            std::fs::File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap(),
+            ErrorKind::InvalidInput,
+            "O_PATH",
+        ),
+    ];
+    for (name, file, kind, advice) in refused {
+        let error = File::from_std(&ctx.nowait, file, name).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert_names(&error, &["open", name, advice]);
+    }
+    let taken = File::from_std(&ctx.nowait, std::fs::File::open(&path).unwrap(), &path).unwrap();
+    for result in three_ways!(taken.read_exact_at(0, 5)) {
+        assert_eq!(result.unwrap()[..], *b"words");
+    }
 }
 
 fn file_opened_for_writing_cannot_be_read(ctx: &Ctx) {
