@@ -133,6 +133,17 @@ pub(crate) fn is_slow() -> bool {
     slowness() > 1.0
 }
 
+/// Whether a test that takes so many bytes can be run; says so where not.
+pub(crate) fn has_memory(bytes: u64) -> bool {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let field = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
+    let available = field.unwrap().parse::<u64>().unwrap() << 10;
+    if available < bytes {
+        eprintln!("skipped: it takes {} MiB of memory, and {} are available", bytes >> 20, available >> 20);
+    }
+    available >= bytes
+}
+
 /// Stretches an upper bound on elapsed time by `NOWAIT_TEST_SLOWNESS`. Lower bounds and durations of work stay as they are.
 pub(crate) fn at_most(bound: Duration) -> Duration {
     bound.mul_f64(slowness())
