@@ -241,3 +241,24 @@ fn enter(ring: &mut io_uring::IoUring, want: u32, flags: u32) -> Result<(), Errn
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As before Linux 5.12, where no worker is seen: the tracepoint alone tells the same.
+    #[test]
+    fn the_tracepoint_alone_tells_who_made_a_request() {
+        let mut single = match Single::new(4096) {
+            Ok(single) => single,
+            Err(blind) => return eprintln!("skipped: {blind:?}"),
+        };
+        if let Err(why) = &single.punts {
+            return eprintln!("skipped: {why}");
+        }
+        single.workers = None;
+        assert_eq!(single.evidence(), Evidence::Tracepoint);
+        let control = single.control().unwrap();
+        assert_eq!((control.forced_seen, control.plain_seen), (CONTROLS, CONTROLS));
+    }
+}
