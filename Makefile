@@ -4,17 +4,18 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom tools-test lint bench bench-check fio-check peers-test
+.PHONY: help test loom tools-test lint bench bench-check fio-check peers-test kernels kernels-smoke
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make loom    part of make test: the hand-over of operations in every order of its steps"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes"
-	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none"
+	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; Rust 1.85 is enough"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
 	@echo "make peers-test  bench-peers builds, and its ways do what they say; not part of make test"
 	@echo "make bench-check   instructions and speed against bench-bars.json; needs python3, and valgrind for the former"
+	@echo "make kernels  the tests on Linux 5.10, 6.1 and 6.12, in QEMU (docs/kernels.md); kernels-smoke: appends and the contract on 5.10"
 	@echo
 	@echo "Tests that mount file systems need root; elsewhere they say that they skip."
 	@echo "NOWAIT_REQUIRE_MOUNTS=1 makes them fail instead of skipping."
@@ -38,6 +39,7 @@ lint:
 	$(CARGO) clippy $(LOCKED) -p nowait --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --all-features
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
+	$(CARGO) test $(LOCKED) -p nowait-cli --test msrv
 
 bench:
 	$(CARGO) run $(LOCKED) --release -- bench reads cached gather
@@ -53,3 +55,9 @@ bench-check:
 peers-test:
 	cd bench-peers && $(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
 	cd bench-peers && $(CARGO) test $(LOCKED)
+
+kernels:
+	tools/kernels/run
+
+kernels-smoke:
+	tools/kernels/run smoke

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use comfy_table::Cell;
 use nowait::DirectIo;
-use nowait::probe::{Case, Device, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch};
+use nowait::probe::{
+    Case, Device, Evidence, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch,
+};
 use nowait_bench::words::micro;
 use serde_json::{Value, json};
 
@@ -117,13 +119,24 @@ fn text(report: &Report, explain: bool) -> String {
     if let Some(controls) = &report.controls {
         let believed = if controls.hold() { "controls hold" } else { "CONTROLS FAIL" };
         text += &format!("\n  {believed}: {controls}\n");
-        text += &match report.traced() {
-            Some(traced) if traced.agreed == traced.requests => {
+        text += &match (report.traced(), &report.evidence) {
+            (Some(traced), _) if traced.agreed == traced.requests => {
                 format!("  confirmed by the kernel's tracepoint for {} requests\n", traced.requests)
             }
-            Some(traced) => format!("  the kernel's tracepoint agrees on {} of {}\n", traced.agreed, traced.requests),
-            None => "  inferred from the workers' threads; as root the kernel's tracepoint is asked, too\n".to_owned(),
+            (Some(traced), _) => {
+                format!("  the kernel's tracepoint agrees on {} of {}\n", traced.agreed, traced.requests)
+            }
+            (None, Some(Evidence::Threads { untraced })) => {
+                format!("  inferred from the workers' threads, not confirmed by the kernel's tracepoint: {untraced}\n")
+            }
+            (None, _) => {
+                "  told by the kernel's tracepoint alone: its workers are no threads of this process\n".to_owned()
+            }
         };
+        if !report.reach.defers {
+            text += "  this kernel does not keep completions back: inline is also what the device completed before the \
+                     submission returned\n";
+        }
     }
     if explain {
         text += &explanations(report);
@@ -365,6 +378,16 @@ fn as_json(report: &Report) -> Value {
             "forced": controls.forced, "forced_seen": controls.forced_seen,
             "plain": controls.plain, "plain_seen": controls.plain_seen,
         })),
+        "evidence": match &report.evidence {
+            Some(Evidence::ThreadsAndTracepoint) => json!("threads and tracepoint"),
+            Some(Evidence::Threads { .. }) => json!("threads"),
+            Some(Evidence::Tracepoint) => json!("tracepoint"),
+            _ => Value::Null,
+        },
+        "untraced": match &report.evidence {
+            Some(Evidence::Threads { untraced }) => json!(untraced),
+            _ => Value::Null,
+        },
         "traced": report.traced().map(|traced| json!({ "requests": traced.requests, "agreed": traced.agreed })),
         "scratch": report.scratch.iter().map(row_as_json).collect::<Vec<_>>(),
         "scratch_error": report.scratch_error.as_ref().map(ToString::to_string),
@@ -414,7 +437,8 @@ fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
         let threads: Vec<_> = threads.collect();
         say!(
             "{:#}",
-            json!({ "process": process, "elapsed_ns": watched.elapsed.as_nanos() as u64, "threads": threads, "punts": watched.punts })
+            json!({ "process": process, "elapsed_ns": watched.elapsed.as_nanos() as u64, "threads": threads, "punts": watched.punts,
+                "untraced": watched.untraced })
         );
         return Ok(());
     }
@@ -424,7 +448,10 @@ fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
         Some(punts) => {
             say!("  {:.0} requests a second given to workers, says the kernel's tracepoint", punts as f64 / seconds)
         }
-        None => say!("  the kernel's tracepoint cannot be counted: that needs root, and tracefs"),
+        None => say!(
+            "  the kernel's tracepoint cannot be counted: {}",
+            watched.untraced.as_deref().unwrap_or("the reason is not known")
+        ),
     }
     if watched.threads.is_empty() {
         say!("  no kernel workers: its requests are inline or asynchronous, or there are none");

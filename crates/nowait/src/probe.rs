@@ -176,6 +176,7 @@ impl Options {
                 Err(error) => file_error = Some(failed(&error)),
             }
         }
+        let evidence = eye.evidence();
         let controls = eye.close();
         let mut report = Report {
             path: path.to_path_buf(),
@@ -183,6 +184,7 @@ impl Options {
             reach,
             place,
             abilities,
+            evidence,
             controls,
             scratch,
             scratch_error,
@@ -426,15 +428,12 @@ impl Eye {
     fn open() -> Eye {
         let mut single = match Single::new(PAGE) {
             Ok(single) => Box::new(single),
-            Err(Blind::Refused(Errno::INVAL)) => {
-                return Eye::Blind(
-                    "this kernel does not keep completions back (IORING_SETUP_DEFER_TASKRUN)".to_owned(),
-                );
-            }
             Err(Blind::Refused(errno)) => return Eye::Blind(format!("io_uring is refused: {errno}")),
             Err(Blind::Broken(errno)) => return Eye::Blind(format!("the ring cannot be used: {errno}")),
-            Err(Blind::NoWorkers) => {
-                return Eye::Blind("kernel workers cannot be seen in /proc/self/task, or not told apart".to_owned());
+            Err(Blind::NoWorkers(why)) => {
+                let text = "kernel workers cannot be seen in /proc/self/task, as before Linux 5.12, or not told apart; and the \
+                            kernel's tracepoint cannot be counted";
+                return Eye::Blind(format!("{text}: {why}"));
             }
         };
         let mut controls = Controls::default();
@@ -446,7 +445,14 @@ impl Eye {
 
     fn workers(&self) -> Option<&Workers> {
         match self {
-            Eye::Open { single, .. } => Some(&single.workers),
+            Eye::Open { single, .. } => single.workers.as_ref(),
+            Eye::Blind(_) => None,
+        }
+    }
+
+    fn evidence(&self) -> Option<Evidence> {
+        match self {
+            Eye::Open { single, .. } => Some(single.evidence()),
             Eye::Blind(_) => None,
         }
     }
@@ -456,7 +462,7 @@ impl Eye {
             Eye::Open { single, .. } => single,
             Eye::Blind(why) => return Outcome::CannotTell(why.clone()),
         };
-        let mut rates = Rates { traced: single.is_traced().then(Traced::default), ..Rates::default() };
+        let mut rates = Rates { traced: single.is_confirmed().then(Traced::default), ..Rates::default() };
         let (mut submits_ns, mut totals_ns) = (Vec::new(), Vec::new());
         for offset in &tested.offsets {
             if !tested.is_ready(case, *offset) {
@@ -563,6 +569,8 @@ pub struct Report {
     pub place: Place,
     /// What it can do, by trying.
     pub abilities: Abilities,
+    /// What told whether a kernel worker ran; `None` where nothing could be watched.
+    pub evidence: Option<Evidence>,
     /// What became of the controls; `None` where nothing could be watched.
     pub controls: Option<Controls>,
     /// How scratch files in the same directory are served.
@@ -581,7 +589,7 @@ impl Report {
         self.scratch.iter().chain(&self.file).find(|row| row.case == case)
     }
 
-    /// What the kernel's tracepoint said of all requests together; `None` where it could not be asked.
+    /// What the kernel's tracepoint said of all requests together; `None` where it could not be asked, or alone was.
     pub fn traced(&self) -> Option<Traced> {
         let rows = self.scratch.iter().chain(&self.file);
         let all = rows.filter_map(|row| match &row.ring {
@@ -611,6 +619,21 @@ impl Report {
             }
         }
     }
+}
+
+/// What tells whether a request was given to a kernel worker.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The workers' threads, and what the kernel's tracepoint says: see [`Report::traced`].
+    ThreadsAndTracepoint,
+    /// The workers' threads alone.
+    Threads {
+        /// Why the tracepoint could not be counted: tracefs is not mounted, say.
+        untraced: String,
+    },
+    /// The tracepoint alone. Before Linux 5.12 workers are no threads of the process.
+    Tracepoint,
 }
 
 /// What a path leads to.
@@ -665,7 +688,8 @@ pub enum Outcome {
 pub struct Rates {
     /// Requests made.
     pub requests: u32,
-    /// Complete when the submission returned.
+    /// Complete when the submission returned. Where the kernel does not keep completions back ([`Reach::defers`]), also what the
+    /// device completed before.
     pub inline: u32,
     /// Completed later, without a worker.
     pub asynchronous: u32,

@@ -3,7 +3,7 @@
 mod common;
 mod promises;
 
-use common::{Sample, assert_settled, child, cold, mounts, poll_once};
+use common::{Sample, assert_settled, child, cold, is_slow, mounts, poll_once};
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, ErrorKind, Nowait, OpenOptions, Path, Stats};
 use promises::{Ctx, keeps_every_promise};
@@ -188,8 +188,10 @@ fn awaited_and_waited(nowait: &Nowait) -> (Stats, Stats) {
 fn counters_tell_the_way() {
     let (awaited, waited) = awaited_and_waited(&Nowait::builder().build().unwrap());
     assert_eq!((awaited.started, waited.started), (READS, READS));
-    // The sample's file system is not known: where attempts are refused, one is enough to know.
-    assert!(awaited.inline >= READS - 2, "cached reads are served inline: {awaited:?}");
+    // The sample's file system is not known: where attempts are refused, one is enough to know. Hits are timed, and on an
+    // interpreted processor copying alone takes as long as a device.
+    let least = if is_slow() { 1 } else { READS - 2 };
+    assert!(awaited.inline >= least, "cached reads are served inline: {awaited:?}");
     assert_eq!(waited.blocking, READS);
 
     let (awaited, waited) = awaited_and_waited(&builder(Engine::Pool).path(Some(Path::Pool)).build().unwrap());

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::rng::Rng;
-use common::{Sample, Watchdog, assert_settled, cold, contents, expected, open, poll_once};
+use common::{Sample, Watchdog, assert_settled, cold, contents, expected, has_memory, open, poll_once};
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, Error, ErrorKind, File, Gathered, Nowait, Path};
 
@@ -278,6 +278,9 @@ fn calls_that_cannot_be_served() {
 
 #[test]
 fn a_million_tiny_ranges() {
+    if !has_memory(300 << 20) {
+        return;
+    }
     let _watchdog = Watchdog::new("a_million_tiny_ranges", 60);
     let mut rng = Rng::for_test();
     let sample = Sample::new(1 << 20);

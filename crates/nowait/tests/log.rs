@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::child;
 use common::mounts::{self, Kind, Mount};
 use common::rng::Rng;
-use common::{Watchdog, eventually};
+use common::{Watchdog, at_most, eventually, rounds};
 use nowait::log::{By, Durability, Log, Options, Strategy, Sync, inspect, read};
 use nowait::{Engine, ErrorKind, Nowait};
 
@@ -69,7 +69,7 @@ fn life_of_a_log(dir: &Path, options: &Options) {
     assert_eq!(nowait::block_on(log.append(&record(52)).unwrap()).unwrap(), 52);
     let (told, hear) = mpsc::channel();
     log.append(&record(53)).unwrap().on_durable(move |result| told.send(result).unwrap());
-    assert_eq!(hear.recv_timeout(Duration::from_secs(20)).unwrap().unwrap(), 53);
+    assert_eq!(hear.recv_timeout(at_most(Duration::from_secs(20))).unwrap().unwrap(), 53);
     // Nobody waits for it.
     drop(log.append(&record(54)).unwrap());
     assert!(eventually(|| log.durable_lsn() == 54));
@@ -580,10 +580,10 @@ fn a_control_file_that_is_gone_or_unknown_is_told() {
 #[test]
 fn two_thousand_kills() {
     // What was written survives the process, not only what is on the disk: most may be killed where a disk is memory.
-    kills(200, mounts::temp_dir().path());
+    kills(rounds(200), mounts::temp_dir().path());
     match Mount::or_skip(Kind::Tmpfs) {
-        Some(mount) => kills(1800, mount.path()),
-        None => kills(100, mounts::temp_dir().path()),
+        Some(mount) => kills(rounds(1800), mount.path()),
+        None => kills(rounds(100), mounts::temp_dir().path()),
     }
 }
 

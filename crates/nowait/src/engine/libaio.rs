@@ -160,7 +160,8 @@ impl Context {
     /// Waits for `want` events, and adds those that are there to `events`, as many as it has room for.
     pub(crate) fn wait(&self, want: usize, patience: Option<Duration>, events: &mut Vec<Event>) -> Result<(), Errno> {
         let mut limit = patience.map(|patience| libc::timespec {
-            tv_sec: patience.as_secs() as libc::time_t,
+            // (`time_t` by name: on musl it is deprecated, to become another type.)
+            tv_sec: patience.as_secs() as _,
             tv_nsec: patience.subsec_nanos() as _,
         });
         let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);

@@ -30,6 +30,7 @@ pub(crate) enum Usage {
     /// Any thread may.
     Shared,
     /// One thread, to see when each request completes: nothing does between its enters (SINGLE_ISSUER, 6.0; DEFER_TASKRUN, 6.1).
+    /// On an older kernel a plain ring, in which a completion may come at any time.
     Watched,
 }
 
@@ -86,7 +87,8 @@ fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
         best.setup_single_issuer().setup_defer_taskrun();
     }
     let mut ring: std::io::Result<IoUring> = best.build(entries);
-    if usage == Usage::Owned && matches!(&ring, Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()))
+    if usage != Usage::Shared
+        && matches!(&ring, Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()))
     {
         ring = plain.build(entries);
     }

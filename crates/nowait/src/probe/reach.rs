@@ -23,7 +23,8 @@ pub struct Reach {
     pub seccomp_filters: Option<u32>,
     /// `RLIMIT_MEMLOCK`, which a ring's memory counts against where there is no CAP_IPC_LOCK; `None`: no limit.
     pub locked_memory_bytes_max: Option<u64>,
-    /// Completions can be kept back until they are asked for (`IORING_SETUP_DEFER_TASKRUN`), which the verdicts need.
+    /// Completions can be kept back until they are asked for (`IORING_SETUP_DEFER_TASKRUN`, 6.1). Where not, a request that the device
+    /// completed before its submission returned looks inline.
     pub defers: bool,
     /// Operations that files are served by, and whether this kernel knows them.
     pub operations: Vec<(&'static str, bool)>,

@@ -4,6 +4,9 @@
 //! the submission returns was made inline. Whether a worker had to run is seen by its thread's count of runs; every now and then
 //! one runs that nobody asked to (it wakes when it has been idle for five seconds), so that workers are kept from being idle so long.
 //!
+//! Before Linux 6.1 a ring cannot keep completions back: what a device completed before the submission returned counts as inline.
+//! Before 5.12 workers are the kernel's own threads, of which this process sees nothing: its tracepoint has to tell then.
+//!
 //! `unsafe` here: pushing entries whose memory stays until their completion.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,6 +15,7 @@ use std::time::{Duration, Instant};
 use io_uring::{opcode, squeue, types};
 use rustix::io::Errno;
 
+use super::Evidence;
 use super::kernel::{Passes, sleeps};
 use super::workers::{Workers, count_punts};
 use crate::buf::Buf;
@@ -69,8 +73,9 @@ pub(super) struct Seen {
 pub(super) struct Single {
     ring: Ring,
     buffer: Buf,
-    pub(super) workers: Workers,
-    punts: Option<Passes>,
+    /// None where workers are no threads of this process.
+    pub(super) workers: Option<Workers>,
+    punts: Result<Passes, String>,
     /// When a worker was last seen to run.
     ran: Instant,
 }
@@ -78,11 +83,12 @@ pub(super) struct Single {
 /// Why requests cannot be watched.
 #[derive(Debug)]
 pub(super) enum Blind {
-    /// There is no ring that keeps completions back.
+    /// There is no ring.
     Refused(Errno),
     /// The ring answered so.
     Broken(Errno),
-    NoWorkers,
+    /// Workers are not seen, and the tracepoint is not counted, for this reason.
+    NoWorkers(String),
 }
 
 impl Single {
@@ -92,8 +98,12 @@ impl Single {
         let mut buffer = Buf::uncleared(bytes).ok_or(Blind::Broken(Errno::NOMEM))?;
         buffer.fill(0x5a);
         let force = || run(&mut ring, &opcode::Nop::new().build().flags(squeue::Flags::ASYNC)).map(drop);
-        let workers = Workers::find(CONTROLS, force).map_err(Blind::Broken)?.ok_or(Blind::NoWorkers)?;
-        Ok(Single { ring, buffer, workers, punts: count_punts(0), ran: Instant::now() })
+        let workers = Workers::find(CONTROLS, force).map_err(Blind::Broken)?;
+        let punts = count_punts(0);
+        match (&workers, &punts) {
+            (None, Err(why)) => Err(Blind::NoWorkers(why.clone())),
+            _ => Ok(Single { ring, buffer, workers, punts, ran: Instant::now() }),
+        }
     }
 
     /// Makes requests that need no file: how many of those that were forced on a worker were seen there, of those that were not were
@@ -138,15 +148,19 @@ impl Single {
             run(&mut self.ring, &opcode::Nop::new().build().flags(squeue::Flags::ASYNC))?;
             self.ran = Instant::now();
         }
-        let at_rest = self.workers.at_rest();
-        let punts_before = self.punts.as_ref().map(Passes::so_far);
+        let at_rest = self.workers.as_ref().and_then(Workers::at_rest);
+        let punts = || self.punts.as_ref().ok()?.so_far().ok();
+        let punts_before = punts();
         let ran = run(&mut self.ring, entry)?;
-        let traced = self.punts.as_ref().map(Passes::so_far).zip(punts_before).and_then(|counts| match counts {
-            (Ok(after), Ok(before)) => Some(after > before),
-            _ => None,
-        });
-        let took = match at_rest.map(|before| self.workers.ran_since(&before)) {
+        let traced = punts().zip(punts_before).map(|(after, before)| after > before);
+        let worker_ran = match &self.workers {
+            Some(workers) => at_rest.map(|before| workers.ran_since(&before)),
+            None => traced,
+        };
+        let took = match worker_ran {
             None => Took::Unclear,
+            // The tracepoint is passed for this request alone.
+            Some(true) if self.workers.is_none() => Took::Worker,
             // One that woke by itself: what is complete when the submission returns is nobody's but its thread's.
             Some(true) if ran.inline => Took::Unclear,
             Some(true) if self.ran.elapsed() > IDLE_MAX => Took::Unclear,
@@ -161,9 +175,18 @@ impl Single {
         Ok(Seen { took, slept, submit_ns, total_ns, traced, result })
     }
 
-    /// Whether the kernel's tracepoint is counted.
-    pub(super) fn is_traced(&self) -> bool {
-        self.punts.is_some()
+    /// Whether the kernel's tracepoint is counted beside what the workers' threads show.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.workers.is_some() && self.punts.is_ok()
+    }
+
+    /// What told whether a worker ran, and why nothing else did.
+    pub(super) fn evidence(&self) -> Evidence {
+        match (&self.workers, &self.punts) {
+            (None, _) => Evidence::Tracepoint,
+            (Some(_), Ok(_)) => Evidence::ThreadsAndTracepoint,
+            (Some(_), Err(why)) => Evidence::Threads { untraced: why.clone() },
+        }
     }
 }
 
@@ -216,5 +239,26 @@ fn enter(ring: &mut io_uring::IoUring, want: u32, flags: u32) -> Result<(), Errn
             Err(_) => {}
             Ok(_) => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As before Linux 5.12, where no worker is seen: the tracepoint alone tells the same.
+    #[test]
+    fn the_tracepoint_alone_tells_who_made_a_request() {
+        let mut single = match Single::new(4096) {
+            Ok(single) => single,
+            Err(blind) => return eprintln!("skipped: {blind:?}"),
+        };
+        if let Err(why) = &single.punts {
+            return eprintln!("skipped: {why}");
+        }
+        single.workers = None;
+        assert_eq!(single.evidence(), Evidence::Tracepoint);
+        let control = single.control().unwrap();
+        assert_eq!((control.forced_seen, control.plain_seen), (CONTROLS, CONTROLS));
     }
 }

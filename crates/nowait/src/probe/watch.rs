@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::kernel::Passes;
 use super::twin::errno_of;
 use super::workers::{self, Thread};
-use crate::error::{Error, Operation as Name, Result};
+use crate::error::{Error, Operation as Name};
 
 /// Kernel threads of io_uring in a process, over some time.
 #[non_exhaustive]
@@ -22,6 +22,8 @@ pub struct Watched {
     /// How many requests were given to workers, by the kernel's tracepoint, by threads that were there at the beginning; `None` where
     /// it could not be asked.
     pub punts: Option<u64>,
+    /// Why it could not: tracefs is not mounted, say.
+    pub untraced: Option<String>,
 }
 
 /// What one thread did meanwhile.
@@ -44,7 +46,7 @@ pub struct KernelThread {
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where there is no such process; those of `proc(5)`.
-pub fn watch(process: u32, time: Duration) -> Result<Watched> {
+pub fn watch(process: u32, time: Duration) -> crate::error::Result<Watched> {
     let folder = PathBuf::from(format!("/proc/{process}"));
     let failed = |error: std::io::Error| Error::from_errno(Name::Probe, errno_of(&error)).at(&Arc::from(&*folder));
     let passes = count_punts(&folder).map_err(failed)?;
@@ -55,6 +57,7 @@ pub fn watch(process: u32, time: Duration) -> Result<Watched> {
     let after = look(&folder).map_err(failed)?;
     let elapsed = begun.elapsed();
     let punts = sum(&passes).zip(punts_before).map(|(after, before)| after.saturating_sub(before));
+    let untraced = passes.err().or_else(|| punts.is_none().then(|| "its count cannot be read".to_owned()));
     let threads = after.into_iter().map(|(number, (thread, moved))| {
         let old = before.get(&number).filter(|(old, _)| old.name == thread.name);
         let (runs, nanoseconds) = old.map_or((0, 0), |(old, _)| (old.runs, old.on_processor_ns));
@@ -69,7 +72,7 @@ pub fn watch(process: u32, time: Duration) -> Result<Watched> {
                 .map(|(after, before)| (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1))),
         }
     });
-    Ok(Watched { elapsed, threads: threads.collect(), punts })
+    Ok(Watched { elapsed, threads: threads.collect(), punts, untraced })
 }
 
 type Look = BTreeMap<i32, (Thread, Option<(u64, u64)>)>;
@@ -86,16 +89,20 @@ fn moved(process: &Path, thread: i32) -> Option<(u64, u64)> {
     Some((field("read_bytes:")?, field("write_bytes:")?))
 }
 
-/// Counts what each thread gives to workers; empty without the privilege for it.
-fn count_punts(process: &Path) -> std::io::Result<Vec<Passes>> {
+/// Counts what each thread gives to workers, those that end meanwhile left out; or says why it cannot be counted.
+fn count_punts(process: &Path) -> std::io::Result<Result<Vec<Passes>, String>> {
     let numbers = fs::read_dir(process.join("task"))?.flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    Ok(numbers.map_while(workers::count_punts).collect())
+    let (mut passes, mut why) = (Vec::new(), "the process has no threads any more".to_owned());
+    for counted in numbers.map(workers::count_punts) {
+        match counted {
+            Ok(counted) => passes.push(counted),
+            Err(refused) => why = refused,
+        }
+    }
+    Ok(if passes.is_empty() { Err(why) } else { Ok(passes) })
 }
 
-fn sum(passes: &[Passes]) -> Option<u64> {
-    if passes.is_empty() {
-        return None;
-    }
-    passes.iter().map(|passes| passes.so_far().ok()).sum()
+fn sum(passes: &Result<Vec<Passes>, String>) -> Option<u64> {
+    passes.as_ref().ok()?.iter().map(|passes| passes.so_far().ok()).sum()
 }

@@ -120,6 +120,40 @@ impl Sample {
     }
 }
 
+/// How much slower than the machines that bounds were chosen on this one is: an interpreted processor, some 10 times.
+fn slowness() -> f64 {
+    match std::env::var("NOWAIT_TEST_SLOWNESS") {
+        Ok(factor) => factor.parse().expect("NOWAIT_TEST_SLOWNESS is a number"),
+        Err(_) => 1.0,
+    }
+}
+
+/// Whether this machine is so slow that time tells nothing: neither what is cached nor what a device did.
+pub(crate) fn is_slow() -> bool {
+    slowness() > 1.0
+}
+
+/// Whether a test that takes so many bytes can be run; says so where not.
+pub(crate) fn has_memory(bytes: u64) -> bool {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let field = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
+    let available = field.unwrap().parse::<u64>().unwrap() << 10;
+    if available < bytes {
+        eprintln!("skipped: it takes {} MiB of memory, and {} are available", bytes >> 20, available >> 20);
+    }
+    available >= bytes
+}
+
+/// Stretches an upper bound on elapsed time by `NOWAIT_TEST_SLOWNESS`. Lower bounds and durations of work stay as they are.
+pub(crate) fn at_most(bound: Duration) -> Duration {
+    bound.mul_f64(slowness())
+}
+
+/// Fewer rounds, by `NOWAIT_TEST_SLOWNESS`, of what is repeated for luck; at least one.
+pub(crate) fn rounds(count: u32) -> u32 {
+    (f64::from(count) / slowness()).ceil() as u32
+}
+
 /// Ends the process, saying why, when it is not dropped in time: a hang must fail, and say where.
 pub(crate) struct Watchdog(Option<mpsc::Sender<()>>);
 
@@ -127,9 +161,10 @@ impl Watchdog {
     pub(crate) fn new(name: impl Into<String>, seconds: u64) -> Watchdog {
         let name = name.into();
         let (alive, watched) = mpsc::channel();
+        let bound = at_most(Duration::from_secs(seconds));
         std::thread::spawn(move || {
-            if watched.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("watchdog: {name} hangs: no end after {seconds} s");
+            if watched.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("watchdog: {name} hangs: no end after {bound:?}");
                 std::process::abort();
             }
         });
@@ -144,7 +179,7 @@ pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Outp
 
 /// Asks again and again until `done` or the time is up; gives the last answer.
 pub(crate) fn eventually(done: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + at_most(Duration::from_secs(10));
     while !done() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
