@@ -19,12 +19,12 @@
 //!
 //! `unsafe` here: sending raw segments between threads, filling them, and requests over memory that the caller lends.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
@@ -83,8 +83,12 @@ pub(crate) struct OpenFile {
     /// The errno of a write-back that failed, until somebody acknowledges it. The kernel tells it once to each descriptor, and
     /// takes the pages for clean from then on (`fsync(2)`, NOTES): a second sync that succeeds proves nothing.
     sync_failure: AtomicI32,
+    begun: Begun,
     pub(crate) counters: Arc<Counters>,
 }
+
+/// How many operations of a file a thread or the kernel has. No share of the file.
+type Begun = Arc<AtomicU32>;
 
 /// The end of a file that nobody has asked for.
 pub(crate) const END_UNKNOWN: u64 = u64::MAX;
@@ -125,6 +129,7 @@ impl OpenFile {
             end: AtomicU64::new(END_UNKNOWN),
             written_to: AtomicU64::new(END_UNKNOWN),
             sync_failure: AtomicI32::new(0),
+            begun: Begun::default(),
             counters,
         }
     }
@@ -1006,6 +1011,17 @@ impl Owner {
         }
     }
 
+    /// How many operations of its file are under way; of those without a file, none is held against another.
+    fn begun(&self) -> Begun {
+        match self {
+            Owner::File(file) => file.begun.clone(),
+            Owner::Nobody(_) => {
+                static NOBODY: OnceLock<Begun> = OnceLock::new();
+                NOBODY.get_or_init(Begun::default).clone()
+            }
+        }
+    }
+
     /// The line of its file that `request` stands in.
     pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<Lanes>, LaneKind)> {
         let Owner::File(file) = self else { return None };
@@ -1063,6 +1079,8 @@ struct Inner {
     /// Absent once the slot is finished, so that nothing keeps the file open for a future that is never polled; and while an engine
     /// has taken the work out.
     owner: Option<Owner>,
+    /// A thread or the kernel has it, or had it: it counts as begun until it ends.
+    begun: bool,
     /// Dropped when the slot is finished or discarded: a permit.
     held: Option<Box<dyn Send>>,
 }
@@ -1087,6 +1105,7 @@ impl Slot {
             thread: thread_number(),
             request: Some(request),
             owner: Some(owner),
+            begun: false,
             held: None,
         };
         Arc::new(Slot(Mutex::new(inner)))
@@ -1141,7 +1160,18 @@ impl Slot {
             drop(self.discard());
             return None;
         }
+        begin(&mut inner);
         Some(Work { owner: inner.owner.take()?, request: inner.request.take()? })
+    }
+
+    /// Engine: the kernel is to have it.
+    pub(crate) fn begin(&self) {
+        begin(&mut lock(&self.0));
+    }
+
+    /// Its file has fewer operations under way.
+    pub(crate) fn is_below(&self, busy: u32) -> bool {
+        self.with(|_, owner| owner.file().is_none_or(|file| file.begun.load(Relaxed) < busy)) == Some(true)
     }
 
     /// Engine: puts back what `take_work` gave.
@@ -1280,11 +1310,21 @@ impl Drop for Slot {
     }
 }
 
+fn begin(inner: &mut Inner) {
+    if let (false, Some(Owner::File(file))) = (inner.begun, &inner.owner) {
+        file.begun.fetch_add(1, Relaxed);
+        inner.begun = true;
+    }
+}
+
 fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> Leftovers {
     let Some(owner) = inner.owner.take() else {
         debug_assert!(false, "a slot finishes once, and with its work put back");
         return Leftovers::default();
     };
+    if let (Owner::File(file), true) = (&owner, inner.begun) {
+        file.begun.fetch_sub(1, Relaxed);
+    }
     if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
         file.heed(request, &outcome);
     }
@@ -1372,15 +1412,25 @@ impl Batch {
     }
 }
 
-/// Slots that wait for a place in a full queue, first come first served. Abandoned ones are shed when they are met, and
-/// often enough that they never outnumber those still wanted by more than a constant factor.
+/// Where a queue to the kernel is full, possibly of what never ends, the pool does what is of files with fewer operations under
+/// way. Others wait for a place, which their own completions give on.
+pub(crate) const PLACES_MIN: u32 = 64;
+
+/// Where the pool's threads all hang, other threads do what is of files with fewer operations under way.
+pub(crate) const SHARE: u32 = 8;
+
+/// Slots that wait for a place in a full queue: first come first served within a file, and of the files those first that have the
+/// fewest operations under way, so that none takes all places. Abandoned ones are shed when they are met, and often enough
+/// that they never outnumber those still wanted by more than a constant factor.
 ///
 /// What is shed is the engine's to discard ([`Backlog::take_shed`]) once nothing is locked: that may
 /// run a user's destructor, and close a file.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// And whether each was announced.
-    slots: VecDeque<(Arc<Slot>, bool)>,
+    files: HashMap<usize, Queued>,
+    /// Whose turn it is.
+    turns: VecDeque<usize>,
+    length: usize,
     announced: usize,
     sweep_at: usize,
     shed: Vec<Arc<Slot>>,
@@ -1388,42 +1438,99 @@ pub(crate) struct Backlog {
     leaving: usize,
 }
 
+/// The slots of one file, or of none.
+struct Queued {
+    begun: Begun,
+    /// And whether each was announced.
+    slots: VecDeque<(Arc<Slot>, bool)>,
+}
+
+/// How many files are looked at for the one whose turn it is.
+const TURNS_MAX: usize = 16;
+
 impl Backlog {
     pub(crate) fn push(&mut self, slot: Arc<Slot>) {
-        if self.slots.len() >= self.sweep_at.max(64) {
-            let Backlog { slots, shed, announced, .. } = self;
-            slots.retain(|(slot, was_announced)| {
-                let keep = !slot.is_unwanted();
-                if !keep {
-                    shed.push(slot.clone());
-                    *announced -= usize::from(*was_announced);
-                }
-                keep
-            });
-            self.sweep_at = self.slots.len() * 2;
+        if self.length >= self.sweep_at.max(64) {
+            self.sweep();
         }
-        let announced = slot.is_announced();
-        self.announced += usize::from(announced);
-        self.slots.push_back((slot, announced));
+        self.put(slot, VecDeque::push_back, VecDeque::push_back);
     }
 
     /// Puts back what was just taken out.
     pub(crate) fn push_front(&mut self, slot: Arc<Slot>) {
-        let announced = slot.is_announced();
-        self.announced += usize::from(announced);
-        self.slots.push_front((slot, announced));
+        self.put(slot, VecDeque::push_front, VecDeque::push_front);
     }
 
-    /// The next one that somebody still waits for.
+    fn put(
+        &mut self,
+        slot: Arc<Slot>,
+        push: fn(&mut VecDeque<(Arc<Slot>, bool)>, (Arc<Slot>, bool)),
+        push_turn: fn(&mut VecDeque<usize>, usize),
+    ) {
+        let announced = slot.is_announced();
+        let begun = slot.with(|_, owner| owner.begun()).unwrap_or_default();
+        let key = Arc::as_ptr(&begun).addr();
+        self.announced += usize::from(announced);
+        self.length += 1;
+        let queued = self.files.entry(key).or_insert_with(|| {
+            push_turn(&mut self.turns, key);
+            Queued { begun, slots: VecDeque::new() }
+        });
+        push(&mut queued.slots, (slot, announced));
+    }
+
+    fn sweep(&mut self) {
+        let Backlog { files, turns, length, announced, shed, .. } = self;
+        for queued in files.values_mut() {
+            queued.slots.retain(|(slot, was_announced)| {
+                let keep = !slot.is_unwanted();
+                if !keep {
+                    shed.push(slot.clone());
+                    *announced -= usize::from(*was_announced);
+                    *length -= 1;
+                }
+                keep
+            });
+        }
+        files.retain(|_, queued| !queued.slots.is_empty());
+        turns.retain(|key| files.contains_key(key));
+        self.sweep_at = self.length * 2;
+    }
+
+    /// The next one that is still waited for.
     pub(crate) fn pop(&mut self) -> Option<Arc<Slot>> {
-        while let Some((slot, announced)) = self.slots.pop_front() {
+        self.pop_below(u32::MAX)
+    }
+
+    /// The same of files that have fewer operations under way than `busy_max`.
+    pub(crate) fn pop_below(&mut self, busy_max: u32) -> Option<Arc<Slot>> {
+        loop {
+            let busy = |key: &usize| self.files.get(key).map_or(u32::MAX, |queued| queued.begun.load(Relaxed));
+            let looked_at = if busy_max == u32::MAX { TURNS_MAX } else { usize::MAX };
+            let (turn, _) = self
+                .turns
+                .iter()
+                .take(looked_at)
+                .map(busy)
+                .enumerate()
+                .filter(|(_, busy)| *busy < busy_max || busy_max == u32::MAX)
+                .min_by_key(|(_, busy)| *busy)?;
+            let key = self.turns.remove(turn)?;
+            let Some(queued) = self.files.get_mut(&key) else { continue };
+            let next = queued.slots.pop_front();
+            if queued.slots.is_empty() {
+                self.files.remove(&key);
+            } else {
+                self.turns.push_back(key);
+            }
+            let Some((slot, announced)) = next else { continue };
+            self.length -= 1;
             self.announced -= usize::from(announced);
             if !slot.is_unwanted() {
                 return Some(slot);
             }
             self.shed.push(slot);
         }
-        None
     }
 
     pub(crate) fn has_shed(&self) -> bool {
@@ -1442,12 +1549,12 @@ impl Backlog {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.length
     }
 
     /// Nothing is in line, and nothing that was is still to be discarded.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.slots.is_empty() && self.shed.is_empty() && self.leaving == 0
+        self.length == 0 && self.shed.is_empty() && self.leaving == 0
     }
 
     /// How many of them were announced to the kernel.
@@ -1630,7 +1737,7 @@ mod tests {
                 slot.abandon();
             }
         }
-        assert!(backlog.slots.len() < 400, "{} kept", backlog.slots.len());
+        assert!(backlog.len() < 400, "{} kept", backlog.len());
         for (expected, _) in slots.iter().step_by(10) {
             assert!(Arc::ptr_eq(expected, &backlog.pop().unwrap()));
         }

@@ -17,7 +17,7 @@ use super::libaio::{Context, DEPTH, Entry};
 use super::shared::{Reaped, Reaper};
 use super::{Engine, Refusal, owned, pool};
 use crate::buf::lock;
-use crate::op::{Backlog, Slot};
+use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
 
 pub(crate) struct Aio {
@@ -94,6 +94,11 @@ impl Desk {
     fn submit(&self, slot: Arc<Slot>) {
         let mut line = lock(&self.line);
         // Behind those in line, also when it is not the places that are short.
+        if line.in_flight >= DEPTH && slot.is_below(PLACES_MIN) {
+            drop(line);
+            // What has the places may never end.
+            return pool::hand_on(slot);
+        }
         if line.in_flight >= DEPTH || line.backlog.len() > 0 {
             slot.count(Count::Queued);
             line.backlog.push(slot);
@@ -115,6 +120,7 @@ impl Desk {
             pool::hand_on(slot);
             return Sent::HandedOn;
         };
+        slot.begin();
         let share = Arc::into_raw(slot);
         let entry = entry.with(share as u64).telling(&self.eventfd);
         // SAFETY: the entry's memory and descriptor belong to the slot, of which the user data is a share that lasts until the

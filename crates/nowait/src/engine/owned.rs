@@ -46,7 +46,7 @@ use super::pool;
 use super::uring::{self, Ring, Untaken, Usage};
 use crate::buf::lock;
 use crate::help::{self, Helped};
-use crate::op::{Backlog, Slot};
+use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
 use crate::sys::{PerProcess, fork_generation, retry};
 
@@ -402,6 +402,9 @@ impl<Q: Queue> Owned<Q> {
     fn accept(&mut self, slot: Arc<Slot>) {
         if self.dead {
             self.for_pool.push(slot);
+        } else if self.free.is_empty() && slot.is_below(PLACES_MIN) {
+            // What has the places may never end.
+            self.for_pool.push(slot);
         } else if self.free.is_empty() {
             slot.count(Count::Queued);
             self.backlog.push(slot);
@@ -422,6 +425,7 @@ impl<Q: Queue> Owned<Q> {
             self.free.push(place);
             return self.for_pool.push(slot);
         }
+        slot.begin();
         self.slots[place as usize] = Some(slot);
         self.push_entry(&entry, u64::from(place));
     }

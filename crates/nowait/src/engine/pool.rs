@@ -3,6 +3,9 @@
 //! A queue under one lock, and threads that come with work, up to a limit, and go when they have been idle for a while. Threads
 //! hold the queue alive, so that dropping an engine waits for nobody.
 //!
+//! A device or server that does not answer takes threads, and gives none back. When work waits and nothing has ended for a while,
+//! other threads come, for what is of files that have little under way: so one that hangs stops no other.
+//!
 //! An operation that waits for a device wants a thread of its own. A read that was announced to the kernel is under way
 //! before any thread takes it, so that one thread collects several: fewer threads sleep and wake for the same depth at the device.
 //!
@@ -21,7 +24,7 @@ use rustix::io::Errno;
 
 use super::{Engine, Helper, run, run_for, write_together};
 use crate::buf::lock;
-use crate::op::{Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, Seat, Slot, Work, contained};
+use crate::op::{Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, SHARE, Seat, Slot, Work, contained};
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
 
@@ -34,9 +37,17 @@ pub(crate) struct Pool(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
+    /// What the thread that stands by sleeps on.
+    relief: Condvar,
     quiet: Condvar,
     threads_max: usize,
 }
+
+/// Threads that came because all others hung. Each has one operation that may hang, too.
+const RELIEFS_MAX: usize = 256;
+/// When work waits and no thread has come to the end of anything for so long, they hang: on a device or server that does not
+/// answer.
+const STUCK: Duration = Duration::from_millis(100);
 
 /// The work of one thread, and the parts of it that an operation is.
 const THREAD: usize = 8;
@@ -69,6 +80,13 @@ struct State {
     /// Calls that no thread has answered yet.
     calls: usize,
     running: usize,
+    /// What threads that are no relief have come to the end of.
+    ended: u64,
+    /// A thread stands by: it looks whether anything ends while work waits.
+    stands_by: bool,
+    /// It has found that nothing does.
+    stuck: bool,
+    reliefs: usize,
     closing: bool,
 }
 
@@ -80,6 +98,10 @@ impl State {
         let whole = self.helpers.len() + self.lanes.len() + self.queue.len() - announced + leftovers;
         let line = whole * THREAD + announced * ANNOUNCED;
         (self.load + line).div_ceil(THREAD)
+    }
+
+    fn has_work(&self) -> bool {
+        self.queue.len() > 0 || !self.lanes.is_empty()
     }
 
     fn is_quiet(&self) -> bool {
@@ -107,6 +129,7 @@ impl Pool {
         Pool(Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
+            relief: Condvar::new(),
             quiet: Condvar::new(),
             threads_max: threads_max.max(1),
         }))
@@ -163,7 +186,8 @@ impl Pool {
             state.queue.discarded(count);
         }
         if state.wanted() <= state.threads - state.idle {
-            // Somebody who is at work, or called, comes to it.
+            // A thread that is at work, or called, comes to it; or none, if they all hang.
+            stand_by(shared, &mut state);
         } else if state.idle > 0 {
             state.idle -= 1;
             state.calls += 1;
@@ -173,6 +197,8 @@ impl Pool {
             state.threads += 1;
             drop(state);
             spawn(shared);
+        } else {
+            stand_by(shared, &mut state);
         }
     }
 }
@@ -181,6 +207,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         lock(&self.0.state).closing = true;
         self.0.work.notify_all();
+        self.0.relief.notify_all();
     }
 }
 
@@ -200,6 +227,66 @@ fn spawn(shared: &Arc<Shared>) {
             drop(serve_queue(shared, state));
         }
     }
+}
+
+/// Has a thread stand by, or do what has come while the others hang.
+fn stand_by(shared: &Arc<Shared>, state: &mut State) {
+    if state.stands_by {
+        if state.stuck {
+            shared.relief.notify_one();
+        }
+        return;
+    }
+    if state.reliefs >= RELIEFS_MAX {
+        return;
+    }
+    let for_thread = shared.clone();
+    let started = std::thread::Builder::new().name("nowait-relief".into()).spawn(move || relieve(&for_thread));
+    state.stands_by = started.is_ok();
+}
+
+/// Looks whether the pool's threads hang, and does then, in their place, what is of files that have little under way.
+fn relieve(shared: &Arc<Shared>) {
+    let mut state = lock(&shared.state);
+    let mut ended = state.ended;
+    loop {
+        let (after, timeout) =
+            shared.relief.wait_timeout(state, STUCK).unwrap_or_else(|poisoned| poisoned.into_inner());
+        state = after;
+        if state.closing {
+            break;
+        }
+        if std::mem::replace(&mut ended, state.ended) != state.ended {
+            state.stuck = false;
+        } else if timeout.timed_out() && state.has_work() {
+            state.stuck = true;
+        }
+        if !state.stuck {
+            if !state.has_work() {
+                break;
+            }
+            continue;
+        }
+        // A lane is of a file for which no thread is at work.
+        let lane = state.lanes.pop_front();
+        let slot = if lane.is_none() { state.queue.pop_below(SHARE) } else { None };
+        if lane.is_none() && slot.is_none() {
+            continue;
+        }
+        state.stands_by = false;
+        state.reliefs += 1;
+        stand_by(shared, &mut state);
+        state = serve_one(shared, state, slot, lane);
+        if state.is_quiet() {
+            shared.quiet.notify_all();
+        }
+        state.reliefs -= 1;
+        if std::mem::replace(&mut state.stands_by, true) {
+            // Another does.
+            return;
+        }
+    }
+    state.stands_by = false;
 }
 
 fn serve(shared: &Shared) {
@@ -254,37 +341,46 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
         let slot = if state.queue_first { state.queue.pop() } else { None };
         let lane = if slot.is_none() { state.lanes.pop_front() } else { None };
         let slot = if slot.is_none() && lane.is_none() { state.queue.pop() } else { slot };
-        let shed = state.queue.take_shed();
-        let weight = match &slot {
-            Some(slot) if slot.is_announced() => ANNOUNCED,
-            None if lane.is_none() && shed.is_empty() => {
-                let lets_go = !state.leftovers.is_empty() && state.letting_go < LETTING_GO_MAX;
-                if state.helpers.is_empty() && !lets_go {
-                    break;
-                }
-                continue;
+        if slot.is_none() && lane.is_none() && !state.queue.has_shed() {
+            let lets_go = !state.leftovers.is_empty() && state.letting_go < LETTING_GO_MAX;
+            if state.helpers.is_empty() && !lets_go {
+                break;
             }
-            _ => THREAD,
-        };
-        state.begins(weight);
-        drop(state);
-        let goes_on = lane.filter(|(lanes, kind)| serve_lane(lanes, *kind));
-        if let Some(slot) = slot {
-            if let Some(mut work) = slot.take_work() {
-                let outcome = run_for(&work.owner, &mut work.request);
-                end(slot, work, outcome);
-            }
+            continue;
         }
-        let count = shed.len();
-        shed.into_iter().for_each(|slot| drop(slot.discard()));
-        state = lock(&shared.state);
-        state.lanes.extend(goes_on);
-        state.queue.discarded(count);
-        state.ends(weight);
+        state = serve_one(shared, state, slot, lane);
+        state.ended += 1;
     }
     if state.is_quiet() {
         shared.quiet.notify_all();
     }
+    state
+}
+
+/// Runs what was taken out of the queue, or what is first in a lane; and ends what the queue has shed.
+fn serve_one<'a>(
+    shared: &'a Shared,
+    mut state: MutexGuard<'a, State>,
+    slot: Option<Arc<Slot>>,
+    lane: Option<(Arc<Lanes>, LaneKind)>,
+) -> MutexGuard<'a, State> {
+    let shed = state.queue.take_shed();
+    let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
+    state.begins(weight);
+    drop(state);
+    let goes_on = lane.filter(|(lanes, kind)| serve_lane(lanes, *kind));
+    if let Some(slot) = slot {
+        if let Some(mut work) = slot.take_work() {
+            let outcome = run_for(&work.owner, &mut work.request);
+            end(slot, work, outcome);
+        }
+    }
+    let count = shed.len();
+    shed.into_iter().for_each(|slot| drop(slot.discard()));
+    state = lock(&shared.state);
+    state.lanes.extend(goes_on);
+    state.queue.discarded(count);
+    state.ends(weight);
     state
 }
 

@@ -27,7 +27,7 @@ use super::{Engine, Refusal, owned, pool};
 use crate::buf::lock;
 #[cfg(feature = "tokio")]
 use crate::help::{self, Helped};
-use crate::op::{Backlog, Slot};
+use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::{Count, thread_number};
 use crate::sys;
 
@@ -110,6 +110,11 @@ impl Shard {
 
     fn submit(&self, slot: Arc<Slot>) {
         let mut line = lock(&self.line);
+        if line.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
+            drop(line);
+            // What has the places may never end.
+            return pool::hand_on(slot);
+        }
         if line.in_flight >= self.ring.depth {
             slot.count(Count::Queued);
             line.backlog.push(slot);
@@ -178,6 +183,7 @@ impl Shard {
             line.in_flight -= 1;
             return Err(slot);
         };
+        slot.begin();
         let share = Arc::into_raw(slot) as u64;
         // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
         // which the user data is a share that lasts until the completion.

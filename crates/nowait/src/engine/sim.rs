@@ -22,6 +22,7 @@
 
 mod disk;
 
+use std::collections::HashSet;
 use std::path::Path as FsPath;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -34,7 +35,7 @@ use super::Engine;
 use crate::buf::lock;
 use crate::direct::Directness;
 use crate::op::{
-    Backlog, Done, Handle, LaneKind, Lanes, Outcome, Owner, Request, Seat, Slot, Step, Transfer, Work, step,
+    Backlog, Done, Handle, LaneKind, Lanes, Outcome, Owner, Request, SHARE, Seat, Slot, Step, Transfer, Work, step,
 };
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
@@ -96,6 +97,8 @@ struct World {
     /// And the numbers under which they began.
     in_flight: Vec<(u64, Arc<Slot>)>,
     line: Backlog,
+    /// Files whose operations never end.
+    hung: HashSet<usize>,
     depth: usize,
     settling: usize,
     engines: usize,
@@ -122,6 +125,7 @@ impl Sim {
             store,
             in_flight: Vec::new(),
             line: Backlog::default(),
+            hung: HashSet::new(),
             depth,
             settling: 0,
             engines: 0,
@@ -138,6 +142,21 @@ impl Sim {
     /// Sets how many operations the disk takes at a time; more wait in line, and it knows nothing of them. Default: 64.
     pub fn set_depth(&self, depth: usize) {
         lock(&self.0.world).depth = depth.max(1);
+    }
+
+    /// Has operations on the file at `path`, which must be there, never end, as on a device that does not answer; or has them end
+    /// again. Those that are under way included.
+    pub fn set_hung(&self, path: impl AsRef<FsPath>, hangs: bool) {
+        let mut world = lock(&self.0.world);
+        if let Some(Node::File(file)) = world.store.node(&plain(path.as_ref())) {
+            if hangs {
+                world.hung.insert(file);
+            } else {
+                world.hung.remove(&file);
+            }
+        }
+        drop(world);
+        self.0.work.notify_all();
     }
 
     /// Sets how long all files that have a name may be together; beyond it there is no space (ENOSPC). A write that does not fit is
@@ -289,7 +308,23 @@ impl World {
     }
 
     /// The disk takes an operation.
+    fn hangs(&self, handle: Option<&Handle>) -> bool {
+        !self.hung.is_empty() && file_of(handle).is_ok_and(|file| self.hung.contains(&file))
+    }
+
+    /// Places in `in_flight` of what may end.
+    fn may_end(&self) -> Vec<usize> {
+        let ends = |slot: &Arc<Slot>| slot.with(|_, owner| !self.hangs(owner.handle())) != Some(false);
+        self.in_flight.iter().enumerate().filter(|(_, (_, slot))| ends(slot)).map(|(place, _)| place).collect()
+    }
+
+    /// The disk takes an operation: of a file that has little under way, whatever others have.
+    fn has_room_for(&self, slot: &Slot) -> bool {
+        self.in_flight.len() < self.depth || slot.is_below(SHARE) && !self.hung.is_empty()
+    }
+
     fn admit(&mut self, slot: Arc<Slot>) {
+        slot.begin();
         let write = slot.with(|request, owner| under_way(owner.handle(), request)).flatten();
         self.in_flight.push((self.store.begin(write), slot));
     }
@@ -516,10 +551,11 @@ impl World {
 impl Disk {
     fn step(&self) -> bool {
         let mut world = lock(&self.world);
-        if world.in_flight.is_empty() {
+        let may_end = world.may_end();
+        if may_end.is_empty() {
             return false;
         }
-        let chosen = (world.random.next() % world.in_flight.len() as u64) as usize;
+        let chosen = may_end[(world.random.next() % may_end.len() as u64) as usize];
         let (number, slot) = world.in_flight.swap_remove(chosen);
         world.settling += 1;
         // Not under the lock: one that was abandoned gives back a permit, which lets others in.
@@ -557,8 +593,13 @@ impl Disk {
             end
         });
         world.store.set_under_way(number, rest);
-        while world.in_flight.len() < world.depth {
-            let Some(next) = world.line.pop() else { break };
+        loop {
+            let next = match world.in_flight.len() < world.depth {
+                true => world.line.pop(),
+                false if world.hung.is_empty() => None,
+                false => world.line.pop_below(SHARE),
+            };
+            let Some(next) = next else { break };
             world.admit(next);
         }
         let shed = world.line.take_shed();
@@ -600,21 +641,21 @@ impl Disk {
 
     fn submit(&self, slot: Arc<Slot>) {
         let mut world = lock(&self.world);
-        if world.in_flight.len() < world.depth {
+        if world.has_room_for(&slot) {
             world.admit(slot);
         } else {
             slot.count(Count::Queued);
             world.line.push(slot);
         }
         drop(world);
-        self.work.notify_one();
+        self.work.notify_all();
     }
 
     fn serve(&self) {
         loop {
             while self.step() {}
             let mut world = lock(&self.world);
-            while world.in_flight.is_empty() {
+            while world.may_end().is_empty() {
                 if world.engines == 0 {
                     return;
                 }
@@ -674,6 +715,9 @@ impl Engine for SimEngine {
                 self.look(handle, request, number);
             }
             let mut world = lock(&self.0.world);
+            while world.hangs(handle) {
+                world = self.0.work.wait(world).unwrap_or_else(|poisoned| poisoned.into_inner());
+            }
             let end = world.call(handle, request, number);
             world.store.set_under_way(number, None);
             if let Some(outcome) = end {
