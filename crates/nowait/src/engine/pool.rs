@@ -162,19 +162,36 @@ impl Pool {
             state = lock(&shared.state);
             state.queue.discarded(count);
         }
-        if state.wanted() <= state.threads - state.idle {
-            // Somebody who is at work, or called, comes to it.
-        } else if state.idle > 0 {
-            state.idle -= 1;
-            state.calls += 1;
-            drop(state);
-            shared.work.notify_one();
-        } else if state.threads < shared.threads_max {
-            state.threads += 1;
-            drop(state);
-            spawn(shared);
-        }
+        call(shared, state);
     }
+}
+
+/// Sees to it that a thread comes to what is in line.
+fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
+    if state.wanted() <= state.threads - state.idle {
+        // Somebody who is at work, or called, comes to it.
+    } else if state.idle > 0 {
+        state.idle -= 1;
+        state.calls += 1;
+        drop(state);
+        shared.work.notify_one();
+    } else if state.threads < shared.threads_max {
+        state.threads += 1;
+        drop(state);
+        spawn(shared);
+    }
+}
+
+/// Waits, on a thread of the pool, for what may be in line for a thread: another comes in its place.
+fn give_way(shared: &Arc<Shared>, wait: &dyn Fn()) {
+    let mut state = lock(&shared.state);
+    state.threads -= 1;
+    state.load -= THREAD;
+    call(shared, state);
+    wait();
+    let mut state = lock(&shared.state);
+    state.threads += 1;
+    state.load += THREAD;
 }
 
 impl Drop for Pool {
@@ -202,7 +219,7 @@ fn spawn(shared: &Arc<Shared>) {
     }
 }
 
-fn serve(shared: &Shared) {
+fn serve(shared: &Arc<Shared>) {
     let mut state = lock(&shared.state);
     loop {
         state = serve_queue(shared, state);
@@ -227,7 +244,7 @@ fn serve(shared: &Shared) {
 }
 
 /// Runs what is queued until nothing is.
-fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     loop {
         if let Some(helper) = state.helpers.pop_front() {
             state.begins(THREAD);
@@ -268,7 +285,7 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
         };
         state.begins(weight);
         drop(state);
-        let goes_on = lane.filter(|(lanes, kind)| serve_lane(lanes, *kind));
+        let goes_on = lane.filter(|(lanes, kind)| serve_lane(shared, lanes, *kind));
         if let Some(slot) = slot {
             if let Some(mut work) = slot.take_work() {
                 let outcome = run_for(&work.owner, &mut work.request);
@@ -295,7 +312,7 @@ fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
 
 /// Does what is first in a file's lane, and what can be done together with it. False when nothing was there, or a thread
 /// that waited in the lane owns it now.
-fn serve_lane(lanes: &Lanes, kind: LaneKind) -> bool {
+fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind) -> bool {
     let mut waiting = lanes.of(kind).lock();
     let seats = &mut waiting.seats;
     let is_sync = |seat: &Seat| match seat {
@@ -329,9 +346,9 @@ fn serve_lane(lanes: &Lanes, kind: LaneKind) -> bool {
     let works: Vec<_> = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
     let whole = works.len() == taken;
     if syncs {
-        sync(works)
+        sync(shared, works)
     } else {
-        write(works, whole, kind)
+        write(shared, works, whole, kind)
     }
     true
 }
@@ -369,7 +386,7 @@ fn next_writes(seats: &mut VecDeque<Seat>) -> Vec<Arc<Slot>> {
 
 /// Writes: as one, if all that was taken out of the line is still wanted, so that each goes on where the one before it ends. (Or does
 /// the one thing that is there.)
-fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
+fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
     let mut failed = None;
     if whole && works.len() > 1 {
         let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
@@ -391,7 +408,7 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
         let outcome = match failed {
             Some(errno) => Err(errno),
             None => {
-                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync());
+                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(|wait| give_way(shared, wait)));
                 run_for(&work.owner, &mut work.request)
             }
         };
@@ -400,11 +417,11 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
 }
 
 /// One sync for all: each was asked for before it begins, so that it covers what each has to.
-fn sync(works: Vec<(Arc<Slot>, Work)>) {
+fn sync(shared: &Arc<Shared>, works: Vec<(Arc<Slot>, Work)>) {
     let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
     let outcome = {
-        let _syncing = owner.begin_sync();
+        let _syncing = owner.begin_sync(|wait| give_way(shared, wait));
         owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop)
     };
     let many = works.len() > 1;
