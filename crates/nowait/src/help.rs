@@ -160,9 +160,9 @@ impl Helper {
     fn run(&self) {
         loop {
             std::thread::sleep(GRACE);
-            // What comes from here on rings again.
-            self.looks.store(false, SeqCst);
+            // In this order: what comes from here on rings again, and no ring is taken back after it was heard of.
             let _ = self.bell().map(|bell| rustix::io::read(bell, &mut [0; 8]));
+            self.looks.store(false, SeqCst);
             let mut wanted: Vec<_> = self.wanted();
             let mut timeout = IDLE;
             let mut states = Vec::with_capacity(wanted.len());

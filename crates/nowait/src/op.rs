@@ -249,8 +249,8 @@ impl OpenFile {
 
     /// Claims the kernel's report of failed write-backs for a call that may take it, beside the lane of syncs: no direct
     /// durable write is under way meanwhile.
-    pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
-        self.direct.is_some().then(|| self.outstanding().begin_sync())
+    pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
+        self.direct.is_some().then(|| self.outstanding().begin_sync(sleep))
     }
 
     /// The bytes of writes that are on their way: with an engine, or about to be.
@@ -1037,9 +1037,9 @@ impl Owner {
     }
 
     /// See [`OpenFile::begin_sync`].
-    pub(crate) fn begin_sync(&self) -> Option<Syncing<'_>> {
+    pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
         match self {
-            Owner::File(file) => file.begin_sync(),
+            Owner::File(file) => file.begin_sync(sleep),
             Owner::Nobody(_) => None,
         }
     }

@@ -185,11 +185,16 @@ impl Outstanding {
     }
 
     /// Begins a sync, or another call that may take the kernel's report: waits until no direct durable write is in the
-    /// kernel, and holds back those that come.
-    pub(crate) fn begin_sync(&self) -> Syncing<'_> {
-        self.changes().syncing = true;
+    /// kernel, and holds back those that come. If it has to wait, `sleep` is given the wait, to call it.
+    pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Syncing<'_> {
+        let mut changes = self.changes();
+        changes.syncing = true;
+        let waits = changes.durable > 0;
+        drop(changes);
         let syncing = Syncing(self);
-        self.sleep_while(|changes| changes.durable > 0);
+        if waits {
+            sleep(&|| self.sleep_while(|changes| changes.durable > 0));
+        }
         syncing
     }
 

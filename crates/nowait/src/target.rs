@@ -192,7 +192,7 @@ impl Target<'_> {
     pub(crate) fn run_in_lane(&self, file: &Arc<OpenFile>, request: &mut Request) -> Outcome {
         let pool = &self.instance.engines().pool;
         let outcome = {
-            let _syncing = file.begin_sync();
+            let _syncing = file.begin_sync(|wait| wait());
             match request {
                 Request::Sync { .. } => file.synced(|| pool.run_on(file, request)),
                 _ => pool.run_on(file, request),

@@ -36,6 +36,8 @@ struct State {
     sweep_at: usize,
     /// A thread is giving writes to their engines, and looks for more before it ends.
     admitting: bool,
+    /// Somebody left a write in line meanwhile: whoever admits asks for help with what it waits for.
+    asks: bool,
 }
 
 struct Waiting {
@@ -165,6 +167,8 @@ impl Throttle {
     /// finish what it is given, and so come back here, where it then finds another thread at work.
     fn admit(self: &Arc<Self>, own: Option<&Arc<Slot>>) {
         let mut state = lock(&self.state);
+        // Whoever is at it leaves it in line, perhaps, and does not know that nobody has asked yet.
+        state.asks |= own.is_some();
         if std::mem::replace(&mut state.admitting, true) {
             return;
         }
@@ -182,7 +186,7 @@ impl Throttle {
             state = lock(&self.state);
         }
         state.admitting = false;
-        asks |= state.waiting > 0 && own.is_some();
+        asks |= std::mem::take(&mut state.asks) && state.waiting > 0;
         drop(state);
         if asks {
             // What is waited for may be in the queue of a thread that does something else.

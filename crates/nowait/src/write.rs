@@ -115,6 +115,8 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> std::result::Result<Operation<'_, WriteAll<'_, B>>, BufferError<B>> {
+        // What this thread has collected was to be written before.
+        owned::do_what_is_due();
         let length = buffer.as_ref().len();
         let engines = self.0.instance.engines();
         let open = &self.0.open;

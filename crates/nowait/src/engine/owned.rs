@@ -65,6 +65,8 @@ struct Local {
     ring: RefCell<State<OwnRing>>,
     aio: RefCell<State<OwnContext>>,
     bell: PerProcess<Arc<Bell>>,
+    /// What it submits is for queues that no poll of its is needed for.
+    elsewhere: Cell<bool>,
     /// To be called before the thread sleeps, or blocks elsewhere.
     due: Cell<Option<fn()>>,
 }
@@ -229,6 +231,7 @@ thread_local!(static LOCAL: Local = const {
         ring: RefCell::new(State::New),
         aio: RefCell::new(State::New),
         bell: PerProcess::new(),
+        elsewhere: Cell::new(false),
         due: Cell::new(None),
     }
 });
@@ -788,16 +791,24 @@ pub(crate) fn is_driving() -> bool {
     LOCAL.try_with(|local| local.depth.get() > 0).unwrap_or(false)
 }
 
-/// Does something as if this thread drove nothing: what is submitted meanwhile is for other queues than its own.
+/// Does something as if this thread drove nothing, and worked for no runtime: what is submitted meanwhile is for queues that
+/// end it whatever this thread does.
 pub(crate) fn elsewhere<T>(something: impl FnOnce() -> T) -> T {
-    struct Back(u32);
+    struct Back(u32, bool);
     impl Drop for Back {
         fn drop(&mut self) {
-            let _ = LOCAL.try_with(|local| local.depth.set(self.0));
+            let _ = LOCAL.try_with(|local| (local.depth.set(self.0), local.elsewhere.set(self.1)));
         }
     }
-    let _back = Back(LOCAL.try_with(|local| local.depth.replace(0)).unwrap_or(0));
+    let before = LOCAL.try_with(|local| (local.depth.replace(0), local.elsewhere.replace(true)));
+    let _back = before.map(|(depth, elsewhere)| Back(depth, elsewhere)).ok();
     something()
+}
+
+/// What this thread submits is not for its runtime's rings.
+#[cfg(feature = "tokio")]
+pub(crate) fn is_elsewhere() -> bool {
+    LOCAL.try_with(|local| local.elsewhere.get()).unwrap_or(true)
 }
 
 /// Has `work` called, once, before this thread, which drives something, sleeps or blocks elsewhere. There is one kind of such work.

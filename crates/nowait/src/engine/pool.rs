@@ -185,22 +185,41 @@ impl Pool {
             state = lock(&shared.state);
             state.queue.discarded(count);
         }
-        if state.wanted() <= state.threads - state.idle {
-            // A thread that is at work, or called, comes to it; or none, if they all hang.
-            stand_by(shared, &mut state);
-        } else if state.idle > 0 {
-            state.idle -= 1;
-            state.calls += 1;
-            drop(state);
-            shared.work.notify_one();
-        } else if state.threads < shared.threads_max {
-            state.threads += 1;
-            drop(state);
-            spawn(shared);
-        } else {
-            stand_by(shared, &mut state);
-        }
+        call(shared, state);
     }
+}
+
+/// Sees to it that a thread comes to what is in line.
+fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
+    if state.wanted() + state.idle <= state.threads {
+        // A thread that is at work, or called, comes to it; or none, if they all hang.
+        stand_by(shared, &mut state);
+    } else if state.idle > 0 {
+        state.idle -= 1;
+        state.calls += 1;
+        drop(state);
+        shared.work.notify_one();
+    } else if state.threads < shared.threads_max {
+        state.threads += 1;
+        drop(state);
+        spawn(shared);
+    } else {
+        stand_by(shared, &mut state);
+    }
+}
+
+/// Waits, on a thread of the pool, for what may be in line for a thread: another comes in its place.
+fn give_way(shared: &Arc<Shared>, wait: &dyn Fn()) {
+    let mut state = lock(&shared.state);
+    // A relief is not one of them.
+    let gives = usize::from(state.threads > state.idle);
+    state.threads -= gives;
+    state.load -= THREAD;
+    call(shared, state);
+    wait();
+    let mut state = lock(&shared.state);
+    state.threads += gives;
+    state.load += THREAD;
 }
 
 impl Drop for Pool {
@@ -237,7 +256,7 @@ fn stand_by(shared: &Arc<Shared>, state: &mut State) {
         }
         return;
     }
-    if state.reliefs >= RELIEFS_MAX {
+    if !state.has_work() || state.reliefs >= RELIEFS_MAX {
         return;
     }
     let for_thread = shared.clone();
@@ -289,7 +308,7 @@ fn relieve(shared: &Arc<Shared>) {
     state.stands_by = false;
 }
 
-fn serve(shared: &Shared) {
+fn serve(shared: &Arc<Shared>) {
     let mut state = lock(&shared.state);
     loop {
         state = serve_queue(shared, state);
@@ -314,7 +333,7 @@ fn serve(shared: &Shared) {
 }
 
 /// Runs what is queued until nothing is.
-fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     loop {
         if let Some(helper) = state.helpers.pop_front() {
             state.begins(THREAD);
@@ -359,7 +378,7 @@ fn serve_queue<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Mute
 
 /// Runs what was taken out of the queue, or what is first in a lane; and ends what the queue has shed.
 fn serve_one<'a>(
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     mut state: MutexGuard<'a, State>,
     slot: Option<Arc<Slot>>,
     lane: Option<(Arc<Lanes>, LaneKind)>,
@@ -368,7 +387,7 @@ fn serve_one<'a>(
     let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
     state.begins(weight);
     drop(state);
-    let goes_on = lane.filter(|(lanes, kind)| serve_lane(lanes, *kind));
+    let goes_on = lane.filter(|(lanes, kind)| serve_lane(shared, lanes, *kind));
     if let Some(slot) = slot {
         if let Some(mut work) = slot.take_work() {
             let outcome = run_for(&work.owner, &mut work.request);
@@ -391,7 +410,7 @@ fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
 
 /// Does what is first in a file's lane, and what can be done together with it. False when nothing was there, or a thread
 /// that waited in the lane owns it now.
-fn serve_lane(lanes: &Lanes, kind: LaneKind) -> bool {
+fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind) -> bool {
     let mut waiting = lanes.of(kind).lock();
     let seats = &mut waiting.seats;
     let is_sync = |seat: &Seat| match seat {
@@ -425,9 +444,9 @@ fn serve_lane(lanes: &Lanes, kind: LaneKind) -> bool {
     let works: Vec<_> = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
     let whole = works.len() == taken;
     if syncs {
-        sync(works)
+        sync(shared, works)
     } else {
-        write(works, whole, kind)
+        write(shared, works, whole, kind)
     }
     true
 }
@@ -465,7 +484,7 @@ fn next_writes(seats: &mut VecDeque<Seat>) -> Vec<Arc<Slot>> {
 
 /// Writes: as one, if all that was taken out of the line is still wanted, so that each goes on where the one before it ends. (Or does
 /// the one thing that is there.)
-fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
+fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
     let mut failed = None;
     if whole && works.len() > 1 {
         let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
@@ -487,7 +506,7 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
         let outcome = match failed {
             Some(errno) => Err(errno),
             None => {
-                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync());
+                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(|wait| give_way(shared, wait)));
                 run_for(&work.owner, &mut work.request)
             }
         };
@@ -496,11 +515,11 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
 }
 
 /// One sync for all: each was asked for before it begins, so that it covers what each has to.
-fn sync(works: Vec<(Arc<Slot>, Work)>) {
+fn sync(shared: &Arc<Shared>, works: Vec<(Arc<Slot>, Work)>) {
     let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
     let outcome = {
-        let _syncing = owner.begin_sync();
+        let _syncing = owner.begin_sync(|wait| give_way(shared, wait));
         owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop)
     };
     let many = works.len() > 1;

@@ -469,7 +469,7 @@ impl Uring {
     /// The ring for this thread; None when its completions could not be noticed.
     fn shard(&self) -> Option<Arc<Shard>> {
         #[cfg(feature = "tokio")]
-        if let Some(shard) = self.runtimes.shard(&self.reaper) {
+        if let Some(shard) = (!owned::is_elsewhere()).then(|| self.runtimes.shard(&self.reaper)).flatten() {
             return Some(shard);
         }
         let shard = self.shards.mine(self.shards_max, Shard::new).ok()?;
@@ -598,7 +598,8 @@ impl Reaper {
     /// Sees to a shard's completions until nothing is in flight.
     #[cfg(feature = "tokio")]
     fn lend(&self, shard: &Arc<Shard>) {
-        if !shard.watched.load(Ordering::Acquire) {
+        // One that is lent already may be on its way back: under the lock it is, or stays.
+        if !shard.watched.load(Ordering::Acquire) || is_lent(&**shard) {
             self.watch(shard, true);
         }
     }

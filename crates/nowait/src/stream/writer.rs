@@ -225,6 +225,8 @@ impl Writer {
         buffer.truncate(std::mem::take(&mut self.filled));
         let (offset, length) = (self.position, buffer.len());
         self.position = end;
+        // What this thread has collected was to be written before.
+        owned::do_what_is_due();
         let target = self.file.0.target();
         let mut request = Request::Write(Transfer::new(Memory::Buf(buffer), offset), self.file.0.open.write_flags());
         match caller {
