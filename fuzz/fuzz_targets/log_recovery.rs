@@ -35,7 +35,7 @@ fn on(sim: &Sim) -> Nowait {
 
 fn options(nowait: &Nowait) -> Options {
     let strategy = Strategy { durability: Durability::Write, by: By::Call, depth: 2 };
-    Options::new().instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
+    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
 }
 
 fn record(lsn: u64) -> Vec<u8> {

@@ -327,7 +327,7 @@ impl Tortured {
 }
 
 fn torture_writer(options: &cli::TortureWriter) -> Result<()> {
-    let (log, recovery) = Log::open(&options.dir, &Options::new().segment_bytes(TORTURE_SEGMENT_BYTES))?;
+    let (log, recovery) = Log::open(&options.dir, &Options::new().create(true).segment_bytes(TORTURE_SEGMENT_BYTES))?;
     if let Some(old) = recovery.last_lsn.checked_sub(TORTURE_RECORDS_KEPT) {
         log.truncate_prefix(old);
     }

@@ -6,7 +6,7 @@
 //! # fn main() -> nowait::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let dir = dir.path().join("log");
-//! # let options = Options::new().segment_bytes(1 << 20);
+//! let options = Options::new().create(true).segment_bytes(1 << 20);
 //! let (log, recovery) = Log::open(&dir, &options)?;
 //! println!("{} records found", recovery.last_lsn);
 //! let first = log.append(b"one record")?;
@@ -45,7 +45,14 @@
 //! pool's), and whoever notices completions there goes on. A thread named `nowait-log` prepares segments, and sleeps while the log
 //! is idle.
 //!
-//! On disk a log is a directory; `docs/log-format.md` in the repository has its layout.
+//! # Where it is
+//!
+//! On disk a log is a directory of its own; `docs/log-format.md` in the repository has its layout. The directory is held open: a log
+//! goes on where it is when the directory is renamed or the process changes its working directory.
+//!
+//! A log is only made when [`Options::create`] asks for it, and only in a directory that is new or empty. Ask for it where the
+//! application is set up. An application that expects its log then gets [`NotFound`](crate::ErrorKind::NotFound), not an empty log, when
+//! the volume that holds it is not mounted.
 
 mod calibrate;
 mod folder;
@@ -57,6 +64,7 @@ mod stats;
 mod writer;
 
 use std::future::Future;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -72,7 +80,7 @@ use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, OpenOptions};
 use crate::fs;
 use crate::start::Nowait;
-use folder::{Blocks, CONTROL, Folder, LOCK, is_direct};
+use folder::{Blocks, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
 use format::{Control, End, PAGE, SegmentHeader};
 use keeper::Tended;
 use recover::{Found, Segment};
@@ -172,11 +180,11 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 40;
 const DEPTH_MAX: u32 = 64;
 
 impl Options {
-    /// A log that is made if it is not there, with segments of 64 MiB.
+    /// A log that is there already. Segments of 64 MiB, if one is to be made.
     pub fn new() -> Options {
         Options {
             instance: None,
-            create: true,
+            create: false,
             segment_bytes: 64 << 20,
             pending_bytes_max: 16 << 20,
             reserve_bytes: 0,
@@ -192,7 +200,9 @@ impl Options {
         self
     }
 
-    /// Whether a log is made where there is none. Default: yes.
+    /// Whether a log is made where there is none: in a directory that does not exist yet or is empty. (What counts as empty: nothing
+    /// but `lost+found` and what the making of a log left that was cut off.) [`Recovery::created`] tells whether one was made.
+    /// Default: no. The mount point of a volume that is not mounted is an empty directory.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
@@ -269,42 +279,45 @@ struct Open {
 }
 
 impl Log {
-    /// Opens the log in `dir` for appending, and makes one if there is none. Reads all of it first; the caller does that
-    /// again, with [`Log::reader`], for what is in it. Blocks the thread.
+    /// Opens the log in `dir` for appending. Makes one if there is none and [`Options::create`] asks for it. Reads all of it first;
+    /// the caller does that again, with [`Log::reader`], for what is in it. Blocks the thread.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] when another process, or this one, has it open. [`ErrorKind::Damaged`] when something that was durable cannot
-    /// be read: see [`Options::salvage`] and [`inspect`]. [`ErrorKind::NotFound`], [`ErrorKind::NoSpace`], [`ErrorKind::Unsupported`] for a
-    /// later version of the format; those of files.
+    /// be read: see [`Options::salvage`] and [`inspect`]. [`ErrorKind::NotFound`] when there is no log and none is to be made;
+    /// [`ErrorKind::InvalidInput`] when one is to be made in a directory that holds something else. [`ErrorKind::NoSpace`],
+    /// [`ErrorKind::Unsupported`] for a later version of the format; those of files.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Log, Recovery)> {
         let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
-        let folder = Folder { instance, path: Arc::from(dir.as_ref()) };
-        options.check(&folder.path)?;
+        let path: Arc<Path> = Arc::from(dir.as_ref());
+        options.check(&path)?;
         if options.create {
-            match fs::create_dir_in(&folder.instance, &folder.path).wait() {
+            match fs::create_dir_in(&instance, &path).wait() {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
         }
-        let lock = Arc::new(Lock(take_lock(&folder)?));
-        folder.clean()?;
+        let folder = open_folder(&instance, &path)?;
+        // Before anything is written: a directory without a log stays as it is.
+        let contents = folder.contents()?;
+        if !contents.has_control && contents.numbers.is_empty() {
+            may_make(&folder, options, contents)?;
+        }
+        let lock = Arc::new(Lock::take(&folder)?);
         let found = match recover::recover(&folder, true)? {
             Some(found) => found,
-            None if !options.create => {
-                let error = Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path);
-                return Err(error.explained("there is no log in this directory; open it with create(true)"));
-            }
             None => {
+                may_make(&folder, options, folder.contents()?)?;
                 make(&folder, options)?;
-                match recover::recover(&folder, true)? {
-                    Some(found) => found,
-                    None => return Err(Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path)),
-                }
+                let mut found = recover::recover(&folder, true)?.ok_or_else(|| no_log(&folder.path))?;
+                found.recovery.created = true;
+                found
             }
         };
         if !options.salvage {
             found.check()?;
         }
+        folder.clean()?;
         let recovery = found.recovery.clone();
         let shared = begin_epoch(folder, options, found)?;
         let keeper = match options.keeper {
@@ -519,7 +532,7 @@ impl Drop for Open {
         }
         let is_open = self.shared.begin_closing();
         // Nobody else may open it while something is on its way. (On the simulator everybody is alone.)
-        let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.0.descriptor().is_some());
+        let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.file.descriptor().is_some());
         if is_open && !self.shared.limits.has_keeper {
             while matches!(keeper::tend(&self.shared), Tended::Nothing(_)) && is_locked {
                 self.shared.watch_all();
@@ -535,16 +548,81 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// The lock of the directory, given up when it is dropped: also when a child of the process has the descriptor, too.
-struct Lock(File);
+/// The lock of the directory, given up when it is dropped: also when a child of the process has the descriptors, too.
+///
+/// Two locks: that of the file `lock`, which every version of this library takes, and that of the directory itself, which holds also
+/// when somebody removes the file. On the simulator everybody is alone.
+struct Lock {
+    file: File,
+    folder: Folder,
+}
+
+impl Lock {
+    fn take(folder: &Folder) -> Result<Lock> {
+        let mut options = OpenOptions::new();
+        let file = folder.open_file(options.read(true).write(true).create(true), LOCK)?;
+        let lock = Lock { file, folder: folder.clone() };
+        if let Some(fd) = lock.file.descriptor() {
+            lock_one(fd, folder)?.map_err(|errno| Error::from_errno(Name::Open, errno).at(&lock.file.0.path))?;
+        }
+        if let Some(fd) = folder.descriptor() {
+            // A directory cannot be locked everywhere: over NFS flock(2) is a lock of bytes, which asks for a file that is open for
+            // writing (fs/nfs/file.c, nfs_flock). The other lock has to do there.
+            let _ = lock_one(fd, folder)?;
+        }
+        Ok(lock)
+    }
+}
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if let Some(fd) = self.0.descriptor() {
+        for fd in [self.folder.descriptor(), self.file.descriptor()].into_iter().flatten() {
             // Closing the descriptor does the same, unless somebody has a copy.
             let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
         }
     }
+}
+
+/// Takes one lock; what the kernel says if it has no such lock.
+fn lock_one(fd: BorrowedFd<'_>, folder: &Folder) -> Result<std::result::Result<(), Errno>> {
+    // The descriptors of a process that was killed live on for a moment, while its rings are taken down.
+    const TRIES: u32 = 6;
+    const BETWEEN: Duration = Duration::from_millis(50);
+    for last in (0..TRIES).rev() {
+        match crate::sys::retry(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
+            Err(Errno::WOULDBLOCK) if last > 0 => std::thread::sleep(BETWEEN),
+            Err(Errno::WOULDBLOCK) => break,
+            answer => return Ok(answer),
+        }
+    }
+    let error = Error::new(Name::Open, ErrorKind::Locked).at(&folder.path);
+    Err(error.explained("the log is open for writing, here or in another process; close it there first"))
+}
+
+fn open_folder(instance: &Nowait, path: &Arc<Path>) -> Result<Folder> {
+    Folder::open_dir(instance, path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => no_log(path),
+        _ => error,
+    })
+}
+
+fn no_log(path: &Arc<Path>) -> Error {
+    Error::new(Name::Open, ErrorKind::NotFound).at(path).explained(
+        "there is no log here; see whether the volume that should hold it is mounted, or have one made with create(true)",
+    )
+}
+
+/// Whether a log may be made in a directory that holds none.
+fn may_make(folder: &Folder, options: &Options, contents: Contents) -> Result<()> {
+    if !options.create {
+        return Err(no_log(&folder.path));
+    }
+    let Some(other) = contents.other else { return Ok(()) };
+    let text = format!(
+        "there is no log in this directory, and something else, such as {}; name one that is empty or does not exist",
+        Path::new(&other).display()
+    );
+    Err(Error::new(Name::Open, ErrorKind::InvalidInput).at(&folder.path).explained(text))
 }
 
 fn start_keeper(shared: &Arc<Shared>, lock: Arc<Lock>) -> Result<std::thread::JoinHandle<()>> {
@@ -560,33 +638,10 @@ fn start_keeper(shared: &Arc<Shared>, lock: Arc<Lock>) -> Result<std::thread::Jo
     })
 }
 
-/// Locks the directory for one writer, the process's other openings included. On the simulator everybody is alone.
-fn take_lock(folder: &Folder) -> Result<File> {
-    // The descriptors of a process that was killed live on for a moment, while its rings are taken down.
-    const TRIES: u32 = 6;
-    const BETWEEN: Duration = Duration::from_millis(50);
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).open_in(&folder.instance, folder.join(LOCK)).wait()?;
-    for last in (0..TRIES).rev() {
-        let Some(fd) = file.descriptor() else { break };
-        match crate::sys::retry(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => break,
-            Err(Errno::WOULDBLOCK) if last > 0 => std::thread::sleep(BETWEEN),
-            Err(Errno::WOULDBLOCK) => {
-                let error = Error::new(Name::Open, ErrorKind::Locked).at(&folder.path);
-                return Err(
-                    error.explained("the log is open for writing, here or in another process; close it there first")
-                );
-            }
-            Err(errno) => return Err(Error::from_errno(Name::Open, errno).at(&Arc::from(file.path()))),
-        }
-    }
-    Ok(file)
-}
-
 /// Makes a log of nothing. The control file comes last: what has none was not made.
 fn make(folder: &Folder, options: &Options) -> Result<()> {
-    for number in folder.segments()?.0 {
+    folder.clean()?;
+    for number in folder.contents()?.numbers {
         folder.remove(number)?;
     }
     let file = folder.prepare(1, options.segment_bytes, true, || Ok(()))?;
@@ -605,23 +660,18 @@ fn make(folder: &Folder, options: &Options) -> Result<()> {
         direct,
     };
     // The directory itself must last, too, and before what says that the log is made.
-    if let Some(parent) = folder.path.parent() {
-        let parent = if parent == Path::new("") { Path::new(".") } else { parent };
-        fs::sync_dir_in(&folder.instance, parent).wait()?;
-    }
+    folder.sync_parent()?;
     write_control(folder, &control)
 }
 
 /// As `fs::write_atomic`, which is for futures, on this thread.
 fn write_control(folder: &Folder, control: &Control) -> Result<()> {
-    let temporary = folder.join("control.tmp");
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).open_in(&folder.instance, &temporary).wait()?;
+    let file = folder.open_file(options.write(true).create(true).truncate(true), CONTROL_TEMPORARY)?;
     file.write_all_from(&control.encode(), 0)?;
     file.sync_all().wait()?;
     drop(file);
-    fs::rename_in(&folder.instance, &temporary, folder.join(CONTROL)).wait()?;
-    folder.sync()
+    folder.replace_control()
 }
 
 fn new_id() -> format::LogId {
@@ -917,7 +967,7 @@ pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Recovery> 
 }
 
 fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
-    let folder = Folder { instance: instance.clone(), path: Arc::from(dir) };
+    let folder = open_folder(instance, &Arc::from(dir))?;
     /// A log that is being written changes while it is read: what is wrong is believed when it is so twice.
     const LOOKS: u32 = 6;
     let mut before = None;
@@ -925,9 +975,7 @@ fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
         let found = match recover::recover(&folder, false) {
             Ok(Some(found)) => found,
             Ok(None) => {
-                return Err(Error::new(Name::Open, ErrorKind::NotFound)
-                    .at(&folder.path)
-                    .detail("there is no log here"));
+                return Err(no_log(&folder.path));
             }
             Err(error) if error.kind() == ErrorKind::NotFound && last > 0 => continue,
             Err(error) => return Err(error),

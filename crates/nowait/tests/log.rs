@@ -21,7 +21,7 @@ const SEGMENT_BYTES: u64 = 128 << 10;
 
 fn options() -> Options {
     let strategy = Strategy { durability: Durability::Write, by: By::Ring, depth: 2 };
-    Options::new().segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy))
+    Options::new().create(true).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy))
 }
 
 /// What record `lsn` is, wherever it is appended.

@@ -24,7 +24,7 @@ fn on(sim: &Sim) -> Nowait {
 
 fn options(nowait: &Nowait, durability: Durability, depth: u32) -> Options {
     let strategy = Strategy { durability, by: By::Call, depth };
-    Options::new().instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
+    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
 }
 
 /// Of a record: its number, the life that it was appended in, and bytes that follow from both.

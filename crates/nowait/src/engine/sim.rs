@@ -364,7 +364,7 @@ impl World {
     fn other(&mut self, handle: Option<&Handle>, request: &Request, number: u64) -> Outcome {
         match request {
             Request::Open { path, flags, .. } => {
-                let path = plain(path);
+                let path = plain(&path.path);
                 let file = match self.store.node(&path) {
                     Some(_) if flags.contains(OFlags::CREATE | OFlags::EXCL) => return Err(Errno::EXIST),
                     Some(Node::Directory) => return Err(Errno::ISDIR),
@@ -397,8 +397,16 @@ impl World {
                 self.store.sync(file, number);
                 Ok(Done::Nothing)
             }
+            // Names are found by their paths alone: nothing here is moved while it is held.
+            Request::OpenDir(path) => match self.store.node(&plain(path)).ok_or(Errno::NOENT)? {
+                Node::File(_) => Err(Errno::NOTDIR),
+                Node::Directory => {
+                    let handle = Handle::Simulated { file: usize::MAX, flags: OFlags::empty() };
+                    Ok(Done::Opened(handle, Directness::NotAsked))
+                }
+            },
             Request::SyncDir(path) => {
-                let path = plain(path);
+                let path = plain(&path.path);
                 match self.store.node(&path) {
                     None => Err(Errno::NOENT),
                     Some(Node::File(_)) => Err(Errno::NOTDIR),
@@ -421,14 +429,14 @@ impl World {
                 Ok(Done::Nothing)
             }
             Request::List(path) => {
-                let path = plain(path);
+                let path = plain(&path.path);
                 match self.store.node(&path).ok_or(Errno::NOENT)? {
                     Node::File(_) => Err(Errno::NOTDIR),
                     Node::Directory => Ok(Done::Names(self.store.list(&path))),
                 }
             }
             Request::Rename { from, to, replace } => {
-                let (from, to) = (plain(from), plain(to));
+                let (from, to) = (plain(&from.path), plain(&to.path));
                 match (self.store.node(&from).ok_or(Errno::NOENT)?, self.store.node(&to)) {
                     (_, Some(_)) if !replace => Err(Errno::EXIST),
                     // Not simulated.
@@ -441,7 +449,7 @@ impl World {
                 }
             }
             Request::Remove(path) => {
-                let path = plain(path);
+                let path = plain(&path.path);
                 match self.store.node(&path).ok_or(Errno::NOENT)? {
                     Node::Directory => Err(Errno::ISDIR),
                     Node::File(file) => {
@@ -587,7 +595,12 @@ impl Engine for SimEngine {
         loop {
             let changes_nothing = matches!(
                 request,
-                Request::Read(_) | Request::Size | Request::List(_) | Request::Advise { .. } | Request::Close(_)
+                Request::Read(_)
+                    | Request::Size
+                    | Request::List(_)
+                    | Request::OpenDir(_)
+                    | Request::Advise { .. }
+                    | Request::Close(_)
             );
             if !changes_nothing {
                 self.look(handle, request, number);

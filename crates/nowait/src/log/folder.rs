@@ -3,7 +3,9 @@
 //! Everything here blocks the thread.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::future::poll_fn;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Waker;
@@ -15,13 +17,16 @@ use crate::buf::{Buf, Memory};
 use crate::engine::owned;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{DirectIo, File, OpenOptions};
-use crate::fs;
+use crate::fs::Dir;
 use crate::op::{Notify, Request, Slot, Transfer};
 use crate::start::Nowait;
 use crate::write::Allocate;
 
 pub(super) const CONTROL: &str = "control";
+pub(super) const CONTROL_TEMPORARY: &str = "control.tmp";
+pub(super) const CALIBRATION: &str = "calibrate.tmp";
 pub(super) const LOCK: &str = "lock";
+const PREPARED: &str = "prepare-";
 const TEMPORARY_END: &str = ".tmp";
 const DAMAGED_END: &str = ".damaged";
 const SEGMENT_END: &str = ".seg";
@@ -36,10 +41,22 @@ const LOAD_BYTES: usize = 64 << 10;
 /// Of one write of zeros: small, for commits that come in between.
 const ZEROS_BYTES: usize = 256 << 10;
 
+/// The directory is held open from beginning to end: a log stays where it is when its directory is renamed, or the process goes to another.
 #[derive(Clone)]
 pub(super) struct Folder {
     pub(super) instance: Nowait,
+    /// What it was called when it was opened; for errors.
     pub(super) path: Arc<Path>,
+    dir: Dir,
+}
+
+/// What a directory holds, by the names in it.
+pub(super) struct Contents {
+    /// Of segments, in order.
+    pub(super) numbers: Vec<u64>,
+    pub(super) has_control: bool,
+    /// A name that is not the log's.
+    pub(super) other: Option<OsString>,
 }
 
 fn segment_name(number: u64) -> String {
@@ -52,57 +69,97 @@ fn segment_number(name: &str) -> Option<u64> {
     digits.parse().ok().filter(|number| plain && *number > 0)
 }
 
+/// What a preparation or a replacement leaves that was cut off, and nothing else.
+fn is_leftover(name: &str) -> bool {
+    let number = || name.strip_prefix(PREPARED)?.strip_suffix(TEMPORARY_END)?.parse::<u64>().ok();
+    name == CONTROL_TEMPORARY || name == CALIBRATION || number().is_some_and(|number| prepared_name(number) == name)
+}
+
+fn prepared_name(number: u64) -> String {
+    format!("{PREPARED}{number}{TEMPORARY_END}")
+}
+
 impl Folder {
-    pub(super) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.path.join(name)
+    pub(super) fn open_dir(instance: &Nowait, path: &Path) -> Result<Folder> {
+        let dir = Dir::open(instance, path)?;
+        Ok(Folder { instance: instance.clone(), path: dir.path.clone(), dir })
+    }
+
+    /// The directory's descriptor; None on a simulator.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.dir.descriptor()
+    }
+
+    pub(super) fn join(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     pub(super) fn segment_path(&self, number: u64) -> PathBuf {
-        self.join(segment_name(number))
+        self.join(&segment_name(number))
     }
 
-    /// Numbers of the segments, in order; and whether there is anything of a log at all.
-    pub(super) fn segments(&self) -> Result<(Vec<u64>, bool)> {
-        let names = fs::list_in(&self.instance, &self.path).wait()?;
-        let has_control = names.iter().any(|name| name == CONTROL);
-        let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name.to_str()?)).collect();
-        numbers.sort_unstable();
-        let any = has_control || !numbers.is_empty();
-        Ok((numbers, any))
+    pub(super) fn contents(&self) -> Result<Contents> {
+        let mut contents = Contents { numbers: Vec::new(), has_control: false, other: None };
+        for name in self.dir.list()? {
+            match name.to_str() {
+                Some(CONTROL) => contents.has_control = true,
+                Some(name) if segment_number(name).is_some() => contents.numbers.extend(segment_number(name)),
+                // The last is of mke2fs(8), in the root of each file system.
+                Some(name) if is_leftover(name) || name == LOCK || name == "lost+found" => {}
+                _ => contents.other = contents.other.or(Some(name)),
+            }
+        }
+        Ok(contents)
     }
 
     /// Removes what a preparation or a replacement left that was cut off.
     pub(super) fn clean(&self) -> Result<()> {
-        for name in fs::list_in(&self.instance, &self.path).wait()? {
-            if name.to_str().is_some_and(|name| name.ends_with(TEMPORARY_END)) {
-                fs::remove_file_in(&self.instance, self.join(name)).wait()?;
+        for name in self.dir.list()? {
+            if let Some(name) = name.to_str().filter(|name| is_leftover(name)) {
+                self.dir.remove(name)?;
             }
         }
         Ok(())
     }
 
     pub(super) fn open(&self, number: u64, write: bool, direct: bool) -> Result<File> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(write).direct(direct).open_in(&self.instance, self.segment_path(number)).wait()
+        self.open_file(OpenOptions::new().read(true).write(write).direct(direct), &segment_name(number))
+    }
+
+    pub(super) fn open_file(&self, options: &OpenOptions, name: &str) -> Result<File> {
+        self.dir.open_file(options, name)
+    }
+
+    pub(super) fn remove_file(&self, name: &str) -> Result<()> {
+        self.dir.remove(name)
+    }
+
+    /// Makes the control file that was written under another name the one that counts, durably.
+    pub(super) fn replace_control(&self) -> Result<()> {
+        self.dir.rename(CONTROL_TEMPORARY, CONTROL, true)?;
+        self.sync()
     }
 
     pub(super) fn sync(&self) -> Result<()> {
-        fs::sync_dir_in(&self.instance, &self.path).wait()
+        self.dir.sync()
+    }
+
+    pub(super) fn sync_parent(&self) -> Result<()> {
+        self.dir.sync_parent()
     }
 
     pub(super) fn remove(&self, number: u64) -> Result<()> {
-        fs::remove_file_in(&self.instance, self.segment_path(number)).wait()
+        self.dir.remove(&segment_name(number))
     }
 
     /// Gives a segment that is not needed any more the number of one to come.
     pub(super) fn renumber(&self, from: u64, to: u64) -> Result<()> {
-        fs::rename_new_in(&self.instance, self.segment_path(from), self.segment_path(to)).wait()
+        self.dir.rename(&segment_name(from), &segment_name(to), false)
     }
 
     pub(super) fn put_aside(&self, number: u64) -> Result<()> {
-        let mut name = segment_name(number);
-        name.push_str(DAMAGED_END);
-        fs::rename_new_in(&self.instance, self.segment_path(number), self.join(name)).wait()
+        let name = segment_name(number);
+        self.dir.rename(&name, &format!("{name}{DAMAGED_END}"), false)
     }
 
     /// Makes a segment of zeros that are written, not only reserved: a write into space that is only reserved has the file system note
@@ -116,11 +173,11 @@ impl Folder {
         mut pause: impl FnMut() -> Result<()>,
     ) -> Result<File> {
         // Of its own: whoever prepares another must not write zeros over this one, once it is used.
-        let temporary = self.join(format!("prepare-{number}{TEMPORARY_END}"));
+        let temporary = prepared_name(number);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).direct(direct);
         let made = (|| {
-            let file = options.open_in(&self.instance, &temporary).wait()?;
+            let file = self.open_file(&options, &temporary)?;
             match file.allocate(Allocate::Reserve, 0, bytes).wait() {
                 Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
                 _ => {}
@@ -135,12 +192,12 @@ impl Folder {
             }
             file.sync_all().wait()?;
             drop(file);
-            fs::rename_new_in(&self.instance, &temporary, self.segment_path(number)).wait()?;
+            self.dir.rename(&temporary, &segment_name(number), false)?;
             self.sync()?;
             self.open(number, true, direct)
         })();
         if made.is_err() {
-            let _ = fs::remove_file_in(&self.instance, &temporary).wait();
+            let _ = self.dir.remove(&temporary);
         }
         made
     }

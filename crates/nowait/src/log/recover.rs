@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Strategy;
-use super::folder::{Blocks, CONTROL, Folder, Proof, Window, is_direct};
+use super::folder::{Blocks, CONTROL, Contents, Folder, Proof, Window, is_direct};
 use super::format::{BadControl, BlockHeader, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{Advice, File, OpenOptions};
@@ -35,6 +35,8 @@ pub struct Recovery {
     pub damage: Vec<Damage>,
     /// The files that hold what cannot be kept for damage; [`Options::salvage`](super::Options::salvage) puts them aside.
     pub lost: Vec<PathBuf>,
+    /// There was no log, and this call made one.
+    pub created: bool,
     /// How the log is written.
     pub strategy: Strategy,
     /// It is written past the page cache.
@@ -128,8 +130,8 @@ impl Found {
 /// None where there is no log. `writer`: the log is locked, and goes on from here: what is read must last.
 pub(super) fn recover(folder: &Folder, writer: bool) -> Result<Option<Found>> {
     let started = Instant::now();
-    let (numbers, any) = folder.segments()?;
-    if !any {
+    let Contents { numbers, has_control, .. } = folder.contents()?;
+    if !has_control && numbers.is_empty() {
         return Ok(None);
     }
     let Some(control) = read_control(folder)? else {
@@ -153,7 +155,7 @@ pub(super) fn recover(folder: &Folder, writer: bool) -> Result<Option<Found>> {
 /// None if there is none.
 pub(super) fn read_control(folder: &Folder) -> Result<Option<Control>> {
     let path = folder.join(CONTROL);
-    let file = match OpenOptions::new().read(true).open_in(&folder.instance, &path).wait() {
+    let file = match folder.open_file(OpenOptions::new().read(true), CONTROL) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
@@ -180,15 +182,11 @@ fn is_plausible(control: &Control) -> bool {
     control.segment_bytes >= 2 * PAGE as u64 && control.segment_bytes % PAGE as u64 == 0 && control.depth > 0
 }
 
-/// The making of a log was cut off: its control file comes last.
+/// The making of a log was cut off: it makes one segment, of zeros, and the control file comes last.
 fn is_unfinished(folder: &Folder, numbers: &[u64]) -> Result<bool> {
-    for &number in numbers {
-        let (page, _) = Blocks::header(folder.open(number, false, true)?, &[0; 16], number)?;
-        if page != HeaderPage::Unused {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let [number @ 1] = *numbers else { return Ok(numbers.is_empty()) };
+    let (page, _) = Blocks::header(folder.open(number, false, true)?, &[0; 16], number)?;
+    Ok(page == HeaderPage::Unused)
 }
 
 fn no_control(folder: &Folder) -> Error {
@@ -356,6 +354,7 @@ impl Scan<'_> {
                 torn,
                 damage: std::mem::take(&mut self.damage),
                 lost: lost.iter().map(|number| self.folder.segment_path(*number)).collect(),
+                created: false,
                 strategy: super::strategy(&self.control),
                 direct: self.control.direct,
                 segment_bytes: self.control.segment_bytes,
