@@ -422,8 +422,10 @@ impl Log {
             return;
         }
         let mut core = shared.core();
+        // The last segment that stands stays: a crash would find a log without records, whose numbers begin anew.
         while !core.closing
-            && core.segments.len() > 1
+            && core.poison.is_none()
+            && core.standing() > 1
             && core.segments[1].header.first_lsn() <= lsn.min(shared.durable() + 1)
         {
             let gone = core.segments.remove(0);

@@ -1043,6 +1043,15 @@ impl Core {
         self.in_flight.is_empty() && !self.has_pending()
     }
 
+    /// How many of the segments, from the oldest on, have a header on stable storage. The log must keep one of these: it is found from
+    /// the header of its newest segment, and numbers go on from what that says.
+    pub(super) fn standing(&self) -> usize {
+        let in_flight = self.in_flight.iter().filter(|flight| flight.is_first).count();
+        let ready = self.ready.iter().filter(|block| block.header.is_some()).count();
+        let current = usize::from(self.offset == 0);
+        self.segments.len().saturating_sub(in_flight + ready + current)
+    }
+
     /// Something waits to be written.
     pub(super) fn has_pending(&self) -> bool {
         !self.ready.is_empty() || self.open.as_ref().is_some_and(|block| block.records > 0)
