@@ -65,7 +65,7 @@ mod writer;
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -81,11 +81,12 @@ use crate::file::{File, OpenOptions};
 use crate::fs;
 use crate::start::Nowait;
 use folder::{Blocks, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
-use format::{Control, End, PAGE, SegmentHeader};
+use format::{Control, End, NUMBER_MAX, PAGE, SegmentHeader};
 use keeper::Tended;
 use recover::{Found, Segment};
 use writer::{Group, Limits, Live, NoRoom, Shared};
 
+pub use folder::Unreadable;
 pub use reader::{Reader, Record};
 pub use recover::{Damage, Place, Recovery};
 pub use stats::{LogStats, Percentiles};
@@ -178,6 +179,8 @@ impl Default for Options {
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 40;
 const DEPTH_MAX: u32 = 64;
+/// More than any disk has.
+const RESERVE_BYTES_MAX: u64 = 1 << 60;
 
 impl Options {
     /// A log that is there already. Segments of 64 MiB, if one is to be made.
@@ -256,11 +259,12 @@ impl Options {
         };
         let sound = self.segment_bytes % PAGE as u64 == 0
             && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
-            && (1..=DEPTH_MAX).contains(&depth);
+            && (1..=DEPTH_MAX).contains(&depth)
+            && self.reserve_bytes <= RESERVE_BYTES_MAX;
         if sound {
             return Ok(());
         }
-        let text = "a segment is a multiple of 4096 bytes, 16 KiB to 1 TiB, and 1 to 64 blocks are in flight";
+        let text = "a segment is a multiple of 4096 bytes, 16 KiB to 1 TiB; 1 to 64 blocks are in flight; a reserve has 1 EiB at most";
         Err(Error::new(Name::Open, ErrorKind::InvalidInput).at(dir).explained(text))
     }
 }
@@ -696,10 +700,25 @@ fn strategy(control: &Control) -> Strategy {
 
 /// Goes on after what was found: in a new segment of a new epoch, so that nothing that is there is written again.
 fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Shared>> {
-    let Found { mut control, number_max, mut chain, mut end, recovery, free, lost } = found;
-    if let Sync::Fixed(strategy) = options.sync {
+    let Found { mut control, number_max, mut chain, mut end, recovery, free, lost, holed, .. } = found;
+    for (what, last) in [("segment", number_max), ("epoch", recovery.epoch), ("record", recovery.next_lsn)] {
+        // So many are left that none is counted past the last.
+        if last > NUMBER_MAX / 2 {
+            let text = format!("the {what} number {last} was not given by a log: move what bears it away");
+            return Err(Error::new(Name::Recover, ErrorKind::Damaged).at(&folder.path).explained(text));
+        }
+    }
+    let chosen = match options.sync {
+        Sync::Fixed(strategy) => Some(strategy),
+        Sync::Auto if recovery.control_lost => Some(calibrate::choose(&folder, control.direct)?),
+        Sync::Auto => None,
+    };
+    if let Some(strategy) = chosen {
         (control.sync, control.caller, control.depth) =
             (strategy.durability.code(), strategy.by.code(), strategy.depth);
+    }
+    if recovery.control_lost {
+        write_control(&folder, &control)?;
     }
     // What no record came into is not gone on from, so that they do not add up.
     let mut empty = Vec::new();
@@ -708,8 +727,12 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
         end = segment.header.previous;
         empty.insert(0, segment.header.number);
     }
+    if !recovery.damage.is_empty() {
+        // What is lost keeps its numbers.
+        end = End { lsn: recovery.next_lsn - 1, lost_from: end.last_there() + 1, ..end };
+    }
     if let Some(last) = chain.last_mut() {
-        (last.end, last.last_lsn) = (end.offset, end.lsn);
+        (last.end, last.last_lsn) = (end.offset, end.last_there());
     }
     let (number, number_max) = (number_max + 1, number_max + 1);
     let prepare = || folder.prepare(number, control.segment_bytes, control.direct, || Ok(()));
@@ -727,8 +750,15 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
             file
         }
     };
-    for number in lost {
-        folder.put_aside(number)?;
+    // The log may have been copied here from where it was.
+    control.direct &= is_direct(&file);
+    if !control.direct {
+        // See `Shared::durability`: through the page cache nothing else proves that a block is durable.
+        (control.sync, control.depth) = (Durability::WriteAndSync.code(), 1);
+    }
+    if let Some(number) = holed {
+        // The segment stays, for what is before the hole. A copy: the file is used again in time.
+        folder.copy_aside(number, control.segment_bytes, control.direct)?;
     }
     folder.sync()?;
     let epoch = recovery.epoch + 1;
@@ -745,15 +775,20 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
     let limits = Limits {
         pending_bytes_max: options.pending_bytes_max,
         reserve_bytes: options.reserve_bytes,
-        // See `Shared::durability`.
-        depth: if control.direct { strategy(&control).depth as usize } else { 1 },
+        depth: strategy(&control).depth as usize,
         has_keeper: options.keeper,
     };
     let live = Live { number, file };
     let shared = Arc::new(Shared::new(folder, control, limits, epoch, live, segments, number_max));
     // With it the segment, and its epoch, is durable.
     shared.stamp(false).map_err(|no_room| no_room.into_error(&shared))?;
-    // Not before the new epoch stands: until then they may say something.
+    // Not before the new epoch stands: until then they may say something. (Then it says that they are to be put aside.)
+    for number in &lost {
+        shared.folder.put_aside(*number)?;
+    }
+    if !lost.is_empty() {
+        shared.folder.sync()?;
+    }
     shared.core().retired = empty;
     Ok(shared)
 }
@@ -816,9 +851,17 @@ fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
 
 /// Behind the block that holds `lsn`, or at the beginning of the log.
 fn place_behind(shared: &Shared, segments: &[Segment], lsn: u64) -> Result<End> {
+    // Where a segment begins, its header has it.
+    if let Some(next) = segments.iter().find(|segment| segment.header.previous.lsn == lsn) {
+        return Ok(next.header.previous);
+    }
     let Some(segment) = segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn) else {
-        return Ok(segments.first().map_or(End::default(), |segment| segment.header.previous));
+        return Ok(End::default());
     };
+    if lsn > segment.last_lsn {
+        let text = format!("record {lsn} was lost, and left out by a salvage; cut after record {}", segment.last_lsn);
+        return Err(shared.error(Name::Append, ErrorKind::NoSuchRecord, text));
+    }
     let number = segment.header.number;
     let file = shared.folder.open(number, false, shared.control.direct)?;
     let mut blocks = Blocks::new(folder::Window::new(file), &segment.header);
@@ -827,11 +870,12 @@ fn place_behind(shared: &Shared, segments: &[Segment], lsn: u64) -> Result<End> 
             return Err(shared.folder.damage(number, blocks.offset, 0, format!("record {lsn} cannot be found")));
         }
     }
-    Ok(End { segment: number, offset: blocks.offset, lsn })
+    Ok(End { segment: number, offset: blocks.offset, lsn, lost_from: 0 })
 }
 
 /// A record on its way. Await it, [`wait`](Ticket::wait) for it, or have something called. Dropped, it changes nothing: the record is
 /// written all the same.
+#[must_use = "nothing is known to be durable until the ticket is ready"]
 pub struct Ticket {
     shared: Arc<Shared>,
     group: Arc<Group>,
@@ -879,7 +923,8 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
+        // A child of a fork has nobody to take a waker from.
+        if let Some(place) = self.place.filter(|_| !self.shared.is_forked()) {
             self.shared.unregister(&self.group, place);
         }
     }
@@ -908,6 +953,9 @@ impl Durable {
     /// # Errors
     /// As [`Ticket::wait`]; [`ErrorKind::Closed`] when the log is closed before.
     pub fn wait(self) -> Result<u64> {
+        if self.shared.is_forked() {
+            return Err(self.shared.forked());
+        }
         let group = {
             let core = self.shared.core();
             if self.shared.durable() >= self.lsn { None } else { core.group_of(self.lsn) }
@@ -970,11 +1018,12 @@ pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Recovery> 
 
 fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
     let folder = open_folder(instance, &Arc::from(dir))?;
-    /// A log that is being written changes while it is read: what is wrong is believed when it is so twice.
-    const LOOKS: u32 = 6;
-    let mut before = None;
+    // A log that is being written changes while it is read: what is found missing may have come since, and is believed when the
+    // next look misses it, too. That look begins when everything that spoke of it had been written.
+    const LOOKS: u32 = 50;
+    let mut before: Vec<(PathBuf, u64)> = Vec::new();
     for last in (0..LOOKS).rev() {
-        let found = match recover::recover(&folder, false) {
+        let mut found = match recover::recover(&folder, false) {
             Ok(Some(found)) => found,
             Ok(None) => {
                 return Err(no_log(&folder.path));
@@ -982,11 +1031,16 @@ fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
             Err(error) if error.kind() == ErrorKind::NotFound && last > 0 => continue,
             Err(error) => return Err(error),
         };
-        let state = (found.end, found.recovery.damage.clone());
-        if found.recovery.damage.is_empty() || before.as_ref() == Some(&state) || last == 0 {
+        let Recovery { damage, from_copy, unreadable, .. } = &mut found.recovery;
+        let damaged = damage.iter().map(|damage| (damage.path.clone(), damage.bytes.start));
+        let copied = from_copy.iter().map(|place| (place.path.clone(), place.offset));
+        let doubts: Vec<(PathBuf, u64)> = damaged.chain(copied).collect();
+        // What a device cannot read does not come of being written meanwhile.
+        if !unreadable.is_empty() || doubts.iter().all(|doubt| before.contains(doubt)) {
             return Ok((folder, found));
         }
-        before = Some(state);
+        before = doubts;
     }
-    Err(Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path).detail("its files come and go too quickly"))
+    let error = Error::new(Name::Recover, ErrorKind::WouldBlock).at(&folder.path);
+    Err(error.explained("the log is written so quickly that no look at it is like the one before; look again later"))
 }

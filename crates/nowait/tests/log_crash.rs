@@ -281,7 +281,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                         Poll::Ready(Ok(lsn)) => {
                             assert!(failed_at.is_none_or(|durable| lsn <= durable), "{what}: {lsn} after a failure");
                             model.acknowledged = model.acknowledged.max(lsn);
-                            tickets.swap_remove(chosen);
+                            drop(tickets.swap_remove(chosen));
                         }
                         Poll::Ready(Err(error)) => {
                             assert!(
@@ -289,7 +289,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                                 "{what}: {error}"
                             );
                             failed_at.get_or_insert(log.durable_lsn());
-                            tickets.swap_remove(chosen);
+                            drop(tickets.swap_remove(chosen));
                         }
                     }
                 }

@@ -144,6 +144,16 @@ impl Sim {
         lock(&self.0.world).store.create(&plain(path.as_ref()), &contents.into(), true);
     }
 
+    /// Spoils sectors of a file, those that `bytes` touch: reads of them fail with EIO, also after a crash, until they are written. False
+    /// when there is no such file.
+    pub fn spoil(&self, path: impl AsRef<FsPath>, bytes: std::ops::Range<u64>) -> bool {
+        let mut world = lock(&self.0.world);
+        let Some(Node::File(file)) = world.store.node(&plain(path.as_ref())) else { return false };
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(FILE_MAX);
+        world.store.spoil(file, place(bytes.start)..place(bytes.end));
+        true
+    }
+
     /// What a file holds, as reads see it; None if there is none of that name.
     pub fn contents(&self, path: impl AsRef<FsPath>) -> Option<Vec<u8>> {
         let world = lock(&self.0.world);
@@ -337,7 +347,13 @@ impl World {
         if short && n > 1 {
             n = 1 + (self.random.next() % (n as u64 - 1)) as usize;
         }
-        let Some(flags) = flags else { return Ok(transfer.fill(&self.contents(file)?.get(start..start + n))) };
+        let Some(flags) = flags else {
+            let readable = self.store.readable(file, start..start + n);
+            if readable == 0 && n > 0 {
+                return Err(Errno::IO);
+            }
+            return Ok(transfer.fill(&self.contents(file)?.get(start..start + readable)));
+        };
         if start.checked_add(n).is_none_or(|end| end > FILE_MAX) {
             return Err(Errno::FBIG);
         }
