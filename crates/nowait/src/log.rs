@@ -80,7 +80,7 @@ use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, OpenOptions};
 use crate::fs;
 use crate::start::Nowait;
-use folder::{Blocks, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
+use folder::{Blocks, CONTROL, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
 use format::{Control, End, NUMBER_MAX, PAGE, SegmentHeader};
 use keeper::Tended;
 use recover::{Found, Segment};
@@ -1033,7 +1033,10 @@ fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
         };
         let Recovery { damage, from_copy, unreadable, .. } = &mut found.recovery;
         let damaged = damage.iter().map(|damage| (damage.path.clone(), damage.bytes.start));
-        let copied = from_copy.iter().map(|place| (place.path.clone(), place.offset));
+        // (The control file is never written in place.)
+        let control = folder.join(CONTROL);
+        let copied = from_copy.iter().filter(|place| place.path != control);
+        let copied = copied.map(|place| (place.path.clone(), place.offset));
         let doubts: Vec<(PathBuf, u64)> = damaged.chain(copied).collect();
         // What a device cannot read does not come of being written meanwhile.
         if !unreadable.is_empty() || doubts.iter().all(|doubt| before.contains(doubt)) {
