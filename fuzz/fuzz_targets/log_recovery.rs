@@ -112,7 +112,7 @@ fuzz_target!(|changes: Vec<Change>| {
     }
     if let Ok((log, recovery)) = Log::open(DIR, &options(&nowait).create(false).salvage(true)) {
         let lsn = log.append(b"after").expect("a disk with room").wait().expect("a sound disk");
-        assert_eq!(lsn, recovery.last_lsn + 1);
+        assert_eq!(lsn, recovery.next_lsn);
         drop(log);
         let (log, again) = Log::open(DIR, &options(&nowait).create(false)).expect("what was salvaged opens");
         assert_eq!((again.last_lsn, again.damage.len()), (lsn, 0));

@@ -982,15 +982,20 @@ impl Future for Durable {
 }
 
 /// Reads all of the log in `dir` and says what is there, changing nothing; of one that is being written, what was there a moment ago.
+/// What it says is durable: where no later block proves that, the segment is synced.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when its control file is; those of reads. Damage of
-/// segments is no error here: see [`Recovery::damage`].
+/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when neither its control file nor a segment's header says what it
+/// is; [`ErrorKind::WouldBlock`] when it is written so quickly that no look at it is like the one before; those of files. Damage of
+/// segments is no error here, nor is what the device cannot read: see [`Recovery::damage`] and [`Recovery::unreadable`].
 pub fn inspect(dir: impl AsRef<Path>) -> Result<Recovery> {
     inspect_in(Nowait::shared(), dir)
 }
 
 /// Reads the log in `dir` without opening it for appending: what is in it, and its records from `from_lsn` on. Changes nothing.
+///
+/// Of a damaged log the reader gives an error at each place where records are missing, and then what is whole behind it. (If that is
+/// before `first_lsn`, [`Recovery::behind`] says where to begin.)
 ///
 /// # Errors
 /// As [`inspect`].
@@ -1006,6 +1011,25 @@ pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Resul
     let (folder, found) = find(instance, dir.as_ref())?;
     let recovery = found.recovery.clone();
     Ok((Reader::of_found(folder, found, from_lsn), recovery))
+}
+
+/// Reads what is whole in the files that salvages put aside in `dir` ([`Recovery::aside`]): records that are not part of the log any
+/// more, in order, and passes over what is not there. Of a number that two of them have it gives the one that was written last.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read_aside(dir: impl AsRef<Path>) -> Result<Reader> {
+    read_aside_in(Nowait::shared(), dir)
+}
+
+/// As [`read_aside`], on an instance.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read_aside_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Reader> {
+    let folder = open_folder(instance, &Arc::from(dir.as_ref()))?;
+    let (control, runs) = recover::recover_aside(&folder)?.ok_or_else(|| no_log(&folder.path))?;
+    Ok(Reader::of_aside(folder, control, runs))
 }
 
 /// As [`inspect`], on an instance.

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use common::mounts::{self, Kind, Mount};
 use common::rng::Rng;
-use nowait::log::{By, Durability, Log, Options, Reader, Recovery, Strategy, Sync, inspect, inspect_in, read, read_in};
+use nowait::log::{
+    By, Durability, Log, Options, Reader, Recovery, Strategy, Sync, inspect, inspect_in, read, read_aside_in, read_in,
+};
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, ErrorKind, Nowait};
 
@@ -481,4 +483,100 @@ fn direct_is_looked_at_where_the_log_is() {
     assert_eq!(inspect(&path).unwrap().direct, is_direct);
     let (mut reader, _) = read(&there, 1).unwrap();
     assert_eq!(reader.next().unwrap().unwrap().bytes, record(1));
+}
+
+/// Whatever bytes change: a salvage gives a log that opens, with what it said it has, and gives no number again that it knows of.
+#[test]
+fn what_was_salvaged_opens_whatever_had_changed() {
+    let good: Vec<(PathBuf, Vec<u8>)> = {
+        let sim = Sim::new(1);
+        let nowait = on(&sim);
+        let mut last = 0;
+        // Three lives, a cut, and segments that were used again.
+        for life in 0..3 {
+            let (log, _) = Log::open(DIR, &simulated(&nowait)).unwrap();
+            for _ in 0..15 {
+                last += 1;
+                assert_eq!(log.append(&record(last)).unwrap().wait().unwrap(), last);
+                log.tend();
+            }
+            if life == 1 {
+                last -= 3;
+                log.truncate_suffix(last).unwrap();
+                log.truncate_prefix(8);
+            }
+            while log.tend() {}
+        }
+        let names = nowait::fs::list_in(&nowait, DIR).wait().unwrap();
+        let path = |name| Path::new(DIR).join(name);
+        names.iter().map(|name| (path(name), sim.contents(path(name)).unwrap())).collect()
+    };
+    let mut random = Rng::for_test();
+    let (mut refused, mut salvaged, mut whole) = (0, 0, 0);
+    for round in 0..1500 {
+        let mut files = good.clone();
+        for _ in 0..1 + random.below(4) {
+            let (file, other) = (random.below(files.len()), random.below(files.len()));
+            let length = files[file].1.len();
+            match random.below(8) {
+                0 => files[file].1 = files[other].1.clone(),
+                1 => files[file].1.truncate(random.below(length + 1)),
+                2 if files.len() > 1 => drop(files.remove(file)),
+                3 if length >= 4096 => {
+                    let page = random.below(length / 4096) * 4096;
+                    files[file].1[page..page + 4096].fill(0);
+                }
+                _ if length > 0 => {
+                    let at = random.below(length);
+                    let at = if random.below(2) == 0 { at / 4096 * 4096 + at % 112 } else { at };
+                    files[file].1[at.min(length - 1)] ^= 1 << random.below(8);
+                }
+                _ => {}
+            }
+        }
+        let sim = Sim::new(round);
+        files.iter().for_each(|(path, bytes)| sim.create(path, bytes.clone()));
+        let nowait = on(&sim);
+        let what = format!("round {round}");
+        let options = simulated(&nowait).create(false);
+        let Ok((reader, found)) = read_in(&nowait, DIR, 1) else {
+            refused += 1;
+            continue;
+        };
+        for damage in &found.damage {
+            assert!(
+                damage.lsns.start <= damage.lsns.end && damage.bytes.start <= damage.bytes.end,
+                "{what}: {damage:?}"
+            );
+        }
+        drop(reader);
+        let first = found.behind.first().map_or(found.first_lsn, |behind| behind.start.min(found.first_lsn));
+        let (there, _) = read_all(read_in(&nowait, DIR, first).unwrap().0);
+        let listed = found.behind.iter().cloned().chain([found.first_lsn..found.last_lsn + 1]).flatten();
+        assert_eq!(there, listed.collect(), "{what}: {found:?}");
+        whole += usize::from(found.damage.is_empty());
+        assert_eq!(Log::open(DIR, &options).is_err(), !found.damage.is_empty(), "{what}: {found:?}");
+        if found.damage.is_empty() {
+            continue;
+        }
+        let (log, recovery) = Log::open(DIR, &options.clone().salvage(true)).unwrap();
+        salvaged += 1;
+        assert_eq!(
+            (recovery.first_lsn, recovery.last_lsn, recovery.next_lsn),
+            (found.first_lsn, found.last_lsn, found.next_lsn)
+        );
+        let lsn = log.append(&record(found.next_lsn)).unwrap().wait().unwrap();
+        assert_eq!(lsn, found.next_lsn, "{what}: {found:?}");
+        assert!(there.last().is_none_or(|last| *last < lsn), "{what}: {found:?}");
+        drop(log);
+        let (log, again) = Log::open(DIR, &options).unwrap_or_else(|error| panic!("{what}: {error}, {found:?}"));
+        assert_eq!((again.last_lsn, again.damage), (lsn, vec![]), "{what}: {found:?}");
+        let kept: BTreeSet<u64> = (found.first_lsn..=found.last_lsn).chain([lsn]).collect();
+        assert_eq!(read_all(log.reader(found.first_lsn)), (kept.clone(), vec![]), "{what}: {found:?}");
+        // What was whole is in the log, or aside.
+        let aside = read_all(read_aside_in(&nowait, DIR).unwrap()).0;
+        assert!(there.iter().all(|lsn| kept.contains(lsn) || aside.contains(lsn)), "{what}: {found:?}");
+    }
+    println!("{refused} refused, {salvaged} salvaged, {whole} had no damage");
+    assert!(salvaged > 200 && whole > 50);
 }

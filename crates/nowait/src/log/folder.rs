@@ -498,6 +498,8 @@ pub(super) struct Behind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) segment: u64,
+    /// The name of the file, where that is not the segment's.
+    pub(super) aside: Option<Arc<str>>,
     pub(super) epoch: u64,
     pub(super) bytes: Range<u64>,
     pub(super) lsns: Range<u64>,
@@ -517,7 +519,7 @@ impl Behind {
         match self.runs.last_mut().filter(goes_on) {
             Some(run) => (run.bytes.end, run.lsns.end) = (end, lsns.end),
             None if header.records == 0 => {}
-            None => self.runs.push(Run { segment, epoch: header.epoch, bytes: start..end, lsns }),
+            None => self.runs.push(Run { segment, aside: None, epoch: header.epoch, bytes: start..end, lsns }),
         }
     }
 }

@@ -8,6 +8,7 @@ use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
 use super::recover::{Damage, Found, Segment};
 use super::writer::{Core, Shared};
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::file::{File, OpenOptions};
 
 /// A record of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,15 @@ impl Piece {
 }
 
 impl Still {
+    /// What is whole in files that are not part of the log any more.
+    fn aside(folder: Folder, control: Control, runs: Vec<Run>) -> Still {
+        let pieces: Vec<Piece> = runs.into_iter().map(Piece::Run).collect();
+        let first_lsn = pieces.first().map_or(1, |piece| piece.lsns().start);
+        let last_lsn = pieces.last().map_or(0, |piece| piece.lsns().end - 1);
+        let everywhere = vec![0..u64::MAX];
+        Still { folder, control, pieces, gaps: everywhere, damage: Vec::new(), first_lsn, last_lsn }
+    }
+
     fn new(folder: Folder, found: Found) -> Still {
         let Found { control, chain, runs, recovery, end, .. } = found;
         let segments = chain.into_iter().map(Piece::Segment);
@@ -157,6 +167,11 @@ impl Reader {
     pub(super) fn of_found(folder: Folder, found: Found, from_lsn: u64) -> Reader {
         let source = Source::Found(Box::new(Still::new(folder, found)));
         Reader { source, next_lsn: from_lsn.max(1), segment: None, epoch: 0 }
+    }
+
+    pub(super) fn of_aside(folder: Folder, control: Control, runs: Vec<Run>) -> Reader {
+        let still = Still::aside(folder, control, runs);
+        Reader { next_lsn: still.first_lsn, source: Source::Found(Box::new(still)), segment: None, epoch: 0 }
     }
 
     /// LSN of the record that comes next.
@@ -309,11 +324,12 @@ impl Reader {
 
     fn open(&self) -> Result<Option<Open>> {
         let lsn = self.next_lsn;
-        let open = |number| match self.source.folder().open(number, false, self.source.control().direct) {
+        let window = |file: Result<File>| match file {
             // Cut off since.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             other => other.map(|file| Some(Window::past_errors(file))),
         };
+        let open = |number| window(self.source.folder().open(number, false, self.source.control().direct));
         let (blocks, limit) = match &self.source {
             Source::Live(shared) => {
                 let place =
@@ -324,7 +340,13 @@ impl Reader {
             }
             Source::Found(still) => {
                 let Some(piece) = still.piece(lsn) else { return Ok(None) };
-                let Some(window) = open(piece.number())? else { return Ok(None) };
+                let window = match piece {
+                    Piece::Run(Run { aside: Some(name), .. }) => {
+                        window(still.folder.open_file(OpenOptions::new().read(true), name))?
+                    }
+                    _ => open(piece.number())?,
+                };
+                let Some(window) = window else { return Ok(None) };
                 let blocks = match piece {
                     Piece::Segment(segment) => Blocks::new(window, &segment.header),
                     Piece::Run(run) => Blocks::of_run(window, &still.control, run),

@@ -268,6 +268,35 @@ fn no_control(folder: &Folder, why: &str) -> Error {
     Error::new(Name::Recover, ErrorKind::Damaged).at(&path).range(0, CONTROL_BYTES as u64).explained(text)
 }
 
+/// What is whole in the files that salvages put aside, by LSN. None where there is no log.
+pub(super) fn recover_aside(folder: &Folder) -> Result<Option<(Control, Vec<Run>)>> {
+    let Contents { numbers, has_control, aside, .. } = folder.contents()?;
+    if !has_control && numbers.is_empty() {
+        return Ok(None);
+    }
+    let control = match read_control(folder)?.control {
+        Some(control) => control,
+        None => rebuild_control(folder, &numbers)?,
+    };
+    let mut runs = Vec::new();
+    for name in aside {
+        let Some(number) = aside_number(&name) else { continue };
+        let file = folder.open_file(OpenOptions::new().read(true), &name)?;
+        let mut blocks = Blocks::new(Window::past_errors(file), &stand_in(&control, number, 0)).reading_ahead();
+        let name: Arc<str> = Arc::from(name);
+        let found = blocks.behind(|_| true)?.runs.into_iter();
+        runs.extend(found.map(|run| Run { aside: Some(name.clone()), ..run }));
+    }
+    Ok(Some((control, in_order(runs, 0..0, u64::MAX - 1))))
+}
+
+/// For a segment without a header.
+fn stand_in(control: &Control, number: u64, lsn: u64) -> SegmentHeader {
+    let Control { log_id, segment_bytes: bytes, .. } = *control;
+    let previous = End { lsn, ..End::default() };
+    SegmentHeader { log_id, number, epoch: 0, bytes, watermark: 0, previous }
+}
+
 struct Scan<'a> {
     folder: &'a Folder,
     control: Control,
@@ -686,9 +715,7 @@ impl Scan<'_> {
     }
 
     fn any_blocks(&mut self, number: u64, lsn: u64) -> Result<Blocks> {
-        let Control { log_id, segment_bytes: bytes, .. } = self.control;
-        let previous = End { lsn, ..End::default() };
-        let header = SegmentHeader { log_id, number, epoch: 0, bytes, watermark: 0, previous };
+        let header = stand_in(&self.control, number, lsn);
         Ok(Blocks::new(Window::past_errors(self.file(number)?), &header).reading_ahead())
     }
 
