@@ -528,7 +528,7 @@ fn damage_is_refused_and_salvaged_when_asked() {
     assert!(aside.count() > 0, "what is lost is put aside");
     let (log, recovery) = Log::open(&path, &options()).unwrap();
     assert!(recovery.damage.is_empty(), "{recovery:?}");
-    assert_eq!(recovery.gaps, vec![kept + 1..21]);
+    assert!(recovery.gaps.iter().cloned().flatten().eq(kept + 1..21), "{recovery:?}");
     assert!(!recovery.aside.is_empty());
     assert_eq!((check_until(&log, 1), check(&log, 21)), (kept, 21));
 }
@@ -696,7 +696,11 @@ fn fork(path: &Path) {
     // SAFETY: the child calls what works in the child of a process with threads: no more than the library promises.
     let id = unsafe { libc::fork() };
     if id == 0 {
-        let refused = log.append(b"the child's").is_err() && pending.wait().is_err();
+        // Nothing takes a lock that a thread of the parent's may have held: those threads are not there to let go of it.
+        let refused = log.append(b"the child's").is_err()
+            && pending.wait().is_err()
+            && log.reader(1).next().is_err()
+            && log.wait_durable(1).wait().is_err();
         drop(log);
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };

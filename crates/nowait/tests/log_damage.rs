@@ -182,7 +182,7 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
         assert!(again.damage.is_empty() && again.last_lsn == LAST + 1, "{what}: {again:?}");
         assert_eq!(again.aside.len(), found.lost.len(), "{what}: {again:?}");
         let gap = *last_lsn + 1..LAST + 1;
-        assert_eq!(again.gaps, if gap.is_empty() { vec![] } else { vec![gap] }, "{what}");
+        assert!(again.gaps.iter().cloned().flatten().eq(gap), "{what}: {again:?}");
         assert_eq!(read_all(log.reader(found.first_lsn)).0, expected, "{what}");
         assert_eq!(read_all(read_in(&nowait, DIR, found.first_lsn).unwrap().0), (expected, vec![]), "{what}");
         log.close().unwrap();
@@ -513,7 +513,7 @@ fn what_was_salvaged_opens_whatever_had_changed() {
     };
     let mut random = Rng::for_test();
     let (mut refused, mut salvaged, mut whole) = (0, 0, 0);
-    for round in 0..1500 {
+    for round in 0..600 {
         let mut files = good.clone();
         for _ in 0..1 + random.below(4) {
             let (file, other) = (random.below(files.len()), random.below(files.len()));
@@ -552,7 +552,7 @@ fn what_was_salvaged_opens_whatever_had_changed() {
         drop(reader);
         let first = found.behind.first().map_or(found.first_lsn, |behind| behind.start.min(found.first_lsn));
         let (there, _) = read_all(read_in(&nowait, DIR, first).unwrap().0);
-        let listed = found.behind.iter().cloned().chain([found.first_lsn..found.last_lsn + 1]).flatten();
+        let listed = found.behind.iter().cloned().flatten().chain(found.first_lsn..=found.last_lsn);
         assert_eq!(there, listed.collect(), "{what}: {found:?}");
         whole += usize::from(found.damage.is_empty());
         assert_eq!(Log::open(DIR, &options).is_err(), !found.damage.is_empty(), "{what}: {found:?}");
@@ -578,5 +578,5 @@ fn what_was_salvaged_opens_whatever_had_changed() {
         assert!(there.iter().all(|lsn| kept.contains(lsn) || aside.contains(lsn)), "{what}: {found:?}");
     }
     println!("{refused} refused, {salvaged} salvaged, {whole} had no damage");
-    assert!(salvaged > 200 && whole > 50);
+    assert!(salvaged > 100 && whole > 20);
 }

@@ -77,7 +77,7 @@ impl Still {
         let pieces: Vec<Piece> = runs.into_iter().map(Piece::Run).collect();
         let first_lsn = pieces.first().map_or(1, |piece| piece.lsns().start);
         let last_lsn = pieces.last().map_or(0, |piece| piece.lsns().end - 1);
-        let everywhere = vec![0..u64::MAX];
+        let everywhere = std::iter::once(0..u64::MAX).collect();
         Still { folder, control, pieces, gaps: everywhere, damage: Vec::new(), first_lsn, last_lsn }
     }
 

@@ -616,7 +616,8 @@ impl Scan<'_> {
             let segment = Segment { header: *header, end: kept.end.offset, last_lsn: kept.end.last_there() };
             kept.chain.push(segment);
             self.to_sync.push((segment, file));
-            self.to_sync.retain(|(segment, _)| is_unspoken(segment, evidence.watermark));
+            let writer = self.writer;
+            self.to_sync.retain(|(segment, _)| is_unspoken(segment, evidence.watermark, writer));
             if complete.is_some() {
                 kept.gaps.extend(Some(kept.end.lost()).filter(|lost| !lost.is_empty()));
                 self.done(blocks);
@@ -669,7 +670,7 @@ impl Scan<'_> {
 
     fn file(&mut self, number: u64) -> Result<File> {
         let file = self.folder.open(number, false, self.control.direct)?;
-        if !is_direct(&file) {
+        if !(self.control.direct && is_direct(&file)) {
             // The log may have been copied here from where it was.
             self.control.direct = false;
             // After a write-back that failed the page cache shows what the disk has not. (Where pages cannot be dropped, they are the disk.)
@@ -684,7 +685,7 @@ impl Scan<'_> {
     /// What was read is what the application goes on from: none of it must be in a cache alone. What a watermark speaks of is not.
     fn make_durable(&self, watermark: u64) -> Result<()> {
         for (segment, file) in &self.to_sync {
-            if !is_unspoken(segment, watermark) {
+            if !is_unspoken(segment, watermark, self.writer) {
                 continue;
             }
             match file.sync_data().wait() {
@@ -749,9 +750,11 @@ impl Scan<'_> {
     }
 }
 
-/// No watermark speaks of all of it: that it can be read proves that it was written, not that it is durable.
-fn is_unspoken(segment: &Segment, watermark: u64) -> bool {
-    segment.last_lsn > watermark || segment.is_empty()
+/// No watermark speaks of all of it: that it can be read proves that it was written, not that it is durable. To a writer a stamp behind
+/// the last record counts, too: its next header will say that the log goes on behind that.
+fn is_unspoken(segment: &Segment, watermark: u64, writer: bool) -> bool {
+    let last = if writer { segment.last_lsn + 1 } else { segment.last_lsn };
+    last > watermark || segment.is_empty()
 }
 
 /// A block of the segment, not what its file held before.
