@@ -95,9 +95,18 @@ fn print_end(recovery: &Recovery) {
     for lsns in &recovery.gaps {
         say!("  records {} to {} were lost, and left out by a repair", lsns.start, lsns.end - 1);
     }
-    for path in &recovery.aside {
-        say!("  put aside: {}; `nowait log dump --aside` prints what is whole in it", path.display());
+    if let Some(paths) = some(&recovery.aside) {
+        say!("  put aside: {paths}; `nowait log dump --aside` prints what is whole there");
     }
+}
+
+/// The first of them and how many more, for people. The JSON has them all.
+fn some(paths: &[PathBuf]) -> Option<String> {
+    let first = paths.first()?.display();
+    Some(match paths.len() {
+        1 => first.to_string(),
+        count => format!("{first} and {} more", count - 1),
+    })
 }
 
 fn as_json(dir: &Path, recovery: &Recovery) -> serde_json::Value {
@@ -242,8 +251,8 @@ fn repair(options: &cli::Repair) -> Result<()> {
     }
     let (would, put) = if options.dry_run { ("would go", "would be put") } else { ("goes", "is put") };
     say!("  the log {would} on after record {}, with number {}", recovery.last_lsn, recovery.next_lsn);
-    for lost in &recovery.lost {
-        say!("  {} {put} aside", lost.display());
+    if let Some(paths) = some(&recovery.lost) {
+        say!("  {paths} {put} aside");
     }
     if options.dry_run {
         return damaged(&recovery);

@@ -23,7 +23,8 @@ use crate::file::{Advice, File, OpenOptions};
 pub struct Recovery {
     /// LSN of the oldest record that is there; one more than `last_lsn` when there is none.
     pub first_lsn: u64,
-    /// LSN of the last record of those that are there without a hole; 0 in a log that never had one.
+    /// LSN of the last record before any damage; 0 in a log that never had one. Of a log that a salvage left with a gap at its end, the last
+    /// of the records that were lost.
     pub last_lsn: u64,
     /// LSN of the record that is appended next. More than one after `last_lsn` only where records were lost: their numbers are not
     /// used again.
