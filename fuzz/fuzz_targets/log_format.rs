@@ -19,6 +19,11 @@ fuzz_target!(|bytes: &[u8]| {
         header.encode(&mut page);
         assert_eq!(SegmentHeader::decode(&page, &ID, 7), HeaderPage::Valid(header));
     }
+    if let Some(header) = SegmentHeader::decode_copy(bytes, &ID, 7) {
+        let mut page = vec![0; PAGE];
+        header.put_copy(&mut page);
+        assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), Some(header));
+    }
     let mut block = bytes.to_vec();
     let Some(mut header) = BlockHeader::peek(&block, 4096) else { return };
     let seed = seed(&ID, 7, 3);

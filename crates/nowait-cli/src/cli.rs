@@ -138,7 +138,7 @@ pub enum Log {
     Verify(LogDir),
     /// Say how a log is written and what it holds; changes nothing
     Stat(LogDir),
-    /// Print the records of a log; changes nothing
+    /// Print the records of a log, and of a damaged one also those behind the damage; changes nothing
     Dump(Dump),
     /// Have a damaged log go on after its last whole record. What comes after is put aside, in files that end in .damaged
     Repair(Repair),
@@ -175,6 +175,10 @@ pub struct Dump {
     /// Not more records than so many
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+
+    /// What is whole in the files that a repair has put aside, instead of the log
+    #[arg(long, conflicts_with = "from")]
+    pub aside: bool,
 
     /// The records' bytes as they are, and nothing else
     #[arg(long, conflicts_with = "json")]

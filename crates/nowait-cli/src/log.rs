@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use nowait::log::{Log, Options, Recovery, inspect, read};
+use nowait::ErrorKind;
+use nowait::log::{Log, Options, Recovery, inspect, read, read_aside};
 use nowait_bench::random::Random;
 use serde_json::json;
 
@@ -79,6 +80,33 @@ fn print_end(recovery: &Recovery) {
     for damage in &recovery.damage {
         say!("  DAMAGED: {damage}");
     }
+    for part in &recovery.unreadable {
+        say!("  unreadable: {}, bytes {} to {}: {}", part.path.display(), part.bytes.start, part.bytes.end, part.what);
+    }
+    for place in &recovery.from_copy {
+        say!("  not whole, and read from its copy: {}, the page at byte {}", place.path.display(), place.offset);
+    }
+    if recovery.control_lost {
+        say!("  the control file is lost, and is made again when the log is opened");
+    }
+    for lsns in &recovery.behind {
+        say!("  records {} to {} are whole beside the damage; `nowait log dump` prints them", lsns.start, lsns.end - 1);
+    }
+    for lsns in &recovery.gaps {
+        say!("  records {} to {} were lost, and left out by a repair", lsns.start, lsns.end - 1);
+    }
+    if let Some(paths) = some(&recovery.aside) {
+        say!("  put aside: {paths}; `nowait log dump --aside` prints what is whole there");
+    }
+}
+
+/// The first of them and how many more, for people. The JSON has them all.
+fn some(paths: &[PathBuf]) -> Option<String> {
+    let first = paths.first()?.display();
+    Some(match paths.len() {
+        1 => first.to_string(),
+        count => format!("{first} and {} more", count - 1),
+    })
 }
 
 fn as_json(dir: &Path, recovery: &Recovery) -> serde_json::Value {
@@ -88,17 +116,31 @@ fn as_json(dir: &Path, recovery: &Recovery) -> serde_json::Value {
             "first_lsn": damage.lsns.start, "end_lsn": damage.lsns.end, "what": damage.what,
         })
     });
+    let lsns = |lsns: &std::ops::Range<u64>| json!({ "first_lsn": lsns.start, "end_lsn": lsns.end });
+    let unreadable = recovery.unreadable.iter().map(|part| {
+        json!({
+            "path": part.path, "first_byte": part.bytes.start, "end_byte": part.bytes.end, "what": part.what,
+        })
+    });
+    let from_copy = recovery.from_copy.iter().map(|place| json!({ "path": place.path, "offset": place.offset }));
     json!({
         "dir": dir,
         "first_lsn": recovery.first_lsn,
         "last_lsn": recovery.last_lsn,
+        "next_lsn": recovery.next_lsn,
+        "gaps": recovery.gaps.iter().map(lsns).collect::<Vec<_>>(),
         "epoch": recovery.epoch,
         "segments": recovery.segments,
         "segment_bytes": recovery.segment_bytes,
         "closed": recovery.closed,
         "torn": recovery.torn.as_ref().map(|torn| json!({ "path": torn.path, "offset": torn.offset })),
         "damage": damage.collect::<Vec<_>>(),
+        "behind": recovery.behind.iter().map(lsns).collect::<Vec<_>>(),
+        "unreadable": unreadable.collect::<Vec<_>>(),
+        "from_copy": from_copy.collect::<Vec<_>>(),
+        "control_lost": recovery.control_lost,
         "lost": recovery.lost,
+        "aside": recovery.aside,
         "direct": recovery.direct,
         "durability": format!("{:?}", recovery.strategy.durability),
         "by": format!("{:?}", recovery.strategy.by),
@@ -139,16 +181,30 @@ fn stat(options: &cli::LogDir) -> Result<()> {
 }
 
 fn dump(options: &cli::Dump) -> Result<()> {
-    let found = inspect(&options.dir)?;
-    let from = options.from.unwrap_or(found.first_lsn);
-    if from > found.last_lsn && options.from.is_some() {
-        eprintln!("nowait: no records from {from} on: the log has {}", range(&found));
+    let recovery = inspect(&options.dir)?;
+    // What is whole beside the damage may be before the rest.
+    let behind = recovery.behind.first().map_or(recovery.first_lsn, |lsns| lsns.start);
+    let from = options.from.unwrap_or(behind.min(recovery.first_lsn));
+    if from >= recovery.next_lsn && options.from.is_some() {
+        eprintln!("nowait: no records from {from} on: the log has {}", range(&recovery));
     }
-    let (mut reader, recovery) = read(&options.dir, from)?;
+    let mut reader = if options.aside { read_aside(&options.dir)? } else { read(&options.dir, from)?.0 };
     let mut out = BufWriter::new(io::stdout().lock());
     let mut left = options.limit.unwrap_or(u64::MAX);
     while left > 0 {
-        let Some(record) = reader.next()? else { break };
+        let record = match reader.next() {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            // What is whole behind it comes next.
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                if !is_open(out.flush())? {
+                    return Ok(());
+                }
+                eprintln!("nowait: {error}");
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         left -= 1;
         let written = match (options.raw, options.json) {
             (true, _) => out.write_all(record.bytes),
@@ -194,9 +250,9 @@ fn repair(options: &cli::Repair) -> Result<()> {
         return Ok(());
     }
     let (would, put) = if options.dry_run { ("would go", "would be put") } else { ("goes", "is put") };
-    say!("  the log {would} on after record {}", recovery.last_lsn);
-    for lost in &recovery.lost {
-        say!("  {} {put} aside", lost.display());
+    say!("  the log {would} on after record {}, with number {}", recovery.last_lsn, recovery.next_lsn);
+    if let Some(paths) = some(&recovery.lost) {
+        say!("  {paths} {put} aside");
     }
     if options.dry_run {
         return damaged(&recovery);
@@ -327,7 +383,7 @@ impl Tortured {
 }
 
 fn torture_writer(options: &cli::TortureWriter) -> Result<()> {
-    let (log, recovery) = Log::open(&options.dir, &Options::new().segment_bytes(TORTURE_SEGMENT_BYTES))?;
+    let (log, recovery) = Log::open(&options.dir, &Options::new().create(true).segment_bytes(TORTURE_SEGMENT_BYTES))?;
     if let Some(old) = recovery.last_lsn.checked_sub(TORTURE_RECORDS_KEPT) {
         log.truncate_prefix(old);
     }

@@ -19,7 +19,7 @@ pub(crate) mod uring;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::buf::{BUF_ALIGNMENT, Buf};
@@ -370,18 +370,24 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         }
         Request::Rename { from, to, replace } => {
             let flags = if *replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-            let renamed = sys::retry(|| rustix::fs::renameat_with(CWD, &*from, CWD, &*to, flags));
+            let renamed = sys::retry(|| rustix::fs::renameat_with(from.dir(), &*from.path, to.dir(), &*to.path, flags));
             renamed.map(|()| Done::Nothing)
         }
-        Request::SyncDir(path) => sys::sync_dir(path).map(|()| Done::Nothing),
+        Request::SyncDir(at) => sys::sync_dir(at.dir(), &at.path).map(|()| Done::Nothing),
+        Request::OpenDir(path) => {
+            let fd = sys::open_dir(CWD, path)?;
+            Ok(Done::Opened(Handle::Descriptor(fd), Directness::NotAsked))
+        }
         // Less the umask.
         Request::CreateDir(path) => {
             sys::retry(|| rustix::fs::mkdir(&*path, Mode::from_raw_mode(0o777))).map(|()| Done::Nothing)
         }
-        Request::List(path) => sys::list(path).map(Done::Names),
-        Request::Remove(path) => sys::retry(|| rustix::fs::unlink(&*path)).map(|()| Done::Nothing),
+        Request::List(at) => sys::list(at.dir(), &at.path).map(Done::Names),
+        Request::Remove(at) => {
+            sys::retry(|| rustix::fs::unlinkat(at.dir(), &*at.path, AtFlags::empty())).map(|()| Done::Nothing)
+        }
         Request::Open { path, flags, mode, direct } => {
-            let fd = sys::open(path, *flags, *mode)?;
+            let fd = sys::open(path.dir(), &path.path, *flags, *mode)?;
             // Asked for now, so that a file that is created is created once, whatever the answer.
             let directness = match direct.then(|| sys::make_direct(fd.as_fd())) {
                 Some(Err(_)) => Directness::Refused,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ use crate::buf::{Buf, Erased, Memory, ReadBuffer};
 use crate::direct::{self, Alignment, Directness};
 use crate::engine::owned;
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
-use crate::op::{Done, Handle, OpenFile, Outcome, Request, Transfer};
+use crate::op::{Done, Handle, OpenFile, Outcome, PathAt, Request, Transfer};
 use crate::operation::{Answer, Finish, Operation};
 use crate::start::{Instance, Nowait};
 use crate::stats::Count;
@@ -190,11 +190,15 @@ impl OpenOptions {
     /// Those of `open(2)`; [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for a FIFO, socket or terminal,
     /// without waiting for anybody at its other end.
     pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Open> {
-        let path = path.as_ref();
+        self.open_at(nowait, PathAt::from(path.as_ref()), Arc::from(path.as_ref()))
+    }
+
+    /// Opens `at`, which errors call `path`.
+    pub(crate) fn open_at<'n>(&self, nowait: &'n Nowait, at: PathAt, path: Arc<Path>) -> Operation<'n, Open> {
         let target = Target { instance: &nowait.0, file: None };
-        let finish = Open { path: Arc::from(path), instance: nowait.0.clone() };
+        let finish = Open { path, instance: nowait.0.clone() };
         let mode = Mode::from_raw_mode(self.mode);
-        let request = |flags| Request::Open { path: PathBuf::from(path), flags, mode, direct: self.direct };
+        let request = |flags| Request::Open { path: at, flags, mode, direct: self.direct };
         match self.flags() {
             Ok(flags) => Operation::new(target, request(flags), finish),
             Err(errno) => Operation::refused(target, errno, request(OFlags::empty()), finish),

@@ -5,13 +5,14 @@
 use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::buf::WriteBuffer;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, OpenOptions};
-use crate::op::{Done, Request};
+use crate::op::{Done, Handle, PathAt, Request};
 use crate::operation::{Answer, Finish, Operation};
 use crate::start::Nowait;
 use crate::target::Target;
@@ -31,7 +32,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static
 /// As [`rename`].
 pub fn rename_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Named> {
     let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: true };
-    named(nowait, request, Name::Rename, from.as_ref())
+    named(nowait, request, Name::Rename, Arc::from(from.as_ref()))
 }
 
 /// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`, `renameat2(2)`).
@@ -48,7 +49,7 @@ pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'st
 /// As [`rename_new`].
 pub fn rename_new_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Named> {
     let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: false };
-    named(nowait, request, Name::Rename, from.as_ref())
+    named(nowait, request, Name::Rename, Arc::from(from.as_ref()))
 }
 
 /// Removes a name of a file; the file goes with its last name and the last handle (`unlink(2)`).
@@ -64,7 +65,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Named> {
 /// # Errors
 /// As [`remove_file`].
 pub fn remove_file_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
-    named(nowait, Request::Remove(path.as_ref().into()), Name::Remove, path.as_ref())
+    named(nowait, Request::Remove(path.as_ref().into()), Name::Remove, Arc::from(path.as_ref()))
 }
 
 /// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of the one that it is in.
@@ -80,7 +81,7 @@ pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
 /// # Errors
 /// As [`create_dir`].
 pub fn create_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
-    named(nowait, Request::CreateDir(path.as_ref().into()), Name::CreateDir, path.as_ref())
+    named(nowait, Request::CreateDir(path.as_ref().into()), Name::CreateDir, Arc::from(path.as_ref()))
 }
 
 /// Gives the names in a directory, sorted: of files, directories and whatever else is there, but not `.` and `..`. What is created,
@@ -114,7 +115,7 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
 /// # Errors
 /// As [`sync_dir`].
 pub fn sync_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
-    named(nowait, Request::SyncDir(path.as_ref().into()), Name::Sync, path.as_ref())
+    named(nowait, Request::SyncDir(path.as_ref().into()), Name::Sync, Arc::from(path.as_ref()))
 }
 
 /// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the old contents or the
@@ -183,8 +184,100 @@ fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((directory, temporary))
 }
 
-fn named<'n>(nowait: &'n Nowait, request: Request, name: Name, path: &Path) -> Operation<'n, Named> {
-    Operation::new(Target { instance: &nowait.0, file: None }, request, Named { name, path: Arc::from(path) })
+fn named<'n>(nowait: &'n Nowait, request: Request, name: Name, path: Arc<Path>) -> Operation<'n, Named> {
+    Operation::new(Target { instance: &nowait.0, file: None }, request, Named { name, path })
+}
+
+/// A directory that is held open. Names are resolved from it, whatever becomes of its own name and of the process's working directory.
+///
+/// Everything here blocks the thread. On a simulator, where nothing is moved, it is its path.
+#[derive(Clone)]
+pub(crate) struct Dir {
+    nowait: Nowait,
+    handle: Option<Arc<OwnedFd>>,
+    /// What it was called when it was opened; for errors.
+    pub(crate) path: Arc<Path>,
+}
+
+impl Dir {
+    pub(crate) fn open(nowait: &Nowait, path: &Path) -> Result<Dir> {
+        let name: Arc<Path> = Arc::from(path);
+        let target = Target { instance: &nowait.0, file: None };
+        let handle = Operation::new(target, Request::OpenDir(path.into()), OpenedDir { path: name.clone() }).wait()?;
+        Ok(Dir { nowait: nowait.clone(), handle, path: name })
+    }
+
+    /// The descriptor; None on a simulator.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.handle.as_ref().map(|handle| handle.as_fd())
+    }
+
+    /// What errors call the file `name`.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn at(&self, name: &str) -> PathAt {
+        match &self.handle {
+            Some(handle) => PathAt { dir: Some(handle.clone()), path: name.into() },
+            None => PathAt { dir: None, path: self.join(name) },
+        }
+    }
+
+    fn named(&self, request: Request, name: Name, path: Arc<Path>) -> Result<()> {
+        named(&self.nowait, request, name, path).wait()
+    }
+
+    pub(crate) fn open_file(&self, options: &OpenOptions, name: &str) -> Result<File> {
+        options.open_at(&self.nowait, self.at(name), Arc::from(self.join(name))).wait()
+    }
+
+    /// Renames a file; `replace`: also in place of one that has the new name.
+    pub(crate) fn rename(&self, from: &str, to: &str, replace: bool) -> Result<()> {
+        let request = Request::Rename { from: self.at(from), to: self.at(to), replace };
+        self.named(request, Name::Rename, Arc::from(self.join(from)))
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        self.named(Request::Remove(self.at(name)), Name::Remove, Arc::from(self.join(name)))
+    }
+
+    pub(crate) fn list(&self) -> Result<Vec<OsString>> {
+        let target = Target { instance: &self.nowait.0, file: None };
+        Operation::new(target, Request::List(self.at(".")), Listed { path: self.path.clone() }).wait()
+    }
+
+    /// Makes the names in it durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.named(Request::SyncDir(self.at(".")), Name::Sync, self.path.clone())
+    }
+
+    /// Makes its own name durable.
+    pub(crate) fn sync_parent(&self) -> Result<()> {
+        let parent = match (&self.handle, self.path.parent()) {
+            (Some(_), _) => self.at(".."),
+            (None, Some(parent)) => PathAt::from(parent),
+            (None, None) => return Ok(()),
+        };
+        self.named(Request::SyncDir(parent), Name::Sync, Arc::from(self.path.join("..")))
+    }
+}
+
+/// Result of [`Dir::open`] in the making.
+struct OpenedDir {
+    path: Arc<Path>,
+}
+
+impl Finish for OpenedDir {
+    type Output = Result<Option<Arc<OwnedFd>>>;
+    fn finish(self, answer: Answer<'_>) -> Self::Output {
+        match answer.outcome {
+            Ok(Done::Opened(Handle::Descriptor(fd), _)) => Ok(Some(Arc::new(fd))),
+            Ok(Done::Opened(Handle::Simulated { .. }, _)) => Ok(None),
+            Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
+            Err(errno) => Err(Error::from_errno(Name::Open, errno).at(&self.path)),
+        }
+    }
 }
 
 /// Result of an operation on a name, in the making.
@@ -199,7 +292,7 @@ impl Finish for Named {
         outcome.map(drop).map_err(|errno| {
             let error = Error::from_errno(self.name, errno).at(&self.path);
             match request {
-                Request::Rename { to, .. } => error.detail(format!("to {}", to.display())),
+                Request::Rename { to, .. } => error.detail(format!("to {}", to.path.display())),
                 _ => error,
             }
         })

@@ -6,7 +6,7 @@
 //! # fn main() -> nowait::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let dir = dir.path().join("log");
-//! # let options = Options::new().segment_bytes(1 << 20);
+//! let options = Options::new().create(true).segment_bytes(1 << 20);
 //! let (log, recovery) = Log::open(&dir, &options)?;
 //! println!("{} records found", recovery.last_lsn);
 //! let first = log.append(b"one record")?;
@@ -45,7 +45,14 @@
 //! pool's), and whoever notices completions there goes on. A thread named `nowait-log` prepares segments, and sleeps while the log
 //! is idle.
 //!
-//! On disk a log is a directory; `docs/log-format.md` in the repository has its layout.
+//! # Where it is
+//!
+//! On disk a log is a directory of its own; `docs/log-format.md` in the repository has its layout. The directory is held open: a log
+//! goes on where it is when the directory is renamed or the process changes its working directory.
+//!
+//! A log is only made when [`Options::create`] asks for it, and only in a directory that is new or empty. Ask for it where the
+//! application is set up. An application that expects its log then gets [`NotFound`](crate::ErrorKind::NotFound), not an empty log, when
+//! the volume that holds it is not mounted.
 
 mod calibrate;
 mod folder;
@@ -57,7 +64,8 @@ mod stats;
 mod writer;
 
 use std::future::Future;
-use std::path::Path;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -72,12 +80,13 @@ use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, OpenOptions};
 use crate::fs;
 use crate::start::Nowait;
-use folder::{Blocks, CONTROL, Folder, LOCK, is_direct};
-use format::{Control, End, PAGE, SegmentHeader};
+use folder::{Blocks, CONTROL, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
+use format::{Control, End, NUMBER_MAX, PAGE, SegmentHeader};
 use keeper::Tended;
 use recover::{Found, Segment};
 use writer::{Group, Limits, Live, NoRoom, Shared};
 
+pub use folder::Unreadable;
 pub use reader::{Reader, Record};
 pub use recover::{Damage, Place, Recovery};
 pub use stats::{LogStats, Percentiles};
@@ -170,13 +179,15 @@ impl Default for Options {
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 40;
 const DEPTH_MAX: u32 = 64;
+/// More than any disk has.
+const RESERVE_BYTES_MAX: u64 = 1 << 60;
 
 impl Options {
-    /// A log that is made if it is not there, with segments of 64 MiB.
+    /// A log that is there already. Segments of 64 MiB, if one is to be made.
     pub fn new() -> Options {
         Options {
             instance: None,
-            create: true,
+            create: false,
             segment_bytes: 64 << 20,
             pending_bytes_max: 16 << 20,
             reserve_bytes: 0,
@@ -192,7 +203,9 @@ impl Options {
         self
     }
 
-    /// Whether a log is made where there is none. Default: yes.
+    /// Whether a log is made where there is none: in a directory that does not exist yet or is empty. (What counts as empty: nothing
+    /// but `lost+found` and what the making of a log left that was cut off.) [`Recovery::created`] tells whether one was made.
+    /// Default: no. The mount point of a volume that is not mounted is an empty directory.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
@@ -246,11 +259,12 @@ impl Options {
         };
         let sound = self.segment_bytes % PAGE as u64 == 0
             && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
-            && (1..=DEPTH_MAX).contains(&depth);
+            && (1..=DEPTH_MAX).contains(&depth)
+            && self.reserve_bytes <= RESERVE_BYTES_MAX;
         if sound {
             return Ok(());
         }
-        let text = "a segment is a multiple of 4096 bytes, 16 KiB to 1 TiB, and 1 to 64 blocks are in flight";
+        let text = "a segment is a multiple of 4096 bytes, 16 KiB to 1 TiB; 1 to 64 blocks are in flight; a reserve has 1 EiB at most";
         Err(Error::new(Name::Open, ErrorKind::InvalidInput).at(dir).explained(text))
     }
 }
@@ -269,42 +283,45 @@ struct Open {
 }
 
 impl Log {
-    /// Opens the log in `dir` for appending, and makes one if there is none. Reads all of it first; the caller does that
-    /// again, with [`Log::reader`], for what is in it. Blocks the thread.
+    /// Opens the log in `dir` for appending. Makes one if there is none and [`Options::create`] asks for it. Reads all of it first;
+    /// the caller does that again, with [`Log::reader`], for what is in it. Blocks the thread.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] when another process, or this one, has it open. [`ErrorKind::Damaged`] when something that was durable cannot
-    /// be read: see [`Options::salvage`] and [`inspect`]. [`ErrorKind::NotFound`], [`ErrorKind::NoSpace`], [`ErrorKind::Unsupported`] for a
-    /// later version of the format; those of files.
+    /// be read: see [`Options::salvage`] and [`inspect`]. [`ErrorKind::NotFound`] when there is no log and none is to be made;
+    /// [`ErrorKind::InvalidInput`] when one is to be made in a directory that holds something else. [`ErrorKind::NoSpace`],
+    /// [`ErrorKind::Unsupported`] for a later version of the format; those of files.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Log, Recovery)> {
         let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
-        let folder = Folder { instance, path: Arc::from(dir.as_ref()) };
-        options.check(&folder.path)?;
+        let path: Arc<Path> = Arc::from(dir.as_ref());
+        options.check(&path)?;
         if options.create {
-            match fs::create_dir_in(&folder.instance, &folder.path).wait() {
+            match fs::create_dir_in(&instance, &path).wait() {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
         }
-        let lock = Arc::new(Lock(take_lock(&folder)?));
-        folder.clean()?;
+        let folder = open_folder(&instance, &path)?;
+        // Before anything is written: a directory without a log stays as it is.
+        let contents = folder.contents()?;
+        if !contents.has_control && contents.numbers.is_empty() {
+            may_make(&folder, options, contents)?;
+        }
+        let lock = Arc::new(Lock::take(&folder)?);
         let found = match recover::recover(&folder, true)? {
             Some(found) => found,
-            None if !options.create => {
-                let error = Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path);
-                return Err(error.explained("there is no log in this directory; open it with create(true)"));
-            }
             None => {
+                may_make(&folder, options, folder.contents()?)?;
                 make(&folder, options)?;
-                match recover::recover(&folder, true)? {
-                    Some(found) => found,
-                    None => return Err(Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path)),
-                }
+                let mut found = recover::recover(&folder, true)?.ok_or_else(|| no_log(&folder.path))?;
+                found.recovery.created = true;
+                found
             }
         };
         if !options.salvage {
             found.check()?;
         }
+        folder.clean()?;
         let recovery = found.recovery.clone();
         let shared = begin_epoch(folder, options, found)?;
         let keeper = match options.keeper {
@@ -409,8 +426,10 @@ impl Log {
             return;
         }
         let mut core = shared.core();
+        // The last segment that stands stays: a crash would find a log without records, whose numbers begin anew.
         while !core.closing
-            && core.segments.len() > 1
+            && core.poison.is_none()
+            && core.standing() > 1
             && core.segments[1].header.first_lsn() <= lsn.min(shared.durable() + 1)
         {
             let gone = core.segments.remove(0);
@@ -519,7 +538,7 @@ impl Drop for Open {
         }
         let is_open = self.shared.begin_closing();
         // Nobody else may open it while something is on its way. (On the simulator everybody is alone.)
-        let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.0.descriptor().is_some());
+        let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.file.descriptor().is_some());
         if is_open && !self.shared.limits.has_keeper {
             while matches!(keeper::tend(&self.shared), Tended::Nothing(_)) && is_locked {
                 self.shared.watch_all();
@@ -535,16 +554,81 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// The lock of the directory, given up when it is dropped: also when a child of the process has the descriptor, too.
-struct Lock(File);
+/// The lock of the directory, given up when it is dropped: also when a child of the process has the descriptors, too.
+///
+/// Two locks: that of the file `lock`, which every version of this library takes, and that of the directory itself, which holds also
+/// when somebody removes the file. On the simulator everybody is alone.
+struct Lock {
+    file: File,
+    folder: Folder,
+}
+
+impl Lock {
+    fn take(folder: &Folder) -> Result<Lock> {
+        let mut options = OpenOptions::new();
+        let file = folder.open_file(options.read(true).write(true).create(true), LOCK)?;
+        let lock = Lock { file, folder: folder.clone() };
+        if let Some(fd) = lock.file.descriptor() {
+            lock_one(fd, folder)?.map_err(|errno| Error::from_errno(Name::Open, errno).at(&lock.file.0.path))?;
+        }
+        if let Some(fd) = folder.descriptor() {
+            // A directory cannot be locked everywhere: over NFS flock(2) is a lock of bytes, which asks for a file that is open for
+            // writing (fs/nfs/file.c, nfs_flock). The other lock has to do there.
+            let _ = lock_one(fd, folder)?;
+        }
+        Ok(lock)
+    }
+}
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if let Some(fd) = self.0.descriptor() {
+        for fd in [self.folder.descriptor(), self.file.descriptor()].into_iter().flatten() {
             // Closing the descriptor does the same, unless somebody has a copy.
             let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
         }
     }
+}
+
+/// Takes one lock; what the kernel says if it has no such lock.
+fn lock_one(fd: BorrowedFd<'_>, folder: &Folder) -> Result<std::result::Result<(), Errno>> {
+    // The descriptors of a process that was killed live on for a moment, while its rings are taken down.
+    const TRIES: u32 = 6;
+    const BETWEEN: Duration = Duration::from_millis(50);
+    for last in (0..TRIES).rev() {
+        match crate::sys::retry(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
+            Err(Errno::WOULDBLOCK) if last > 0 => std::thread::sleep(BETWEEN),
+            Err(Errno::WOULDBLOCK) => break,
+            answer => return Ok(answer),
+        }
+    }
+    let error = Error::new(Name::Open, ErrorKind::Locked).at(&folder.path);
+    Err(error.explained("the log is open for writing, here or in another process; close it there first"))
+}
+
+fn open_folder(instance: &Nowait, path: &Arc<Path>) -> Result<Folder> {
+    Folder::open_dir(instance, path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => no_log(path),
+        _ => error,
+    })
+}
+
+fn no_log(path: &Arc<Path>) -> Error {
+    Error::new(Name::Open, ErrorKind::NotFound).at(path).explained(
+        "there is no log here; see whether the volume that should hold it is mounted, or have one made with create(true)",
+    )
+}
+
+/// Whether a log may be made in a directory that holds none.
+fn may_make(folder: &Folder, options: &Options, contents: Contents) -> Result<()> {
+    if !options.create {
+        return Err(no_log(&folder.path));
+    }
+    let Some(other) = contents.other else { return Ok(()) };
+    let text = format!(
+        "there is no log in this directory, and something else, such as {}; name one that is empty or does not exist",
+        Path::new(&other).display()
+    );
+    Err(Error::new(Name::Open, ErrorKind::InvalidInput).at(&folder.path).explained(text))
 }
 
 fn start_keeper(shared: &Arc<Shared>, lock: Arc<Lock>) -> Result<std::thread::JoinHandle<()>> {
@@ -560,33 +644,10 @@ fn start_keeper(shared: &Arc<Shared>, lock: Arc<Lock>) -> Result<std::thread::Jo
     })
 }
 
-/// Locks the directory for one writer, the process's other openings included. On the simulator everybody is alone.
-fn take_lock(folder: &Folder) -> Result<File> {
-    // The descriptors of a process that was killed live on for a moment, while its rings are taken down.
-    const TRIES: u32 = 6;
-    const BETWEEN: Duration = Duration::from_millis(50);
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).open_in(&folder.instance, folder.join(LOCK)).wait()?;
-    for last in (0..TRIES).rev() {
-        let Some(fd) = file.descriptor() else { break };
-        match crate::sys::retry(|| rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => break,
-            Err(Errno::WOULDBLOCK) if last > 0 => std::thread::sleep(BETWEEN),
-            Err(Errno::WOULDBLOCK) => {
-                let error = Error::new(Name::Open, ErrorKind::Locked).at(&folder.path);
-                return Err(
-                    error.explained("the log is open for writing, here or in another process; close it there first")
-                );
-            }
-            Err(errno) => return Err(Error::from_errno(Name::Open, errno).at(&Arc::from(file.path()))),
-        }
-    }
-    Ok(file)
-}
-
 /// Makes a log of nothing. The control file comes last: what has none was not made.
 fn make(folder: &Folder, options: &Options) -> Result<()> {
-    for number in folder.segments()?.0 {
+    folder.clean()?;
+    for number in folder.contents()?.numbers {
         folder.remove(number)?;
     }
     let file = folder.prepare(1, options.segment_bytes, true, || Ok(()))?;
@@ -605,23 +666,18 @@ fn make(folder: &Folder, options: &Options) -> Result<()> {
         direct,
     };
     // The directory itself must last, too, and before what says that the log is made.
-    if let Some(parent) = folder.path.parent() {
-        let parent = if parent == Path::new("") { Path::new(".") } else { parent };
-        fs::sync_dir_in(&folder.instance, parent).wait()?;
-    }
+    folder.sync_parent()?;
     write_control(folder, &control)
 }
 
 /// As `fs::write_atomic`, which is for futures, on this thread.
 fn write_control(folder: &Folder, control: &Control) -> Result<()> {
-    let temporary = folder.join("control.tmp");
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).open_in(&folder.instance, &temporary).wait()?;
+    let file = folder.open_file(options.write(true).create(true).truncate(true), CONTROL_TEMPORARY)?;
     file.write_all_from(&control.encode(), 0)?;
     file.sync_all().wait()?;
     drop(file);
-    fs::rename_in(&folder.instance, &temporary, folder.join(CONTROL)).wait()?;
-    folder.sync()
+    folder.replace_control()
 }
 
 fn new_id() -> format::LogId {
@@ -644,10 +700,25 @@ fn strategy(control: &Control) -> Strategy {
 
 /// Goes on after what was found: in a new segment of a new epoch, so that nothing that is there is written again.
 fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Shared>> {
-    let Found { mut control, number_max, mut chain, mut end, recovery, free, lost } = found;
-    if let Sync::Fixed(strategy) = options.sync {
+    let Found { mut control, number_max, mut chain, mut end, recovery, free, lost, holed, .. } = found;
+    for (what, last) in [("segment", number_max), ("epoch", recovery.epoch), ("record", recovery.next_lsn)] {
+        // So many are left that none is counted past the last.
+        if last > NUMBER_MAX / 2 {
+            let text = format!("the {what} number {last} was not given by a log: move what bears it away");
+            return Err(Error::new(Name::Recover, ErrorKind::Damaged).at(&folder.path).explained(text));
+        }
+    }
+    let chosen = match options.sync {
+        Sync::Fixed(strategy) => Some(strategy),
+        Sync::Auto if recovery.control_lost => Some(calibrate::choose(&folder, control.direct)?),
+        Sync::Auto => None,
+    };
+    if let Some(strategy) = chosen {
         (control.sync, control.caller, control.depth) =
             (strategy.durability.code(), strategy.by.code(), strategy.depth);
+    }
+    if recovery.control_lost {
+        write_control(&folder, &control)?;
     }
     // What no record came into is not gone on from, so that they do not add up.
     let mut empty = Vec::new();
@@ -656,8 +727,12 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
         end = segment.header.previous;
         empty.insert(0, segment.header.number);
     }
+    if !recovery.damage.is_empty() {
+        // What is lost keeps its numbers.
+        end = End { lsn: recovery.next_lsn - 1, lost_from: end.last_there() + 1, ..end };
+    }
     if let Some(last) = chain.last_mut() {
-        (last.end, last.last_lsn) = (end.offset, end.lsn);
+        (last.end, last.last_lsn) = (end.offset, end.last_there());
     }
     let (number, number_max) = (number_max + 1, number_max + 1);
     let prepare = || folder.prepare(number, control.segment_bytes, control.direct, || Ok(()));
@@ -675,8 +750,15 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
             file
         }
     };
-    for number in lost {
-        folder.put_aside(number)?;
+    // The log may have been copied here from where it was.
+    control.direct &= is_direct(&file);
+    if !control.direct {
+        // See `Shared::durability`: through the page cache nothing else proves that a block is durable.
+        (control.sync, control.depth) = (Durability::WriteAndSync.code(), 1);
+    }
+    if let Some(number) = holed {
+        // The segment stays, for what is before the hole. A copy: the file is used again in time.
+        folder.copy_aside(number, control.segment_bytes, control.direct)?;
     }
     folder.sync()?;
     let epoch = recovery.epoch + 1;
@@ -693,15 +775,20 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
     let limits = Limits {
         pending_bytes_max: options.pending_bytes_max,
         reserve_bytes: options.reserve_bytes,
-        // See `Shared::durability`.
-        depth: if control.direct { strategy(&control).depth as usize } else { 1 },
+        depth: strategy(&control).depth as usize,
         has_keeper: options.keeper,
     };
     let live = Live { number, file };
     let shared = Arc::new(Shared::new(folder, control, limits, epoch, live, segments, number_max));
     // With it the segment, and its epoch, is durable.
     shared.stamp(false).map_err(|no_room| no_room.into_error(&shared))?;
-    // Not before the new epoch stands: until then they may say something.
+    // Not before the new epoch stands: until then they may say something. (Then it says that they are to be put aside.)
+    for number in &lost {
+        shared.folder.put_aside(*number)?;
+    }
+    if !lost.is_empty() {
+        shared.folder.sync()?;
+    }
     shared.core().retired = empty;
     Ok(shared)
 }
@@ -764,9 +851,17 @@ fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
 
 /// Behind the block that holds `lsn`, or at the beginning of the log.
 fn place_behind(shared: &Shared, segments: &[Segment], lsn: u64) -> Result<End> {
+    // Where a segment begins, its header has it.
+    if let Some(next) = segments.iter().find(|segment| segment.header.previous.lsn == lsn) {
+        return Ok(next.header.previous);
+    }
     let Some(segment) = segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn) else {
-        return Ok(segments.first().map_or(End::default(), |segment| segment.header.previous));
+        return Ok(End::default());
     };
+    if lsn > segment.last_lsn {
+        let text = format!("record {lsn} was lost, and left out by a salvage; cut after record {}", segment.last_lsn);
+        return Err(shared.error(Name::Append, ErrorKind::NoSuchRecord, text));
+    }
     let number = segment.header.number;
     let file = shared.folder.open(number, false, shared.control.direct)?;
     let mut blocks = Blocks::new(folder::Window::new(file), &segment.header);
@@ -775,11 +870,12 @@ fn place_behind(shared: &Shared, segments: &[Segment], lsn: u64) -> Result<End> 
             return Err(shared.folder.damage(number, blocks.offset, 0, format!("record {lsn} cannot be found")));
         }
     }
-    Ok(End { segment: number, offset: blocks.offset, lsn })
+    Ok(End { segment: number, offset: blocks.offset, lsn, lost_from: 0 })
 }
 
 /// A record on its way. Await it, [`wait`](Ticket::wait) for it, or have something called. Dropped, it changes nothing: the record is
 /// written all the same.
+#[must_use = "nothing is known to be durable until the ticket is ready"]
 pub struct Ticket {
     shared: Arc<Shared>,
     group: Arc<Group>,
@@ -827,7 +923,8 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
+        // A child of a fork has nobody to take a waker from.
+        if let Some(place) = self.place.filter(|_| !self.shared.is_forked()) {
             self.shared.unregister(&self.group, place);
         }
     }
@@ -856,6 +953,9 @@ impl Durable {
     /// # Errors
     /// As [`Ticket::wait`]; [`ErrorKind::Closed`] when the log is closed before.
     pub fn wait(self) -> Result<u64> {
+        if self.shared.is_forked() {
+            return Err(self.shared.forked());
+        }
         let group = {
             let core = self.shared.core();
             if self.shared.durable() >= self.lsn { None } else { core.group_of(self.lsn) }
@@ -882,15 +982,20 @@ impl Future for Durable {
 }
 
 /// Reads all of the log in `dir` and says what is there, changing nothing; of one that is being written, what was there a moment ago.
+/// What it says is durable: where no later block proves that, the segment is synced.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when its control file is; those of reads. Damage of
-/// segments is no error here: see [`Recovery::damage`].
+/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when neither its control file nor a segment's header says what it
+/// is; [`ErrorKind::WouldBlock`] when it is written so quickly that no look at it is like the one before; those of files. Damage of
+/// segments is no error here, nor is what the device cannot read: see [`Recovery::damage`] and [`Recovery::unreadable`].
 pub fn inspect(dir: impl AsRef<Path>) -> Result<Recovery> {
     inspect_in(Nowait::shared(), dir)
 }
 
 /// Reads the log in `dir` without opening it for appending: what is in it, and its records from `from_lsn` on. Changes nothing.
+///
+/// Of a damaged log the reader gives an error at each place where records are missing, and then what is whole behind it. (If that is
+/// before `first_lsn`, [`Recovery::behind`] says where to begin.)
 ///
 /// # Errors
 /// As [`inspect`].
@@ -908,6 +1013,25 @@ pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Resul
     Ok((Reader::of_found(folder, found, from_lsn), recovery))
 }
 
+/// Reads what is whole in the files that salvages put aside in `dir` ([`Recovery::aside`]): records that are not part of the log any
+/// more, in order, and passes over what is not there. Of a number that two of them have it gives the one that was written last.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read_aside(dir: impl AsRef<Path>) -> Result<Reader> {
+    read_aside_in(Nowait::shared(), dir)
+}
+
+/// As [`read_aside`], on an instance.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read_aside_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Reader> {
+    let folder = open_folder(instance, &Arc::from(dir.as_ref()))?;
+    let (control, runs) = recover::recover_aside(&folder)?.ok_or_else(|| no_log(&folder.path))?;
+    Ok(Reader::of_aside(folder, control, runs))
+}
+
 /// As [`inspect`], on an instance.
 ///
 /// # Errors
@@ -917,26 +1041,33 @@ pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Recovery> 
 }
 
 fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
-    let folder = Folder { instance: instance.clone(), path: Arc::from(dir) };
-    /// A log that is being written changes while it is read: what is wrong is believed when it is so twice.
-    const LOOKS: u32 = 6;
-    let mut before = None;
+    let folder = open_folder(instance, &Arc::from(dir))?;
+    // A log that is being written changes while it is read: what is found missing may have come since, and is believed when the
+    // next look misses it, too. That look begins when everything that spoke of it had been written.
+    const LOOKS: u32 = 50;
+    let mut before: Vec<(PathBuf, u64)> = Vec::new();
     for last in (0..LOOKS).rev() {
-        let found = match recover::recover(&folder, false) {
+        let mut found = match recover::recover(&folder, false) {
             Ok(Some(found)) => found,
             Ok(None) => {
-                return Err(Error::new(Name::Open, ErrorKind::NotFound)
-                    .at(&folder.path)
-                    .detail("there is no log here"));
+                return Err(no_log(&folder.path));
             }
             Err(error) if error.kind() == ErrorKind::NotFound && last > 0 => continue,
             Err(error) => return Err(error),
         };
-        let state = (found.end, found.recovery.damage.clone());
-        if found.recovery.damage.is_empty() || before.as_ref() == Some(&state) || last == 0 {
+        let Recovery { damage, from_copy, unreadable, .. } = &mut found.recovery;
+        let damaged = damage.iter().map(|damage| (damage.path.clone(), damage.bytes.start));
+        // (The control file is never written in place.)
+        let control = folder.join(CONTROL);
+        let copied = from_copy.iter().filter(|place| place.path != control);
+        let copied = copied.map(|place| (place.path.clone(), place.offset));
+        let doubts: Vec<(PathBuf, u64)> = damaged.chain(copied).collect();
+        // What a device cannot read does not come of being written meanwhile.
+        if !unreadable.is_empty() || doubts.iter().all(|doubt| before.contains(doubt)) {
             return Ok((folder, found));
         }
-        before = Some(state);
+        before = doubts;
     }
-    Err(Error::new(Name::Open, ErrorKind::NotFound).at(&folder.path).detail("its files come and go too quickly"))
+    let error = Error::new(Name::Recover, ErrorKind::WouldBlock).at(&folder.path);
+    Err(error.explained("the log is written so quickly that no look at it is like the one before; look again later"))
 }

@@ -23,13 +23,13 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
 
-use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
+use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::sync::{Mutex, MutexGuard, lock};
@@ -702,16 +702,18 @@ pub(crate) enum Request {
         length: u64,
     },
     Rename {
-        from: PathBuf,
-        to: PathBuf,
+        from: PathAt,
+        to: PathAt,
         replace: bool,
     },
-    Remove(PathBuf),
-    SyncDir(PathBuf),
+    Remove(PathAt),
+    SyncDir(PathAt),
     CreateDir(PathBuf),
-    List(PathBuf),
+    /// Opens a directory, to be held.
+    OpenDir(PathBuf),
+    List(PathAt),
     Open {
-        path: PathBuf,
+        path: PathAt,
         flags: OFlags,
         mode: Mode,
         /// Past the page cache, where the file can.
@@ -729,6 +731,25 @@ pub(crate) enum Request {
         fault: Fault,
     },
     Close(Handle),
+}
+
+/// A path, resolved from a directory that is held open, or else as the kernel resolves any.
+#[derive(Clone, Debug)]
+pub(crate) struct PathAt {
+    pub(crate) dir: Option<Arc<OwnedFd>>,
+    pub(crate) path: PathBuf,
+}
+
+impl PathAt {
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_ref().map_or(CWD, |dir| dir.as_fd())
+    }
+}
+
+impl From<&Path> for PathAt {
+    fn from(path: &Path) -> PathAt {
+        PathAt { dir: None, path: path.into() }
+    }
 }
 
 /// What an engine answers. How much was read is in the request's transfer.

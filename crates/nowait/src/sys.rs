@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
@@ -126,18 +127,26 @@ pub(crate) unsafe fn write_at(
     }
 }
 
-/// Makes the names in a directory durable.
-pub(crate) fn sync_dir(path: &Path) -> Result<(), Errno> {
+/// Opens a directory, to list it, make its names durable, and resolve others from it. `path` is resolved from `at`.
+pub(crate) fn open_dir(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = retry(|| rustix::fs::open(path, flags, Mode::empty()))?;
-    rustix::fs::fsync(directory)
+    retry(|| rustix::fs::openat(at, path, flags, Mode::empty()))
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(at: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
+    rustix::fs::fsync(open_dir(at, path)?)
 }
 
 /// The names in a directory, sorted, but for those of itself and of what it is in.
-pub(crate) fn list(path: &Path) -> Result<Vec<OsString>, Errno> {
-    let list =
-        || -> std::io::Result<Vec<OsString>> { std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect() };
-    let mut names = retry(|| list().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
+pub(crate) fn list(at: BorrowedFd<'_>, path: &Path) -> Result<Vec<OsString>, Errno> {
+    let list = || -> Result<Vec<OsString>, Errno> {
+        // Opened for this alone: the position of a descriptor belongs to all who use it.
+        let names = rustix::fs::Dir::new(open_dir(at, path)?)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec()));
+        let names = names.filter(|name| !matches!(name.as_deref(), Ok(b"." | b"..")));
+        names.map(|name| name.map(OsString::from_vec)).collect()
+    };
+    let mut names = retry(list)?;
     names.sort_unstable();
     Ok(names)
 }
@@ -159,19 +168,19 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Opens `path` and makes sure that it has positions to read at: not a directory, FIFO, socket or terminal.
+/// Opens `path`, resolved from `at`, and makes sure that it has positions to read at: not a directory, FIFO, socket or terminal.
 ///
 /// `O_NONBLOCK` keeps the open of a FIFO from waiting for a writer; it is taken back afterwards, since io_uring up to
 /// about 5.14 answers EAGAIN instead of handing a request to a worker when a descriptor has it (`io_uring/rw.c`).
-pub(crate) fn open(path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let fd = match retry(|| rustix::fs::open(path, flags | OFlags::NONBLOCK, mode)) {
+    let fd = match retry(|| rustix::fs::openat(at, path, flags | OFlags::NONBLOCK, mode)) {
         // Somebody holds a lease on the file and is given time to let go (`fcntl(2)`, F_SETLEASE): worth waiting for, if it is a
         // file.
         Err(Errno::AGAIN) => {
-            let place = retry(|| rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))?;
+            let place = retry(|| rustix::fs::openat(at, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))?;
             match FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) {
-                FileType::RegularFile => retry(|| rustix::fs::open(path, flags, mode))?,
+                FileType::RegularFile => retry(|| rustix::fs::openat(at, path, flags, mode))?,
                 _ => return Err(Errno::AGAIN),
             }
         }

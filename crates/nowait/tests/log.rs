@@ -21,7 +21,7 @@ const SEGMENT_BYTES: u64 = 128 << 10;
 
 fn options() -> Options {
     let strategy = Strategy { durability: Durability::Write, by: By::Ring, depth: 2 };
-    Options::new().segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy))
+    Options::new().create(true).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy))
 }
 
 /// What record `lsn` is, wherever it is appended.
@@ -35,14 +35,22 @@ fn record(lsn: u64) -> Vec<u8> {
 
 /// Reads records from `first` on; they are those of [`record`] up to the last that is durable, which it gives.
 fn check(log: &Log, first: u64) -> u64 {
+    let last = check_until(log, first);
+    assert_eq!(last, log.durable_lsn());
+    last
+}
+
+/// As [`check`], up to the last that is there without a hole.
+fn check_until(log: &Log, first: u64) -> u64 {
     let mut reader = log.reader(first);
     let mut lsn = first;
     while let Some(found) = reader.next().unwrap() {
-        assert_eq!(found.lsn, lsn);
-        assert!(found.bytes == record(lsn), "record {lsn}");
+        assert!(found.bytes == record(found.lsn), "record {}", found.lsn);
+        if found.lsn != lsn {
+            break;
+        }
         lsn += 1;
     }
-    assert_eq!(lsn - 1, log.durable_lsn());
     lsn - 1
 }
 
@@ -509,8 +517,10 @@ fn damage_is_refused_and_salvaged_when_asked() {
     let (log, recovery) = Log::open(&path, &options().salvage(true)).unwrap();
     let kept = recovery.last_lsn;
     assert!((1..20).contains(&kept), "{recovery:?}");
-    assert_eq!(check(&log, 1), kept);
-    assert_eq!(log.append(&record(kept + 1)).unwrap().wait().unwrap(), kept + 1);
+    assert_eq!(check_until(&log, 1), kept);
+    // The numbers of what was lost are not given again.
+    assert_eq!(recovery.next_lsn, 21);
+    assert_eq!(log.append(&record(21)).unwrap().wait().unwrap(), 21);
     log.close().unwrap();
     let aside = fs::read_dir(&path)
         .unwrap()
@@ -518,7 +528,9 @@ fn damage_is_refused_and_salvaged_when_asked() {
     assert!(aside.count() > 0, "what is lost is put aside");
     let (log, recovery) = Log::open(&path, &options()).unwrap();
     assert!(recovery.damage.is_empty(), "{recovery:?}");
-    assert_eq!(check(&log, 1), kept + 1);
+    assert!(recovery.gaps.iter().cloned().flatten().eq(kept + 1..21), "{recovery:?}");
+    assert!(!recovery.aside.is_empty());
+    assert_eq!((check_until(&log, 1), check(&log, 21)), (kept, 21));
 }
 
 /// Zeros are what a segment has that was never used; one that others go on from, or that holds blocks, was.
@@ -539,15 +551,17 @@ fn a_header_of_zeros_is_damage_where_there_was_one() {
         names.sort();
         let name = if which == "oldest" { &names[0] } else { &names[names.len() - 1] };
         let mut bytes = fs::read(name).unwrap();
-        bytes[..4096].fill(0);
+        // With the stamp behind it, which has a copy.
+        bytes[..8192].fill(0);
         fs::write(name, &bytes).unwrap();
         let found = inspect(&path).unwrap();
         assert_eq!(found.damage.len(), 1, "{which}: {found:?}");
         assert_eq!((&found.damage[0].path, &found.lost), (name, &vec![name.clone()]), "{which}: {found:?}");
         assert_eq!(Log::open(&path, &options()).unwrap_err().kind(), ErrorKind::Damaged, "{which}");
         let (log, recovery) = Log::open(&path, &options().salvage(true)).unwrap();
-        assert_eq!(recovery.last_lsn, if which == "oldest" { 6 } else { 3 });
-        check(&log, recovery.first_lsn);
+        let last = if which == "oldest" { 6 } else { 3 };
+        assert_eq!((recovery.last_lsn, recovery.next_lsn), (last, 7));
+        assert_eq!(check_until(&log, recovery.first_lsn), last);
         log.close().unwrap();
         let aside = PathBuf::from(format!("{}.damaged", name.display()));
         assert!(fs::read(aside).unwrap() == bytes, "{which}: what is lost is kept aside");
@@ -555,19 +569,35 @@ fn a_header_of_zeros_is_damage_where_there_was_one() {
 }
 
 #[test]
-fn a_control_file_that_is_gone_or_unknown_is_told() {
+fn a_control_file_that_is_gone_is_made_again() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
     small_log(&path);
     let control = path.join("control");
     let good = fs::read(&control).unwrap();
-    fs::write(&control, vec![0; 8192]).unwrap();
-    assert_eq!(Log::open(&path, &options()).unwrap_err().kind(), ErrorKind::Damaged);
-    fs::remove_file(&control).unwrap();
-    let error = Log::open(&path, &options()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
-    fs::write(&control, &good).unwrap();
-    assert_eq!(Log::open(&path, &options()).unwrap().1.last_lsn, 6);
+    let mut last = 6;
+    for lost in [true, false] {
+        if lost {
+            fs::remove_file(&control).unwrap();
+        } else {
+            fs::write(&control, vec![0; 8192]).unwrap();
+        }
+        let found = inspect(&path).unwrap();
+        assert!(found.control_lost && found.damage.is_empty() && found.last_lsn == last, "{found:?}");
+        let (log, recovery) = Log::open(&path, &options()).unwrap();
+        assert!(recovery.control_lost);
+        last = log.append(b"after").unwrap().wait().unwrap();
+        log.close().unwrap();
+        assert_eq!(fs::read(&control).unwrap(), good, "it says what it said");
+        let found = inspect(&path).unwrap();
+        assert!(!found.control_lost && found.last_lsn == last, "{found:?}");
+    }
+    // One of its two copies is enough, and that it was needed is told.
+    let mut bad = good.clone();
+    bad[4096 + 20] ^= 1;
+    fs::write(&control, bad).unwrap();
+    let found = inspect(&path).unwrap();
+    assert!(found.from_copy.len() == 1 && found.from_copy[0].offset == 4096 && found.from_copy[0].path == control);
     for name in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
         if name.extension().is_some_and(|extension| extension == "seg") {
             fs::remove_file(name).unwrap();
@@ -666,7 +696,11 @@ fn fork(path: &Path) {
     // SAFETY: the child calls what works in the child of a process with threads: no more than the library promises.
     let id = unsafe { libc::fork() };
     if id == 0 {
-        let refused = log.append(b"the child's").is_err() && pending.wait().is_err();
+        // Nothing takes a lock that a thread of the parent's may have held: those threads are not there to let go of it.
+        let refused = log.append(b"the child's").is_err()
+            && pending.wait().is_err()
+            && log.reader(1).next().is_err()
+            && log.wait_durable(1).wait().is_err();
         drop(log);
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };

@@ -24,7 +24,7 @@ fn on(sim: &Sim) -> Nowait {
 
 fn options(nowait: &Nowait, durability: Durability, depth: u32) -> Options {
     let strategy = Strategy { durability, by: By::Call, depth };
-    Options::new().instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
+    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
 }
 
 /// Of a record: its number, the life that it was appended in, and bytes that follow from both.
@@ -281,7 +281,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                         Poll::Ready(Ok(lsn)) => {
                             assert!(failed_at.is_none_or(|durable| lsn <= durable), "{what}: {lsn} after a failure");
                             model.acknowledged = model.acknowledged.max(lsn);
-                            tickets.swap_remove(chosen);
+                            drop(tickets.swap_remove(chosen));
                         }
                         Poll::Ready(Err(error)) => {
                             assert!(
@@ -289,7 +289,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                                 "{what}: {error}"
                             );
                             failed_at.get_or_insert(log.durable_lsn());
-                            tickets.swap_remove(chosen);
+                            drop(tickets.swap_remove(chosen));
                         }
                     }
                 }

@@ -39,7 +39,7 @@ impl LogWay for Durable {
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let folder = Folder::new(job)?;
         let instance = Nowait::builder().engine((self.engine)()).build()?;
-        let options = Options::new().instance(&instance).segment_bytes(self.segment_bytes);
+        let options = Options::new().create(true).instance(&instance).segment_bytes(self.segment_bytes);
         let (log, _) = Log::open(folder.path(), &options)?;
         // The next segment is ready, as in a log that has run for a while.
         while log.stats().spares == 0 {

@@ -171,6 +171,16 @@ impl Sim {
         lock(&self.0.world).store.create(&plain(path.as_ref()), &contents.into(), true);
     }
 
+    /// Spoils sectors of a file, those that `bytes` touch: reads of them fail with EIO, also after a crash, until they are written. False
+    /// when there is no such file.
+    pub fn spoil(&self, path: impl AsRef<FsPath>, bytes: std::ops::Range<u64>) -> bool {
+        let mut world = lock(&self.0.world);
+        let Some(Node::File(file)) = world.store.node(&plain(path.as_ref())) else { return false };
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(FILE_MAX);
+        world.store.spoil(file, place(bytes.start)..place(bytes.end));
+        true
+    }
+
     /// What a file holds, as reads see it; None if there is none of that name.
     pub fn contents(&self, path: impl AsRef<FsPath>) -> Option<Vec<u8>> {
         let world = lock(&self.0.world);
@@ -386,7 +396,13 @@ impl World {
         if short && n > 1 {
             n = 1 + (self.random.next() % (n as u64 - 1)) as usize;
         }
-        let Some(flags) = flags else { return Ok(transfer.fill(&self.contents(file)?.get(start..start + n))) };
+        let Some(flags) = flags else {
+            let readable = self.store.readable(file, start..start + n);
+            if readable == 0 && n > 0 {
+                return Err(Errno::IO);
+            }
+            return Ok(transfer.fill(&self.contents(file)?.get(start..start + readable)));
+        };
         if start.checked_add(n).is_none_or(|end| end > FILE_MAX) {
             return Err(Errno::FBIG);
         }
@@ -426,7 +442,7 @@ impl World {
     fn other(&mut self, handle: Option<&Handle>, request: &Request, number: u64) -> Outcome {
         match request {
             Request::Open { path, flags, .. } => {
-                let path = plain(path);
+                let path = plain(&path.path);
                 let file = match self.store.node(&path) {
                     Some(_) if flags.contains(OFlags::CREATE | OFlags::EXCL) => return Err(Errno::EXIST),
                     Some(Node::Directory) => return Err(Errno::ISDIR),
@@ -460,8 +476,16 @@ impl World {
                 self.report(file)?;
                 Ok(Done::Nothing)
             }
+            // Names are found by their paths alone: nothing here is moved while it is held.
+            Request::OpenDir(path) => match self.store.node(&plain(path)).ok_or(Errno::NOENT)? {
+                Node::File(_) => Err(Errno::NOTDIR),
+                Node::Directory => {
+                    let handle = Handle::Simulated { file: usize::MAX, flags: OFlags::empty() };
+                    Ok(Done::Opened(handle, Directness::NotAsked))
+                }
+            },
             Request::SyncDir(path) => {
-                let path = plain(path);
+                let path = plain(&path.path);
                 match self.store.node(&path) {
                     None => Err(Errno::NOENT),
                     Some(Node::File(_)) => Err(Errno::NOTDIR),
@@ -484,14 +508,14 @@ impl World {
                 Ok(Done::Nothing)
             }
             Request::List(path) => {
-                let path = plain(path);
+                let path = plain(&path.path);
                 match self.store.node(&path).ok_or(Errno::NOENT)? {
                     Node::File(_) => Err(Errno::NOTDIR),
                     Node::Directory => Ok(Done::Names(self.store.list(&path))),
                 }
             }
             Request::Rename { from, to, replace } => {
-                let (from, to) = (plain(from), plain(to));
+                let (from, to) = (plain(&from.path), plain(&to.path));
                 match (self.store.node(&from).ok_or(Errno::NOENT)?, self.store.node(&to)) {
                     (_, Some(_)) if !replace => Err(Errno::EXIST),
                     // Not simulated.
@@ -504,7 +528,7 @@ impl World {
                 }
             }
             Request::Remove(path) => {
-                let path = plain(path);
+                let path = plain(&path.path);
                 match self.store.node(&path).ok_or(Errno::NOENT)? {
                     Node::Directory => Err(Errno::ISDIR),
                     Node::File(file) => {
@@ -709,7 +733,12 @@ impl Engine for SimEngine {
         loop {
             let changes_nothing = matches!(
                 request,
-                Request::Read(_) | Request::Size | Request::List(_) | Request::Advise { .. } | Request::Close(_)
+                Request::Read(_)
+                    | Request::Size
+                    | Request::List(_)
+                    | Request::OpenDir(_)
+                    | Request::Advise { .. }
+                    | Request::Close(_)
             );
             if !changes_nothing {
                 self.look(handle, request, number);

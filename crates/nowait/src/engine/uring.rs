@@ -149,6 +149,7 @@ impl Ring {
                 | Request::Remove(_)
                 | Request::SyncDir(_)
                 | Request::CreateDir(_)
+                | Request::OpenDir(_)
                 | Request::List(_)
                 | Request::Open { .. }
                 | Request::Size

@@ -6,14 +6,13 @@
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use super::folder::Folder;
+use super::folder::{CALIBRATION, Folder};
 use super::format::PAGE;
 use super::{By, Durability, Strategy};
 use crate::buf::{Buf, Memory};
 use crate::engine::owned;
 use crate::error::{Operation as Name, Result};
 use crate::file::{File, OpenOptions};
-use crate::fs;
 use crate::op::{Notify, Request, Transfer};
 use crate::sys::WriteFlags;
 
@@ -30,16 +29,15 @@ const GAIN: f64 = 1.1;
 const GAIN_BY_DEPTH: f64 = 1.2;
 
 pub(super) fn choose(folder: &Folder, direct: bool) -> Result<Strategy> {
-    let path = folder.join("calibrate.tmp");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).direct(direct);
-    let file = options.open_in(&folder.instance, &path).wait()?;
+    let file = folder.open_file(&options, CALIBRATION)?;
     let chosen = file
         .write_all_from(&Buf::zeroed(FILE_BYTES as usize), 0)
         .and_then(|()| file.sync_all().wait())
         .and_then(|()| measure(&file, direct));
     drop(file);
-    fs::remove_file_in(&folder.instance, &path).wait()?;
+    folder.remove_file(CALIBRATION)?;
     chosen
 }
 

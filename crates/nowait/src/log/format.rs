@@ -11,10 +11,15 @@ pub(crate) const BLOCK_HEADER_BYTES: usize = 64;
 /// What a record takes beside its bytes.
 pub(crate) const FRAME_BYTES: usize = 4;
 
+/// The highest number that a segment, an epoch or a record has. What says more is not the log's; so none overflows by counting on.
+pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 1;
+
 const CONTROL_MAGIC: &[u8; 8] = b"nwlogctl";
 const SEGMENT_MAGIC: &[u8; 8] = b"nwlogseg";
 const BLOCK_MAGIC: &[u8; 4] = b"nwbk";
 const CLOSED: u32 = 1;
+/// Where the copy of its segment's header is in the page of a stamp that begins a segment.
+const COPY_AT: usize = PAGE / 2;
 
 pub(crate) type LogId = [u8; 16];
 
@@ -24,8 +29,22 @@ pub(crate) struct End {
     /// 0 before the first.
     pub(crate) segment: u64,
     pub(crate) offset: u64,
-    /// Of the last record.
+    /// Of the last record: those that follow have the numbers after it.
     pub(crate) lsn: u64,
+    /// Not 0 where a salvage left out what was damaged: the records from this one to `lsn` were lost.
+    pub(crate) lost_from: u64,
+}
+
+impl End {
+    /// The last record that is there.
+    pub(crate) fn last_there(&self) -> u64 {
+        if self.lost_from == 0 { self.lsn } else { self.lost_from - 1 }
+    }
+
+    /// The records that a salvage left out.
+    pub(crate) fn lost(&self) -> std::ops::Range<u64> {
+        self.last_there() + 1..self.lsn + 1
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,15 +129,15 @@ impl Put<'_> {
     }
 }
 
-/// Magic, checksum of the rest of the page, version.
+/// Magic, checksum of the rest of the page, version. (Or of half a page.)
 fn seal_page(page: &mut [u8], magic: &[u8; 8]) {
     Put(&mut page[12..]).u32(VERSION);
-    let crc = crc32c::crc32c(&page[12..PAGE]);
+    let crc = crc32c::crc32c(&page[12..]);
     Put(page).bytes(magic).u32(crc);
 }
 
 fn is_sealed(page: &[u8], magic: &[u8; 8]) -> bool {
-    page.len() >= PAGE && page.starts_with(magic) && crc32c::crc32c(&page[12..PAGE]) == u32_at(page, 8)
+    page.starts_with(magic) && page.get(12..).is_some_and(|rest| crc32c::crc32c(rest) == u32_at(page, 8))
 }
 
 impl Control {
@@ -138,8 +157,8 @@ impl Control {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Control, BadControl> {
-        let page = bytes.chunks_exact(PAGE).take(2).find(|page| is_sealed(page, CONTROL_MAGIC));
-        let page = page.ok_or(BadControl::Damaged)?;
+        let mut pages = bytes.chunks_exact(PAGE).take(CONTROL_BYTES / PAGE);
+        let page = pages.find(|page| is_sealed(page, CONTROL_MAGIC)).ok_or(BadControl::Damaged)?;
         match u32_at(page, 12) {
             VERSION => {}
             other => return Err(BadControl::Version(other)),
@@ -153,12 +172,19 @@ impl Control {
             direct: u32_at(page, 52) == 1,
         })
     }
+
+    /// The first byte of a copy that is not whole.
+    pub(crate) fn bad_copy(bytes: &[u8]) -> Option<u64> {
+        let mut copies = (0..CONTROL_BYTES).step_by(PAGE);
+        let is_bad = |at: &usize| !bytes.get(*at..at + PAGE).is_some_and(|page| is_sealed(page, CONTROL_MAGIC));
+        copies.find(is_bad).map(|at| at as u64)
+    }
 }
 
 impl SegmentHeader {
-    /// Fills a page.
+    /// Fills a page. (Or half of one.)
     pub(crate) fn encode(&self, page: &mut [u8]) {
-        page[..PAGE].fill(0);
+        page.fill(0);
         Put(&mut page[16..])
             .bytes(&self.log_id)
             .u64(self.number)
@@ -168,32 +194,71 @@ impl SegmentHeader {
             .u64(self.watermark)
             .u64(self.previous.segment)
             .u64(self.previous.offset)
-            .u64(self.previous.lsn);
-        seal_page(&mut page[..PAGE], SEGMENT_MAGIC);
+            .u64(self.previous.lsn)
+            .u64(self.previous.lost_from);
+        seal_page(page, SEGMENT_MAGIC);
     }
 
-    /// The header of the file that bears `number`.
-    pub(crate) fn decode(page: &[u8], log_id: &LogId, number: u64) -> HeaderPage {
+    /// Puts a copy into what is left of the page of the stamp that begins the segment: so that no single page decides where the log
+    /// goes on.
+    pub(crate) fn put_copy(&self, stamp: &mut [u8]) {
+        self.encode(&mut stamp[COPY_AT..PAGE]);
+    }
+
+    /// Whatever log and number it is of.
+    fn read(page: &[u8]) -> Option<SegmentHeader> {
         if !is_sealed(page, SEGMENT_MAGIC) {
-            let zeros = page.len() >= PAGE && page[..PAGE].iter().all(|byte| *byte == 0);
-            return if zeros { HeaderPage::Unused } else { HeaderPage::Bad };
+            return None;
         }
-        let header = SegmentHeader {
+        let previous = End {
+            segment: u64_at(page, 72),
+            offset: u64_at(page, 80),
+            lsn: u64_at(page, 88),
+            lost_from: u64_at(page, 96),
+        };
+        Some(SegmentHeader {
             log_id: id_at(page, 16),
             number: u64_at(page, 32),
             epoch: u64_at(page, 40),
             bytes: u64_at(page, 48),
             watermark: u64_at(page, 64),
-            previous: End { segment: u64_at(page, 72), offset: u64_at(page, 80), lsn: u64_at(page, 88) },
-        };
-        let sound = u32_at(page, 12) == VERSION
-            && header.previous.segment < header.number
-            && header.previous.lsn.checked_add(1) == Some(u64_at(page, 56));
-        match header.log_id == *log_id {
-            true if header.number == number && sound => HeaderPage::Valid(header),
-            true if header.number != number => HeaderPage::Unused,
+            previous,
+        })
+    }
+
+    fn is_sound(&self, page: &[u8]) -> bool {
+        let End { segment, lsn, lost_from, .. } = self.previous;
+        u32_at(page, 12) == VERSION
+            && self.number.max(self.epoch).max(lsn) <= NUMBER_MAX
+            && segment < self.number
+            && lsn + 1 == u64_at(page, 56)
+            && lost_from <= lsn + 1
+            // What is durable when a segment begins is in those before.
+            && self.watermark <= lsn
+    }
+
+    /// The header of the file that bears `number`.
+    pub(crate) fn decode(page: &[u8], log_id: &LogId, number: u64) -> HeaderPage {
+        let Some(page) = page.get(..PAGE) else { return HeaderPage::Bad };
+        match SegmentHeader::read(page) {
+            None if page.iter().all(|byte| *byte == 0) => HeaderPage::Unused,
+            Some(header) if header.log_id == *log_id && header.number != number => HeaderPage::Unused,
+            Some(header) if header.log_id == *log_id && header.is_sound(page) => HeaderPage::Valid(header),
             _ => HeaderPage::Bad,
         }
+    }
+
+    /// The copy of that header in the segment's second page, if there is one.
+    pub(crate) fn decode_copy(page: &[u8], log_id: &LogId, number: u64) -> Option<SegmentHeader> {
+        let copy = page.get(COPY_AT..PAGE)?;
+        let is_ours = |header: &SegmentHeader| header.log_id == *log_id && header.number == number;
+        SegmentHeader::read(copy).filter(|header| is_ours(header) && header.is_sound(copy))
+    }
+
+    /// The header of the file that bears `number`, of a log that is not known.
+    pub(crate) fn decode_unknown(page: &[u8], number: u64) -> Option<SegmentHeader> {
+        let page = page.get(..PAGE)?;
+        SegmentHeader::read(page).filter(|header| header.number == number && header.is_sound(page))
     }
 
     /// LSN of the first record that it can hold.
@@ -245,7 +310,15 @@ impl BlockHeader {
             records: u32_at(bytes, 44),
             closed: u32_at(bytes, 48) == CLOSED,
         };
-        (header.first_lsn.checked_add(header.records.into()).is_some()).then_some(header)
+        let sound = header.epoch.max(header.first_lsn) <= NUMBER_MAX
+            // It was made before its own records were durable.
+            && header.watermark < header.first_lsn;
+        sound.then_some(header)
+    }
+
+    /// Where its last byte ends in the segment, without what fills the page.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + BLOCK_HEADER_BYTES as u64 + u64::from(self.length)
     }
 
     /// Length of the block on the disk.
@@ -260,6 +333,22 @@ impl BlockHeader {
             .is_some_and(|bytes| crc32c::crc32c_append(seed, bytes) == u32_at(block, 4))
             && records(block, self).is_some()
     }
+}
+
+/// The checksum of a block, begun with its first page (or less, if it is shorter), and the one that it must be in the end.
+pub(crate) fn begin_checksum(block: &[u8], seed: u32) -> (u32, u32) {
+    (crc32c::crc32c_append(seed, block.get(8..).unwrap_or_default()), u32_at(block, 4))
+}
+
+/// A checksum that goes on.
+pub(crate) fn checksum(before: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(before, bytes)
+}
+
+/// What `crc` is `length` bytes later, if a checksum that was `then` when `crc` was what it is has become `now`. CRCs are linear: what
+/// both went over need not be gone over again.
+pub(crate) fn checksum_beside(crc: u32, then: u32, now: u32, length: u64) -> u32 {
+    if length == 0 { crc } else { crc32c::crc32c_combine(crc ^ then, now, length as usize) }
 }
 
 /// Puts a record into `out`, which has room for it.
@@ -299,7 +388,7 @@ mod tests {
     }
 
     fn header() -> SegmentHeader {
-        let previous = End { segment: 6, offset: 8192, lsn: 41 };
+        let previous = End { segment: 6, offset: 8192, lsn: 41, lost_from: 0 };
         SegmentHeader { log_id: ID, number: 7, epoch: 3, bytes: 1 << 20, watermark: 40, previous }
     }
 
@@ -364,6 +453,66 @@ mod tests {
             page[at] ^= 1;
             assert_eq!(SegmentHeader::decode(&page, &ID, 7), HeaderPage::Bad, "byte {at}");
             page[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn a_stamp_that_begins_a_segment_has_a_copy_of_its_header() {
+        let previous = End { lost_from: 39, ..header().previous };
+        assert_eq!((previous.last_there(), previous.lost()), (38, 39..42));
+        let header = SegmentHeader { previous, ..header() };
+        let mut page = vec![0; PAGE];
+        let stamp =
+            BlockHeader { epoch: 3, offset: 4096, first_lsn: 42, watermark: 41, length: 0, records: 0, closed: false };
+        let seed = seed(&ID, 7, 3);
+        stamp.seal(&mut page, seed);
+        assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), None);
+        header.put_copy(&mut page);
+        assert!(BlockHeader::peek(&page, 4096).is_some_and(|found| found.is_whole(&page, seed)));
+        assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), Some(header));
+        assert_eq!(SegmentHeader::decode_copy(&page, &ID, 8), None);
+        assert_eq!(SegmentHeader::decode_copy(&page[..PAGE - 1], &ID, 7), None);
+        for at in COPY_AT..PAGE {
+            page[at] ^= 1;
+            assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), None, "byte {at}");
+            page[at] ^= 1;
+        }
+    }
+
+    /// What a number, an epoch or a watermark says is counted on from: none that would overflow is taken for one.
+    #[test]
+    fn numbers_that_would_overflow_are_not_the_logs() {
+        let mut page = vec![0; PAGE];
+        let (good, previous) = (header(), header().previous);
+        for bad in [
+            SegmentHeader { number: u64::MAX, ..good },
+            SegmentHeader { epoch: u64::MAX, ..good },
+            SegmentHeader { watermark: 42, ..good },
+            SegmentHeader { previous: End { lsn: u64::MAX - 1, ..previous }, ..good },
+            SegmentHeader { previous: End { lost_from: 43, ..previous }, ..good },
+        ] {
+            bad.encode(&mut page);
+            assert_eq!(SegmentHeader::decode(&page, &ID, bad.number), HeaderPage::Bad, "{bad:?}");
+            assert_eq!(SegmentHeader::decode_unknown(&page, bad.number), None, "{bad:?}");
+        }
+        let (good, mut bytes) = block(&[b"a record"]);
+        for bad in [
+            BlockHeader { epoch: u64::MAX, ..good },
+            BlockHeader { first_lsn: u64::MAX - 1, ..good },
+            BlockHeader { watermark: 42, ..good },
+        ] {
+            bad.seal(&mut bytes, 0);
+            assert_eq!(BlockHeader::peek(&bytes, 4096), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_beside_another_is_the_one_that_goes_over_the_bytes() {
+        let bytes: Vec<u8> = (0..3 * PAGE).map(|at| (at * 31 / 7) as u8).collect();
+        for (from, to) in [(0, 0), (1, 2), (100, 5000), (0, 3 * PAGE)] {
+            let then = checksum(7, &bytes[..from]);
+            let now = checksum(then, &bytes[from..to]);
+            assert_eq!(checksum_beside(99, then, now, (to - from) as u64), checksum(99, &bytes[from..to]));
         }
     }
 

@@ -1,12 +1,14 @@
 //! Reading a log: durable records only, in order, from the segments.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::folder::{Blocks, Folder};
-use super::format::{BLOCK_HEADER_BYTES, Control, HeaderPage, record_at};
-use super::recover::{Found, Segment};
-use super::writer::Shared;
+use super::folder::{Blocks, Folder, Run, Window};
+use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
+use super::recover::{Damage, Found, Segment};
+use super::writer::{Core, Shared};
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::file::{File, OpenOptions};
 
 /// A record of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +40,76 @@ enum Source {
 struct Still {
     folder: Folder,
     control: Control,
-    segments: Vec<Segment>,
+    /// By LSN.
+    pieces: Vec<Piece>,
+    /// Records between them that a salvage left out, or that are damaged.
+    gaps: Vec<Range<u64>>,
+    damage: Vec<Damage>,
+    first_lsn: u64,
     last_lsn: u64,
+}
+
+/// What is whole without a hole.
+enum Piece {
+    Segment(Segment),
+    Run(Run),
+}
+
+impl Piece {
+    fn number(&self) -> u64 {
+        match self {
+            Piece::Segment(segment) => segment.header.number,
+            Piece::Run(run) => run.segment,
+        }
+    }
+
+    fn lsns(&self) -> Range<u64> {
+        match self {
+            Piece::Segment(segment) => segment.header.first_lsn()..segment.last_lsn + 1,
+            Piece::Run(run) => run.lsns.clone(),
+        }
+    }
+}
+
+impl Still {
+    /// What is whole in files that are not part of the log any more.
+    fn aside(folder: Folder, control: Control, runs: Vec<Run>) -> Still {
+        let pieces: Vec<Piece> = runs.into_iter().map(Piece::Run).collect();
+        let first_lsn = pieces.first().map_or(1, |piece| piece.lsns().start);
+        let last_lsn = pieces.last().map_or(0, |piece| piece.lsns().end - 1);
+        let everywhere = std::iter::once(0..u64::MAX).collect();
+        Still { folder, control, pieces, gaps: everywhere, damage: Vec::new(), first_lsn, last_lsn }
+    }
+
+    fn new(folder: Folder, found: Found) -> Still {
+        let Found { control, chain, runs, recovery, end, .. } = found;
+        let segments = chain.into_iter().map(Piece::Segment);
+        let mut pieces: Vec<Piece> = segments.chain(runs.into_iter().map(Piece::Run)).collect();
+        pieces.retain(|piece| !piece.lsns().is_empty());
+        pieces.sort_by_key(|piece| piece.lsns().start);
+        let last_lsn = if recovery.damage.is_empty() { end.lsn } else { recovery.next_lsn - 1 };
+        let first_lsn = pieces.first().map_or(recovery.first_lsn, |piece| piece.lsns().start.min(recovery.first_lsn));
+        Still { folder, control, pieces, gaps: recovery.gaps, damage: recovery.damage, first_lsn, last_lsn }
+    }
+
+    fn piece(&self, lsn: u64) -> Option<&Piece> {
+        self.pieces.iter().find(|piece| piece.lsns().contains(&lsn))
+    }
+
+    /// The first record behind those that are missing at `lsn`, and what is missing if that has not been told.
+    fn behind_hole(&self, lsn: u64) -> Option<(u64, Option<Error>)> {
+        if self.piece(lsn).is_some() || lsn < self.first_lsn {
+            return None;
+        }
+        let next = self.pieces.iter().map(|piece| piece.lsns().start).find(|start| *start > lsn);
+        let next = next.unwrap_or(self.last_lsn + 1);
+        if self.gaps.iter().any(|gap| gap.start <= lsn && next <= gap.end) {
+            return Some((next, None));
+        }
+        let here = |damage: &&Damage| damage.lsns.contains(&lsn);
+        let damage = self.damage.iter().find(here).or(self.damage.first())?;
+        Some((next, Some(damage.error())))
+    }
 }
 
 impl Source {
@@ -64,16 +134,19 @@ impl Source {
         }
     }
 
-    fn look<T>(&self, look: impl FnOnce(&[Segment]) -> T) -> T {
+    /// The first record of all.
+    fn first_lsn(&self) -> u64 {
         match self {
-            Source::Live(shared) => look(&shared.core().segments),
-            Source::Found(still) => look(&still.segments),
+            Source::Live(shared) => shared.core().segments.first().map_or(1, |segment| segment.header.first_lsn()),
+            Source::Found(still) => still.first_lsn,
         }
     }
 }
 
 struct Open {
     blocks: Blocks,
+    /// The last record of it that counts, where that does not change.
+    limit: Option<u64>,
     /// The block that is being read, without its header, and where the next record is.
     block: Vec<u8>,
     at: usize,
@@ -86,14 +159,19 @@ struct Open {
 
 impl Reader {
     pub(super) fn of_live(shared: Arc<Shared>, from_lsn: u64) -> Reader {
-        let epoch = shared.core().epoch;
+        // The lock may have been held by a thread that is not there, in the child of a fork.
+        let epoch = if shared.is_forked() { 0 } else { shared.core().epoch };
         Reader { source: Source::Live(shared), next_lsn: from_lsn.max(1), segment: None, epoch }
     }
 
     pub(super) fn of_found(folder: Folder, found: Found, from_lsn: u64) -> Reader {
-        let Found { control, chain: segments, end, .. } = found;
-        let still = Still { folder, control, segments, last_lsn: end.lsn };
-        Reader { source: Source::Found(Box::new(still)), next_lsn: from_lsn.max(1), segment: None, epoch: 0 }
+        let source = Source::Found(Box::new(Still::new(folder, found)));
+        Reader { source, next_lsn: from_lsn.max(1), segment: None, epoch: 0 }
+    }
+
+    pub(super) fn of_aside(folder: Folder, control: Control, runs: Vec<Run>) -> Reader {
+        let still = Still::aside(folder, control, runs);
+        Reader { next_lsn: still.first_lsn, source: Source::Found(Box::new(still)), segment: None, epoch: 0 }
     }
 
     /// LSN of the record that comes next.
@@ -103,20 +181,36 @@ impl Reader {
 
     /// The next record that is durable; None if there is none yet: a later call may find one. Blocks for reads.
     ///
+    /// Records that a salvage left out are passed over: see [`Recovery::gaps`](super::Recovery::gaps), and [`Record::lsn`].
+    ///
     /// # Errors
     /// [`ErrorKind::NoSuchRecord`] when the record has been cut off the log's beginning, or its end. [`ErrorKind::Damaged`] when it cannot be read
-    /// although it was durable. Those of reads.
+    /// although it was durable. Those of reads. A reader of [`read`](super::read) tells of each damage once: the next call gives
+    /// the first whole record behind it.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         self.follow()?;
-        if self.next_lsn > self.source.last_lsn() {
-            return Ok(None);
-        }
-        if !self.seek()? {
+        loop {
+            if self.next_lsn > self.source.last_lsn() {
+                return Ok(None);
+            }
+            if self.seek()? {
+                break;
+            }
             // The segment that was read is at its end, or was taken from the log's beginning.
             self.segment = None;
-            if !self.seek()? {
-                return Err(self.unreadable());
+            if self.seek()? {
+                break;
+            }
+            match self.behind_hole() {
+                Some((next, error)) => {
+                    self.next_lsn = next;
+                    error.map_or(Ok(()), Err)?;
+                }
+                None => {
+                    let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
+                    return Err(error.unwrap_or_else(|| self.unreadable()));
+                }
             }
         }
         self.take()
@@ -128,32 +222,35 @@ impl Reader {
     /// As [`Reader::next`]; [`ErrorKind::Closed`] when the log is closed before, or was not opened for appending, and
     /// [`ErrorKind::Poisoned`] when it has failed.
     pub async fn tail(&mut self) -> Result<Record<'_>> {
-        match &self.source {
-            Source::Live(shared) => drop(super::durable(shared, self.next_lsn).await?),
-            Source::Found(still) if self.next_lsn > still.last_lsn => {
-                return Err(Error::new(Name::Read, ErrorKind::Closed).at(&still.folder.path));
+        loop {
+            match &self.source {
+                Source::Live(shared) => drop(super::durable(shared, self.next_lsn).await?),
+                Source::Found(still) if self.next_lsn > still.last_lsn => {
+                    return Err(Error::new(Name::Read, ErrorKind::Closed).at(&still.folder.path));
+                }
+                Source::Found(_) => {}
             }
-            Source::Found(_) => {}
-        }
-        if let Some(open) = &mut self.segment {
-            if open.left == 0 {
-                // An executor's thread does not wait for the disk.
-                open.blocks.load().await?;
+            if let Some(open) = &mut self.segment {
+                if open.left == 0 {
+                    // An executor's thread does not wait for the disk.
+                    open.blocks.load().await?;
+                }
             }
-        }
-        match self.next()? {
-            // The borrow checker does not see that the first answer is not used any more.
-            Some(Record { lsn, .. }) => {
+            // None where records were passed over that a salvage left out.
+            if let Some(Record { lsn, .. }) = self.next()? {
+                // The borrow checker does not see that the first answer is not used any more.
                 let Some(open) = &self.segment else { return Err(self.unreadable()) };
-                Ok(Record { lsn, bytes: open.last() })
+                return Ok(Record { lsn, bytes: open.last() });
             }
-            None => Err(self.unreadable()),
         }
     }
 
     /// A log whose end was cut off goes on with other records of the same numbers.
     fn follow(&mut self) -> Result<()> {
         let Source::Live(shared) = &self.source else { return Ok(()) };
+        if shared.is_forked() {
+            return Err(shared.forked());
+        }
         let core = shared.core();
         if core.epoch == self.epoch {
             return Ok(());
@@ -217,50 +314,82 @@ impl Reader {
 
     /// The last record of the open segment that counts, once it has an end.
     fn limit(&self) -> Option<u64> {
-        let number = self.segment.as_ref()?.blocks.number;
-        let find = |segments: &[Segment]| {
-            // One that is not there any more has none.
-            segments.iter().find(|segment| segment.header.number == number).map_or(0, |segment| segment.last_lsn)
-        };
-        Some(self.source.look(find))
-    }
-
-    /// The segment that has `next_lsn`, and the first record of all.
-    fn place(&self) -> (Option<Segment>, u64) {
-        self.source.look(|segments| {
-            let here = segments.iter().rev().find(|segment| segment.header.first_lsn() <= self.next_lsn);
-            (here.copied(), segments.first().map_or(1, |segment| segment.header.first_lsn()))
-        })
+        let open = self.segment.as_ref()?;
+        let Source::Live(shared) = &self.source else { return open.limit };
+        let core = shared.core();
+        let here = core.segments.iter().find(|segment| segment.header.number == open.blocks.number);
+        // One that is not there any more has none.
+        Some(here.map_or(0, |segment| segment.last_lsn))
     }
 
     fn open(&self) -> Result<Option<Open>> {
-        let Some(segment) = self.place().0 else { return Ok(None) };
-        let control = self.source.control();
-        let number = segment.header.number;
-        let file = match self.source.folder().open(number, false, control.direct) {
+        let lsn = self.next_lsn;
+        let window = |file: Result<File>| match file {
             // Cut off since.
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            other => other?,
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            other => other.map(|file| Some(Window::past_errors(file))),
         };
-        let (page, window) = Blocks::header(file, &control.log_id, number)?;
-        let HeaderPage::Valid(header) = page else { return Ok(None) };
-        let blocks = Blocks::new(window, &header);
-        Ok(Some(Open { block: Vec::new(), at: 0, left: 0, block_lsn: blocks.next_lsn, last: (0, 0), blocks }))
+        let open = |number| window(self.source.folder().open(number, false, self.source.control().direct));
+        let (blocks, limit) = match &self.source {
+            Source::Live(shared) => {
+                let place =
+                    |core: &Core| core.segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn).copied();
+                let Some(segment) = place(&shared.core()) else { return Ok(None) };
+                let Some(window) = open(segment.header.number)? else { return Ok(None) };
+                (Blocks::new(window, &segment.header), None)
+            }
+            Source::Found(still) => {
+                let Some(piece) = still.piece(lsn) else { return Ok(None) };
+                let window = match piece {
+                    Piece::Run(Run { aside: Some(name), .. }) => {
+                        window(still.folder.open_file(OpenOptions::new().read(true), name))?
+                    }
+                    _ => open(piece.number())?,
+                };
+                let Some(window) = window else { return Ok(None) };
+                let blocks = match piece {
+                    Piece::Segment(segment) => Blocks::new(window, &segment.header),
+                    Piece::Run(run) => Blocks::of_run(window, &still.control, run),
+                };
+                (blocks, Some(piece.lsns().end - 1))
+            }
+        };
+        Ok(Some(Open { block: Vec::new(), at: 0, left: 0, block_lsn: blocks.next_lsn, last: (0, 0), limit, blocks }))
+    }
+
+    /// The first record behind those that are not there, and why, if that is to be told.
+    fn behind_hole(&self) -> Option<(u64, Option<Error>)> {
+        match &self.source {
+            Source::Live(shared) => {
+                let core = shared.core();
+                let is_left_out = |segment: &&Segment| segment.header.previous.lost().contains(&self.next_lsn);
+                core.segments.iter().skip(1).find(is_left_out).map(|segment| (segment.header.first_lsn(), None))
+            }
+            Source::Found(still) => still.behind_hole(self.next_lsn),
+        }
     }
 
     fn unreadable(&self) -> Error {
-        let (segment, first) = self.place();
-        if self.next_lsn < first {
-            let text = format!("record {} was cut off the log, whose first one is {first}", self.next_lsn);
-            let error = Error::new(Name::Read, ErrorKind::NoSuchRecord).at(&self.source.folder().path);
-            return error.explained(text);
+        let (lsn, first) = (self.next_lsn, self.source.first_lsn());
+        let folder = self.source.folder();
+        let gone = |text: String| Error::new(Name::Read, ErrorKind::NoSuchRecord).at(&folder.path).explained(text);
+        if lsn < first {
+            return gone(format!("record {lsn} was cut off the log, whose first one is {first}"));
         }
-        let (offset, what) = match &self.segment {
-            Some(open) => (open.blocks.offset, "no whole block is here"),
-            None => (0, "the segment has no valid header"),
+        let number = match &self.source {
+            Source::Live(shared) => {
+                let core = shared.core();
+                let here = core.segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn);
+                here.map_or(0, |segment| segment.header.number)
+            }
+            Source::Found(still) => still.piece(lsn).map_or(0, Piece::number),
         };
-        let text = format!("record {} was durable and cannot be read: {what}", self.next_lsn);
-        self.source.folder().damage(segment.map_or(0, |segment| segment.header.number), offset, 0, text)
+        if folder.open(number, false, false).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return gone(format!("record {lsn} was cut off the log while it was read; look at the log again"));
+        }
+        let offset = self.segment.as_ref().map_or(0, |open| open.blocks.offset);
+        let text = format!("record {lsn} was durable and cannot be read: no whole block is here");
+        folder.damage(number, offset, 0, text)
     }
 }
 

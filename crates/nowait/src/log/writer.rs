@@ -524,7 +524,7 @@ impl Shared {
         if let Some(current) = core.segments.last_mut() {
             (current.end, current.last_lsn) = (end, last_lsn);
         }
-        let previous = End { segment: core.current.number, offset: end, lsn: last_lsn };
+        let previous = End { segment: core.current.number, offset: end, lsn: last_lsn, lost_from: 0 };
         core.go_on(&self.control, next, previous);
         core.numbers.rotations += 1;
         core.wake_keeper(&self.work);
@@ -595,9 +595,9 @@ impl Shared {
     fn seal(&self, takeoff: Takeoff) -> (Live, Request) {
         let Takeoff { mut block, epoch, watermark, .. } = takeoff;
         let (base, bytes) = (block.base(), block.bytes());
-        if let Some(mut header) = block.header {
-            header.watermark = watermark;
-            header.encode(&mut block.buffer[..PAGE]);
+        let segment = block.header.map(|header| SegmentHeader { watermark, ..header });
+        if let Some(segment) = segment {
+            segment.encode(&mut block.buffer[..PAGE]);
         }
         let header = BlockHeader {
             epoch,
@@ -611,6 +611,9 @@ impl Shared {
         block.buffer[base + BLOCK_HEADER_BYTES + block.payload..bytes].fill(0);
         let seed = format::seed(&self.control.log_id, block.live.number, epoch);
         header.seal(&mut block.buffer[base..bytes], seed);
+        if let (Some(segment), 0) = (segment, block.payload) {
+            segment.put_copy(&mut block.buffer[base..bytes]);
+        }
         block.buffer.truncate(bytes);
         let flags = match self.durability() {
             Durability::Write => WriteFlags::DURABLE,
@@ -1049,6 +1052,15 @@ impl Core {
         self.in_flight.is_empty() && !self.has_pending()
     }
 
+    /// How many of the segments, from the oldest on, have a header on stable storage. The log must keep one of these: it is found from
+    /// the header of its newest segment, and numbers go on from what that says.
+    pub(super) fn standing(&self) -> usize {
+        let in_flight = self.in_flight.iter().filter(|flight| flight.is_first).count();
+        let ready = self.ready.iter().filter(|block| block.header.is_some()).count();
+        let current = usize::from(self.offset == 0);
+        self.segments.len().saturating_sub(in_flight + ready + current)
+    }
+
     /// Something waits to be written.
     pub(super) fn has_pending(&self) -> bool {
         !self.ready.is_empty() || self.open.as_ref().is_some_and(|block| block.records > 0)
@@ -1099,7 +1111,7 @@ impl Core {
             cut_off.extend(self.segments.pop().map(|segment| segment.header.number));
         }
         if let Some(last) = self.segments.last_mut() {
-            (last.end, last.last_lsn) = (place.offset, place.lsn);
+            (last.end, last.last_lsn) = (place.offset, place.last_there());
         }
         self.epoch += 1;
         self.go_on(&shared.control, next, place);

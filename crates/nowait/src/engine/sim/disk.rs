@@ -217,11 +217,20 @@ struct File {
     changes: VecDeque<Dated>,
     /// A write-back failed, and nobody was told.
     has_report: bool,
+    /// What cannot be read.
+    spoiled: Vec<Range<usize>>,
 }
 
 impl File {
     fn new(path: PathBuf, contents: Image) -> File {
-        File { path, durable: contents.clone(), contents, changes: VecDeque::new(), has_report: false }
+        File {
+            path,
+            durable: contents.clone(),
+            contents,
+            changes: VecDeque::new(),
+            has_report: false,
+            spoiled: Vec::new(),
+        }
     }
 
     fn settle(&mut self) {
@@ -350,8 +359,27 @@ impl Store {
         file.settle();
     }
 
+    /// Sectors of a file cannot be read, until they are written.
+    pub(super) fn spoil(&mut self, file: usize, range: Range<usize>) {
+        let start = range.start / SECTOR * SECTOR;
+        self.files[file].spoiled.push(start..range.end.next_multiple_of(SECTOR).max(start));
+    }
+
+    /// How many bytes of a range can be read before one that cannot.
+    pub(super) fn readable(&self, file: usize, range: Range<usize>) -> usize {
+        let spoiled = self.files.get(file).map_or(&[][..], |file| &file.spoiled);
+        let touched = spoiled.iter().filter(|spoiled| spoiled.start < range.end && range.start < spoiled.end);
+        touched.map(|spoiled| spoiled.start.saturating_sub(range.start)).min().unwrap_or(range.len())
+    }
+
     pub(super) fn write(&mut self, file: usize, start: usize, bytes: Vec<u8>, durable: bool) {
         if !bytes.is_empty() {
+            let (from, to) = (start / SECTOR * SECTOR, start + bytes.len());
+            let rest = |spoiled: Range<usize>| {
+                [spoiled.start..spoiled.end.min(from), spoiled.start.max(to.next_multiple_of(SECTOR))..spoiled.end]
+            };
+            let spoiled = std::mem::take(&mut self.files[file].spoiled).into_iter().flat_map(rest);
+            self.files[file].spoiled = spoiled.filter(|range| !range.is_empty()).collect();
             self.extend(file, start + bytes.len(), durable);
             self.change(file, Change::Bytes { start, bytes: Arc::new(bytes) }, durable);
         }
@@ -506,6 +534,7 @@ impl Store {
         let mut crash = Crash {
             files: BTreeMap::new(),
             names: self.durable_names.clone(),
+            spoiled: self.files.iter().map(|file| file.spoiled.clone()).enumerate().collect(),
             undecided: Vec::new(),
             capacity: self.capacity,
         };
@@ -572,6 +601,7 @@ struct Undecided {
 pub(super) struct Crash {
     files: BTreeMap<usize, Image>,
     names: Names,
+    spoiled: BTreeMap<usize, Vec<Range<usize>>>,
     undecided: Vec<Undecided>,
     capacity: u64,
 }
@@ -583,7 +613,7 @@ impl Crash {
 
     /// What is left when `keep` has decided. Copies only pages of which something unsynced is kept.
     pub(super) fn decide(self, mut keep: impl FnMut(&Unsynced, usize) -> bool) -> Store {
-        let Crash { mut files, mut names, undecided, capacity } = self;
+        let Crash { mut files, mut names, mut spoiled, undecided, capacity } = self;
         let mut lost: BTreeSet<PathBuf> = BTreeSet::new();
         for Undecided { unsynced, what } in undecided {
             match (what, unsynced) {
@@ -610,7 +640,9 @@ impl Crash {
             let node = match node {
                 Node::Directory => Node::Directory,
                 Node::File(file) => {
-                    store.files.push(File::new(path.clone(), files.remove(&file).unwrap_or_default()));
+                    let spoiled = spoiled.remove(&file).unwrap_or_default();
+                    let left = files.remove(&file).unwrap_or_default();
+                    store.files.push(File { spoiled, ..File::new(path.clone(), left) });
                     Node::File(store.files.len() - 1)
                 }
             };
