@@ -23,7 +23,9 @@
 mod disk;
 
 use std::path::Path as FsPath;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -79,6 +81,8 @@ struct Disk {
     work: Condvar,
     quiet: Condvar,
     manual: bool,
+    began: Instant,
+    advanced_ns: AtomicU64,
 }
 
 struct World {
@@ -119,7 +123,26 @@ impl Sim {
             engines: 0,
             watcher: None,
         };
-        Sim(Arc::new(Disk { world: Mutex::new(world), work: Condvar::new(), quiet: Condvar::new(), manual }))
+        Sim(Arc::new(Disk {
+            world: Mutex::new(world),
+            work: Condvar::new(),
+            quiet: Condvar::new(),
+            manual,
+            began: Instant::now(),
+            advanced_ns: AtomicU64::new(0),
+        }))
+    }
+
+    /// Lets time pass: for what is due after a while, such as the stamp of a log that has become idle. On a disk of
+    /// [`Sim::manual`] none passes otherwise.
+    pub fn advance(&self, time: Duration) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0.advanced_ns.fetch_add(time_ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        let now = if self.0.manual { self.0.began } else { Instant::now() };
+        now + Duration::from_nanos(self.0.advanced_ns.load(Ordering::Relaxed))
     }
 
     /// Sets the chances of faults from now on.
