@@ -386,10 +386,11 @@ impl Scan<'_> {
         Ok(file)
     }
 
-    /// What was read is what the application goes on from: none of it must be in the device's cache alone. What a watermark speaks
-    /// of is not.
+    /// What was read is what the application goes on from: none of it must be in the device's cache alone. What lies before a record
+    /// that a watermark speaks of is not. (A stamp behind the last such record may be, and the next header says that the log goes on
+    /// behind it.)
     fn make_durable(&self, chain: &[Segment], watermark: u64) -> Result<()> {
-        for segment in chain.iter().filter(|segment| segment.last_lsn > watermark || segment.is_empty()) {
+        for segment in chain.iter().filter(|segment| segment.last_lsn >= watermark || segment.is_empty()) {
             self.folder.open(segment.header.number, true, self.control.direct)?.sync_data().wait()?;
         }
         self.folder.sync()
