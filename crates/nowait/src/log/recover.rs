@@ -376,7 +376,7 @@ impl Scan<'_> {
 
     fn file(&self, number: u64) -> Result<File> {
         let file = self.folder.open(number, false, self.control.direct)?;
-        if !is_direct(&file) {
+        if !(self.control.direct && is_direct(&file)) {
             // After a write-back that failed the page cache shows what the disk has not. (Where pages cannot be dropped, they are the disk.)
             if self.writer {
                 file.sync_data().wait()?;
