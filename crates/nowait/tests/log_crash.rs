@@ -5,6 +5,8 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -200,7 +202,7 @@ fn a_bit_that_turns_anywhere_loses_nothing_silently() {
     log.close().unwrap();
     let (mut found_out, mut harmless) = (0, 0);
     let names = nowait::fs::list_in(&nowait, DIR).wait().unwrap();
-    let files: Vec<_> = names.iter().map(|name| std::path::Path::new(DIR).join(name)).collect();
+    let files: Vec<_> = names.iter().map(|name| Path::new(DIR).join(name)).collect();
     let files: Vec<_> = files.iter().map(|path| (path, sim.contents(path).unwrap())).collect();
     for (path, good) in &files {
         for at in 0..good.len() {
@@ -225,6 +227,271 @@ fn a_bit_that_turns_anywhere_loses_nothing_silently() {
     }
     println!("{found_out} turned bits were found out, {harmless} were harmless");
     assert!(found_out > 1000 && harmless > 1000);
+}
+
+/// A record that is written while nobody steps in between.
+fn commit(log: &Log, length: usize) -> u64 {
+    log.append(&vec![1; length]).unwrap().wait().unwrap()
+}
+
+/// A record whose write leaves at once, and is on its way when this returns.
+fn begin(log: &Log, length: usize) -> Ticket {
+    let mut ticket = log.append(&vec![2; length]).unwrap();
+    assert!(poll(&mut ticket).is_pending());
+    ticket
+}
+
+fn segments(sim: &Sim) -> Vec<PathBuf> {
+    let names = nowait::fs::list_in(&on(sim), DIR).wait().unwrap();
+    let paths = names.iter().map(|name| Path::new(DIR).join(name));
+    paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect()
+}
+
+/// Turns a bit of the block that begins with a record.
+fn rot(sim: &Sim, lsn: u64) {
+    for path in segments(sim) {
+        let mut bytes = sim.contents(&path).unwrap();
+        let block = marks(sim, &path).into_iter().find(|mark| mark.first_lsn == lsn && mark.records > 0);
+        if let Some(Mark { bytes: place, .. }) = block {
+            bytes[place.start + 70] ^= 1;
+            return sim.create(&path, bytes);
+        }
+    }
+    panic!("no block begins with record {lsn}");
+}
+
+/// What a segment's file says, block by block, as docs/log-format.md has it: what is whole only. The header comes first.
+struct Mark {
+    bytes: Range<usize>,
+    first_lsn: u64,
+    records: u32,
+    watermark: u64,
+}
+
+fn marks(sim: &Sim, path: &Path) -> Vec<Mark> {
+    let (bytes, control) = (sim.contents(path).unwrap(), sim.contents("/log/control").unwrap());
+    let number: u64 = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    if bytes.len() < 4096 || !bytes.starts_with(b"nwlogseg") || crc32c::crc32c(&bytes[12..4096]) != u32_at(8) {
+        return Vec::new();
+    }
+    if bytes[16..32] != control[16..32] || u64_at(32) != number {
+        return Vec::new();
+    }
+    let epoch = u64_at(40);
+    let mut marks = vec![Mark { bytes: 0..4096, first_lsn: u64_at(56), records: 0, watermark: u64_at(64) }];
+    let seed = [&control[16..32], &number.to_le_bytes(), &epoch.to_le_bytes()].concat();
+    let seed = crc32c::crc32c(&seed);
+    let mut at = 4096;
+    while at < bytes.len() {
+        let end = at + 64 + u32_at(at + 40) as usize;
+        let is_block = bytes[at..].starts_with(b"nwbk") && u64_at(at + 8) == epoch && u64_at(at + 16) == at as u64;
+        if is_block && end <= bytes.len() && crc32c::crc32c_append(seed, &bytes[at + 8..end]) == u32_at(at + 4) {
+            let end = end.next_multiple_of(4096);
+            let (first_lsn, watermark) = (u64_at(at + 24), u64_at(at + 32));
+            marks.push(Mark { bytes: at..end, first_lsn, records: u32_at(at + 44), watermark });
+            at = end;
+        } else {
+            at += 4096;
+        }
+    }
+    marks
+}
+
+fn assert_damaged(sim: &Sim) {
+    let found = inspect_in(&on(sim), DIR).unwrap();
+    assert!(!found.damage.is_empty(), "acknowledged records are gone, and nothing is said: {found:?}");
+}
+
+/// Of the blocks behind the damage the first may speak of too little: it was in flight with what is damaged.
+#[test]
+fn the_highest_watermark_behind_damage_counts() {
+    let sim = Sim::manual(1);
+    let nowait = on(&sim);
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 2)).unwrap();
+    commit(&log, 10);
+    let together = [begin(&log, 10), begin(&log, 10)];
+    while sim.step() {}
+    commit(&log, 10);
+    let killed = sim.crash(|_, _| true);
+    rot(&killed, 2);
+    assert_damaged(&killed);
+    drop(together);
+}
+
+/// The only proof may lie in the next segment, behind its first block: that was in flight with what is damaged.
+#[test]
+fn a_later_segment_speaks_of_an_earlier_one() {
+    let opened = || {
+        let sim = Sim::manual(1);
+        let (log, _) = Log::open(DIR, &options(&on(&sim), Durability::Write, 3)).unwrap();
+        while log.tend() {}
+        (sim, log)
+    };
+    // The first record of the second segment.
+    let (_sim, log) = opened();
+    while log.stats().rotations == 0 {
+        commit(&log, 3000);
+    }
+    let last = log.last_lsn();
+    let (sim, log) = opened();
+    for _ in 2..last {
+        commit(&log, 3000);
+    }
+    let together = [begin(&log, 3000), begin(&log, 3000)];
+    assert_eq!((sim.pending(), log.stats().rotations, log.last_lsn()), (2, 1, last));
+    while sim.step() {}
+    assert_eq!(commit(&log, 10), last + 1);
+    let killed = sim.crash(|_, _| true);
+    let speak = |mark: &Mark| mark.watermark >= last - 1;
+    let proofs =
+        segments(&killed).into_iter().map(|path| marks(&killed, &path).iter().filter(|mark| speak(mark)).count());
+    assert_eq!(proofs.sum::<usize>(), 1, "neither the header nor its block speaks of it");
+    drop(together);
+    rot(&killed, last - 1);
+    assert_damaged(&killed);
+}
+
+/// Through the page cache a block is durable by a sync, which hears of write-back that failed; and there is one at a time.
+#[test]
+fn a_log_in_the_page_cache_syncs_one_block_at_a_time() {
+    let sim = Sim::manual(1);
+    sim.set_faults(buffered());
+    let nowait = on(&sim);
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 4)).unwrap();
+    assert!(!log.is_direct());
+    let mut first = begin(&log, 10);
+    let mut second = log.append(b"waits").unwrap();
+    assert!(poll(&mut second).is_pending());
+    assert_eq!((sim.pending(), log.stats().in_flight.max), (1, 1));
+    assert!(sim.step() && poll(&mut first).is_pending(), "the write alone does not do");
+    assert!(sim.step() && poll(&mut first).is_ready());
+    while sim.step() {}
+    assert!(poll(&mut second).is_ready() && log.stats().in_flight.max == 1);
+}
+
+/// After a sync that failed the page cache shows what the disk will never have.
+#[test]
+fn what_a_failed_sync_lost_is_not_found_again() {
+    let mut lost = 0;
+    for seed in 0..60 {
+        let sim = Sim::manual(seed);
+        sim.set_faults(buffered());
+        let nowait = on(&sim);
+        let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+        commit(&log, 3000);
+        sim.set_faults(buffered_with(|faults| faults.sync_error = 1.0));
+        assert_eq!(log.append(&[1; 3000]).unwrap().wait().unwrap_err().kind(), ErrorKind::Indeterminate);
+        drop(log);
+        sim.set_faults(buffered());
+        let (log, recovery) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+        lost += 2 - recovery.last_lsn;
+        let next = commit(&log, 10);
+        assert_eq!(next, recovery.last_lsn + 1);
+        let crashed = sim.crash(|_, _| false);
+        let found = inspect_in(&on(&crashed), DIR).unwrap();
+        assert!(found.last_lsn == next && found.damage.is_empty(), "seed {seed}: {recovery:?}, then {found:?}");
+    }
+    assert!(lost > 0, "no sync lost anything");
+}
+
+#[test]
+fn each_opening_and_each_cut_begins_an_epoch() {
+    let sim = Sim::new(1);
+    let nowait = on(&sim);
+    for epoch in (0..10).step_by(2) {
+        let (log, recovery) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+        assert_eq!(recovery.epoch, epoch);
+        let first = commit(&log, 10);
+        commit(&log, 10);
+        log.truncate_suffix(first).unwrap();
+        log.close().unwrap();
+    }
+}
+
+/// What is cut off is given back while the log is open, and no reader that was ahead goes on in what came instead.
+#[test]
+fn what_is_cut_off_is_removed_and_not_read_over() {
+    let sim = Sim::manual(1);
+    let nowait = on(&sim);
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+    for _ in 0..30 {
+        commit(&log, 3000);
+    }
+    let mut ahead = log.reader(20);
+    assert_eq!(ahead.next().unwrap().map(|record| record.lsn), Some(20));
+    let mut behind = log.reader(3);
+    assert_eq!(behind.next().unwrap().map(|record| record.lsn), Some(3));
+    let before = segments(&sim);
+    log.truncate_suffix(5).unwrap();
+    while log.tend() {}
+    // Those of the first five records, the current one, and the next.
+    let after = segments(&sim);
+    assert!(before.len() >= 6 && after.len() <= 3, "{before:?}, then {after:?}");
+    for _ in 0..30 {
+        commit(&log, 10);
+    }
+    assert_eq!(ahead.next().unwrap_err().kind(), ErrorKind::NoSuchRecord);
+    for lsn in 4..=35 {
+        let record = behind.next().unwrap().unwrap();
+        assert_eq!((record.lsn, record.bytes.len()), (lsn, if lsn <= 5 { 3000 } else { 10 }));
+    }
+}
+
+/// Whoever tends the log while its end is cut must not remove what is the log's end until the cut stands.
+#[test]
+fn a_cut_is_whole_or_not_at_all_whoever_tends_the_log() {
+    for seed in 0..20 {
+        let sim = Sim::manual(seed);
+        let nowait = on(&sim);
+        let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+        for _ in 0..30 {
+            commit(&log, 3000);
+        }
+        while log.tend() {}
+        let images: Arc<Mutex<Vec<Sim>>> = Arc::default();
+        let (tends, to) = (Mutex::new(Some(log.clone())), images.clone());
+        sim.watch(move |sim| {
+            let is_block = |change: &Unsynced| match change {
+                Unsynced::Write { path, complete: false, .. } => path.extension().is_some_and(|end| end == "seg"),
+                _ => false,
+            };
+            if !sim.unsynced().iter().any(is_block) {
+                return;
+            }
+            // Not within itself.
+            let Some(log) = tends.lock().unwrap().take() else { return };
+            for _ in 0..20 {
+                to.lock().unwrap().push(sim.crash(|change, _| !is_block(change)));
+                if !log.tend() {
+                    break;
+                }
+            }
+            to.lock().unwrap().push(sim.crash(|change, _| !is_block(change)));
+        });
+        log.truncate_suffix(5).unwrap();
+        sim.watch(|_| {});
+        let images = std::mem::take(&mut *images.lock().unwrap());
+        assert!(!images.is_empty());
+        for image in images {
+            let found = inspect_in(&on(&image), DIR).unwrap();
+            assert!(found.damage.is_empty() && found.last_lsn == 30, "seed {seed}: {found:?}");
+        }
+        assert_eq!(inspect_in(&on(&sim.crash(|_, _| false)), DIR).unwrap().last_lsn, 5);
+    }
+}
+
+/// A disk whose files go through the page cache.
+fn buffered() -> Faults {
+    buffered_with(|_| {})
+}
+
+fn buffered_with(set: impl FnOnce(&mut Faults)) -> Faults {
+    let mut faults = Faults::default();
+    faults.direct_refused = true;
+    set(&mut faults);
+    faults
 }
 
 /// One life of a log after the other, each ended by a crash, with whatever goes wrong in between.
