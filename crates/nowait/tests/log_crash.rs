@@ -3,15 +3,17 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
+use common::Watchdog;
 use common::rng::Rng;
 use nowait::log::{By, Durability, Log, Options, Strategy, Sync, Ticket, inspect_in, read_in};
 use nowait::sim::{Faults, Sim, Unsynced};
@@ -59,6 +61,8 @@ struct Model {
     acknowledged: u64,
     /// Records before it may be gone.
     first: u64,
+    /// The epoch of the last cut of the end; blocks of earlier ones may speak of what was cut off.
+    cut_epoch: u64,
 }
 
 impl Model {
@@ -92,9 +96,18 @@ impl Model {
     }
 
     fn append(&mut self, log: &Log, life: u64, lengths: &[usize]) -> Result<Ticket, ErrorKind> {
+        self.append_by(life, lengths, |records| log.append_batch(records.iter().map(Vec::as_slice)))
+    }
+
+    fn append_by(
+        &mut self,
+        life: u64,
+        lengths: &[usize],
+        append: impl FnOnce(&[Vec<u8>]) -> nowait::Result<Ticket>,
+    ) -> Result<Ticket, ErrorKind> {
         let first = self.records.len() as u64 + 1;
         let records: Vec<Vec<u8>> = (first..).zip(lengths).map(|(lsn, length)| record(lsn, life, *length)).collect();
-        let ticket = log.append_batch(records.iter().map(Vec::as_slice)).map_err(|error| error.kind())?;
+        let ticket = append(&records).map_err(|error| error.kind())?;
         self.records.extend(records);
         assert_eq!(ticket.lsn(), self.records.len() as u64);
         self.ends.insert(ticket.lsn());
@@ -102,7 +115,7 @@ impl Model {
     }
 
     /// Gives up some records at the end.
-    fn cut(&mut self, sim: &Sim, log: &Log, within: &Within, random: &mut Rng) -> u64 {
+    fn cut(&mut self, sim: &Sim, log: &Log, epoch: &mut u64, within: &Within, random: &mut Rng) -> u64 {
         let mut crashes = within.check(self, "before a cut");
         let last = self.records.len() as u64;
         let mut all = Box::pin(log.wait_durable(last));
@@ -113,7 +126,13 @@ impl Model {
         if log.reader(left).next().is_err() || left < self.first {
             return crashes;
         }
+        within.tends(Some(log));
         log.truncate_suffix(left).unwrap();
+        within.tends(None);
+        if left < last {
+            *epoch += 1;
+            self.cut_epoch = *epoch;
+        }
         // In the middle of it they may be there still.
         let mut ends = self.ends.clone();
         ends.insert(left);
@@ -124,6 +143,64 @@ impl Model {
         self.ends.insert(left);
         self.acknowledged = left;
         crashes
+    }
+
+    /// Turns a bit of a copy of the disk: what is lost by it is told, but for what no watermark that is left speaks of.
+    fn rot(&self, crashed: &Sim, random: &mut Rng, what: &str) {
+        let copy = crashed.crash(|_, _| true);
+        let paths = segments(&copy);
+        let places: Vec<(&PathBuf, Mark)> =
+            paths.iter().flat_map(|path| marks(&copy, path).into_iter().map(move |mark| (path, mark))).collect();
+        // In what is used, or anywhere.
+        let (path, at) = match random.below(4) {
+            0..3 if !places.is_empty() => {
+                let (path, mark) = &places[random.below(places.len())];
+                ((*path).clone(), mark.bytes.start + random.below(mark.bytes.len()))
+            }
+            _ => {
+                let names = nowait::fs::list_in(&on(&copy), DIR).wait().unwrap();
+                let path = Path::new(DIR).join(&names[random.below(names.len())]);
+                let length = copy.contents(&path).unwrap().len();
+                (path, random.below(length.max(1)))
+            }
+        };
+        let mut bytes = copy.contents(&path).unwrap();
+        let Some(byte) = bytes.get_mut(at) else { return };
+        *byte ^= 1 << random.below(8);
+        copy.create(&path, bytes);
+        let what = format!("{what}, rot at {at} of {}", path.display());
+        let speaks = |path: &PathBuf| marks(&copy, path).into_iter().filter(|mark| mark.epoch >= self.cut_epoch);
+        let watermark = paths.iter().flat_map(speaks).map(|mark| mark.watermark).max().unwrap_or(0);
+        let told = match read_in(&on(&copy), DIR, 1) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
+                return;
+            }
+            Ok((_, recovery)) => !recovery.damage.is_empty(),
+        };
+        if told {
+            let options = options(&on(&copy), Durability::Write, 1);
+            assert_eq!(Log::open(DIR, &options).unwrap_err().kind(), ErrorKind::Damaged, "{what}");
+            self.salvage(&copy, &options, &what);
+        } else {
+            Model { acknowledged: self.acknowledged.min(watermark), ..self.clone() }.check(&copy, &what);
+        }
+    }
+
+    /// What can be kept is what was appended; the log goes on, and is sound from then on.
+    fn salvage(&self, sim: &Sim, options: &Options, what: &str) {
+        let (log, _) = Log::open(DIR, &options.clone().salvage(true)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let next = log.append(b"after the damage").unwrap().wait().unwrap();
+        log.close().unwrap();
+        let (_, recovery) = read_in(&on(sim), DIR, 1).unwrap();
+        assert!(recovery.damage.is_empty() && recovery.last_lsn == next, "{what}, salvaged: {recovery:?}");
+        let mut reader = read_in(&on(sim), DIR, recovery.first_lsn).unwrap().0;
+        while let Ok(Some(record)) = reader.next() {
+            let known = self.records.get(record.lsn as usize - 1);
+            let is_known = known.is_some_and(|known| record.bytes == *known);
+            assert!(is_known || record.lsn == next, "{what}, salvaged: record {}", record.lsn);
+        }
+        assert_eq!(reader.next_lsn(), next + 1, "{what}, salvaged");
     }
 
     /// After a crash only what was found may be in the log.
@@ -263,6 +340,7 @@ fn rot(sim: &Sim, lsn: u64) {
 /// What a segment's file says, block by block, as docs/log-format.md has it: what is whole only. The header comes first.
 struct Mark {
     bytes: Range<usize>,
+    epoch: u64,
     first_lsn: u64,
     records: u32,
     watermark: u64,
@@ -280,7 +358,7 @@ fn marks(sim: &Sim, path: &Path) -> Vec<Mark> {
         return Vec::new();
     }
     let epoch = u64_at(40);
-    let mut marks = vec![Mark { bytes: 0..4096, first_lsn: u64_at(56), records: 0, watermark: u64_at(64) }];
+    let mut marks = vec![Mark { bytes: 0..4096, epoch, first_lsn: u64_at(56), records: 0, watermark: u64_at(64) }];
     let seed = [&control[16..32], &number.to_le_bytes(), &epoch.to_le_bytes()].concat();
     let seed = crc32c::crc32c(&seed);
     let mut at = 4096;
@@ -290,7 +368,7 @@ fn marks(sim: &Sim, path: &Path) -> Vec<Mark> {
         if is_block && end <= bytes.len() && crc32c::crc32c_append(seed, &bytes[at + 8..end]) == u32_at(at + 4) {
             let end = end.next_multiple_of(4096);
             let (first_lsn, watermark) = (u64_at(at + 24), u64_at(at + 32));
-            marks.push(Mark { bytes: at..end, first_lsn, records: u32_at(at + 44), watermark });
+            marks.push(Mark { bytes: at..end, epoch, first_lsn, records: u32_at(at + 44), watermark });
             at = end;
         } else {
             at += 4096;
@@ -453,22 +531,18 @@ fn a_cut_is_whole_or_not_at_all_whoever_tends_the_log() {
         let images: Arc<Mutex<Vec<Sim>>> = Arc::default();
         let (tends, to) = (Mutex::new(Some(log.clone())), images.clone());
         sim.watch(move |sim| {
-            let is_block = |change: &Unsynced| match change {
-                Unsynced::Write { path, complete: false, .. } => path.extension().is_some_and(|end| end == "seg"),
-                _ => false,
-            };
-            if !sim.unsynced().iter().any(is_block) {
+            if !sim.unsynced().iter().any(is_block_under_way) {
                 return;
             }
             // Not within itself.
             let Some(log) = tends.lock().unwrap().take() else { return };
             for _ in 0..20 {
-                to.lock().unwrap().push(sim.crash(|change, _| !is_block(change)));
+                to.lock().unwrap().push(sim.crash(|change, _| !is_block_under_way(change)));
                 if !log.tend() {
                     break;
                 }
             }
-            to.lock().unwrap().push(sim.crash(|change, _| !is_block(change)));
+            to.lock().unwrap().push(sim.crash(|change, _| !is_block_under_way(change)));
         });
         log.truncate_suffix(5).unwrap();
         sim.watch(|_| {});
@@ -494,25 +568,42 @@ fn buffered_with(set: impl FnOnce(&mut Faults)) -> Faults {
     faults
 }
 
-/// One life of a log after the other, each ended by a crash, with whatever goes wrong in between.
+/// One life of a log after the other, each ended by a crash, a kill or a close, with whatever goes wrong in between.
 fn lives(seed: u64, crashes: &mut u64) {
     let mut random = Rng::new(seed);
     let mut sim = Sim::manual(seed);
     let mut model = Model { first: 1, ..Model::default() };
+    // Past the page cache, or through it.
+    let sound = if random.below(3) == 0 { buffered() } else { Faults::default() };
     for life in 0..4 {
         let what = format!("seed {seed}, life {life}");
-        sim.set_faults(Faults::default());
         let within = Within::watch(&sim, random.next());
         within.acknowledged.store(model.acknowledged, Relaxed);
         let nowait = on(&sim);
         let durability = if random.below(3) == 0 { Durability::WriteAndSync } else { Durability::Write };
         let depth = 1 + random.below(5) as u32;
-        let (log, recovery) = match Log::open(DIR, &options(&nowait, durability, depth)) {
-            Ok(opened) => opened,
-            Err(error) => panic!("{what}: {error}"),
+        let pending_bytes_max = [16 << 20, 6000, 20_000][random.below(3)];
+        let reserve_bytes = [0, 0, 20_000][random.below(3)];
+        let options = options(&nowait, durability, depth).pending_bytes_max(pending_bytes_max);
+        let options = options.reserve_bytes(reserve_bytes);
+        let (log, recovery) = loop {
+            // What cannot be read is no reason to go on without it.
+            let reads_fail = random.below(4) == 0;
+            sim.set_faults({
+                let mut faults = sound;
+                faults.read_error = if reads_fail { 0.05 } else { 0.0 };
+                faults
+            });
+            match Log::open(DIR, &options) {
+                Ok(opened) => break opened,
+                Err(error) => assert!(reads_fail, "{what}: {error}"),
+            }
         };
+        sim.set_faults(sound);
         assert!(recovery.damage.is_empty(), "{what}: {recovery:?}");
+        assert!(recovery.last_lsn >= model.acknowledged, "{what}: {} and {recovery:?}", model.acknowledged);
         model.found(recovery.last_lsn);
+        let mut epoch = recovery.epoch + 1;
         *crashes += within.check(&model, &format!("{what}, within the opening"));
         within.acknowledged.store(model.acknowledged, Relaxed);
         // A crash while it was opened, or right after.
@@ -520,11 +611,12 @@ fn lives(seed: u64, crashes: &mut u64) {
             model.check(&sim.crash_at_random(random.next()), &format!("{what}, opened"));
             *crashes += 1;
         }
-        let mut faults = Faults::default();
+        let mut faults = sound;
         if random.below(3) == 0 {
-            match random.below(3) {
+            match random.below(4) {
                 0 => faults.write_error = 0.05,
                 1 => faults.sync_error = 0.05,
+                2 => faults.read_error = 0.2,
                 _ => faults.no_space = 0.05,
             }
         }
@@ -532,14 +624,34 @@ fn lives(seed: u64, crashes: &mut u64) {
         let mut tickets: Vec<Ticket> = Vec::new();
         let mut failed_at = None;
         for _ in 0..20 + random.below(80) {
-            match random.below(12) {
-                0..4 => {
-                    let length = if random.below(8) == 0 { random.below(9000) } else { random.below(300) };
-                    tickets.extend(model.append(&log, life, &[length]));
-                }
-                4 => {
-                    let lengths: Vec<usize> = (0..1 + random.below(5)).map(|_| random.below(2000)).collect();
-                    tickets.extend(model.append(&log, life, &lengths));
+            match random.below(14) {
+                way @ 0..5 => {
+                    let lengths: Vec<usize> = match way {
+                        4 => (0..1 + random.below(5)).map(|_| random.below(2000)).collect(),
+                        _ if random.below(8) == 0 => vec![random.below(9000)],
+                        _ => vec![random.below(300)],
+                    };
+                    // An append that waits would wait for steps that nobody makes.
+                    let payload = |lengths: &[usize]| lengths.iter().map(|length| 20 + *length as u64).sum::<u64>();
+                    let pending =
+                        model.records[log.durable_lsn() as usize..].iter().map(|record| 4 + record.len() as u64);
+                    let pending: u64 = pending.sum();
+                    if pending > 0 && pending + payload(&lengths) > pending_bytes_max {
+                        sim.step();
+                        continue;
+                    }
+                    let appended = match way {
+                        3 => model.append_by(life, &lengths, |records| log.append_from_reserve(&records[0])),
+                        _ => model.append(&log, life, &lengths),
+                    };
+                    match appended {
+                        Ok(ticket) => tickets.push(ticket),
+                        Err(ErrorKind::NoSpace) => assert!(
+                            faults.no_space > 0.0 || faults.sync_error > 0.0 || faults.write_error > 0.0,
+                            "{what}"
+                        ),
+                        Err(kind) => assert_eq!(kind, ErrorKind::Poisoned, "{what}"),
+                    }
                 }
                 5..8 if !tickets.is_empty() => {
                     let chosen = random.below(tickets.len());
@@ -563,12 +675,20 @@ fn lives(seed: u64, crashes: &mut u64) {
                 8..11 => {
                     sim.step();
                 }
+                11 => sim.advance(Duration::from_millis(random.below(30) as u64)),
+                12 => {
+                    // A reader shows what was appended, or says that it cannot.
+                    let lsn = model.first + random.below(model.records.len() + 1) as u64;
+                    if let Ok(Some(record)) = log.reader(lsn).next() {
+                        assert!(record.bytes == model.records[lsn as usize - 1], "{what}: record {lsn}");
+                    }
+                }
                 _ => {
                     log.tend();
-                    if random.below(12) == 0 && faults == Faults::default() {
+                    if random.below(8) == 0 && faults == sound {
                         tickets.clear();
-                        *crashes += model.cut(&sim, &log, &within, &mut random);
-                    } else if random.below(10) == 0 && model.acknowledged > 0 {
+                        *crashes += model.cut(&sim, &log, &mut epoch, &within, &mut random);
+                    } else if random.below(8) == 0 && model.acknowledged > 0 {
                         model.first = model.first.max(1 + random.below(model.acknowledged as usize) as u64);
                         log.truncate_prefix(model.first);
                     }
@@ -587,13 +707,35 @@ fn lives(seed: u64, crashes: &mut u64) {
         let last = model.check(&crashed, &what);
         // Whoever reads twice reads the same.
         assert_eq!(inspect_in(&on(&crashed), DIR).map_or(0, |found| found.last_lsn), last, "{what}");
+        if model.cut_epoch == 0 {
+            model.rot(&crashed, &mut random, &what);
+        }
         drop(tickets);
+        if random.below(3) == 0 {
+            // What is on its way waits for steps, which closing does not make.
+            while sim.step() {}
+            let closed = log.close();
+            *crashes += within.check(&model, &format!("{what}, within closing"));
+            assert!(closed.is_ok() || faults != sound || failed_at.is_some(), "{what}: {closed:?}");
+            let crashed = sim.crash_at_random(random.next());
+            *crashes += 1;
+            if closed.is_ok() {
+                model.acknowledged = model.records.len() as u64;
+                let found = inspect_in(&on(&crashed), DIR).unwrap();
+                assert!(found.closed && found.torn.is_none(), "{what}: {found:?}");
+            }
+            model.check(&crashed, &format!("{what}, closed"));
+            if model.cut_epoch == 0 {
+                model.rot(&crashed, &mut random, &format!("{what}, closed"));
+            }
+            sim = crashed;
+            continue;
+        }
         drop(log);
         while sim.step() {}
-        if random.below(3) == 0 && faults.sync_error == 0.0 {
-            // Killed rather than crashed: what was not synced is there, and not safe yet. Also after a write that failed. (Not after a sync: the
-            // simulator goes on showing what will never be durable, as a page cache does; recovery reads past it, which has no
-            // counterpart there.)
+        if random.below(3) == 0 && (faults.sync_error == 0.0 || sound.direct_refused) {
+            // Killed rather than crashed: what was not synced is there, and not safe yet. Also after a write that failed; after a sync
+            // only of files in the page cache, which recovery drops. (A device's own cache has no such failures here.)
             continue;
         }
         // A restart that is cut off as well.
@@ -607,21 +749,39 @@ fn lives(seed: u64, crashes: &mut u64) {
 struct Within {
     acknowledged: Arc<AtomicU64>,
     crashes: Arc<Mutex<Vec<(u64, Sim)>>>,
+    tends: Arc<Mutex<Option<Log>>>,
 }
 
 impl Within {
     fn watch(sim: &Sim, seed: u64) -> Within {
-        let within = Within { acknowledged: Arc::default(), crashes: Arc::default() };
+        let within = Within { acknowledged: Arc::default(), crashes: Arc::default(), tends: Arc::default() };
         let (acknowledged, crashes) = (within.acknowledged.clone(), within.crashes.clone());
+        let tends = within.tends.clone();
         let random = Mutex::new(Rng::new(seed));
         sim.watch(move |sim| {
-            let mut random = random.lock().unwrap();
-            if random.below(4) == 0 {
-                let crash = sim.crash_at_random(random.next());
+            let (crashes_now, tends_now, next) = {
+                let mut random = random.lock().unwrap();
+                (random.below(4) == 0, random.below(2) == 0, random.next())
+            };
+            if tends_now && sim.unsynced().iter().any(is_block_under_way) {
+                // Not within itself.
+                let log = tends.lock().unwrap().take();
+                if let Some(log) = log {
+                    log.tend();
+                    tends.lock().unwrap().replace(log);
+                }
+            }
+            if crashes_now {
+                let crash = sim.crash_at_random(next);
                 crashes.lock().unwrap().push((acknowledged.load(Relaxed), crash));
             }
         });
         within
+    }
+
+    /// Has a log tended while blocks are written, as another thread might.
+    fn tends(&self, log: Option<&Log>) {
+        *self.tends.lock().unwrap() = log.cloned();
     }
 
     /// How many there were.
@@ -639,15 +799,176 @@ impl Within {
     }
 }
 
-fn many_lives(seeds: std::ops::Range<u64>) {
-    let mut crashes = 0;
+fn is_block_under_way(change: &Unsynced) -> bool {
+    match change {
+        Unsynced::Write { path, complete: false, .. } => path.extension().is_some_and(|end| end == "seg"),
+        _ => false,
+    }
+}
+
+/// `NOWAIT_TEST_ROUNDS` rounds from `NOWAIT_TEST_SEED` on: to go on for longer, or to repeat one.
+fn seeds(rounds: u64) -> Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let first = number("NOWAIT_TEST_SEED").unwrap_or(0);
+    first..first + number("NOWAIT_TEST_ROUNDS").unwrap_or(rounds)
+}
+
+#[test]
+fn random_lives() {
+    let (seeds, mut crashes) = (seeds(100), 0);
     for seed in seeds.clone() {
+        let _watchdog = Watchdog::new(format!("a life of seed {seed}"), 120);
         lives(seed, &mut crashes);
     }
     println!("{crashes} crashes, seeds {seeds:?}");
 }
 
+/// Threads that append in every way, one that gives up the beginning, one that tends, one that follows, and the keeper; the power fails
+/// again and again. The disk's thread completes operations in an order of its own, so that a seed gives a kind of run, not a run.
 #[test]
-fn random_lives() {
-    many_lives(0..300);
+fn many_callers_and_crashes() {
+    let seeds = seeds(12);
+    let mut images = 0;
+    for seed in seeds.clone() {
+        let _watchdog = Watchdog::new(format!("many callers, seed {seed}"), 120);
+        images += callers(seed);
+    }
+    println!("{images} crashes, seeds {seeds:?}");
+}
+
+/// Of the caller `who` the record `number`.
+fn of_caller(who: u64, number: u64) -> Vec<u8> {
+    let mut random = Rng::new(who << 32 | number);
+    let length = random.below(1500);
+    let mut bytes = [who.to_le_bytes(), number.to_le_bytes()].concat();
+    bytes.extend((0..length).map(|_| random.next() as u8));
+    bytes
+}
+
+/// Each caller's records are whole, and in its order.
+fn check_callers(read: impl Iterator<Item = Vec<u8>>, what: &str) {
+    let mut next: BTreeMap<u64, u64> = BTreeMap::new();
+    for bytes in read {
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let (who, number) = (number(0), number(8));
+        assert!(bytes == of_caller(who, number), "{what}: record {number} of {who}");
+        let expected = next.insert(who, number + 1).unwrap_or(number);
+        assert_eq!(number, expected, "{what}: of caller {who}");
+    }
+}
+
+fn callers(seed: u64) -> u64 {
+    const APPENDERS: u64 = 5;
+    const EACH: u64 = 60;
+    let mut random = Rng::new(seed);
+    let sim = Sim::new(seed);
+    let mut faults = if random.below(3) == 0 { buffered() } else { Faults::default() };
+    (faults.short, faults.interrupted) = (0.05, 0.05);
+    sim.set_faults(faults);
+    let nowait = on(&sim);
+    let durability = if random.below(2) == 0 { Durability::WriteAndSync } else { Durability::Write };
+    let options = options(&nowait, durability, 1 + random.below(4) as u32).keeper(random.below(2) == 0);
+    let options = options.pending_bytes_max([16 << 20, 5000][random.below(2)]);
+    let (log, _) = Log::open(DIR, &options).unwrap();
+    let (acknowledged, given_up) = (Arc::new(AtomicU64::new(0)), AtomicU64::new(1));
+    let (over, left) = (AtomicBool::new(false), AtomicU64::new(APPENDERS));
+    let mut images: Vec<(u64, Sim, u64)> = Vec::new();
+    std::thread::scope(|scope| {
+        for who in 0..APPENDERS {
+            let (log, acknowledged, left) = (log.clone(), acknowledged.clone(), &left);
+            scope.spawn(move || {
+                let (told, hear) = mpsc::channel();
+                for number in 0..EACH {
+                    let bytes = of_caller(who, number);
+                    let ticket = loop {
+                        match if who % 2 == 0 { log.append(&bytes) } else { log.try_append(&bytes) } {
+                            Ok(ticket) => break ticket,
+                            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+                        }
+                        log.room(bytes.len()).wait().unwrap();
+                    };
+                    let lsn = ticket.lsn();
+                    match who {
+                        0 | 1 => drop(ticket.wait().unwrap()),
+                        2 => drop(futures::executor::block_on(ticket).unwrap()),
+                        3 => {
+                            let (acknowledged, told) = (acknowledged.clone(), told.clone());
+                            ticket.on_durable(move |result| {
+                                acknowledged.fetch_max(result.unwrap(), Relaxed);
+                                told.send(()).unwrap();
+                            });
+                            continue;
+                        }
+                        // Whoever comes writes it.
+                        _ => continue,
+                    }
+                    acknowledged.fetch_max(lsn, Relaxed);
+                }
+                drop(told);
+                assert_eq!(hear.iter().count() as u64, if who == 3 { EACH } else { 0 });
+                left.fetch_sub(1, Relaxed);
+            });
+        }
+        let (over, given_up) = (&over, &given_up);
+        let (tended, trimmed) = (log.clone(), log.clone());
+        scope.spawn(move || {
+            while !over.load(Relaxed) {
+                if !tended.tend() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        scope.spawn(move || {
+            while !over.load(Relaxed) {
+                let lsn = trimmed.durable_lsn().saturating_sub(100).max(1);
+                given_up.store(lsn, SeqCst);
+                trimmed.truncate_prefix(lsn);
+                std::thread::yield_now();
+            }
+        });
+        let followed = log.clone();
+        scope.spawn(move || {
+            let mut read = Vec::new();
+            let mut reader = followed.reader(1);
+            while read.len() < (APPENDERS * EACH) as usize {
+                match futures::executor::block_on(reader.tail()) {
+                    Ok(record) => read.push(record.bytes.to_vec()),
+                    // Others gave it up.
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::NoSuchRecord, "{error}");
+                        break;
+                    }
+                }
+            }
+            check_callers(read.into_iter(), "read on");
+        });
+        while left.load(Relaxed) > 0 {
+            // In this order: what was acknowledged before the power failed is there, and what was given up after need not be.
+            let before = acknowledged.load(SeqCst).max(log.durable_lsn());
+            let image = sim.crash_at_random(random.next());
+            if images.len() < 150 {
+                images.push((before, image, given_up.load(SeqCst)));
+            }
+            std::thread::sleep(Duration::from_micros(random.below(2000) as u64));
+        }
+        log.wait_durable(APPENDERS * EACH).wait().unwrap();
+        over.store(true, Relaxed);
+    });
+    log.close().unwrap();
+    images.push((APPENDERS * EACH, sim.crash(|_, _| false), given_up.load(SeqCst)));
+    for (number, (acknowledged, image, given_up)) in images.iter().enumerate() {
+        let what = format!("seed {seed}, crash {number} of {}", images.len());
+        let (_, recovery) = read_in(&on(image), DIR, 1).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(recovery.damage.is_empty(), "{what}: {recovery:?}");
+        assert!(recovery.last_lsn >= *acknowledged, "{what}: {acknowledged} was acknowledged, {recovery:?}");
+        assert!(recovery.first_lsn <= *given_up, "{what}: {given_up} was kept, {recovery:?}");
+        let mut reader = read_in(&on(image), DIR, recovery.first_lsn).unwrap().0;
+        let read = (recovery.first_lsn..=recovery.last_lsn).map(|lsn| {
+            let record = reader.next().unwrap().unwrap();
+            assert_eq!(record.lsn, lsn, "{what}");
+            record.bytes.to_vec()
+        });
+        check_callers(read, &what);
+    }
+    images.len() as u64
 }

@@ -116,6 +116,8 @@ pub(super) struct Core {
     pub(super) last_active: Instant,
     pub(super) keeper_sleeps: bool,
     pub(super) closing: bool,
+    /// Closing, with nobody left who would come for what is pending.
+    is_dropped: bool,
     /// Threads in `room`.
     pub(super) appends_wait: u32,
     /// Somebody is about to write, with what has come by then.
@@ -434,6 +436,7 @@ impl Shared {
             last_active: clock.now(),
             keeper_sleeps: false,
             closing: false,
+            is_dropped: false,
             appends_wait: 0,
             is_gathering: false,
             crowd: 0,
@@ -950,8 +953,7 @@ impl Shared {
             }
             return;
         }
-        // A log that is dropped or closed has nobody left who would come for the rest.
-        let any = core.closing || !core.watchers.is_empty() || !core.rooms.is_empty();
+        let any = core.is_dropped || !core.watchers.is_empty() || !core.rooms.is_empty();
         ended.carry = pending().any(|block| any || block.group.has_idle_waiters());
     }
 
@@ -1138,6 +1140,7 @@ impl Shared {
         if std::mem::replace(&mut core.closing, true) {
             return None;
         }
+        core.is_dropped = !closed;
         let next_lsn = core.next_lsn;
         let stamp = match self.poisoned(&core) {
             Some(error) => Some(Err(error)),
