@@ -431,6 +431,29 @@ fn a_later_segment_speaks_of_an_earlier_one() {
     assert_damaged(&killed);
 }
 
+/// Whatever is given up: the segment of the last durable record stays, or numbers would begin again after a crash.
+#[test]
+fn the_beginning_is_not_given_up_beyond_what_is_durable() {
+    let sim = Sim::manual(1);
+    let nowait = on(&sim);
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+    while log.tend() {}
+    let durable = (0..3).map(|_| commit(&log, 3000)).last().unwrap();
+    // Into the next segment, with some behind the durable one before it.
+    let mut pending = Vec::new();
+    while log.stats().rotations == 0 {
+        pending.push(log.append(&[2; 3000]).unwrap());
+    }
+    assert!(pending.len() > 2 && log.durable_lsn() == durable);
+    log.truncate_prefix(u64::MAX);
+    // Nothing is due yet that would write them.
+    while log.tend() {}
+    assert_eq!(log.durable_lsn(), durable);
+    let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).unwrap();
+    assert!(found.last_lsn >= durable && found.damage.is_empty(), "{durable} was acknowledged: {found:?}");
+    drop(pending);
+}
+
 /// Through the page cache a block is durable by a sync, which hears of write-back that failed; and there is one at a time.
 #[test]
 fn a_log_in_the_page_cache_syncs_one_block_at_a_time() {
