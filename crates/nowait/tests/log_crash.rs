@@ -454,6 +454,61 @@ fn the_beginning_is_not_given_up_beyond_what_is_durable() {
     drop(pending);
 }
 
+/// Every durable record is given up while the next segment has begun and is not written: numbers began again after a crash.
+#[test]
+fn all_that_is_durable_may_be_given_up() {
+    let sim = Sim::manual(1);
+    let nowait = on(&sim);
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+    while log.tend() {}
+    let (durable, pending) = loop {
+        let ticket = log.append(&[1; 3000]).unwrap();
+        if log.stats().rotations > 0 {
+            break (ticket.lsn() - 1, ticket);
+        }
+        ticket.wait().unwrap();
+    };
+    assert_eq!(log.durable_lsn(), durable);
+    log.truncate_prefix(durable + 1);
+    while log.tend() {
+        let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).unwrap();
+        assert!(found.last_lsn >= durable && found.damage.is_empty(), "{durable} was acknowledged: {found:?}");
+    }
+    let crashed = sim.crash(|_, _| true);
+    let (log, _) = Log::open(DIR, &options(&on(&crashed), Durability::Write, 1)).unwrap();
+    assert!(commit(&log, 10) > durable, "a number is given again");
+    drop(pending);
+}
+
+/// What was cut off does not come back because a page is damaged: for whoever votes by its log that is another vote.
+#[test]
+fn damage_does_not_undo_a_cut() {
+    let sim = Sim::manual(1);
+    let nowait = on(&sim);
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1).segment_bytes(128 << 10)).unwrap();
+    for _ in 0..10 {
+        commit(&log, 100);
+    }
+    log.truncate_suffix(5).unwrap();
+    sim.advance(Duration::from_millis(10));
+    while log.tend() {}
+    drop(log);
+    let killed = sim.crash(|_, _| false);
+    assert_eq!(inspect_in(&on(&killed), DIR).unwrap().last_lsn, 5);
+    let newest = segments(&killed).into_iter().rfind(|path| !marks(&killed, path).is_empty()).unwrap();
+    let good = killed.contents(&newest).unwrap();
+    // The header, the stamp behind it, and what is behind that.
+    for at in (0..12288).step_by(37) {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1 << (at % 8);
+        killed.create(&newest, bytes);
+        match inspect_in(&on(&killed), DIR) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Damaged, "byte {at}: {error}"),
+            Ok(found) => assert!(found.last_lsn <= 5 || !found.damage.is_empty(), "byte {at}: {found:?}"),
+        }
+    }
+}
+
 /// Through the page cache a block is durable by a sync, which hears of write-back that failed; and there is one at a time.
 #[test]
 fn a_log_in_the_page_cache_syncs_one_block_at_a_time() {
@@ -711,9 +766,11 @@ fn lives(seed: u64, crashes: &mut u64) {
                     if random.below(8) == 0 && faults == sound {
                         tickets.clear();
                         *crashes += model.cut(&sim, &log, &mut epoch, &within, &mut random);
-                    } else if random.below(8) == 0 && model.acknowledged > 0 {
-                        model.first = model.first.max(1 + random.below(model.acknowledged as usize) as u64);
-                        log.truncate_prefix(model.first);
+                    } else if random.below(8) == 0 {
+                        // All that is durable at most, whatever is asked for.
+                        let lsn = 1 + random.below(model.records.len() + 2) as u64;
+                        log.truncate_prefix(lsn);
+                        model.first = model.first.max(lsn.min(log.durable_lsn() + 1));
                     }
                 }
             }
@@ -730,9 +787,7 @@ fn lives(seed: u64, crashes: &mut u64) {
         let last = model.check(&crashed, &what);
         // Whoever reads twice reads the same.
         assert_eq!(inspect_in(&on(&crashed), DIR).map_or(0, |found| found.last_lsn), last, "{what}");
-        if model.cut_epoch == 0 {
-            model.rot(&crashed, &mut random, &what);
-        }
+        model.rot(&crashed, &mut random, &what);
         drop(tickets);
         if random.below(3) == 0 {
             // What is on its way waits for steps, which closing does not make.
@@ -748,9 +803,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                 assert!(found.closed && found.torn.is_none(), "{what}: {found:?}");
             }
             model.check(&crashed, &format!("{what}, closed"));
-            if model.cut_epoch == 0 {
-                model.rot(&crashed, &mut random, &format!("{what}, closed"));
-            }
+            model.rot(&crashed, &mut random, &format!("{what}, closed"));
             sim = crashed;
             continue;
         }
