@@ -25,7 +25,7 @@ fn strategy(by: By, depth: u32) -> Sync {
 }
 
 fn small() -> Options {
-    Options::new().segment_bytes(16 << 10).sync(strategy(By::Ring, 2))
+    Options::new().create(true).segment_bytes(16 << 10).sync(strategy(By::Ring, 2))
 }
 
 fn on(sim: &Sim) -> Nowait {
@@ -33,7 +33,7 @@ fn on(sim: &Sim) -> Nowait {
 }
 
 fn on_sim(sim: &Sim, depth: u32) -> Options {
-    Options::new().instance(&on(sim)).segment_bytes(64 << 10).sync(strategy(By::Call, depth)).keeper(false)
+    Options::new().create(true).instance(&on(sim)).segment_bytes(64 << 10).sync(strategy(By::Call, depth)).keeper(false)
 }
 
 fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {

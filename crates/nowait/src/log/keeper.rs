@@ -350,7 +350,8 @@ mod tests {
     fn log_on(sim: &Sim) -> Log {
         let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
         let strategy = Strategy { durability: Durability::Write, by: By::Call, depth: 1 };
-        let options = Options::new().instance(&instance).segment_bytes(32 << 10).sync(Sync::Fixed(strategy));
+        let options =
+            Options::new().create(true).instance(&instance).segment_bytes(32 << 10).sync(Sync::Fixed(strategy));
         Log::open("/log", &options.keeper(false)).unwrap().0
     }
 
