@@ -43,7 +43,7 @@
 //! No thread of the log's: whoever waits. [`Ticket::wait`] writes what everybody has appended, in one write, and waits for the device
 //! in the call that submits it; others who come meanwhile share the next. Awaited, or with a callback, the write is the ring's (or the
 //! pool's), and whoever notices completions there goes on. A thread named `nowait-log` prepares segments, and sleeps while the log
-//! is idle.
+//! is idle. Callbacks have a thread of their own, while there are any.
 //!
 //! # Where it is
 //!
@@ -55,11 +55,13 @@
 //! the volume that holds it is not mounted.
 
 mod calibrate;
+mod calls;
 mod folder;
 mod format;
 mod keeper;
 mod reader;
 mod recover;
+mod room;
 mod stats;
 mod writer;
 
@@ -84,11 +86,12 @@ use folder::{Blocks, CONTROL, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_dire
 use format::{Control, End, NUMBER_MAX, PAGE, SegmentHeader};
 use keeper::Tended;
 use recover::{Found, Segment};
-use writer::{Group, Limits, Live, NoRoom, Shared};
+use writer::{Group, Limits, Live, Shared};
 
 pub use folder::Unreadable;
 pub use reader::{Reader, Record};
 pub use recover::{Damage, Place, Recovery};
+pub use room::Room;
 pub use stats::{LogStats, Percentiles};
 
 /// How blocks get to stable storage.
@@ -271,7 +274,7 @@ impl Options {
 
 /// A log that is open for appending. Clones are the same log; any thread may use any of them.
 ///
-/// A log whose last clone is dropped writes what was appended, in its own time; [`Log::close`] waits for that.
+/// A log whose last clone is dropped writes what was appended, and the stamp that says so, in its own time; [`Log::close`] waits for that.
 #[derive(Clone)]
 pub struct Log(Arc<Open>);
 
@@ -324,6 +327,7 @@ impl Log {
         folder.clean()?;
         let recovery = found.recovery.clone();
         let shared = begin_epoch(folder, options, found)?;
+        shared.lend(lock.clone());
         let keeper = match options.keeper {
             true => Some(start_keeper(&shared, lock.clone())?),
             false => None,
@@ -338,9 +342,10 @@ impl Log {
     ///
     /// # Errors
     /// The record is not in the log then. [`ErrorKind::NoSpace`], [`ErrorKind::Poisoned`] after a write failed, [`ErrorKind::Closed`],
-    /// [`ErrorKind::InvalidInput`] when it does not fit into a segment.
+    /// [`ErrorKind::InvalidInput`] when it does not fit into a segment. [`ErrorKind::WouldBlock`] in a callback of this log, when it would
+    /// have to wait: see [`Ticket::on_durable`].
     pub fn append(&self, record: &[u8]) -> Result<Ticket> {
-        self.append_records(&[record], Room::WaitedFor, false)
+        self.append_records(&[record], true, false)
     }
 
     /// Appends records that are there after a crash all together or not at all. The ticket is that of the last.
@@ -349,15 +354,16 @@ impl Log {
     /// As [`Log::append`], also for a batch of nothing.
     pub fn append_batch<'r>(&self, records: impl IntoIterator<Item = &'r [u8]>) -> Result<Ticket> {
         let records: Vec<&[u8]> = records.into_iter().collect();
-        self.append_records(&records, Room::WaitedFor, false)
+        self.append_records(&records, true, false)
     }
 
     /// As [`Log::append`], and never waits.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`] when it would have to; wait for [`Log::wait_durable`] of an earlier record, and try again.
+    /// [`ErrorKind::WouldBlock`] when it would have to: too much is pending, or the next segment is not ready. What makes room has been
+    /// begun then; wait for [`Log::room`], and try again.
     pub fn try_append(&self, record: &[u8]) -> Result<Ticket> {
-        self.append_records(&[record], Room::AtOnce, false)
+        self.append_records(&[record], false, false)
     }
 
     /// As [`Log::append`], and takes the room that was reserved when no more can be had.
@@ -365,33 +371,17 @@ impl Log {
     /// # Errors
     /// As [`Log::append`].
     pub fn append_from_reserve(&self, record: &[u8]) -> Result<Ticket> {
-        self.append_records(&[record], Room::WaitedFor, true)
+        self.append_records(&[record], true, true)
     }
 
-    fn append_records(&self, records: &[&[u8]], room: Room, from_reserve: bool) -> Result<Ticket> {
+    fn append_records(&self, records: &[&[u8]], may_wait: bool, from_reserve: bool) -> Result<Ticket> {
         let shared = &self.0.shared;
         loop {
             let no_room = match shared.append(records, from_reserve) {
                 Ok((lsn, group)) => return Ok(Ticket { shared: shared.clone(), group, lsn, place: None }),
                 Err(no_room) => no_room,
             };
-            match (no_room, room) {
-                (NoRoom::Refused(error), _) => return Err(error),
-                (_, Room::AtOnce) => {
-                    let text = "the log has no room before earlier records are durable; wait for them and try again";
-                    return Err(shared.error(Name::Append, ErrorKind::WouldBlock, text));
-                }
-                (NoRoom::Budget, _) => {
-                    // Somebody has to write what is in the way.
-                    let oldest = shared.durable() + 1;
-                    let group = shared.core().group_of(oldest);
-                    if let Some(group) = group {
-                        // Its failure is told by the next round.
-                        let _ = shared.wait(oldest, &group);
-                    }
-                }
-                (NoRoom::NoSpare, _) => shared.wait_for_spare(),
-            }
+            shared.make_way(no_room, may_wait)?;
         }
     }
 
@@ -449,8 +439,9 @@ impl Log {
         truncate_suffix(&self.0.shared, lsn)
     }
 
-    /// Writes what was appended, and ends the log: appends are refused from here on. It can be opened again when this is done. Tickets keep
-    /// their answers.
+    /// Writes what was appended, and a stamp that says that all of it is durable, and ends the log: appends are refused from here on. It
+    /// can be opened again when this is done. Tickets keep their answers. After a close that succeeded no damage can be taken for a
+    /// torn tail.
     ///
     /// # Errors
     /// Those of writes, and of a log that has failed before.
@@ -459,22 +450,10 @@ impl Log {
         if shared.is_forked() {
             return Ok(());
         }
-        if !shared.begin_closing() {
+        let Some(stamp) = shared.begin_closing(true) else {
             return Err(shared.error(Name::Append, ErrorKind::Closed, "the log was closed already"));
-        }
-        let stamp = {
-            let mut core = shared.core();
-            match shared.poisoned(&core) {
-                Some(error) => Err(error),
-                None => match shared.begin_stamp(&mut core, true) {
-                    Ok(group) => Ok(Some(group)),
-                    Err(NoRoom::Refused(error)) if error.kind() != ErrorKind::NoSpace => Err(error),
-                    // A log that is full is closed all the same: its last records are found without the stamp.
-                    Err(_) => Ok(core.group_of(core.next_lsn - 1)),
-                },
-            }
         };
-        let result = stamp.and_then(|group| group.map_or(Ok(()), |group| shared.wait(0, &group).map(drop)));
+        let result = stamp.and_then(|group| shared.wait(0, &group).map(drop));
         self.0.end();
         result
     }
@@ -510,12 +489,6 @@ impl Log {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Room {
-    AtOnce,
-    WaitedFor,
-}
-
 impl Open {
     /// Ends the keeper, and gives the directory free.
     fn end(&self) {
@@ -525,6 +498,7 @@ impl Open {
                 let _ = keeper.join();
             }
         }
+        self.shared.end_preparing(true);
         lock(&self.lock).take();
     }
 }
@@ -536,7 +510,10 @@ impl Drop for Open {
             std::mem::forget((lock(&self.keeper).take(), lock(&self.lock).take()));
             return;
         }
-        let is_open = self.shared.begin_closing();
+        let is_open = !self.shared.core().closing;
+        // Written by the keeper, or below.
+        let _ = self.shared.begin_closing(false);
+        self.shared.end_preparing(false);
         // Nobody else may open it while something is on its way. (On the simulator everybody is alone.)
         let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.file.descriptor().is_some());
         if is_open && !self.shared.limits.has_keeper {
@@ -781,7 +758,7 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
     let live = Live { number, file };
     let shared = Arc::new(Shared::new(folder, control, limits, epoch, live, segments, number_max));
     // With it the segment, and its epoch, is durable.
-    shared.stamp(false).map_err(|no_room| no_room.into_error(&shared))?;
+    shared.stamp().map_err(|no_room| no_room.into_error(&shared))?;
     // Not before the new epoch stands: until then they may say something. (Then it says that they are to be put aside.)
     for number in &lost {
         shared.folder.put_aside(*number)?;
@@ -837,7 +814,7 @@ fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
         let place = place_behind(shared, &core.segments, lsn)?;
         let cut_off = core.cut(shared, place);
         // Behind nothing, and before whatever is appended from now on.
-        let group = shared.begin_stamp(&mut core, false).map_err(|no_room| no_room.into_error(shared))?;
+        let group = shared.begin_stamp(&mut core).map_err(|no_room| no_room.into_error(shared))?;
         drop(core);
         shared.wait(lsn, &group)?;
         // Not before: until the new epoch stands they are the log's end.
@@ -897,8 +874,14 @@ impl Ticket {
         self.shared.wait(self.lsn, &self.group)
     }
 
-    /// Has `callback` called when the record is durable or the log has failed, by whoever notices, which must not be held up; on this thread
-    /// if it is so already.
+    /// Has `callback` called when the record is durable or the log has failed.
+    ///
+    /// Callbacks of a log are called one after the other, in no promised order, on a thread of the log's own (`nowait-log-calls`). One
+    /// that blocks holds up those behind it and nothing else; a panic ends with the callback. Some may be called after
+    /// [`Log::close`] has returned. In a forked child, where that thread is not, the callback is told so at once.
+    ///
+    /// A callback may use the log. An append that finds no room there is refused ([`ErrorKind::WouldBlock`]) rather than waits, see
+    /// [`Log::room`]. [`Ticket::wait`], [`Log::close`] and all else that says that it blocks does so, and ends.
     pub fn on_durable(self, callback: impl FnOnce(Result<u64>) + Send + 'static) {
         self.shared.call_back(self.lsn, &self.group, Box::new(callback));
     }

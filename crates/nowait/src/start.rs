@@ -302,6 +302,14 @@ impl Engines {
 }
 
 impl Instance {
+    /// The simulator that takes the kernel's place, if one does.
+    pub(crate) fn sim(&self) -> Option<&Sim> {
+        match &self.engine {
+            Engine::Sim(sim) => Some(sim),
+            _ => None,
+        }
+    }
+
     pub(crate) fn engines(&self) -> &Engines {
         self.engines.get(|| {
             let throttle = Arc::new(Throttle::new(self.writes_max.0, self.writes_max.1));

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::rng::Rng;
 use common::{Way, assert_settled, contents, poll_once, put, writable};
 use nowait::sim::{Faults, Sim, Unsynced};
-use nowait::{Allocate, Engine, ErrorKind, File, Nowait, OpenOptions, Written, fs};
+use nowait::{Advice, Allocate, Engine, ErrorKind, File, Nowait, OpenOptions, Written, fs};
 
 const SECTOR: usize = 512;
 
@@ -480,6 +480,8 @@ fn what_a_failed_sync_has_lost_no_later_one_brings_back() {
         assert_eq!(sim.contents("a").unwrap(), [1; 2 * SECTOR], "it is read all the same");
         let left = sim.crash(|_, _| true).contents("a").unwrap();
         found.insert((left[0], left[SECTOR]));
+        file.advise(0, 0, Advice::DontNeed).wait().unwrap();
+        assert_eq!(sim.contents("a").unwrap(), left, "until the cache is dropped");
         // What is written again is durable.
         file.write_all_at(vec![2; 2 * SECTOR], 0).wait().unwrap();
         file.sync_data().wait().unwrap();

@@ -16,7 +16,8 @@
 //!   and of no file. Until then it is kept or lost; of a rename, old or new is there, never neither. With a directory goes what is in
 //!   it. Changes of names and lengths that are under way are not made yet.
 //! * A write that fails by [`Faults::write_error`] has changed some of its sectors. A sync that fails by [`Faults::sync_error`] has made
-//!   some of what was written durable; the rest never will be, also if a later sync succeeds, though it is still read.
+//!   some of what was written durable; the rest never will be, also if a later sync succeeds, though it is still read until the page cache
+//!   is dropped ([`Advice::DontNeed`](crate::Advice::DontNeed) for the whole file).
 //!
 //! Directories need not be made before files are created in them, and are then there as long as these. Direct I/O is not refused, and goes the same way.
 
@@ -24,9 +25,11 @@ mod disk;
 
 use std::collections::HashSet;
 use std::path::Path as FsPath;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 pub use self::disk::Unsynced;
@@ -74,6 +77,8 @@ pub struct Faults {
     pub nowait_refused: bool,
     /// Allocation is refused (EOPNOTSUPP), as on file systems that know none.
     pub allocate_refused: bool,
+    /// Files that are opened for direct I/O go through the page cache all the same, and say so, as on file systems without it.
+    pub direct_refused: bool,
 }
 
 /// How many operations a disk takes at a time.
@@ -88,6 +93,8 @@ struct Disk {
     work: Condvar,
     quiet: Condvar,
     manual: bool,
+    began: Instant,
+    advanced_ns: AtomicU64,
 }
 
 struct World {
@@ -131,7 +138,26 @@ impl Sim {
             engines: 0,
             watcher: None,
         };
-        Sim(Arc::new(Disk { world: Mutex::new(world), work: Condvar::new(), quiet: Condvar::new(), manual }))
+        Sim(Arc::new(Disk {
+            world: Mutex::new(world),
+            work: Condvar::new(),
+            quiet: Condvar::new(),
+            manual,
+            began: Instant::now(),
+            advanced_ns: AtomicU64::new(0),
+        }))
+    }
+
+    /// Lets time pass: for what is due after a while, such as the stamp of a log that has become idle. On a disk of
+    /// [`Sim::manual`] none passes otherwise.
+    pub fn advance(&self, time: Duration) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0.advanced_ns.fetch_add(time_ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        let now = if self.0.manual { self.0.began } else { Instant::now() };
+        now + Duration::from_nanos(self.0.advanced_ns.load(Ordering::Relaxed))
     }
 
     /// Sets the chances of faults from now on.
@@ -441,7 +467,7 @@ impl World {
     /// Everything but transfers is done in one call; it began under `number`.
     fn other(&mut self, handle: Option<&Handle>, request: &Request, number: u64) -> Outcome {
         match request {
-            Request::Open { path, flags, .. } => {
+            Request::Open { path, flags, direct, .. } => {
                 let path = plain(&path.path);
                 let file = match self.store.node(&path) {
                     Some(_) if flags.contains(OFlags::CREATE | OFlags::EXCL) => return Err(Errno::EXIST),
@@ -454,7 +480,9 @@ impl World {
                 if flags.contains(OFlags::TRUNC) {
                     self.store.set_len(file, 0);
                 }
-                Ok(Done::Opened(Handle::Simulated { file, flags: *flags }, Directness::NotAsked))
+                let refused = *direct && self.faults.direct_refused;
+                let directness = if refused { Directness::Refused } else { Directness::NotAsked };
+                Ok(Done::Opened(Handle::Simulated { file, flags: *flags }, directness))
             }
             Request::Size => self.contents(file_of(handle)?).map(|contents| Done::Size(contents.len() as u64)),
             Request::SetLen(length) => {
@@ -561,6 +589,10 @@ impl World {
             }
             Request::Close(_) if self.random.chance(self.faults.close_error) => Err(Errno::IO),
             Request::SyncRange { .. } => self.report(file_of(handle)?).map(|()| Done::Nothing),
+            Request::Advise { advice: Advice::DontNeed, offset: 0, length: 0 } => {
+                self.store.drop_cache(file_of(handle)?);
+                Ok(Done::Nothing)
+            }
             Request::Advise { .. } | Request::Close(_) | Request::Read(_) | Request::Write(..) => Ok(Done::Nothing),
         }
     }

@@ -264,9 +264,13 @@ impl Folder {
     }
 }
 
-/// Whether the file takes reads and writes past the page cache. (A simulated one has none.)
+/// Whether the file takes reads and writes past the page cache. (A simulated one does, unless it says that it does not.)
 pub(super) fn is_direct(file: &File) -> bool {
-    file.descriptor().is_none() || matches!(file.direct(), DirectIo::Granted { .. })
+    match file.direct() {
+        DirectIo::Granted { .. } => true,
+        DirectIo::NotAsked => file.descriptor().is_none(),
+        DirectIo::Refused => false,
+    }
 }
 
 /// A part of a file that the device cannot read.

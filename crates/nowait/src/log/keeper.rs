@@ -3,14 +3,19 @@
 //!
 //! One thread for each log that is open for writing, asleep while the log is idle.
 
+use std::any::Any;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::folder::Folder;
 use super::writer::{Core, Live, Shared};
+use rustix::io::Errno;
+
 use crate::buf::lock;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::File;
+use crate::sys;
 
 /// How long a log is left alone before it is stamped, and a record that nobody waits for before it is written.
 const TICK: Duration = Duration::from_millis(10);
@@ -69,7 +74,7 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
         return Tended::Closed;
     }
     let mut core = shared.core();
-    if core.has_old_flight(TICK) {
+    if core.has_old_flight(shared.clock.now(), TICK) {
         drop(core);
         shared.watch_all();
         core = shared.core();
@@ -85,7 +90,7 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
         }
         return if quiet { Tended::Closed } else { Tended::Nothing(Later::In(TICK)) };
     }
-    if core.is_due() && core.has_pending() {
+    if shared.is_due(&core) && core.has_pending() {
         drop(core);
         if shared.write_all_here() {
             return Tended::Something;
@@ -101,9 +106,9 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
         }
         core = shared.core();
     }
-    if core.is_due() && core.is_quiet() && core.lacks_stamp(shared.durable()) {
+    if shared.is_due(&core) && core.is_quiet() && core.lacks_stamp(shared.durable()) {
         drop(core);
-        if shared.stamp(false).is_ok() {
+        if shared.stamp().is_ok() {
             shared.core().numbers.stamps += 1;
             return Tended::Something;
         }
@@ -123,23 +128,25 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
     }
 }
 
-impl Core {
-    /// Long enough ago for what nobody waits for.
-    fn is_due(&self) -> bool {
-        self.last_active.elapsed() >= TICK
-    }
-}
-
 impl Shared {
     /// One for what comes next, and those of the reserve.
     pub(super) fn wants_spare(&self, core: &Core) -> bool {
-        let usable = self.control.segment_bytes - super::format::PAGE as u64;
+        let usable = self.usable_end() - super::format::PAGE as u64;
         (core.spares.len() as u64) < 1 + self.limits.reserve_bytes.div_ceil(usable)
     }
 
     fn lacks_spare(&self, core: &Core) -> bool {
-        let may_try = core.no_spare_since.is_none_or(|since| since.elapsed() >= RETRY);
-        self.wants_spare(core) && may_try
+        self.wants_spare(core) && self.may_try_again(core)
+    }
+
+    /// Long enough after a segment could not be had.
+    pub(super) fn may_try_again(&self, core: &Core) -> bool {
+        core.no_spare_since.is_none_or(|since| self.clock.since(since) >= RETRY)
+    }
+
+    /// Long enough ago for what nobody waits for.
+    fn is_due(&self, core: &Core) -> bool {
+        self.clock.since(core.last_active) >= TICK
     }
 
     fn is_idle(&self, core: &Core) -> bool {
@@ -150,11 +157,15 @@ impl Shared {
 /// Removes the oldest of the segments that are not needed any more. The next is only touched when it is gone for good: one that is left
 /// before a gap would look as if the gap were damage.
 fn remove_oldest(shared: &Shared) -> Result<()> {
-    let _names = lock(&shared.names);
-    let Some(number) = shared.core().retired.first().copied() else { return Ok(()) };
-    remove(&shared.folder, number)?;
-    shared.core().retired.retain(|known| *known != number);
-    Ok(())
+    let Some(names) = shared.names.lock() else { return Ok(()) };
+    let oldest = shared.core().retired.first().copied();
+    let removed = oldest.map_or(Ok(()), |number| remove(&shared.folder, number));
+    if removed.is_ok() {
+        shared.core().retired.retain(|known| Some(*known) != oldest);
+    }
+    drop(names);
+    shared.serve_calls();
+    removed
 }
 
 /// Removes a segment, durably.
@@ -167,7 +178,17 @@ pub(super) fn remove(folder: &Folder, number: u64) -> Result<()> {
 
 /// Prepares the next segment, from one that is not needed any more if there is one. False when none was made.
 pub(super) fn make_spare(shared: &Arc<Shared>) -> bool {
-    let _names = lock(&shared.names);
+    // A thread that prepares one does so once.
+    let Some(names) = shared.names.lock() else { return false };
+    let is_made = make_spare_alone(shared);
+    drop(names);
+    shared.serve_calls();
+    shared.tell_of_room();
+    is_made
+}
+
+/// As [`make_spare`], with the names held; tells nobody.
+fn make_spare_alone(shared: &Arc<Shared>) -> bool {
     let mut core = shared.core();
     if !shared.wants_spare(&core) || core.poison.is_some() {
         return false;
@@ -184,11 +205,93 @@ pub(super) fn make_spare(shared: &Arc<Shared>) -> bool {
             core.spares.push_back(Live { number, file });
             (core.no_spare, core.no_spare_since) = (None, None);
         }
-        Err(error) => (core.no_spare, core.no_spare_since) = (Some(error), Some(Instant::now())),
+        Err(error) => (core.no_spare, core.no_spare_since) = (Some(error), Some(shared.clock.now())),
     }
-    drop(core);
-    shared.room.notify_all();
     is_made
+}
+
+/// Who prepares a segment for those who do not wait, where there is no keeper: a thread that ends with it.
+#[derive(Default)]
+pub(super) struct Preparer {
+    /// What keeps other writers out while the thread is at work.
+    held: Option<Held>,
+    thread: Option<JoinHandle<()>>,
+    is_busy: bool,
+}
+
+/// What the log has locked. In a forked child it is left as it is: it is the parent's to give up.
+#[derive(Clone)]
+struct Held {
+    lock: Option<Arc<dyn Any + Send + Sync>>,
+    generation: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if sys::fork_generation() != self.generation {
+            std::mem::forget(self.lock.take());
+        }
+    }
+}
+
+impl Shared {
+    /// Gives what a thread of the log's holds while it is at work.
+    pub(super) fn lend(&self, held: Arc<dyn Any + Send + Sync>) {
+        lock(&self.preparer).held = Some(Held { lock: Some(held), generation: sys::fork_generation() });
+    }
+
+    /// The log is closed: no thread prepares anything from here on. `waits` for the one that does.
+    pub(super) fn end_preparing(&self, waits: bool) {
+        let mut preparer = lock(&self.preparer);
+        let (held, thread) = (preparer.held.take(), preparer.thread.take());
+        drop(preparer);
+        drop(held);
+        if let Some(thread) = thread.filter(|thread| waits && thread.thread().id() != std::thread::current().id()) {
+            // It does not panic; if it did, there is nothing left to do for it.
+            let _ = thread.join();
+        }
+    }
+
+    /// Has the next segment prepared, by another thread. Those who wait for room are told.
+    pub(super) fn begin_spare(self: &Arc<Self>) -> Result<()> {
+        if self.limits.has_keeper {
+            let mut core = self.core();
+            core.wake_keeper(&self.work);
+            drop(core);
+            self.work.notify_one();
+            return Ok(());
+        }
+        let mut preparer = lock(&self.preparer);
+        let Some(held) = preparer.held.clone().filter(|_| !preparer.is_busy) else { return Ok(()) };
+        let shared = self.clone();
+        let run = move || {
+            let _held = held;
+            if let Some(names) = shared.names.lock() {
+                make_spare_alone(&shared);
+                drop(names);
+            }
+            // Before anybody is told, who may find that another one is needed.
+            lock(&shared.preparer).is_busy = false;
+            shared.serve_calls();
+            shared.tell_of_room();
+        };
+        let thread = std::thread::Builder::new().name("nowait-log-spare".into()).spawn(run).map_err(|error| {
+            let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
+            let error = Error::from_errno(Name::Append, errno).at(&self.folder.path);
+            error.detail("no thread can be started that prepares the next segment")
+        })?;
+        preparer.is_busy = true;
+        // The one before has ended, or does so without looking at anything again.
+        preparer.thread = Some(thread);
+        Ok(())
+    }
+
+    /// The next segment is there, or cannot be had.
+    fn tell_of_room(&self) {
+        let rooms = std::mem::take(&mut self.core().rooms);
+        self.room.notify_all();
+        self.wake_all(rooms);
+    }
 }
 
 fn next_segment(shared: &Arc<Shared>, number: u64, retired: Option<u64>) -> Result<File> {
@@ -207,8 +310,9 @@ fn next_segment(shared: &Arc<Shared>, number: u64, retired: Option<u64>) -> Resu
         if core.closing {
             return Err(Error::new(Name::Append, ErrorKind::Closed).at(&shared.folder.path));
         }
-        let hurry = core.appends_wait > 0 || core.room_left(bytes) < bytes / 2;
-        let is_due = core.has_pending() && core.is_due();
+        let waited_for = core.appends_wait > 0 || !core.rooms.is_empty();
+        let hurry = waited_for || core.room_left(shared.usable_end()) < bytes / 2;
+        let is_due = core.has_pending() && shared.is_due(&core);
         drop(core);
         if is_due {
             shared.write_all_here();
@@ -233,4 +337,51 @@ fn reuse(folder: &Folder, bytes: u64, direct: bool, old: u64, number: u64) -> Re
     folder.renumber(old, number)?;
     folder.sync()?;
     folder.open(number, true, direct).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::writer::NoRoom;
+    use super::super::{By, Durability, Log, Options, Strategy, Sync};
+    use super::*;
+    use crate::sim::{Faults, Sim};
+    use crate::{Engine, Nowait};
+
+    fn log_on(sim: &Sim) -> Log {
+        let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+        let strategy = Strategy { durability: Durability::Write, by: By::Call, depth: 1 };
+        let options =
+            Options::new().create(true).instance(&instance).segment_bytes(32 << 10).sync(Sync::Fixed(strategy));
+        Log::open("/log", &options.keeper(false)).unwrap().0
+    }
+
+    /// A stamp that was begun just after the log had failed, or begun to close, was never ended, and the keeper waited for it.
+    #[test]
+    fn no_stamp_is_begun_where_none_ends() {
+        let sim = Sim::new(1);
+        let log = log_on(&sim);
+        sim.set_faults(Faults { write_error: 1.0, ..Faults::default() });
+        assert_eq!(log.append(b"x").unwrap().wait().unwrap_err().kind(), ErrorKind::Indeterminate);
+        assert_eq!(refusal(&log.0.shared), Some(ErrorKind::Poisoned));
+
+        let log = log_on(&Sim::new(1));
+        log.append(b"x").unwrap().wait().unwrap();
+        let shared = log.0.shared.clone();
+        log.close().unwrap();
+        assert_eq!(refusal(&shared), Some(ErrorKind::Closed));
+    }
+
+    /// None if the stamp is not refused in time.
+    fn refusal(shared: &Arc<Shared>) -> Option<ErrorKind> {
+        let (told, hear) = std::sync::mpsc::channel();
+        let shared = shared.clone();
+        std::thread::spawn(move || {
+            // Nobody listens any more when it was too late.
+            let _ = told.send(match shared.stamp() {
+                Err(NoRoom::Refused(error)) => Some(error.kind()),
+                _ => None,
+            });
+        });
+        hear.recv_timeout(Duration::from_secs(20)).ok().flatten()
+    }
 }

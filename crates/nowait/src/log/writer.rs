@@ -9,8 +9,7 @@
 //! the disk full. Blocks may become durable in any order; acknowledged is what has everything before it.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -18,15 +17,18 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
+use super::calls::{self, Call, Callback, Calls};
 use super::folder::Folder;
 use super::format::{
     self, BLOCK_HEADER_BYTES, BlockHeader, Control, End, FRAME_BYTES, PAGE, SegmentHeader, block_bytes,
 };
+use super::keeper::Preparer;
 use super::recover::Segment;
 use super::stats::{Numbers, Powers};
 use super::{By, Durability};
 use crate::buf::{Buf, Memory, lock};
 use crate::engine::owned;
+use crate::engine::sim::Sim;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::File;
 use crate::op::{Notify, Outcome, Request, Slot, Transfer};
@@ -50,7 +52,11 @@ pub(super) struct Shared {
     pub(super) room: Condvar,
     pub(super) woken: Powers,
     /// Held by whoever changes names in the directory; before the core.
-    pub(super) names: Mutex<()>,
+    pub(super) names: Names,
+    pub(super) calls: Calls,
+    /// Who prepares a segment where there is no keeper.
+    pub(super) preparer: Mutex<Preparer>,
+    pub(super) clock: Clock,
     /// The keeper's thread, which must not wait for itself.
     pub(super) keeper: OnceLock<std::thread::ThreadId>,
     /// The process that opened the log; a child of it has no keeper, and must not write.
@@ -84,6 +90,8 @@ pub(super) struct Core {
     ready: VecDeque<Block>,
     in_flight: VecDeque<Flight>,
     next_flight: u64,
+    /// Segments that the log has left, to be closed with nothing locked.
+    left: Vec<Live>,
     /// LSN of the last record that was submitted.
     submitted: u64,
     pending_bytes: u64,
@@ -108,6 +116,8 @@ pub(super) struct Core {
     pub(super) last_active: Instant,
     pub(super) keeper_sleeps: bool,
     pub(super) closing: bool,
+    /// Closing, with nobody left who would come for what is pending.
+    is_dropped: bool,
     /// Threads in `room`.
     pub(super) appends_wait: u32,
     /// Somebody is about to write, with what has come by then.
@@ -115,6 +125,8 @@ pub(super) struct Core {
     /// Records of the block that ended last, and of the one that was open then.
     crowd: u32,
     watchers: Vec<(u64, Waker)>,
+    /// Those who wait for room to append.
+    pub(super) rooms: Vec<Waker>,
     pub(super) numbers: Numbers,
 }
 
@@ -138,7 +150,9 @@ struct Block {
     records: u32,
     /// It goes to the disk although it holds no record.
     stamps: bool,
-    /// Nothing follows.
+    /// Nothing follows: it leaves when all before it is durable, so that its watermark speaks of all.
+    last: bool,
+    /// And says that the log was closed.
     closed: bool,
     group: Arc<Group>,
     opened: Instant,
@@ -154,14 +168,18 @@ impl Block {
         self.base() + block_bytes(self.payload)
     }
 
+    /// It goes to the disk.
+    fn is_wanted(&self) -> bool {
+        self.records > 0 || self.stamps
+    }
+
     fn last_lsn(&self) -> u64 {
         (self.first_lsn + u64::from(self.records)).saturating_sub(1)
     }
 
-    fn fits(&self, payload: usize, segment_bytes: u64) -> bool {
+    fn fits(&self, payload: usize, end: u64) -> bool {
         let all = self.payload + payload;
-        (all <= BLOCK_PAYLOAD_MAX || self.payload == 0)
-            && self.offset + (self.base() + block_bytes(all)) as u64 <= segment_bytes
+        (all <= BLOCK_PAYLOAD_MAX || self.payload == 0) && self.offset + (self.base() + block_bytes(all)) as u64 <= end
     }
 
     /// None when there is no memory.
@@ -217,6 +235,8 @@ struct Takeoff {
     block: Block,
     epoch: u64,
     watermark: u64,
+    /// Dropped with the rest.
+    _left: Vec<Live>,
 }
 
 /// Those who wait for one block.
@@ -234,8 +254,6 @@ struct Waiting {
     wakers: Vec<Option<Waker>>,
     callbacks: Vec<(u64, Callback)>,
 }
-
-pub(super) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
 
 const PENDING: u32 = 0;
 /// One of those who sleep shall write the next block.
@@ -278,29 +296,85 @@ impl Group {
     }
 }
 
-impl Waiting {
-    /// A panic of one of them harms no other.
-    fn tell(self, answer: impl Fn(u64) -> Result<u64>) {
-        self.wakers.into_iter().flatten().for_each(wake);
-        for (lsn, callback) in self.callbacks {
-            let answer = answer(lsn);
-            let _ = catch_unwind(AssertUnwindSafe(|| callback(answer)));
-        }
-    }
-}
-
-fn wake(waker: Waker) {
-    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-}
-
 /// What is to be done, with nothing locked, when writes have ended.
 #[derive(Default)]
 struct Ended {
     lead: Option<Arc<Group>>,
     carry: bool,
-    done: Vec<Arc<Group>>,
-    failed: Vec<Arc<Group>>,
+    done: Vec<Flight>,
+    failed: Vec<Flight>,
+    /// Failed before they left.
+    unwritten: Vec<Block>,
     watchers: Vec<Waker>,
+}
+
+/// The time by which a log decides what is due: the system's, or that of the simulator that it runs on.
+pub(super) enum Clock {
+    System,
+    Simulated(Sim),
+}
+
+impl Clock {
+    pub(super) fn now(&self) -> Instant {
+        match self {
+            Clock::System => Instant::now(),
+            Clock::Simulated(sim) => sim.now(),
+        }
+    }
+
+    pub(super) fn since(&self, then: Instant) -> Duration {
+        self.now().saturating_duration_since(then)
+    }
+}
+
+/// A lock that knows which thread holds it.
+#[derive(Default)]
+pub(super) struct Names {
+    lock: Mutex<()>,
+    holder: AtomicUsize,
+}
+
+pub(super) struct NamesGuard<'a> {
+    names: &'a Names,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Names {
+    /// None when this thread holds it already.
+    pub(super) fn lock(&self) -> Option<NamesGuard<'_>> {
+        if self.is_mine() {
+            return None;
+        }
+        let guard = lock(&self.lock);
+        self.holder.store(this_thread(), Ordering::Relaxed);
+        Some(NamesGuard { names: self, _guard: guard })
+    }
+
+    /// Only this thread writes its own mark, so that the answer holds.
+    pub(super) fn is_mine(&self) -> bool {
+        self.holder.load(Ordering::Relaxed) == this_thread()
+    }
+}
+
+impl Drop for NamesGuard<'_> {
+    fn drop(&mut self) {
+        self.names.holder.store(0, Ordering::Relaxed);
+    }
+}
+
+/// An address that no other thread has while this one lives.
+fn this_thread() -> usize {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+/// Where an append goes.
+enum Spot {
+    OpenBlock,
+    /// A block is opened behind those that are there.
+    NewBlock,
+    /// The log goes on in the next segment.
+    NextSegment,
 }
 
 /// Why an append has to wait, or cannot be.
@@ -336,6 +410,7 @@ impl Shared {
         number_max: u64,
     ) -> Shared {
         let last_lsn = segments.last().map_or(0, |segment| segment.header.previous.lsn);
+        let clock = folder.instance.0.sim().map_or(Clock::System, |sim| Clock::Simulated(sim.clone()));
         let core = Core {
             next_lsn: last_lsn + 1,
             epoch,
@@ -343,6 +418,7 @@ impl Shared {
             ready: VecDeque::new(),
             in_flight: VecDeque::new(),
             next_flight: 0,
+            left: Vec::new(),
             submitted: last_lsn,
             pending_bytes: 0,
             current,
@@ -357,13 +433,15 @@ impl Shared {
             poison: None,
             cuts: Vec::new(),
             stamped: last_lsn,
-            last_active: Instant::now(),
+            last_active: clock.now(),
             keeper_sleeps: false,
             closing: false,
+            is_dropped: false,
             appends_wait: 0,
             is_gathering: false,
             crowd: 0,
             watchers: Vec::new(),
+            rooms: Vec::new(),
             numbers: Numbers::default(),
         };
         Shared {
@@ -375,7 +453,10 @@ impl Shared {
             work: Condvar::new(),
             room: Condvar::new(),
             woken: Powers::default(),
-            names: Mutex::default(),
+            names: Names::default(),
+            calls: Calls::new(),
+            preparer: Mutex::default(),
+            clock,
             keeper: OnceLock::new(),
             generation: sys::fork_generation(),
         }
@@ -436,16 +517,7 @@ impl Shared {
         let payload = self.payload_of(records).map_err(NoRoom::Refused)?;
         let mut core = self.core();
         let core = &mut *core;
-        if let Some(error) = self.poisoned(core) {
-            return Err(NoRoom::Refused(error));
-        }
-        if core.closing {
-            let error = self.error(Name::Append, ErrorKind::Closed, "the log was closed; open it anew");
-            return Err(NoRoom::Refused(error));
-        }
-        if core.pending_bytes > 0 && core.pending_bytes + payload as u64 > self.limits.pending_bytes_max {
-            return Err(NoRoom::Budget);
-        }
+        self.admits(core, payload)?;
         self.make_room(core, payload, from_reserve)?;
         let Some(block) = core.open.as_mut() else { return Err(NoRoom::NoSpare) };
         let (had, had_records) = (block.payload, block.records);
@@ -464,12 +536,39 @@ impl Shared {
         Ok((lsn, group))
     }
 
+    /// Whether so much more may be appended, wherever it goes.
+    #[inline]
+    fn admits(&self, core: &Core, payload: usize) -> std::result::Result<(), NoRoom> {
+        if let Some(error) = self.poisoned(core) {
+            return Err(NoRoom::Refused(error));
+        }
+        if core.closing {
+            let error = self.error(Name::Append, ErrorKind::Closed, "the log was closed; open it anew");
+            return Err(NoRoom::Refused(error));
+        }
+        match core.pending_bytes > 0 && core.pending_bytes + payload as u64 > self.limits.pending_bytes_max {
+            true => Err(NoRoom::Budget),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether an append of so much would go through now; changes nothing.
+    pub(super) fn has_room(&self, core: &Core, payload: usize) -> std::result::Result<(), NoRoom> {
+        self.admits(core, payload)?;
+        self.find_room(core, payload, false).map(drop)
+    }
+
     fn payload_of(&self, records: &[&[u8]]) -> Result<usize> {
         let payload: usize = records.iter().map(|record| FRAME_BYTES + record.len()).sum();
-        let most = self.control.segment_bytes as usize - 2 * PAGE;
         if records.is_empty() {
             return Err(self.error(Name::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
         }
+        self.check_payload(payload).map(|()| payload)
+    }
+
+    /// Refuses what never fits: beside the header, and the page that is kept for the last stamp.
+    pub(super) fn check_payload(&self, payload: usize) -> Result<()> {
+        let most = self.control.segment_bytes as usize - 2 * PAGE;
         if block_bytes(payload) > most || payload > u32::MAX as usize / 2 {
             let text = format!(
                 "{payload} bytes do not fit into a segment of {} bytes; append less at a time, or make the log with larger segments",
@@ -477,44 +576,71 @@ impl Shared {
             );
             return Err(self.error(Name::Append, ErrorKind::InvalidInput, text));
         }
-        Ok(payload)
+        Ok(())
     }
 
     /// Sees to it that the open block takes so much.
+    #[inline]
     fn make_room(&self, core: &mut Core, payload: usize, from_reserve: bool) -> std::result::Result<(), NoRoom> {
-        let segment_bytes = self.control.segment_bytes;
-        let left = core.room_left(segment_bytes);
-        if !from_reserve
-            && self.limits.reserve_bytes > 0
-            && left < self.limits.reserve_bytes + block_bytes(payload) as u64
-        {
-            // What is not known to be the last is not known to be the reserve: the keeper finds out.
-            let Some(error) = &core.no_spare else { return Err(NoRoom::NoSpare) };
-            let text = format!(
-                "no segment can be prepared, and {left} bytes of those that are there are left, of which {} are the reserve; \
-                 make space, such as by truncate_prefix ({error})",
-                self.limits.reserve_bytes
-            );
-            return Err(NoRoom::Refused(self.error(Name::Append, ErrorKind::NoSpace, text)));
-        }
-        if core.open.as_ref().is_some_and(|block| block.fits(payload, segment_bytes)) {
-            return Ok(());
-        }
-        core.close_block();
-        if core.offset + block_bytes(payload) as u64 > segment_bytes {
-            if core.spares.is_empty() {
-                core.numbers.spares_missed += 1;
-                let Some(error) = &core.no_spare else { return Err(NoRoom::NoSpare) };
-                let text = format!(
-                    "no segment can be prepared, and {} bytes are left, too few; make space, such as by truncate_prefix ({error})",
-                    core.room_left(segment_bytes)
-                );
-                return Err(NoRoom::Refused(self.error(Name::Append, ErrorKind::NoSpace, text)));
+        match self.find_room(core, payload, from_reserve) {
+            Ok(Spot::OpenBlock) => return Ok(()),
+            Ok(Spot::NewBlock) => core.close_block(),
+            Ok(Spot::NextSegment) => {
+                core.close_block();
+                self.rotate(core);
             }
-            self.rotate(core);
+            Err(no_room) => {
+                if matches!(no_room, NoRoom::NoSpare) && core.spares.is_empty() {
+                    core.numbers.spares_missed += 1;
+                }
+                return Err(no_room);
+            }
         }
-        core.open_block();
+        core.open_block(self.clock.now());
         Ok(())
+    }
+
+    /// Where so much can go; changes nothing.
+    #[inline]
+    fn find_room(&self, core: &Core, payload: usize, from_reserve: bool) -> std::result::Result<Spot, NoRoom> {
+        // The last page of a segment is kept for the stamp that closes the log: it must not need another segment, which may not be had.
+        let end = if core.closing { self.control.segment_bytes } else { self.usable_end() };
+        if !from_reserve && self.limits.reserve_bytes > 0 {
+            let left = core.room_left(self.usable_end());
+            if left < self.limits.reserve_bytes.saturating_add(block_bytes(payload) as u64) {
+                // What is not known to be the last is not known to be the reserve: the keeper finds out.
+                return Err(self.no_spare(core, left, ", of which what is reserved is not for this append"));
+            }
+        }
+        if core.open.as_ref().is_some_and(|block| block.fits(payload, end)) {
+            return Ok(Spot::OpenBlock);
+        }
+        if core.offset_behind_open() + block_bytes(payload) as u64 <= end {
+            return Ok(Spot::NewBlock);
+        }
+        match core.spares.is_empty() {
+            true => Err(self.no_spare(core, core.room_left(self.usable_end()), ", too few")),
+            false => Ok(Spot::NextSegment),
+        }
+    }
+
+    /// Behind the last byte of a segment that is for records.
+    pub(super) fn usable_end(&self) -> u64 {
+        self.control.segment_bytes - PAGE as u64
+    }
+
+    #[cold]
+    fn no_spare(&self, core: &Core, left: u64, what: &str) -> NoRoom {
+        let Some(error) = &core.no_spare else { return NoRoom::NoSpare };
+        if !self.limits.has_keeper && self.may_try_again(core) {
+            // Nobody else does.
+            return NoRoom::NoSpare;
+        }
+        let text = format!(
+            "no segment can be prepared, and {left} bytes of those that are there are left{what}; \
+             make space, such as by truncate_prefix ({error})"
+        );
+        NoRoom::Refused(self.error(Name::Append, ErrorKind::NoSpace, text))
     }
 
     /// Goes on in the next segment.
@@ -530,7 +656,7 @@ impl Shared {
         core.wake_keeper(&self.work);
     }
 
-    /// Waits until the next segment is ready, or cannot be had.
+    /// Waits until the next segment is ready, or cannot be had. Not for a thread that holds the names.
     pub(super) fn wait_for_spare(self: &Arc<Self>) {
         if !self.limits.has_keeper || self.keeper.get() == Some(&std::thread::current().id()) {
             super::keeper::make_spare(self);
@@ -554,7 +680,10 @@ impl Shared {
         let depth = if core.crowd >= CROWD { 1 } else { self.limits.depth };
         // Nothing leaves beside a segment's header: so the one before it is durable, the chain can be followed, and blocks prove that
         // there was a header.
-        core.poison.is_none() && core.in_flight.len() < depth && !core.in_flight.iter().any(|flight| flight.is_first)
+        core.poison.is_none()
+            && core.in_flight.len() < depth
+            && !core.in_flight.iter().any(|flight| flight.is_first)
+            && (core.in_flight.is_empty() || !core.ready.front().is_some_and(|block| block.last))
     }
 
     /// The oldest block that is not on its way, if it may be now.
@@ -586,9 +715,10 @@ impl Shared {
             records: block.records,
             payload: block.payload,
             opened: block.opened,
-            submitted: Instant::now(),
+            submitted: self.clock.now(),
         });
-        Some(Takeoff { id, block, epoch: core.epoch, watermark })
+        let left = std::mem::take(&mut core.left);
+        Some(Takeoff { id, block, epoch: core.epoch, watermark, _left: left })
     }
 
     /// The write of a block, header and checksum in place.
@@ -731,32 +861,31 @@ impl Shared {
     fn write_elsewhere(self: &Arc<Self>, takeoff: Takeoff) {
         let id = takeoff.id;
         let (live, request) = self.seal(takeoff);
-        self.submit(id, &live, request);
+        self.submit(id, &live, request, false);
     }
 
-    fn submit(self: &Arc<Self>, id: u64, live: &Live, request: Request) {
+    fn submit(self: &Arc<Self>, id: u64, live: &Live, request: Request, syncing: bool) {
         let waker = Waker::from(Arc::new(Completion { shared: self.clone(), id }));
         let slot = live.file.0.target().submit(request, Notify::Waker(waker));
-        if let Some(carried) = self.core().carried(id) {
-            carried.slot = Some(slot);
-        }
+        let before = self.core().carried(id).and_then(|carried| {
+            carried.syncing = syncing;
+            carried.slot.replace(slot)
+        });
+        drop(before);
         // It may have been complete before there was a slot to look at.
         self.carry_on(id);
     }
 
     /// Goes on with a flight that no thread waits for, if the engine is through with it.
     fn carry_on(self: &Arc<Self>, id: u64) {
-        let mut core = self.core();
-        let Some(carried) = core.carried(id) else { return };
-        let Some((outcome, request)) = carried.slot.as_ref().and_then(|slot| slot.take()) else { return };
-        carried.slot = None;
-        let live = carried.live.clone();
+        let carried =
+            self.core().carried(id).map(|carried| (carried.slot.clone(), carried.live.clone(), carried.syncing));
+        let Some((Some(slot), live, syncing)) = carried else { return };
+        // Its result is taken once, whoever comes first. Not under the lock: with it goes what the operation held.
+        let Some((outcome, request)) = slot.take() else { return };
         let result = complete(&live, outcome, &request);
-        let sync = result.is_ok() && !carried.syncing && self.durability() == Durability::WriteAndSync;
-        carried.syncing |= sync;
-        drop(core);
-        if sync {
-            self.submit(id, &live, Request::Sync { data_only: true });
+        if result.is_ok() && !syncing && self.durability() == Durability::WriteAndSync {
+            self.submit(id, &live, Request::Sync { data_only: true }, true);
         } else {
             self.ended(id, result.map_err(|error| *error));
         }
@@ -765,7 +894,7 @@ impl Shared {
     /// A block is durable, or will never be.
     fn ended(self: &Arc<Self>, id: u64, result: Result<()>) {
         let mut ended = Ended::default();
-        let now = Instant::now();
+        let now = self.clock.now();
         let mut core = self.core();
         {
             let core = &mut *core;
@@ -774,19 +903,20 @@ impl Shared {
             flight.done = true;
             match result {
                 Ok(()) => {
-                    let (queued, written) = (flight.submitted - flight.opened, now - flight.submitted);
+                    let queued = flight.submitted.saturating_duration_since(flight.opened);
+                    let written = now.saturating_duration_since(flight.submitted);
                     core.numbers.landed(queued, written, flight.records, flight.payload, flight.bytes);
                     self.advance(core, &mut ended);
                 }
                 Err(error) => {
                     core.poison = Some(Poison { error, submitted: core.submitted });
-                    let (landing, waiting) = (core.in_flight.drain(..), core.ready.drain(..));
-                    ended.failed.extend(landing.map(|flight| flight.group));
-                    ended.failed.extend(waiting.chain(core.open.take()).map(|block| block.group));
+                    ended.failed.extend(core.in_flight.drain(..));
+                    ended.unwritten.extend(core.ready.drain(..).chain(core.open.take()));
                     core.pending_bytes = 0;
                     ended.watchers.extend(core.watchers.drain(..).map(|(_, waker)| waker));
                 }
             }
+            ended.watchers.append(&mut core.rooms);
             self.choose_leader(core, &mut ended);
         }
         if core.appends_wait > 0 {
@@ -805,7 +935,7 @@ impl Shared {
             core.crowd = flight.records + core.open.as_ref().map_or(0, |block| block.records);
             core.stamped = core.stamped.max(flight.watermark);
             core.pending_bytes = core.pending_bytes.saturating_sub(flight.payload as u64);
-            ended.done.push(flight.group);
+            ended.done.push(flight);
         }
         self.durable.store(durable, Ordering::Release);
         let mut index = 0;
@@ -822,7 +952,7 @@ impl Shared {
         if !self.may_take_off(core) {
             return;
         }
-        let pending = || core.ready.iter().chain(&core.open).filter(|block| block.records > 0 || block.stamps);
+        let pending = || core.ready.iter().chain(&core.open).filter(|block| block.is_wanted());
         if let Some(block) = pending().find(|block| block.group.sleepers.load(Ordering::Relaxed) > 0) {
             let group = &block.group;
             if group.state.compare_exchange(PENDING, LEAD, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -832,23 +962,51 @@ impl Shared {
             }
             return;
         }
-        ended.carry = pending().any(|block| block.group.has_idle_waiters())
-            || (pending().next().is_some() && !core.watchers.is_empty());
+        let any = core.is_dropped || !core.watchers.is_empty() || !core.rooms.is_empty();
+        ended.carry = pending().any(|block| any || block.group.has_idle_waiters());
     }
 
     fn finish(self: &Arc<Self>, ended: Ended) {
-        if ended.carry {
+        let Ended { lead, carry, done, failed, unwritten, watchers } = ended;
+        if carry {
             self.carry_all();
         }
-        let done: Vec<Waiting> = ended.done.iter().map(|group| group.end(DONE)).collect();
-        let failed: Vec<Waiting> = ended.failed.iter().map(|group| group.end(FAILED)).collect();
+        let done: Vec<Waiting> = done.into_iter().map(|flight| flight.group.end(DONE)).collect();
+        let failed = failed.into_iter().map(|flight| flight.group.end(FAILED));
+        let failed: Vec<Waiting> = failed.chain(unwritten.into_iter().map(|block| block.group.end(FAILED))).collect();
         // The last of the threads: those who were woken before may append until it runs.
-        if let Some(group) = ended.lead {
+        if let Some(group) = lead {
             let _ = futex::wake(&group.state, futex::Flags::PRIVATE, 1);
         }
-        done.into_iter().for_each(|waiting| waiting.tell(Ok));
-        failed.into_iter().for_each(|waiting| waiting.tell(|lsn| Err(self.why(lsn))));
-        ended.watchers.into_iter().for_each(wake);
+        done.into_iter().for_each(|waiting| self.tell(waiting, Ok));
+        failed.into_iter().for_each(|waiting| self.tell(waiting, |lsn| Err(self.why(lsn))));
+        self.wake_all(watchers);
+    }
+
+    /// Tells those who wait and do not sleep. Nothing is locked.
+    fn tell(&self, waiting: Waiting, answer: impl Fn(u64) -> Result<u64>) {
+        self.wake_all(waiting.wakers.into_iter().flatten());
+        if !waiting.callbacks.is_empty() {
+            let calls = waiting.callbacks.into_iter();
+            self.calls.add(calls.map(|(lsn, callback)| Call::Durable(callback, answer(lsn))));
+            self.serve_calls();
+        }
+    }
+
+    /// Wakes, with nothing locked: where this thread holds the names, another one does it.
+    pub(super) fn wake_all(&self, wakers: impl IntoIterator<Item = Waker>) {
+        let mut wakers = wakers.into_iter().peekable();
+        if wakers.peek().is_some() && self.names.is_mine() {
+            self.calls.add(wakers.map(Call::Wake));
+            self.serve_calls();
+        } else {
+            wakers.for_each(calls::wake);
+        }
+    }
+
+    /// Has calls made, by another thread. (Where none can be started: here, or when this thread has let go of the names.)
+    pub(super) fn serve_calls(&self) {
+        self.calls.serve(!self.names.is_mine());
     }
 
     /// Submits what may be submitted, for those who do not write themselves.
@@ -900,8 +1058,12 @@ impl Shared {
         drop(old);
     }
 
-    /// Has `callback` called when those of `group` are through: now, if they are.
+    /// Has `callback` called when those of `group` are through.
     pub(super) fn call_back(self: &Arc<Self>, lsn: u64, group: &Group, callback: Callback) {
+        if self.is_forked() {
+            // The thread that calls is the parent's.
+            return callback(Err(self.forked()));
+        }
         {
             let mut waiting = lock(&group.waiting);
             if !group.is_over() {
@@ -910,7 +1072,8 @@ impl Shared {
                 return self.carry_all();
             }
         }
-        callback(self.answer(lsn, group));
+        self.calls.add([Call::Durable(callback, self.answer(lsn, group))]);
+        self.serve_calls();
     }
 
     /// Of a group that is through.
@@ -945,42 +1108,68 @@ impl Shared {
     }
 
     /// A block without records, which carries the watermark; durable when this returns.
-    pub(super) fn stamp(self: &Arc<Self>, closed: bool) -> std::result::Result<(), NoRoom> {
+    pub(super) fn stamp(self: &Arc<Self>) -> std::result::Result<(), NoRoom> {
         let mut core = self.core();
-        let group = self.begin_stamp(&mut core, closed)?;
+        // One that fails here fails for good; `ended` would never come to a block that is added afterwards.
+        if let Some(error) = self.poisoned(&core) {
+            return Err(NoRoom::Refused(error));
+        }
+        if core.closing {
+            let error =
+                self.error(Name::Append, ErrorKind::Closed, "the log was closed, and its last stamp is on its way");
+            return Err(NoRoom::Refused(error));
+        }
+        let group = self.begin_stamp(&mut core)?;
         drop(core);
         self.wait(0, &group).map(drop).map_err(NoRoom::Refused)
     }
 
-    /// Puts a stamp behind what is pending; gives those who wait for it.
-    pub(super) fn begin_stamp(&self, core: &mut Core, closed: bool) -> std::result::Result<Arc<Group>, NoRoom> {
+    /// Puts a stamp behind what is pending; gives those who wait for it. The log has not failed.
+    pub(super) fn begin_stamp(&self, core: &mut Core) -> std::result::Result<Arc<Group>, NoRoom> {
+        self.put_stamp(core, false, false)
+    }
+
+    fn put_stamp(&self, core: &mut Core, last: bool, closed: bool) -> std::result::Result<Arc<Group>, NoRoom> {
         core.close_block();
         self.make_room(core, 0, true)?;
         let Some(block) = core.open.as_mut() else { return Err(NoRoom::NoSpare) };
         if block.make_room(block.bytes()).is_none() {
             return Err(NoRoom::Refused(Error::from_errno(Name::Append, Errno::NOMEM).at(&self.folder.path)));
         }
-        (block.closed, block.stamps) = (closed, true);
+        (block.stamps, block.last, block.closed) = (true, last, closed);
         let group = block.group.clone();
         core.close_block();
         Ok(group)
     }
 
-    /// From here on nothing is taken. False when that was so already.
-    pub(super) fn begin_closing(&self) -> bool {
+    /// From here on nothing is taken, and a last stamp goes behind what is pending: those who wait for it, and for all. `closed`: it says
+    /// that the log was closed. None when the log is closing already, or needs no stamp.
+    pub(super) fn begin_closing(&self, closed: bool) -> Option<Result<Arc<Group>>> {
         let mut core = self.core();
-        let is_first = !std::mem::replace(&mut core.closing, true);
+        if std::mem::replace(&mut core.closing, true) {
+            return None;
+        }
+        core.is_dropped = !closed;
         let next_lsn = core.next_lsn;
+        let stamp = match self.poisoned(&core) {
+            Some(error) => Some(Err(error)),
+            None if closed || core.lacks_stamp(next_lsn - 1) => Some(
+                // There is always room for it.
+                self.put_stamp(&mut core, true, closed).map_err(|no_room| no_room.into_error(self)),
+            ),
+            None => None,
+        };
         // What they wait for will not come.
         let (never, other) = std::mem::take(&mut core.watchers).into_iter().partition(|(lsn, _)| *lsn >= next_lsn);
         core.watchers = other;
+        let rooms = std::mem::take(&mut core.rooms);
         core.keeper_sleeps = false;
         drop(core);
         self.work.notify_all();
         self.room.notify_all();
         let never: Vec<(u64, Waker)> = never;
-        never.into_iter().for_each(|(_, waker)| wake(waker));
-        is_first
+        self.wake_all(never.into_iter().map(|(_, waker)| waker).chain(rooms));
+        stamp
     }
 
     /// Somebody's runtime may be held up; another thread notices the completions, too.
@@ -1005,16 +1194,19 @@ fn complete(live: &Live, outcome: Outcome, request: &Request) -> std::result::Re
 }
 
 impl Core {
-    /// What appends can still take, in pages of blocks.
-    pub(super) fn room_left(&self, segment_bytes: u64) -> u64 {
-        let used = match &self.open {
-            Some(block) => block.offset + block.bytes() as u64,
-            None => self.offset.max(PAGE as u64),
-        };
-        segment_bytes.saturating_sub(used) + self.spares.len() as u64 * (segment_bytes - PAGE as u64)
+    /// What appends can still take, in pages of blocks, if segments are used up to `end`.
+    pub(super) fn room_left(&self, end: u64) -> u64 {
+        let used = self.offset_behind_open().max(PAGE as u64);
+        end.saturating_sub(used) + self.spares.len() as u64 * (end - PAGE as u64)
     }
 
-    fn open_block(&mut self) {
+    /// Where the next block goes if the open one is closed.
+    fn offset_behind_open(&self) -> u64 {
+        let open = self.open.as_ref().filter(|block| block.is_wanted());
+        open.map_or(self.offset, |block| block.offset + block.bytes() as u64)
+    }
+
+    fn open_block(&mut self, now: Instant) {
         let header = self.segments.last().filter(|_| self.offset == 0).map(|segment| segment.header);
         self.open = Some(Block {
             live: self.current.clone(),
@@ -1024,16 +1216,17 @@ impl Core {
             payload: 0,
             first_lsn: self.next_lsn,
             records: 0,
-            closed: false,
             stamps: false,
+            last: false,
+            closed: false,
             group: Group::new(PENDING),
-            opened: Instant::now(),
+            opened: now,
         });
     }
 
     /// What was opened and holds nothing goes away again.
     fn close_block(&mut self) {
-        let Some(block) = self.open.take().filter(|block| block.records > 0 || block.stamps) else { return };
+        let Some(block) = self.open.take().filter(Block::is_wanted) else { return };
         self.offset = block.offset + block.bytes() as u64;
         self.ready.push_back(block);
     }
@@ -1043,8 +1236,9 @@ impl Core {
     }
 
     /// A write that no thread waits for has been on its way for long: whoever should notice its end may be held up.
-    pub(super) fn has_old_flight(&self, age: Duration) -> bool {
-        self.in_flight.iter().any(|flight| flight.carried.is_some() && flight.submitted.elapsed() > age)
+    pub(super) fn has_old_flight(&self, now: Instant, age: Duration) -> bool {
+        let is_old = |flight: &Flight| now.saturating_duration_since(flight.submitted) > age;
+        self.in_flight.iter().any(|flight| flight.carried.is_some() && is_old(flight))
     }
 
     /// Nothing is pending.
@@ -1066,7 +1260,7 @@ impl Core {
         !self.ready.is_empty() || self.open.as_ref().is_some_and(|block| block.records > 0)
     }
 
-    /// A stamp would tell more than the segments do.
+    /// A stamp would tell more than the segments do, once `durable` is what is durable.
     pub(super) fn lacks_stamp(&self, durable: u64) -> bool {
         self.stamped < durable
     }
@@ -1097,7 +1291,8 @@ impl Core {
             previous,
         };
         self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
-        (self.current, self.offset) = (next, 0);
+        self.left.push(std::mem::replace(&mut self.current, next));
+        self.offset = 0;
     }
 
     /// Goes on behind `place`, in a new segment of a new epoch. Nothing is pending, and there is a spare.

@@ -454,6 +454,13 @@ impl Store {
         self.files.get_mut(file).is_some_and(|file| std::mem::take(&mut file.has_report))
     }
 
+    /// Reads show what the disk has, and what is still to be written to it: no longer what a sync that failed has given up.
+    pub(super) fn drop_cache(&mut self, file: usize) {
+        let Some(file) = self.files.get_mut(file) else { return };
+        file.contents = file.durable.clone();
+        file.changes.iter().for_each(|dated| dated.change.make(&mut file.contents));
+    }
+
     pub(super) fn node(&self, path: &Path) -> Option<Node> {
         match self.names.get(path) {
             None if self.is_directory(path) => Some(Node::Directory),
