@@ -1474,30 +1474,33 @@ impl Backlog {
         if self.length >= self.sweep_at.max(64) {
             self.sweep();
         }
-        self.put(slot, VecDeque::push_back, VecDeque::push_back);
+        self.put(slot, false);
     }
 
     /// Puts back what was just taken out.
     pub(crate) fn push_front(&mut self, slot: Arc<Slot>) {
-        self.put(slot, VecDeque::push_front, VecDeque::push_front);
+        self.put(slot, true);
     }
 
-    fn put(
-        &mut self,
-        slot: Arc<Slot>,
-        push: fn(&mut VecDeque<(Arc<Slot>, bool)>, (Arc<Slot>, bool)),
-        push_turn: fn(&mut VecDeque<usize>, usize),
-    ) {
+    fn put(&mut self, slot: Arc<Slot>, first: bool) {
         let announced = slot.is_announced();
         let begun = slot.with(|_, owner| owner.begun()).unwrap_or_default();
         let key = Arc::as_ptr(&begun).addr();
         self.announced += usize::from(announced);
         self.length += 1;
         let queued = self.files.entry(key).or_insert_with(|| {
-            push_turn(&mut self.turns, key);
+            if first {
+                self.turns.push_front(key);
+            } else {
+                self.turns.push_back(key);
+            }
             Queued { begun, slots: VecDeque::new() }
         });
-        push(&mut queued.slots, (slot, announced));
+        if first {
+            queued.slots.push_front((slot, announced));
+        } else {
+            queued.slots.push_back((slot, announced));
+        }
     }
 
     fn sweep(&mut self) {

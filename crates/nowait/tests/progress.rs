@@ -277,7 +277,7 @@ fn a_runtime_that_is_blocked() {
 #[test]
 fn a_future_that_is_polled_once_and_kept() {
     on_each(Nowait::builder, |_, file| {
-        let kept = nowait::block_on(async { begun(file, 0) });
+        let (kept,) = nowait::block_on(async { (begun(file, 0),) });
         file.write_all_at(page(3), 0).wait().unwrap();
         assert!(file.read_exact_at(0, PAGE).wait().unwrap().iter().all(|byte| *byte == 3));
         let mut kept = kept;

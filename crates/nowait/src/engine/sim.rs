@@ -661,11 +661,8 @@ impl Disk {
         let shed = world.line.take_shed();
         drop(world);
         match lane {
-            Some(lanes) if waits => {
-                if lanes.of(LaneKind::Syncs).join(slot.clone()) {
-                    self.give_up(&lanes);
-                }
-            }
+            // It waits in the lane, unless that has just become free.
+            Some(lanes) if waits && !lanes.of(LaneKind::Syncs).join(slot.clone()) => {}
             Some(lanes) => self.give_up(&lanes),
             None => {}
         }
