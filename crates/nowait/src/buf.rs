@@ -10,6 +10,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::convert::identity;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex};
 
@@ -162,6 +163,13 @@ fn map_plain(bytes: usize) -> Option<NonNull<u8>> {
 fn pool(class: usize) -> std::sync::MutexGuard<'static, Vec<Buf>> {
     static POOL: PerProcess<[Mutex<Vec<Buf>>; CLASSES]> = PerProcess::new();
     lock(&POOL.get(|| [const { Mutex::new(Vec::new()) }; CLASSES])[class])
+}
+
+/// Runs code of a user (a waker, a callback, a buffer's destructor) on a thread that works for
+/// others as well. Its panic ends here: the panic hook has reported it. The payload is leaked,
+/// since its destructor could panic again.
+pub(crate) fn contained(users: impl FnOnce()) {
+    catch_unwind(AssertUnwindSafe(users)).unwrap_or_else(std::mem::forget);
 }
 
 /// Locks, whatever happened to an earlier holder: every critical section of this crate leaves its data whole at each step

@@ -10,11 +10,14 @@
 //! * a future that is polled by another thread than the one that submitted (`op.rs`);
 //! * a thread that goes, or returns from its `block_on`, and leaves operations behind (`owned.rs`).
 //!
+//! And without being asked, help comes to a thread that has not been in its queue for a while and has something in flight there:
+//! whoever waits for that may not be known, such as a set of futures that was moved and polls only those that were woken.
+//!
 //! Help is for what is in flight when it is asked for. The queue is locked only while its thread works in it: then it needs no
 //! help, and tells when it leaves ([`look`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -29,6 +32,8 @@ const GRACE: Duration = Duration::from_micros(500);
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// How soon one whose thread was at work in it is looked at again, should its thread not tell.
 const SURELY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How long a thread with something in flight may stay out of its queue before help comes unasked.
+const OUT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// The thread goes when nobody has asked for so long.
 const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
@@ -40,6 +45,10 @@ pub(crate) trait Helped: Send + Sync {
     fn is_wanted(&self) -> bool;
     /// Does what its thread would, without waiting.
     fn help(&self) -> State;
+    /// Whether something is in flight. If its thread has not been in there since the last glance, help is wanted from now on.
+    fn glance(&self) -> bool {
+        false
+    }
     /// Readable when there is something to do.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
     /// A runtime sees to it, and not a thread.
@@ -68,6 +77,8 @@ struct Helper {
     bell: OnceLock<Option<OwnedFd>>,
     /// The bell rings, or the thread is about to look.
     looks: AtomicBool,
+    /// Something may be in flight in a queue, at which the thread glances now and then.
+    watches: AtomicBool,
 }
 
 #[derive(Default)]
@@ -124,6 +135,14 @@ pub(crate) fn ask_of(of: Of) {
     }
 }
 
+/// Something is given to a queue, whose thread may not come back to it.
+#[inline]
+pub(crate) fn watch() {
+    if !helper().watches.load(Relaxed) && !helper().watches.swap(true, SeqCst) {
+        look();
+    }
+}
+
 /// Has the helper look at those that want help.
 #[cold]
 pub(crate) fn look() {
@@ -163,8 +182,9 @@ impl Helper {
             // In this order: what comes from here on rings again, and no ring is taken back after it was heard of.
             let _ = self.bell().map(|bell| rustix::io::read(bell, &mut [0; 8]));
             self.looks.store(false, SeqCst);
-            let mut wanted: Vec<_> = self.wanted();
-            let mut timeout = IDLE;
+            let watches = self.glances();
+            let mut timeout = if watches { OUT_MAX } else { IDLE };
+            let mut wanted = self.wanted();
             let mut states = Vec::with_capacity(wanted.len());
             for queue in &wanted {
                 let mut state = queue.help();
@@ -181,7 +201,7 @@ impl Helper {
             let mut keep = states.iter().map(|state| *state != State::Quiet);
             wanted.retain(|_| keep.next().unwrap_or(false));
             states.retain(|state| *state != State::Quiet);
-            if !self.wait(&wanted, &states, timeout) && wanted.is_empty() {
+            if !self.wait(&wanted, &states, timeout) && wanted.is_empty() && !watches {
                 let mut members = lock(&self.members);
                 if !self.looks.load(SeqCst) {
                     members.runs = false;
@@ -189,6 +209,20 @@ impl Helper {
                 }
             }
         }
+    }
+
+    /// Glances at all queues. False when nothing is in flight in any.
+    fn glances(&self) -> bool {
+        if !self.watches.swap(false, SeqCst) {
+            return false;
+        }
+        let known: Vec<_> = lock(&self.members).known.iter().filter_map(Weak::upgrade).collect();
+        // Each of them, for its own sake.
+        let busy = known.iter().fold(false, |busy, queue| queue.glance() | busy);
+        if busy {
+            self.watches.store(true, SeqCst);
+        }
+        busy
     }
 
     /// Those that want help; those that are quiet are kept no longer.

@@ -22,7 +22,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -33,6 +32,7 @@ use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::sync::{Mutex, MutexGuard, lock};
+pub(crate) use crate::buf::contained;
 use crate::buf::{Buf, Memory, Segments};
 use crate::direct::{Alignment, Direct, Directness, Plan};
 use crate::help;
@@ -811,13 +811,6 @@ impl Notify {
             Notify::Nobody => {}
         });
     }
-}
-
-/// Runs code of a user (a waker, a callback, a buffer's destructor) on a thread that works for
-/// others as well. Its panic ends here: the panic hook has reported it. The payload is leaked,
-/// since its destructor could panic again.
-pub(crate) fn contained(users: impl FnOnce()) {
-    catch_unwind(AssertUnwindSafe(users)).unwrap_or_else(std::mem::forget);
 }
 
 /// What an operation leaves at its end: the last share of its file, and a buffer or a result that

@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use crate::buf::lock;
+use crate::buf::{contained, lock};
 use crate::help;
-use crate::op::contained;
 
 /// The bytes of a file that an operation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -214,6 +214,22 @@ fn a_future_that_is_moved() {
     });
 }
 
+/// Such a set polls only those of its futures that were woken, so that nothing tells that it has moved.
+#[test]
+fn a_set_of_futures_that_is_moved() {
+    on_each(Nowait::builder, |_, file| {
+        for _ in 0..5 {
+            nowait::block_on(async {
+                let mut set: FuturesUnordered<_> = (0..4).map(|i| file.read_exact_at(i * 8192, 4096)).collect();
+                let first = futures::poll!(set.next());
+                let rest = move || futures::executor::block_on(set.map(|read| read.unwrap().len()).collect::<Vec<_>>());
+                let rest = thread::scope(|scope| scope.spawn(rest).join().unwrap());
+                assert_eq!(rest.len() + usize::from(first.is_ready()), 4);
+            });
+        }
+    });
+}
+
 /// What a thread leaves behind is let go without it: it does something else, or is gone.
 #[test]
 fn a_file_is_closed_whose_reads_were_given_up() {

@@ -31,7 +31,7 @@ use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -89,6 +89,8 @@ struct Desk<Q: Queue> {
     wanted: AtomicBool,
     /// Completions that were taken out and are not settled.
     settling: AtomicUsize,
+    /// `Owned::turns` at the helper's last glance.
+    glanced_at: AtomicU64,
 }
 
 /// A locked queue.
@@ -126,8 +128,8 @@ impl<Q: Queue> Desk<Q> {
     fn new(bell: Arc<Bell>) -> Option<Arc<Desk<Q>>> {
         let owned = Owned::<Q>::new(bell)?;
         let (descriptor, owned) = (owned.queue.descriptor(), Mutex::new(owned));
-        let (wanted, settling) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let desk = Arc::new(Desk { owned, generation: fork_generation(), descriptor, wanted, settling });
+        let (wanted, settling, glanced_at) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicU64::new(0));
+        let desk = Arc::new(Desk { owned, generation: fork_generation(), descriptor, wanted, settling, glanced_at });
         let known: Arc<dyn Helped> = desk.clone();
         help::register(Arc::downgrade(&known));
         Some(desk)
@@ -189,6 +191,16 @@ impl<Q: Queue> Helped for Desk<Q> {
 
     fn is_wanted(&self) -> bool {
         self.wanted.load(SeqCst)
+    }
+
+    fn glance(&self) -> bool {
+        // At work in there.
+        let Ok(owned) = self.owned.try_lock() else { return true };
+        let busy = owned.is_busy() || self.settling.load(SeqCst) > 0;
+        if busy && self.glanced_at.swap(owned.turns, SeqCst) == owned.turns {
+            self.wanted.store(true, SeqCst);
+        }
+        busy
     }
 
     fn help(&self) -> help::State {
@@ -290,6 +302,8 @@ struct Owned<Q: Queue> {
     submit_at: usize,
     /// The kernel refuses to be entered.
     dead: bool,
+    /// How often the thread was in here.
+    turns: u64,
     bell: Arc<Bell>,
     bell_polled: bool,
     /// What goes to the pool, once nothing is locked.
@@ -313,7 +327,9 @@ fn stage_in<Q: Queue>(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
     let _ = LOCAL.try_with(|local| {
         if local.depth.get() > 0 && Q::is_alone(local) {
             if let Some(mut owned) = Q::mine(local).borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
+                owned.turns += 1;
                 slot.take().into_iter().for_each(|slot| owned.accept(slot));
+                help::watch();
             }
         }
     });
@@ -385,6 +401,7 @@ impl<Q: Queue> Owned<Q> {
             staged: 0,
             submit_at: 1,
             dead: false,
+            turns: 1,
             bell,
             bell_polled: false,
             for_pool: Vec::new(),
@@ -502,6 +519,7 @@ impl<Q: Queue> Owned<Q> {
 
     /// Submits what is staged, waits for `want` completions, and moves those that are there into `completions`.
     fn enter(&mut self, want: usize, patience: Option<Duration>) {
+        self.turns += 1;
         self.reap_as(true, want, patience);
     }
 
