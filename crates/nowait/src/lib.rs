@@ -299,10 +299,9 @@ pub use write::{Allocate, Changed, Settled, WriteAll, WriteAt, WriteMany, Writes
 /// that wakes its waker, from whatever thread. Where this thread cannot have a ring, the operations go to the pool and all
 /// this works the same.
 ///
-/// A future that was polled here may be moved to another thread and awaited there. Only this thread can notice the
-/// completion of what it submitted. So, before `block_on` returns, it waits for what is in flight in its ring and still wanted
-/// by somebody; not for what was dropped. The memory of that, and the file of a direct write, stay with the kernel until this
-/// thread next uses `block_on`, [`Nowait::drain`] or a blocking gather, or ends. The file of a read is let go.
+/// What was dropped, or moved to another thread, ends without this thread: after `block_on` returns, and also while the future
+/// computes or blocks. A helper thread then submits and notices in its place. It comes at once where another operation waits
+/// for one of these, else within a tenth of a second.
 ///
 /// Inside the future, `wait`, `read_into`, `gather_into` and `block_on` itself may be used; they do not disturb what is in
 /// flight.
@@ -310,9 +309,9 @@ pub use write::{Allocate, Changed, Settled, WriteAll, WriteAt, WriteMany, Writes
 /// # Blocking in another way
 ///
 /// While the future blocks this thread by other means (another executor's `block_on`, such as
-/// `futures::executor::block_on`, receiving from a channel, joining a thread), nothing that is staged here is submitted, and
-/// nothing that completes is noticed. If what it blocks for is one of those reads, or a small write, it waits for ever. Use this `block_on`
-/// inside, or `await`.
+/// `futures::executor::block_on`, receiving from a channel, joining a thread), what is in flight here goes on by help, later
+/// than it could. A small write that was polled in the same turn is made at the end of that turn only: if the thread blocks for
+/// that, it waits for ever. Use this `block_on` inside, or `await`.
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::owned::drive(future)
 }

@@ -1259,9 +1259,7 @@ impl Slot {
                 let has_moved = std::mem::replace(&mut inner.thread, thread_number()) != thread_number();
                 drop(inner);
                 if has_moved {
-                    // Its first poll, if it was submitted without one.
-                    let is_first = matches!(&old, Notify::Waker(waker) if waker.will_wake(Waker::noop()));
-                    help::ask_of(if is_first { help::Of::Threads } else { help::Of::All });
+                    help::ask();
                 }
                 drop(old);
                 return Poll::Pending;

@@ -250,9 +250,9 @@ impl File {
         self.change(Request::SyncRange { offset, length }, Name::Sync, offset, length)
     }
 
-    /// Waits until every write, cut and reservation of this file that has begun by now has ended, through whatever clone, those
-    /// included whose future was dropped. Await it, or [`wait`](Settled::wait). It begins nothing, reports no error, and makes
-    /// nothing durable. Dropped, it has no effect.
+    /// Waits until every write, cut and reservation of this file that is under way now has ended, through whatever clone, those
+    /// included whose future was dropped. (What another thread is making in a blocking call is that thread's own.) Await it,
+    /// or [`wait`](Settled::wait). It begins nothing, reports no error, and makes nothing durable. Dropped, it has no effect.
     ///
     /// Not needed to write a place again, which waits by itself. It tells when the file may be handed to others: renamed,
     /// read by another program, closed for good.
