@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::mounts::{self, Kind, Mount, temp_dir};
 use common::rng::Rng;
 use common::{
-    Sample, Watchdog, Way, aio_instance, assert_settled, at_most, contents, eventually, open_direct, poll_once, put,
-    read_pages_in_every_way,
+    Sample, Watchdog, Way, aio_instance, assert_settled, at_most, contents, eventually, is_slow, open_direct,
+    poll_once, put, read_pages_in_every_way,
 };
 use futures::future::join_all;
 use nowait::{Buf, DirectIo, Engine, ErrorKind, File, Nowait, Path};
@@ -193,7 +193,8 @@ fn full_queues_finish_in_full() {
         assert_settled(&nowait);
         let stats = nowait.stats();
         assert_eq!(stats.aio - before.aio, 5000);
-        assert!(stats.queued > before.queued, "own {own}: {stats:?}");
+        // (An interpreted processor hands them in more slowly than the device serves them.)
+        assert!(stats.queued > before.queued || is_slow(), "own {own}: {stats:?}");
     }
 }
 

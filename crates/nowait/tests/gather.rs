@@ -294,6 +294,9 @@ fn a_million_tiny_ranges() {
 /// Much of what is cached is copied by several threads; some of it may be cold, and others gather at the same time.
 #[test]
 fn threads_that_gather_much_at_a_time() {
+    if !has_memory(160 << 20) {
+        return;
+    }
     let _watchdog = Watchdog::new("threads that gather", 120);
     let sample = Sample::new(8 << 20);
     let nowait = Nowait::builder().build().unwrap();
@@ -326,6 +329,9 @@ fn threads_that_gather_much_at_a_time() {
 
 #[test]
 fn large_ranges() {
+    if !has_memory(160 << 20) {
+        return;
+    }
     let _watchdog = Watchdog::new("large_ranges", 60);
     let mut rng = Rng::for_test();
     let sample = Sample::new(24 << 20);
@@ -435,6 +441,9 @@ fn waited_for_after_a_poll() {
 /// What others wait for is not held up by one huge cached range.
 #[test]
 fn huge_range_takes_many_polls() {
+    if !has_memory(160 << 20) {
+        return;
+    }
     let sample = Sample::new(32 << 20);
     let file = sample.open(&Nowait::builder().build().unwrap());
     let ranges = [(0, 32 << 20)];

@@ -638,7 +638,7 @@ fn kills(kills: u32, dir: &Path) {
                 acknowledged = acknowledged.max(lsn);
                 heard += 1;
             }
-            if heard == patience || (killer.elapsed().as_millis() > 200) {
+            if heard == patience || killer.elapsed() > at_most(Duration::from_millis(200)) {
                 // What it wrote before it died is read to the end all the same.
                 process.kill().unwrap();
                 heard = usize::MAX / 2;

@@ -432,6 +432,10 @@ fn panicking_waker_inside_a_blocking_gather() {
     const LEN: usize = 32 << 20;
     let sample = Sample::new(LEN);
     let ring = forced(Path::Ring);
+    if let Some(refusal) = ring.ring_refusal() {
+        // On a thread of the pool the read would be complete before anyone gathers.
+        return eprintln!("skipped: {refusal}");
+    }
     let pool = Nowait::builder().path(Some(Path::Pool)).pool_threads_max(1).build().unwrap();
     let staged = sample.open(&ring);
     for (name, nowait) in [("ring", &ring), ("pool", &pool)] {

@@ -381,7 +381,8 @@ fn take_from_image(image: &FsPath, bytes: &[u8]) {
     let pages: HashSet<&[u8]> = bytes.chunks(PAGE).collect();
     let now = std::fs::read(image).unwrap();
     let found: Vec<usize> = (0..now.len() / PAGE).filter(|i| pages.contains(&now[i * PAGE..][..PAGE])).collect();
-    assert_eq!(found.len(), pages.len());
+    // More of them where an earlier file with the same bytes lay elsewhere, as on 6.1 now and then.
+    assert!(found.len() >= pages.len(), "{} of {}", found.len(), pages.len());
     let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     found.iter().for_each(|i| fallocate(&file, hole, (i * PAGE) as u64, PAGE as u64).unwrap());
