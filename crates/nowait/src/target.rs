@@ -162,7 +162,16 @@ impl Target<'_> {
 
     /// Runs a request to its end on this thread, on behalf of a caller that waits: after writes that it overlaps. A direct write
     /// has its permit already.
+    #[inline]
     pub(crate) fn run_here(&self, request: &mut Request) -> Outcome {
+        match (self.file, &*request) {
+            // Changes nothing, and learns of no failure.
+            (Some(file), Request::Read(_)) => self.instance.engines().pool.run_on(file, request),
+            _ => self.run_change(request),
+        }
+    }
+
+    fn run_change(&self, request: &mut Request) -> Outcome {
         let change = match self.file {
             Some(file) if file.direct.is_none() || !matches!(request, Request::Write(..)) => file.change(request),
             _ => None,

@@ -607,11 +607,18 @@ impl World {
 impl Disk {
     fn step(&self) -> bool {
         let mut world = lock(&self.world);
-        let may_end = world.may_end();
-        if may_end.is_empty() {
-            return false;
-        }
-        let chosen = may_end[(world.random.next() % may_end.len() as u64) as usize];
+        let chosen = if world.hung.is_empty() {
+            if world.in_flight.is_empty() {
+                return false;
+            }
+            (world.random.next() % world.in_flight.len() as u64) as usize
+        } else {
+            let may_end = world.may_end();
+            if may_end.is_empty() {
+                return false;
+            }
+            may_end[(world.random.next() % may_end.len() as u64) as usize]
+        };
         let (number, slot) = world.in_flight.swap_remove(chosen);
         world.settling += 1;
         // Not under the lock: one that was abandoned gives back a permit, which lets others in.
@@ -708,7 +715,7 @@ impl Disk {
         loop {
             while self.step() {}
             let mut world = lock(&self.world);
-            while world.may_end().is_empty() {
+            while world.in_flight.is_empty() || !world.hung.is_empty() && world.may_end().is_empty() {
                 if world.engines == 0 {
                     return;
                 }
