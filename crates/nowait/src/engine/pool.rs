@@ -47,7 +47,7 @@ struct Shared {
 const RELIEFS_MAX: usize = 256;
 /// When work waits and no thread has come to the end of anything for so long, they hang: on a device or server that does not
 /// answer.
-const STUCK: Duration = Duration::from_millis(100);
+const STUCK: Duration = Duration::from_secs(1);
 
 /// The work of one thread, and the parts of it that an operation is.
 const THREAD: usize = 8;
