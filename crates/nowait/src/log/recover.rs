@@ -451,7 +451,8 @@ impl Scan<'_> {
                     (None, Some((at, offset))) if at == number && offset > place => offset,
                     _ => self.control.segment_bytes.max(place),
                 };
-                holed = (number == stopped).then_some(number);
+                // Zero: the chain is empty, and no segment has a hole.
+                holed = (number == stopped && stopped != 0).then_some(number);
                 self.damage.push(Damage { path: path(number), bytes: place..until, lsns, what });
             } else if is_severed {
                 self.damage[links.severed_by].lsns = lsns;
