@@ -306,7 +306,7 @@ struct Owned<Q: Queue> {
     turns: u64,
     bell: Arc<Bell>,
     bell_polled: bool,
-    /// What goes to the pool, once nothing is locked.
+    /// Slots for the pool, once nothing is locked.
     for_pool: Vec<Arc<Slot>>,
     /// Kept between turns for its capacity.
     completions: Vec<Completion>,
@@ -409,7 +409,7 @@ impl<Q: Queue> Owned<Q> {
         })
     }
 
-    /// What whoever borrows this lets go at the end.
+    /// Takes the slots that leave the queue, to be let go with nothing locked.
     fn take_leaving(&mut self) -> Option<Leaving> {
         if self.for_pool.is_empty() && !self.backlog.has_shed() {
             return None;
