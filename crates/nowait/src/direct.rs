@@ -63,12 +63,7 @@ pub(crate) struct Direct {
     /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may turn out to be of the other kind on its
     /// way, when the device is found out.
     turn: RwLock<()>,
-    /// See [`Direct::workers_take_turns`].
-    workers_take_turns: OnceLock<bool>,
 }
-
-/// `BTRFS_SUPER_MAGIC` of linux/magic.h.
-const BTRFS: u64 = 0x9123_683e;
 
 impl Direct {
     pub(crate) fn new(alignment: Alignment) -> Direct {
@@ -78,7 +73,6 @@ impl Direct {
             offset: offset.into(),
             cached: OnceLock::new(),
             turn: RwLock::new(()),
-            workers_take_turns: OnceLock::new(),
         }
     }
 
@@ -91,15 +85,6 @@ impl Direct {
         let Alignment { memory, offset } = ENOUGH;
         let before = (self.memory.fetch_max(memory, Relaxed), self.offset.fetch_max(offset, Relaxed));
         before.0 < memory || before.1 < offset
-    }
-
-    /// io_uring's workers write one request of this file after the other, where a ring cannot write without them. They do on all file
-    /// systems that do not say otherwise (FMODE_DIO_PARALLEL_WRITE: ext4, xfs), and nothing that a program can see tells which. So only the
-    /// one counts where threads of the pool were measured to be quicker.
-    pub(crate) fn workers_take_turns(&self, fd: BorrowedFd<'_>) -> bool {
-        *self.workers_take_turns.get_or_init(|| {
-            rustix::fs::fstatfs(fd).is_ok_and(|about| about.f_type as u64 == BTRFS) && !sys::is_block_device(fd)
-        })
     }
 
     /// Nobody writes through the page cache while this is held.

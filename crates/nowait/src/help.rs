@@ -39,18 +39,27 @@ const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// What may need help.
 pub(crate) trait Helped: Send + Sync {
-    /// Help is asked for. True when the helper has to come.
-    fn want(&self) -> bool;
+    /// Help is asked for. True when the helper has to come. Where others see to a queue it never has.
+    fn want(&self) -> bool {
+        false
+    }
     /// Help is wanted, still.
-    fn is_wanted(&self) -> bool;
+    fn is_wanted(&self) -> bool {
+        false
+    }
     /// Does what its thread would, without waiting.
-    fn help(&self) -> State;
-    /// Whether something is in flight. If its thread has not been in there since the last glance, help is wanted from now on.
+    fn help(&self) -> State {
+        State::Quiet
+    }
+    /// Whether something is in flight, or in line. If its thread has not been in there since the last glance, help is wanted from now on;
+    /// if nothing ends, what is in line goes elsewhere.
     fn glance(&self) -> bool {
         false
     }
     /// Readable when there is something to do.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// A runtime sees to it, and not a thread.
     fn is_of_a_runtime(&self) -> bool {
         false

@@ -20,6 +20,7 @@
 //! `unsafe` here: sending raw segments between threads, filling them, and requests over memory that the caller lends.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::R
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -38,7 +40,7 @@ use crate::direct::{Alignment, Direct, Directness, Plan};
 use crate::help;
 use crate::mapping::{Fault, Mapping, Missing};
 use crate::outstanding::{Outstanding, Span, Syncing};
-use crate::select::{ReadSelector, WriteSelector};
+use crate::select::{ReadSelector, Rings, WriteSelector};
 use crate::stats::{Count, Counters, thread_number};
 use crate::sys::{self, PerProcess, WriteFlags};
 
@@ -269,6 +271,15 @@ impl OpenFile {
         self.end.store(END_UNKNOWN, Relaxed);
     }
 
+    /// What is known about direct I/O by rings.
+    #[inline]
+    pub(crate) fn rings(&self, direction: Direction) -> &Rings {
+        match direction {
+            Direction::Read => &self.reads.rings,
+            Direction::Write => &self.writes.rings,
+        }
+    }
+
     fn failure(&self) -> Option<Errno> {
         let errno = self.sync_failure.load(SeqCst);
         (errno != 0).then(|| Errno::from_raw_os_error(errno))
@@ -447,7 +458,7 @@ pub(crate) struct Transfer {
     done: usize,
     /// The kernel was told that these bytes will be needed, and has begun to read them.
     pub(crate) announced: bool,
-    /// A ring is to say so (EAGAIN) first where only a kernel worker can write these bytes.
+    /// A ring is to say so (EAGAIN) where it would have a kernel worker wait for these bytes.
     pub(crate) attempt: bool,
     /// Made ready for direct I/O in blocks of so many bytes; else zero.
     block: u32,
@@ -841,9 +852,10 @@ impl Leftovers {
 }
 
 impl Drop for Leftovers {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(unwanted) = self.unwanted.take() {
-            let_go(unwanted.0);
+        if self.unwanted.is_some() {
+            self.unwanted.take().into_iter().for_each(|unwanted| let_go(unwanted.0));
         }
     }
 }
@@ -1038,8 +1050,9 @@ impl Owner {
 
     /// The line of its file that `request` stands in.
     pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<Lanes>, LaneKind)> {
-        let Owner::File(file) = self else { return None };
-        Some((file.lanes().clone(), file.lane(request)?))
+        let file = self.file()?;
+        let kind = file.lane(request)?;
+        Some((file.lanes().clone(), kind))
     }
 
     /// Makes the file's data durable by `sync`: see [`OpenFile::synced`].
@@ -1100,13 +1113,15 @@ struct Inner {
 }
 
 impl Inner {
-    /// The file, if this is the answer to an attempt of a ring; it is none any more.
-    fn attempted(&mut self) -> Option<&OpenFile> {
-        match (&mut self.request, &self.owner) {
-            (Some(Request::Write(transfer, _)), Some(Owner::File(file))) => {
-                std::mem::take(&mut transfer.attempt).then_some(&**file)
-            }
-            _ => None,
+    /// Takes note whether a ring could do what it was to do without waiting.
+    fn rang(&self, served: bool) {
+        let (direction, transfer) = match &self.request {
+            Some(Request::Read(transfer)) => (Direction::Read, transfer),
+            Some(Request::Write(transfer, _)) => (Direction::Write, transfer),
+            _ => return,
+        };
+        if let (true, Some(Owner::File(file))) = (transfer.attempt, &self.owner) {
+            file.rings(direction).rang(served);
         }
     }
 }
@@ -1144,21 +1159,25 @@ impl Slot {
         }
     }
 
-    /// Engine: a ring has refused it. True if that is because it was not to wait (`Transfer::attempt`): it is to be given to the ring
-    /// again, and may wait then.
-    pub(crate) fn refused(&self, errno: Errno) -> bool {
-        let mut inner = lock(&self.0);
-        let waited_for = matches!(inner.stage, Stage::Waiting(_));
-        let attempted = inner.attempted();
-        let punted = matches!(errno, Errno::AGAIN | Errno::OPNOTSUPP);
-        if let (Some(file), true) = (attempted, punted) {
-            file.writes.rang(false);
-            return waited_for;
+    /// Engine: it goes to another engine, and is under way no longer.
+    pub(crate) fn hand_on(&self) {
+        let inner = &mut *lock(&self.0);
+        if let Some(owner) = &inner.owner {
+            owner.counters().add(Count::HandedOn);
+            if let (Owner::File(file), true) = (owner, std::mem::take(&mut inner.begun)) {
+                file.begun.fetch_sub(1, Relaxed);
+            }
         }
-        false
     }
 
-    /// Engine: looks at the work, to encode it. The lock is uncontended but for the moment in which a future is dropped or
+    /// Engine: a ring has refused it.
+    pub(crate) fn refused(&self, errno: Errno) {
+        if matches!(errno, Errno::AGAIN | Errno::OPNOTSUPP) {
+            lock(&self.0).rang(false);
+        }
+    }
+
+    /// Engine: looks at the work. The lock is uncontended but for the moment in which a future is dropped or
     /// changes its waker.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&Request, &Owner) -> T) -> Option<T> {
         let inner = lock(&self.0);
@@ -1178,9 +1197,11 @@ impl Slot {
         Some(Work { owner: inner.owner.take()?, request: inner.request.take()? })
     }
 
-    /// Engine: the kernel is to have it.
-    pub(crate) fn begin(&self) {
-        begin(&mut lock(&self.0));
+    /// Engine: the kernel is to have it. Looks at the work, to encode it; if that gives nothing, the slot is to be handed on.
+    pub(crate) fn begin<T>(&self, look: impl FnOnce(&Request, &Owner) -> Option<T>) -> Option<T> {
+        let mut inner = lock(&self.0);
+        begin(&mut inner);
+        look(inner.request.as_ref()?, inner.owner.as_ref()?)
     }
 
     /// Its file has fewer operations under way.
@@ -1224,8 +1245,8 @@ impl Slot {
     /// it must be asked for.
     pub(crate) fn complete(&self, result: Result<usize, Errno>, served: Count) -> Option<Leftovers> {
         let mut inner = lock(&self.0);
-        if let (Some(file), Ok(_)) = (inner.attempted(), result) {
-            file.writes.rang(true);
+        if result.is_ok() {
+            inner.rang(true);
         }
         let step = match &mut inner.request {
             Some(Request::Read(transfer) | Request::Write(transfer, _)) => step(transfer, result),
@@ -1297,8 +1318,9 @@ impl Slot {
                 drop(inner);
                 drop(old);
             }
+            Stage::Abandoned | Stage::Taken => {}
             // Dropped here, by its caller's thread, and not by the engine whose share may be the last.
-            _ => {
+            Stage::Finished(_) => {
                 let taken = take(&mut inner);
                 drop(inner);
                 drop(taken);
@@ -1312,12 +1334,12 @@ impl Drop for Slot {
     /// a buffer and a waker.
     fn drop(&mut self) {
         let inner = self.0.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let (request, stage) = (inner.request.take(), std::mem::replace(&mut inner.stage, Stage::Taken));
-        if let Some(request) = request {
-            let_go(request);
+        if inner.request.is_some() {
+            inner.request.take().into_iter().for_each(let_go);
         }
-        if let Stage::Waiting(notify) = stage {
-            contained(|| drop(notify));
+        if matches!(inner.stage, Stage::Waiting(_)) {
+            let stage = std::mem::replace(&mut inner.stage, Stage::Taken);
+            contained(|| drop(stage));
         }
     }
 }
@@ -1439,7 +1461,7 @@ pub(crate) const SHARE: u32 = 8;
 /// run a user's destructor, and close a file.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    files: HashMap<usize, Queued>,
+    files: HashMap<usize, Queued, BuildHasherDefault<AddressHasher>>,
     /// Whose turn it is.
     turns: VecDeque<usize>,
     length: usize,
@@ -1448,6 +1470,31 @@ pub(crate) struct Backlog {
     shed: Vec<Arc<Slot>>,
     /// Shed, taken, and not discarded yet.
     leaving: usize,
+    /// How many had ended in the queue when somebody last found more than before, and when that was.
+    seen: Option<(u64, Instant)>,
+}
+
+/// When a queue with a line before it, or a pool with work in line, has come to the end of nothing for so long, what it has hangs: on a device
+/// or server that does not answer.
+pub(crate) const STUCK: Duration = Duration::from_secs(1);
+
+/// Hashes addresses, which nobody chooses who would like them to collide.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // The golden ratio's bits; the lowest bits of addresses are zero.
+        self.0 = (self.0 ^ (address as u64 >> 4)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// The slots of one file, or of none.
@@ -1521,21 +1568,22 @@ impl Backlog {
     pub(crate) fn pop_below(&mut self, busy_max: u32) -> Option<Arc<Slot>> {
         loop {
             let busy = |key: &usize| self.files.get(key).map_or(u32::MAX, |queued| queued.begun.load(Relaxed));
-            let looked_at = if busy_max == u32::MAX { TURNS_MAX } else { usize::MAX };
-            let (turn, _) = self
-                .turns
-                .iter()
-                .take(looked_at)
-                .map(busy)
-                .enumerate()
-                .filter(|(_, busy)| *busy < busy_max || busy_max == u32::MAX)
-                .min_by_key(|(_, busy)| *busy)?;
-            let key = self.turns.remove(turn)?;
-            let Some(queued) = self.files.get_mut(&key) else { continue };
+            let turn = if busy_max == u32::MAX && self.turns.len() <= 1 {
+                0
+            } else {
+                let looked_at = if busy_max == u32::MAX { TURNS_MAX } else { usize::MAX };
+                let turns = self.turns.iter().take(looked_at).map(busy).enumerate();
+                let free = turns.filter(|(_, busy)| *busy < busy_max || busy_max == u32::MAX);
+                free.min_by_key(|(_, busy)| *busy)?.0
+            };
+            let key = *self.turns.get(turn)?;
+            let queued = self.files.get_mut(&key)?;
             let next = queued.slots.pop_front();
             if queued.slots.is_empty() {
                 self.files.remove(&key);
-            } else {
+                self.turns.remove(turn);
+            } else if self.turns.len() > 1 {
+                self.turns.remove(turn);
                 self.turns.push_back(key);
             }
             let Some((slot, announced)) = next else { continue };
@@ -1546,6 +1594,20 @@ impl Backlog {
             }
             self.shed.push(slot);
         }
+    }
+
+    /// All that is in line, for the pool, if the queue has come to the end of nothing for long; so far it has of `ended`.
+    pub(crate) fn take_stuck(&mut self, ended: u64, now: Instant) -> Vec<Arc<Slot>> {
+        match self.seen {
+            _ if self.length == 0 => self.seen = None,
+            Some((before, since)) if before == ended => {
+                if now.saturating_duration_since(since) >= STUCK {
+                    return std::iter::from_fn(|| self.pop()).collect();
+                }
+            }
+            _ => self.seen = Some((ended, now)),
+        }
+        Vec::new()
     }
 
     pub(crate) fn has_shed(&self) -> bool {
@@ -1766,6 +1828,25 @@ mod tests {
         backlog.discarded(shed.len());
         assert!(backlog.is_quiet());
         assert_eq!(slots.iter().filter(|(_, counters)| counters.snapshot().cancelled == 1).count(), 900);
+    }
+
+    #[test]
+    fn what_is_in_line_leaves_a_queue_that_hangs_and_no_other() {
+        let mut backlog = Backlog::default();
+        let now = Instant::now();
+        let just_before = now + STUCK - Duration::from_millis(1);
+        backlog.push(slot().0);
+        assert_eq!(backlog.take_stuck(7, now).len(), 0);
+        assert_eq!(backlog.take_stuck(7, just_before).len(), 0);
+        // One has ended.
+        assert_eq!(backlog.take_stuck(8, now + STUCK).len(), 0);
+        backlog.push(slot().0);
+        assert_eq!(backlog.take_stuck(8, now + 2 * STUCK).len(), 2);
+        // What comes later has its time.
+        assert_eq!(backlog.take_stuck(8, now + 3 * STUCK).len(), 0);
+        backlog.push(slot().0);
+        assert_eq!(backlog.take_stuck(8, now + 4 * STUCK).len(), 0);
+        assert_eq!(backlog.take_stuck(8, now + 5 * STUCK).len(), 1);
     }
 
     #[test]

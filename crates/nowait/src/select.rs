@@ -65,8 +65,8 @@ pub(crate) enum Choice {
 const MISSES_BORNE: u32 = 2;
 /// Stalls that are borne: none. One call over budget sends what follows away.
 const STALLS_BORNE: u32 = 0;
-/// Direct writes in a row that only a kernel worker could do, before rings are left out: as many as are in flight, since what makes one wait
-/// makes those beside it wait, too.
+/// Direct reads or writes in a row that only a kernel worker could do, before rings are left out: as many as are in flight, since what makes
+/// one wait makes those beside it wait, too.
 const PUNTS_BORNE: u32 = 256;
 /// The longest run of operations that are not tried inline, or by a ring.
 const SKIP_MAX: u32 = 256;
@@ -141,6 +141,28 @@ impl Backoff {
     }
 }
 
+/// What is known about reads, or writes, of one file that go past the page cache by a ring.
+///
+/// A ring is asked not to wait. Where it would have to, as for blocks that a file gains, or all that btrfs writes with
+/// copy-on-write, a thread of the pool does it: io_uring's own workers are few for each thread, and a device that does not answer takes
+/// them all; and on some file systems they take turns.
+#[derive(Debug, Default)]
+pub(crate) struct Rings(Backoff);
+
+impl Rings {
+    /// Whether a ring is to be tried.
+    #[inline]
+    pub(crate) fn allows(&self) -> bool {
+        self.0.allows()
+    }
+
+    /// A ring served one, or could not without waiting.
+    #[inline]
+    pub(crate) fn rang(&self, served: bool) {
+        if served { self.0.good() } else { self.0.bad(PUNTS_BORNE) }
+    }
+}
+
 const NOWAIT_UNKNOWN: u8 = 0;
 const NOWAIT_ACCEPTED: u8 = 1;
 const NOWAIT_REFUSED: u8 = 2;
@@ -151,6 +173,7 @@ pub(crate) struct ReadSelector {
     nowait: AtomicU8,
     inline: Backoff,
     announcements: Backoff,
+    pub(crate) rings: Rings,
     /// Attempts that hit in a row, up to [`TRUST`].
     hits: AtomicU32,
 }
@@ -315,8 +338,7 @@ pub(crate) struct WriteSelector {
     attempts: Backoff,
     plain: Backoff,
     together: Backoff,
-    /// Past the page cache.
-    ring: Backoff,
+    pub(crate) rings: Rings,
 }
 
 impl WriteSelector {
@@ -347,17 +369,6 @@ impl WriteSelector {
     pub(crate) fn instead(&self, policy: &Policy, is_cheap: impl FnOnce() -> bool) -> Choice {
         let plain = !policy.strict && policy.forced.is_none() && self.plain.allows() && is_cheap();
         if plain { Choice::Budgeted } else { Choice::Slow }
-    }
-
-    /// Whether a write past the page cache is to be tried by a ring. Not where it would go to a kernel worker, as btrfs has it with
-    /// copy-on-write, one after the other: threads of the pool write beside each other.
-    pub(crate) fn rings(&self) -> bool {
-        self.ring.allows()
-    }
-
-    /// A ring served a write past the page cache, or could not without waiting.
-    pub(crate) fn rang(&self, served: bool) {
-        if served { self.ring.good() } else { self.ring.bad(PUNTS_BORNE) }
     }
 
     /// Whether to see if other writes of the same thread continue this one, before it is made.
@@ -414,21 +425,18 @@ mod tests {
 
     #[test]
     fn a_ring_that_cannot_write_is_left_out_and_one_that_mostly_can_is_not() {
-        let tries = |writes: &WriteSelector, served: fn(usize) -> bool| {
-            (0..5000)
-                .filter(|&number| {
-                    writes.rings() && {
-                        writes.rang(served(number));
-                        true
-                    }
-                })
-                .count()
+        let tries = |rings: &Rings, served: fn(usize) -> bool| {
+            let tried = (0..5000).filter(|&number| rings.allows() && {
+                rings.rang(served(number));
+                true
+            });
+            tried.count()
         };
-        assert_eq!(tries(&WriteSelector::default(), |number| number % 256 == 0), 5000);
-        let writes = WriteSelector::default();
-        let never = tries(&writes, |_| false);
+        assert_eq!(tries(&Rings::default(), |number| number % 256 == 0), 5000);
+        let rings = Rings::default();
+        let never = tries(&rings, |_| false);
         assert!((256..300).contains(&never), "{never}");
-        assert!(tries(&writes, |_| true) >= 5000 - SKIP_MAX as usize);
+        assert!(tries(&rings, |_| true) >= 5000 - SKIP_MAX as usize);
     }
 
     #[test]

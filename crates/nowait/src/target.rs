@@ -360,18 +360,16 @@ impl Target<'_> {
         if !has_ring && (policy.strict || (direction == Direction::Write && extends())) {
             return Path::Pool;
         }
-        let takes_turns = || file.handle.descriptor().is_ok_and(|fd| direct.workers_take_turns(fd));
-        let attempts = direction == Direction::Write && has_ring && policy.forced.is_none() && takes_turns();
-        let rings = !attempts || file.writes.rings();
-        // One alone a kernel worker does as well as a thread of the pool, and is nearer by two switches.
-        if !rings && file.on_their_way() > 0 {
+        // Unless that was asked for, a ring is not to wait: kernel workers are few, and a device that hangs takes them all.
+        let attempts = has_ring && policy.forced.is_none();
+        if attempts && !file.rings(direction).allows() {
             return Path::Pool;
         }
         // What fails here fails again, and is told, where it is run.
         if file.align(direct.alignment(), transfer, direction).is_err() {
             return Path::Pool;
         }
-        transfer.attempt = attempts && rings;
+        transfer.attempt = attempts;
         path
     }
 

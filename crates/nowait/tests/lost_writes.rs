@@ -179,7 +179,8 @@ fn torture(nowait: &Nowait, path: &Path, open: &dyn Fn() -> OpenOptions, rng: &m
         while other.sync_all().is_err() {}
     }
     eprintln!("{}: {lost} rounds lost data, {told} calls were told", path.display());
-    assert!(lost * 2 > rounds(), "the device took what it has no room for: {lost} rounds lost data");
+    // Linux 5.10 finds room for much of it in the end.
+    assert!(lost * 8 > rounds(), "the device took what it has no room for: {lost} rounds lost data");
 }
 
 fn plain() -> OpenOptions {

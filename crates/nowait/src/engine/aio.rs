@@ -14,9 +14,10 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 use super::libaio::{Context, DEPTH, Entry};
-use super::shared::{Reaped, Reaper};
+use super::shared::{Lined, Reaped, Reaper};
 use super::{Engine, Refusal, owned, pool};
 use crate::buf::lock;
+use crate::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
 
@@ -41,6 +42,8 @@ struct Line {
     /// Places taken.
     in_flight: u32,
     backlog: Backlog,
+    /// Completions so far.
+    ended: u64,
 }
 
 impl Line {
@@ -66,7 +69,10 @@ impl Aio {
         let eventfd = eventfd.map_err(|errno| Refusal { errno, entries: DEPTH })?;
         let context = Context::set_up()?;
         let (line, quiet, watched) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
-        Ok(Aio { desk: Arc::new(Desk { context, eventfd, line, quiet, watched }), reaper: Arc::default() })
+        let desk = Arc::new(Desk { context, eventfd, line, quiet, watched });
+        let known: Arc<dyn Helped> = desk.clone();
+        help::register(Arc::downgrade(&known));
+        Ok(Aio { desk, reaper: Arc::default() })
     }
 }
 
@@ -104,6 +110,7 @@ impl Desk {
             line.backlog.push(slot);
             let shed = line.backlog.take_shed();
             drop(line);
+            help::watch();
             return self.discard(shed);
         }
         line.in_flight += 1;
@@ -120,7 +127,6 @@ impl Desk {
             pool::hand_on(slot);
             return Sent::HandedOn;
         };
-        slot.begin();
         let share = Arc::into_raw(slot);
         let entry = entry.with(share as u64).telling(&self.eventfd);
         // SAFETY: the entry's memory and descriptor belong to the slot, of which the user data is a share that lasts until the
@@ -161,20 +167,6 @@ impl Desk {
         again
     }
 
-    /// Ends what the line has shed. With nothing locked.
-    fn discard(&self, shed: Vec<Arc<Slot>>) {
-        if shed.is_empty() {
-            return;
-        }
-        let count = shed.len();
-        pool::discard(shed);
-        let mut line = lock(&self.line);
-        line.backlog.discarded(count);
-        if line.is_quiet() {
-            self.quiet.notify_all();
-        }
-    }
-
     /// Gives the places that are free to those in line.
     fn fill(&self) {
         loop {
@@ -199,12 +191,30 @@ impl Desk {
     }
 }
 
+impl Lined for Desk {
+    fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
+        let line = &mut *lock(&self.line);
+        let value = look(&mut line.backlog, line.ended);
+        if line.is_quiet() {
+            self.quiet.notify_all();
+        }
+        value
+    }
+}
+
+impl Helped for Desk {
+    fn glance(&self) -> bool {
+        self.relieve_line()
+    }
+}
+
 impl Reaped for Desk {
     fn reap_surely(&self) {
         // Room for all that can be in flight: what comes later is told again. An error is that of a filter which came late, and
         // loses what the kernel has.
         let mut events = Vec::with_capacity(DEPTH as usize);
         let _ = self.context.wait(0, None, &mut events);
+        lock(&self.line).ended += events.len() as u64;
         for event in events {
             // SAFETY: the user data of every entry is a share made in `send`, and the kernel posts one event for it.
             let slot = unsafe { Arc::from_raw(event.user_data() as *const Slot) };

@@ -182,7 +182,7 @@ impl Entry {
     /// Writes a slot's request down; the caller adds the user data. None: it would be done inside the submission, so that a thread
     /// of ours is the better choice.
     pub(crate) fn of(slot: &Arc<Slot>) -> Option<Entry> {
-        slot.with(|request, owner| {
+        slot.begin(|request, owner| {
             let Owner::File(file) = owner else { return None };
             let (transfer, one, many, flags) = match request {
                 Request::Read(transfer) => (transfer, PREAD, PREADV, 0),
@@ -205,7 +205,7 @@ impl Entry {
                 offset: transfer.position(),
                 ..Entry::default()
             })
-        })?
+        })
     }
 
     /// Completes once, when the descriptor is readable (Linux 4.18; before, EINVAL).

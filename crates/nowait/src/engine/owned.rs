@@ -46,7 +46,7 @@ use super::pool;
 use super::uring::{self, Ring, Untaken, Usage};
 use crate::buf::lock;
 use crate::help::{self, Helped};
-use crate::op::{Backlog, PLACES_MIN, Slot};
+use crate::op::{Backlog, PLACES_MIN, STUCK, Slot};
 use crate::stats::Count;
 use crate::sys::{PerProcess, fork_generation, retry};
 
@@ -195,11 +195,15 @@ impl<Q: Queue> Helped for Desk<Q> {
 
     fn glance(&self) -> bool {
         // At work in there.
-        let Ok(owned) = self.owned.try_lock() else { return true };
+        let Ok(mut owned) = self.owned.try_lock() else { return true };
+        owned.relieve_line();
+        let leaving = owned.take_leaving();
         let busy = owned.is_busy() || self.settling.load(SeqCst) > 0;
         if busy && self.glanced_at.swap(owned.turns, SeqCst) == owned.turns {
             self.wanted.store(true, SeqCst);
         }
+        drop(owned);
+        leaving.into_iter().for_each(Leaving::go);
         busy
     }
 
@@ -304,6 +308,8 @@ struct Owned<Q: Queue> {
     dead: bool,
     /// How often the thread was in here.
     turns: u64,
+    /// Completions so far.
+    ended: u64,
     bell: Arc<Bell>,
     bell_polled: bool,
     /// Slots for the pool, once nothing is locked.
@@ -402,6 +408,7 @@ impl<Q: Queue> Owned<Q> {
             submit_at: 1,
             dead: false,
             turns: 1,
+            ended: 0,
             bell,
             bell_polled: false,
             for_pool: Vec::new(),
@@ -445,7 +452,6 @@ impl<Q: Queue> Owned<Q> {
             self.free.push(place);
             return self.for_pool.push(slot);
         }
-        slot.begin();
         self.slots[place as usize] = Some(slot);
         self.push_entry(&entry, u64::from(place));
     }
@@ -507,6 +513,14 @@ impl<Q: Queue> Owned<Q> {
         }
     }
 
+    /// Has the pool do what is in line, if nothing ends here.
+    fn relieve_line(&mut self) {
+        if self.backlog.len() > 0 {
+            let stuck = self.backlog.take_stuck(self.ended, Instant::now());
+            self.for_pool.extend(stuck);
+        }
+    }
+
     fn poll_bell(&mut self) {
         if !self.bell_polled {
             if let Some(fd) = self.bell.descriptor() {
@@ -531,7 +545,7 @@ impl<Q: Queue> Owned<Q> {
             // What the kernel has is lost with the queue. Do not burn the processor over it.
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Owned { queue, slots, free, completions, bell, bell_polled, .. } = self;
+        let Owned { queue, slots, free, completions, bell, bell_polled, ended, .. } = self;
         queue.reap(|user_data, result| {
             if user_data == BELL {
                 *bell_polled = false;
@@ -541,6 +555,7 @@ impl<Q: Queue> Owned<Q> {
                 }
             } else if let Some(slot) = slots.get_mut(user_data as usize).and_then(Option::take) {
                 free.push(user_data as u32);
+                *ended += 1;
                 completions.push((slot, result));
             }
         });
@@ -939,7 +954,10 @@ fn enter<Q: Queue>(want: impl FnOnce(&mut Owned<Q>) -> Option<usize>) -> bool {
                 let State::Ready(desk) = &*state else { return false };
                 let Some(mut owned) = state.get() else { return false };
                 let Some(want) = want(&mut owned) else { return false };
-                owned.enter(want, None);
+                // What is in line is not to wait for what never ends.
+                let patience = (owned.backlog.len() > 0).then_some(STUCK);
+                owned.enter(want, patience);
+                owned.relieve_line();
                 owned.bell.sleep.store(AWAKE, SeqCst);
                 owned.fill();
                 (desk.clone(), desk.take_completions(&mut owned))

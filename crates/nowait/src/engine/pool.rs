@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use super::{Engine, Helper, run, run_for, write_together};
 use crate::buf::lock;
-use crate::op::{Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, SHARE, Seat, Slot, Work, contained};
+use crate::op::{Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, SHARE, STUCK, Seat, Slot, Work, contained};
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
 
@@ -45,9 +45,6 @@ struct Shared {
 
 /// Threads that came because all others hung. Each has one operation that may hang, too.
 const RELIEFS_MAX: usize = 256;
-/// When work waits and no thread has come to the end of anything for so long, they hang: on a device or server that does not
-/// answer.
-const STUCK: Duration = Duration::from_secs(1);
 
 /// The work of one thread, and the parts of it that an operation is.
 const THREAD: usize = 8;
@@ -60,11 +57,14 @@ const LETTING_GO_MAX: usize = 4;
 /// the first of them waits long for the last.
 const MERGED_BYTES_MAX: usize = 1 << 20;
 
+/// A line of a file.
+type Line = (Arc<Lanes>, LaneKind);
+
 #[derive(Default)]
 struct State {
     queue: Backlog,
     /// Files of which a line has nobody at work.
-    lanes: VecDeque<(Arc<Lanes>, LaneKind)>,
+    lanes: VecDeque<Line>,
     /// For whom others wait right now: before all else.
     helpers: VecDeque<Helper>,
     /// What ended operations left, to be dropped here.
@@ -110,6 +110,15 @@ impl State {
             && self.lanes.is_empty()
             && self.helpers.is_empty()
             && self.leftovers.is_empty()
+    }
+
+    /// What a thread may do while the others hang.
+    fn next_for_relief(&mut self) -> (Option<Arc<Slot>>, Option<Line>) {
+        // A lane is of a file for which no thread is at work.
+        match self.lanes.pop_front() {
+            Some(lane) => (None, Some(lane)),
+            None => (self.queue.pop_below(SHARE), None),
+        }
     }
 
     /// Something has begun that takes `weight` of a thread.
@@ -268,28 +277,21 @@ fn stand_by(shared: &Arc<Shared>, state: &mut State) {
 fn relieve(shared: &Arc<Shared>) {
     let mut state = lock(&shared.state);
     let mut ended = state.ended;
-    loop {
-        let (after, timeout) =
-            shared.relief.wait_timeout(state, STUCK).unwrap_or_else(|poisoned| poisoned.into_inner());
-        state = after;
-        if state.closing {
-            break;
-        }
-        if std::mem::replace(&mut ended, state.ended) != state.ended {
-            state.stuck = false;
-        } else if timeout.timed_out() && state.has_work() {
-            state.stuck = true;
-        }
-        if !state.stuck {
-            if !state.has_work() {
+    while !state.closing {
+        // Before it sleeps: what came while nobody stood by has rung for nobody.
+        let (slot, lane) = if state.stuck { state.next_for_relief() } else { (None, None) };
+        if slot.is_none() && lane.is_none() {
+            if !state.stuck && !state.has_work() {
                 break;
             }
-            continue;
-        }
-        // A lane is of a file for which no thread is at work.
-        let lane = state.lanes.pop_front();
-        let slot = if lane.is_none() { state.queue.pop_below(SHARE) } else { None };
-        if lane.is_none() && slot.is_none() {
+            let (after, timeout) =
+                shared.relief.wait_timeout(state, STUCK).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = after;
+            if std::mem::replace(&mut ended, state.ended) != state.ended {
+                state.stuck = false;
+            } else if timeout.timed_out() && state.has_work() {
+                state.stuck = true;
+            }
             continue;
         }
         state.stands_by = false;
@@ -381,7 +383,7 @@ fn serve_one<'a>(
     shared: &'a Arc<Shared>,
     mut state: MutexGuard<'a, State>,
     slot: Option<Arc<Slot>>,
-    lane: Option<(Arc<Lanes>, LaneKind)>,
+    lane: Option<Line>,
 ) -> MutexGuard<'a, State> {
     let shed = state.queue.take_shed();
     let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
@@ -544,9 +546,7 @@ pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>, served: Coun
     // that counts. ECANCELED and EFAULT are also what becomes of a ring's requests whose submitting thread has ended:
     // the kernel would go on with them in that thread (io_req_task_submit in io_uring/io_uring.c, 5.12 to 6.18).
     if let Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED | Errno::FAULT)) = result {
-        if slot.refused(errno) {
-            return Some(slot);
-        }
+        slot.refused(errno);
         hand_on(slot);
         return None;
     }
@@ -573,7 +573,7 @@ pub(crate) fn discard(shed: Vec<Arc<Slot>>) {
 
 /// Hands a slot to the common pool: for queues to the kernel, which hand on what they cannot do themselves.
 pub(crate) fn hand_on(slot: Arc<Slot>) {
-    slot.count(Count::HandedOn);
+    slot.hand_on();
     common().submit(slot);
 }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock, TryLockError};
 use std::task::Waker;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
@@ -25,7 +25,6 @@ use rustix::io::Errno;
 use super::uring::{self, Ring, Untaken, Usage};
 use super::{Engine, Refusal, owned, pool};
 use crate::buf::lock;
-#[cfg(feature = "tokio")]
 use crate::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::{Count, thread_number};
@@ -81,6 +80,8 @@ struct Line {
     /// How many staged entries wait for one more. It grows with each submission since the flusher's last, as in `owned`.
     held: u32,
     backlog: Backlog,
+    /// Completions so far.
+    ended: u64,
     /// The shares that were made into user data, of the entries that the kernel has not taken.
     untaken: Untaken<u64>,
     /// The kernel refuses to be entered.
@@ -96,7 +97,7 @@ impl Line {
 impl Shard {
     pub(super) fn new() -> Result<Arc<Shard>, Refusal> {
         let ring = uring::set_up(Usage::Shared)?;
-        Ok(Arc::new(Shard {
+        let shard = Arc::new(Shard {
             ring,
             line: Mutex::default(),
             reaping: Mutex::new(()),
@@ -105,7 +106,10 @@ impl Shard {
             lent: AtomicBool::new(false),
             flusher: Mutex::default(),
             dead: RwLock::default(),
-        }))
+        });
+        let known: Arc<dyn Helped> = shard.clone();
+        help::register(Arc::downgrade(&known));
+        Ok(shard)
     }
 
     fn submit(&self, slot: Arc<Slot>) {
@@ -120,6 +124,7 @@ impl Shard {
             line.backlog.push(slot);
             let shed = line.backlog.take_shed();
             drop(line);
+            help::watch();
             return self.discard(shed);
         }
         line.in_flight += 1;
@@ -183,7 +188,6 @@ impl Shard {
             line.in_flight -= 1;
             return Err(slot);
         };
-        slot.begin();
         let share = Arc::into_raw(slot) as u64;
         // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
         // which the user data is a share that lasts until the completion.
@@ -200,20 +204,6 @@ impl Shard {
         line.untaken.push(share, length);
         line.staged += 1;
         Ok(())
-    }
-
-    /// Ends what the line has shed. With nothing locked.
-    fn discard(&self, shed: Vec<Arc<Slot>>) {
-        if shed.is_empty() {
-            return;
-        }
-        let count = shed.len();
-        pool::discard(shed);
-        let mut line = lock(&self.line);
-        line.backlog.discarded(count);
-        if line.is_quiet() {
-            self.quiet.notify_all();
-        }
     }
 
     /// The flusher's thread has nothing else to run: hands the kernel what is staged.
@@ -293,6 +283,7 @@ impl Shard {
             let mut line = lock(&self.line);
             let mut staged = line.staged > 0;
             line.in_flight -= (n - again) as u32;
+            line.ended += n as u64;
             while line.in_flight < self.ring.depth {
                 let Some(slot) = line.backlog.pop() else { break };
                 line.in_flight += 1;
@@ -354,6 +345,23 @@ impl Shard {
     }
 }
 
+impl Lined for Shard {
+    fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
+        let line = &mut *lock(&self.line);
+        let value = look(&mut line.backlog, line.ended);
+        if line.is_quiet() {
+            self.quiet.notify_all();
+        }
+        value
+    }
+}
+
+impl Helped for Shard {
+    fn glance(&self) -> bool {
+        self.relieve_line()
+    }
+}
+
 impl Reaped for Shard {
     fn reap_surely(&self) {
         self.reap(Reap::Surely);
@@ -375,6 +383,32 @@ impl Reaped for Shard {
 impl AsFd for Shard {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.ring.as_fd()
+    }
+}
+
+/// A queue to the kernel with a line before it, both of which all threads share.
+pub(super) trait Lined {
+    /// Looks at the line, and how many operations have ended in the queue. Whoever waits for quiet is told of it.
+    fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T;
+
+    /// Ends what the line has shed. With nothing locked.
+    fn discard(&self, shed: Vec<Arc<Slot>>) {
+        if !shed.is_empty() {
+            let count = shed.len();
+            pool::discard(shed);
+            self.with_line(|line, _| line.discarded(count));
+        }
+    }
+
+    /// Has the pool do what is in line, if nothing ends in the queue. False when nothing is in line.
+    fn relieve_line(&self) -> bool {
+        let (stuck, shed, is_busy) = self.with_line(|line, ended| {
+            let stuck = line.take_stuck(ended, Instant::now());
+            (stuck, line.take_shed(), line.len() > 0)
+        });
+        self.discard(shed);
+        stuck.into_iter().for_each(pool::hand_on);
+        is_busy
     }
 }
 
@@ -550,18 +584,6 @@ impl Helped for Loans {
             }
         }
         false
-    }
-
-    fn is_wanted(&self) -> bool {
-        false
-    }
-
-    fn help(&self) -> help::State {
-        help::State::Quiet
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 
     fn is_of_a_runtime(&self) -> bool {

@@ -360,8 +360,7 @@ impl World {
     }
 
     fn admit(&mut self, slot: Arc<Slot>) {
-        slot.begin();
-        let write = slot.with(|request, owner| under_way(owner.handle(), request)).flatten();
+        let write = slot.begin(|request, owner| under_way(owner.handle(), request));
         self.in_flight.push((self.store.begin(write), slot));
     }
 
@@ -625,8 +624,9 @@ impl Disk {
         drop(world);
         let work = slot.take_work();
         // What may take a file's report has its turn, beside threads that block.
-        let lane = work.as_ref().and_then(|work| work.owner.lane(&work.request));
-        let lane = lane.filter(|(_, kind)| *kind == LaneKind::Syncs).map(|(lanes, _)| lanes);
+        let file = work.as_ref().and_then(|work| Some((work.owner.file()?, &work.request)));
+        let file = file.filter(|(file, request)| file.lane(request) == Some(LaneKind::Syncs));
+        let lane = file.map(|(file, _)| file.lanes().clone());
         let waits = lane.as_ref().is_some_and(|lanes| !lanes.of(LaneKind::Syncs).enter());
         let work = match work {
             Some(work) if waits => {

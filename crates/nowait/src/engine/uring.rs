@@ -113,25 +113,30 @@ fn cap_kernel_workers(ring: &IoUring) {
 }
 
 impl Ring {
-    /// Writes a slot's request down; the caller adds the user data. None: a ring has no way to do it without a kernel
+    /// Writes the request of a slot down that begins; the caller adds the user data. None: a ring has no way to do it without a kernel
     /// worker, so that a thread of ours is the better choice.
     pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
         use std::os::fd::AsRawFd;
-        slot.with(|request, owner| {
+        slot.begin(|request, owner| {
             let is_direct = matches!(owner, Owner::File(file) if file.direct.is_some());
             let fd = types::Fd(owner.handle()?.descriptor().ok()?.as_raw_fd());
             match request {
-                Request::Read(transfer) => Some(match transfer.segments() {
-                    [one] if self.has_read => {
-                        opcode::Read::new(fd, one.iov_base.cast(), one.iov_len.min(TRANSFER_MAX) as u32)
-                            .offset(transfer.position())
-                            .build()
-                    }
-                    many => {
-                        let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
-                        opcode::Readv::new(fd, many.as_ptr(), count).offset(transfer.position()).build()
-                    }
-                }),
+                Request::Read(transfer) => {
+                    let flags = if transfer.attempt { libc::RWF_NOWAIT } else { 0 };
+                    Some(match transfer.segments() {
+                        [one] if self.has_read => {
+                            opcode::Read::new(fd, one.iov_base.cast(), one.iov_len.min(TRANSFER_MAX) as u32)
+                                .offset(transfer.position())
+                                .rw_flags(flags)
+                                .build()
+                        }
+                        many => {
+                            let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
+                            let entry = opcode::Readv::new(fd, many.as_ptr(), count);
+                            entry.offset(transfer.position()).rw_flags(flags).build()
+                        }
+                    })
+                }
                 // Through the page cache a write that cannot be done at once, and any sync, is a kernel worker's.
                 Request::Write(transfer, flags) if is_direct => {
                     let many = transfer.segments();
@@ -157,7 +162,7 @@ impl Ring {
                 | Request::Fault { .. }
                 | Request::Close(_) => None,
             }
-        })?
+        })
     }
 }
 

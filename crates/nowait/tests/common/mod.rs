@@ -5,6 +5,7 @@
 
 pub(crate) mod child;
 pub(crate) mod cold;
+pub(crate) mod fuse;
 pub(crate) mod mounts;
 pub(crate) mod rng;
 

@@ -143,7 +143,7 @@ impl Drop for Mount {
 pub(crate) struct LoopDevice {
     path: PathBuf,
     _open: fs::File,
-    _dir: TempDir,
+    _dir: Option<TempDir>,
 }
 
 impl LoopDevice {
@@ -152,8 +152,13 @@ impl LoopDevice {
         let (dir, _) = folder_and_point()?;
         let image = dir.path().join("image");
         fs::write(&image, bytes).map_err(|error| error.to_string())?;
+        LoopDevice::over(&image, block_bytes, Some(dir))
+    }
+
+    /// Makes one of a file that is there.
+    pub(crate) fn over(image: &Path, block_bytes: u32, dir: Option<TempDir>) -> Result<LoopDevice, String> {
         let block = block_bytes.to_string();
-        let path = PathBuf::from(run(&["losetup", "--find", "--show", "--sector-size", &block, text(&image)])?);
+        let path = PathBuf::from(run(&["losetup", "--find", "--show", "--sector-size", &block, text(image)])?);
         let open = fs::File::open(&path);
         run(&["losetup", "--detach", text(&path)])?;
         Ok(LoopDevice { path, _open: open.map_err(|error| error.to_string())?, _dir: dir })
@@ -215,7 +220,7 @@ pub(crate) fn or_skip<T>(what: &str, made: Result<T, String>) -> Option<T> {
     }
 }
 
-fn folder_and_point() -> Result<(TempDir, PathBuf), String> {
+pub(crate) fn folder_and_point() -> Result<(TempDir, PathBuf), String> {
     if !super::child::is_root() {
         return Err("mounting needs root".into());
     }
@@ -260,7 +265,7 @@ fn mount_image(image: &Path, point: &Path) -> Result<(), String> {
     mounted.and(detached.map(drop))
 }
 
-fn unmount(point: &Path) {
+pub(crate) fn unmount(point: &Path) {
     for _ in 0..50 {
         if run(&["umount", text(point)]).is_ok() {
             return;

@@ -1,0 +1,241 @@
+//! A file system that stops answering when it is told to.
+//!
+//! It has one file, [`NAME`], of zeros; what is written to it is forgotten. A child process serves it (linux/fuse.h): were it this
+//! process, a thread that waits for an answer would keep the connection open when the process is ended, for ever.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Stdio};
+
+use rustix::event::{PollFd, PollFlags};
+use tempfile::TempDir;
+
+use super::{child, mounts};
+
+pub(crate) const NAME: &str = "file";
+const FILE_BYTES: u64 = 1 << 30;
+
+const HANG: u8 = b'h';
+const GO_ON: u8 = b'g';
+/// What the child says when it has done as it was told.
+const DONE: &str = "fuse: done";
+
+/// The file system, mounted. Ends with whatever waits for it when dropped.
+pub(crate) struct Stalling {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+    point: PathBuf,
+    _dir: TempDir,
+}
+
+impl Stalling {
+    /// Makes one that answers. The test binary's `child` has to [`serve`] in the role `fuse`.
+    pub(crate) fn new() -> Result<Stalling, String> {
+        let (dir, point) = mounts::folder_and_point()?;
+        let mut command = child::command_at("fuse", &point);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        let mut stalling = Stalling { child, answers, point, _dir: dir };
+        stalling.wait_for_answer()?;
+        Ok(stalling)
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.point.join(NAME)
+    }
+
+    /// From now on no read, write or sync ends.
+    pub(crate) fn hang(&mut self) {
+        self.tell(HANG);
+    }
+
+    /// Those that came meanwhile end, and all that follow.
+    pub(crate) fn go_on(&mut self) {
+        self.tell(GO_ON);
+    }
+
+    fn tell(&mut self, what: u8) {
+        self.child.stdin.as_mut().unwrap().write_all(&[what]).unwrap();
+        self.wait_for_answer().unwrap();
+    }
+
+    fn wait_for_answer(&mut self) -> Result<(), String> {
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            match self.answers.read_line(&mut line) {
+                Ok(1..) if line.contains(DONE) => return Ok(()),
+                Ok(1..) => seen += &line,
+                _ => return Err(format!("the process that serves has ended:\n{seen}")),
+            }
+        }
+    }
+}
+
+impl Drop for Stalling {
+    fn drop(&mut self) {
+        // The connection ends with its only descriptor, and what waits for an answer gets an error.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        mounts::unmount(&self.point);
+    }
+}
+
+/// The child's part: mounts, and serves until it is ended or its parent is gone.
+pub(crate) fn serve() {
+    let point = child::path();
+    // One that is ended with threads that wait for us keeps its end of the pipe open.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    mount(&device, &point);
+    println!("{DONE}");
+    let mut server = Server { device, hangs: false, held: Vec::new() };
+    let mut request = vec![0; 256 << 10];
+    let mut input = std::io::stdin();
+    loop {
+        let mut fds = [PollFd::new(&server.device, PollFlags::IN), PollFd::new(&input, PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).unwrap();
+        let [has_request, is_told] = fds.map(|fd| !fd.revents().is_empty());
+        if is_told {
+            let mut what = [0];
+            match input.read(&mut what) {
+                Ok(1) => server.obey(what[0]),
+                // The parent is gone, and cannot unmount.
+                _ => {
+                    drop(server);
+                    return mounts::unmount(&point);
+                }
+            }
+        }
+        if has_request {
+            match server.device.read(&mut request) {
+                Ok(length) => server.serve(&request[..length]),
+                // Interrupted before it was read.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => panic!("/dev/fuse: {error}"),
+            }
+        }
+    }
+}
+
+fn mount(device: &File, point: &Path) {
+    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
+    let text = |text: &str| std::ffi::CString::new(text).unwrap();
+    let (source, point, kind, options) = (text("nowait-test"), text(point.to_str().unwrap()), text("fuse"), text(&options));
+    // SAFETY: four strings that outlive the call.
+    let result = unsafe { libc::mount(source.as_ptr(), point.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast()) };
+    assert_eq!(result, 0, "mount: {}", std::io::Error::last_os_error());
+}
+
+/// Of linux/fuse.h.
+mod opcode {
+    pub(super) const LOOKUP: u32 = 1;
+    pub(super) const FORGET: u32 = 2;
+    pub(super) const GETATTR: u32 = 3;
+    pub(super) const SETATTR: u32 = 4;
+    pub(super) const OPEN: u32 = 14;
+    pub(super) const READ: u32 = 15;
+    pub(super) const WRITE: u32 = 16;
+    pub(super) const STATFS: u32 = 17;
+    pub(super) const RELEASE: u32 = 18;
+    pub(super) const FSYNC: u32 = 20;
+    pub(super) const FLUSH: u32 = 25;
+    pub(super) const INIT: u32 = 26;
+    pub(super) const INTERRUPT: u32 = 36;
+    pub(super) const BATCH_FORGET: u32 = 42;
+}
+
+struct Server {
+    device: File,
+    hangs: bool,
+    /// Requests that were not answered.
+    held: Vec<Vec<u8>>,
+}
+
+impl Server {
+    fn obey(&mut self, what: u8) {
+        self.hangs = what == HANG;
+        if !self.hangs {
+            for request in std::mem::take(&mut self.held) {
+                self.serve(&request);
+            }
+        }
+        println!("{DONE}");
+    }
+
+    fn serve(&mut self, request: &[u8]) {
+        const IN_HEADER: usize = 40;
+        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
+        let long = |at: usize| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap());
+        let (opcode, unique, node) = (word(4), long(8), long(16));
+        if self.hangs && matches!(opcode, opcode::READ | opcode::WRITE | opcode::FSYNC) {
+            return self.held.push(request.to_vec());
+        }
+        let answer = match opcode {
+            opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => return,
+            opcode::INIT => Ok(init(word(IN_HEADER + 8), word(IN_HEADER + 12))),
+            opcode::LOOKUP if request[IN_HEADER..].starts_with(NAME.as_bytes()) => Ok(entry()),
+            opcode::LOOKUP => Err(libc::ENOENT),
+            opcode::GETATTR | opcode::SETATTR => Ok(attributes_out(node)),
+            opcode::OPEN => Ok(vec![0; 16]),
+            // A handle, the offset, the length.
+            opcode::READ => {
+                let (offset, length) = (long(IN_HEADER + 8), u64::from(word(IN_HEADER + 16)));
+                Ok(vec![0; FILE_BYTES.saturating_sub(offset).min(length) as usize])
+            }
+            opcode::WRITE => Ok(u64::from(word(IN_HEADER + 16)).to_ne_bytes().to_vec()),
+            opcode::STATFS => Ok(statistics()),
+            opcode::FLUSH | opcode::RELEASE | opcode::FSYNC => Ok(Vec::new()),
+            _ => Err(libc::ENOSYS),
+        };
+        let (errno, body) = answer.map_or_else(|errno| (errno, Vec::new()), |body| (0, body));
+        let mut out = (16 + body.len() as u32).to_ne_bytes().to_vec();
+        out.extend((-errno).to_ne_bytes());
+        out.extend(unique.to_ne_bytes());
+        out.extend(body);
+        // One that was given up meanwhile is not known any more.
+        let _ = self.device.write_all(&out);
+    }
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn init(read_ahead_max: u32, offered: u32) -> Vec<u8> {
+    const ASYNC_READ: u32 = 1 << 0;
+    const BIG_WRITES: u32 = 1 << 5;
+    const ASYNC_DIO: u32 = 1 << 15;
+    const BACKGROUND_MAX: u32 = 1024;
+    let flags = offered & (ASYNC_READ | BIG_WRITES | ASYNC_DIO);
+    let mut out = words(&[7, 31, read_ahead_max, flags, BACKGROUND_MAX | BACKGROUND_MAX << 16, 128 << 10, 1]);
+    out.resize(64, 0);
+    out
+}
+
+fn attributes(node: u64) -> Vec<u8> {
+    let is_folder = node == 1;
+    let length = if is_folder { 0 } else { FILE_BYTES };
+    let mut out: Vec<u8> = [node, length, length / 512, 0, 0, 0].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let mode = if is_folder { libc::S_IFDIR | 0o755 } else { libc::S_IFREG | 0o666 };
+    out.extend(words(&[0, 0, 0, mode, 1, 0, 0, 0, 4096, 0]));
+    out
+}
+
+fn attributes_out(node: u64) -> Vec<u8> {
+    [vec![0; 16], attributes(node)].concat()
+}
+
+fn entry() -> Vec<u8> {
+    const NODE: u64 = 2;
+    [NODE.to_ne_bytes().to_vec(), vec![0; 32], attributes(NODE)].concat()
+}
+
+fn statistics() -> Vec<u8> {
+    let mut out = vec![0; 40];
+    out.extend(words(&[4096, 255, 4096]));
+    out.resize(80, 0);
+    out
+}
