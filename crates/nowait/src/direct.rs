@@ -68,12 +68,7 @@ pub(crate) struct Direct {
 impl Direct {
     pub(crate) fn new(alignment: Alignment) -> Direct {
         let Alignment { memory, offset } = alignment;
-        Direct {
-            memory: memory.into(),
-            offset: offset.into(),
-            cached: OnceLock::new(),
-            turn: RwLock::new(()),
-        }
+        Direct { memory: memory.into(), offset: offset.into(), cached: OnceLock::new(), turn: RwLock::new(()) }
     }
 
     pub(crate) fn alignment(&self) -> Alignment {

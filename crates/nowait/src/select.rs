@@ -426,9 +426,11 @@ mod tests {
     #[test]
     fn a_ring_that_cannot_write_is_left_out_and_one_that_mostly_can_is_not() {
         let tries = |rings: &Rings, served: fn(usize) -> bool| {
-            let tried = (0..5000).filter(|&number| rings.allows() && {
-                rings.rang(served(number));
-                true
+            let tried = (0..5000).filter(|&number| {
+                rings.allows() && {
+                    rings.rang(served(number));
+                    true
+                }
             });
             tried.count()
         };

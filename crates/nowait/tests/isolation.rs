@@ -71,7 +71,9 @@ fn in_the_simulator() {
 
 /// Instances that never block their caller, by each engine.
 fn instances() -> Vec<Nowait> {
-    [Engine::Auto, Engine::Aio, Engine::Pool].map(|engine| Nowait::builder().engine(engine).strict(true).build().unwrap()).into()
+    [Engine::Auto, Engine::Aio, Engine::Pool]
+        .map(|engine| Nowait::builder().engine(engine).strict(true).build().unwrap())
+        .into()
 }
 
 #[test]
@@ -131,11 +133,14 @@ fn what_is_in_line_behind_a_device_that_stalls() {
     let full: Vec<_> = (0..3).filter_map(|_| device(&stalling)).collect();
     let Some(busy) = device(&other) else { return };
     let nowait = Nowait::builder().strict(true).build().unwrap();
-    let open = |device: &LoopDevice| OpenOptions::new().read(true).direct(true).open_in(&nowait, device.path()).wait().unwrap();
+    let open = |device: &LoopDevice| {
+        OpenOptions::new().read(true).direct(true).open_in(&nowait, device.path()).wait().unwrap()
+    };
     let (full, busy): (Vec<_>, _) = (full.iter().map(open).collect(), open(&busy));
     let read = |file: &File, i: u64| {
         let file = file.clone();
-        let mut read: Hung<'static> = Box::pin(async move { drop(file.read_at(Buf::zeroed(4096), READS_AT + i * 4096).await.unwrap()) });
+        let mut read: Hung<'static> =
+            Box::pin(async move { drop(file.read_at(Buf::zeroed(4096), READS_AT + i * 4096).await.unwrap()) });
         assert!(poll_once(read.as_mut()).is_pending());
         read
     };
@@ -144,9 +149,8 @@ fn what_is_in_line_behind_a_device_that_stalls() {
         other.hang();
         // What was read before is cached behind the devices.
         let read = |file, i| read(file, round as u64 * 10_000 + i);
-        let elsewhere: Vec<_> = std::thread::scope(|scope| {
-            scope.spawn(|| (0..100).map(|i| read(&busy, i)).collect()).join().unwrap()
-        });
+        let elsewhere: Vec<_> =
+            std::thread::scope(|scope| scope.spawn(|| (0..100).map(|i| read(&busy, i)).collect()).join().unwrap());
         let here = async {
             let full: Vec<_> = full.iter().flat_map(|file| (0..128).map(|i| read(file, i))).collect();
             let last = read(&busy, 100);
@@ -156,7 +160,11 @@ fn what_is_in_line_behind_a_device_that_stalls() {
             stalling.go_on();
             futures::future::join_all(full).await;
         };
-        if driven { nowait::block_on(here) } else { futures::executor::block_on(here) }
+        if driven {
+            nowait::block_on(here)
+        } else {
+            futures::executor::block_on(here)
+        }
         assert_settled(&nowait);
     }
 }

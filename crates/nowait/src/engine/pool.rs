@@ -24,7 +24,9 @@ use rustix::io::Errno;
 
 use super::{Engine, Helper, run, run_for, write_together};
 use crate::buf::lock;
-use crate::op::{Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, SHARE, STUCK, Seat, Slot, Work, contained};
+use crate::op::{
+    Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, SHARE, STUCK, Seat, Slot, Work, contained,
+};
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
 

@@ -63,12 +63,20 @@ struct Flight {
     segments: Segments,
 }
 
-/// A slot that nobody wants any more once this is dropped: the gather was dropped half-way.
-struct Submitted(Arc<Slot>);
+/// A slot that nobody wants any more if this is dropped before it is taken: the gather was dropped half-way.
+struct Submitted(Option<Arc<Slot>>);
+
+impl Submitted {
+    fn take(mut self) -> Option<(Outcome, Request)> {
+        self.0.take()?.take()
+    }
+}
 
 impl Drop for Submitted {
     fn drop(&mut self) {
-        self.0.abandon();
+        if let Some(slot) = &self.0 {
+            slot.abandon();
+        }
     }
 }
 
@@ -188,7 +196,7 @@ impl Slow {
         let bytes = transfer.left();
         let request = Request::Read(transfer);
         let slot = file.target().submit(request, Notify::Batch(self.batch.clone(), place));
-        self.in_flight[place] = Some(Flight { slot: Submitted(slot), offset, segments });
+        self.in_flight[place] = Some(Flight { slot: Submitted(Some(slot)), offset, segments });
         Some(bytes)
     }
 
@@ -265,7 +273,7 @@ impl Slow {
     /// Deals with one finished request; gives the number of bytes it moved.
     fn complete(&mut self, file: &Inner, place: usize, take: &mut dyn Take) -> usize {
         let Some(flight) = self.in_flight[place].take() else { return 0 };
-        let Some((outcome, request)) = flight.slot.0.take() else { unreachable!("it said that it is finished") };
+        let Some((outcome, request)) = flight.slot.take() else { unreachable!("it said that it is finished") };
         self.free.push(place);
         let Request::Read(mut transfer) = request else { unreachable!("a gather submits reads") };
         let there = flight.offset + transfer.done() as u64;

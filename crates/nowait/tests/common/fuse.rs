@@ -35,7 +35,8 @@ impl Stalling {
     pub(crate) fn new() -> Result<Stalling, String> {
         let (dir, point) = mounts::folder_and_point()?;
         let mut command = child::command_at("fuse", &point);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
         let answers = BufReader::new(child.stdout.take().unwrap());
         let mut stalling = Stalling { child, answers, point, _dir: dir };
         stalling.wait_for_answer()?;
@@ -123,7 +124,8 @@ pub(crate) fn serve() {
 fn mount(device: &File, point: &Path) {
     let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
     let text = |text: &str| std::ffi::CString::new(text).unwrap();
-    let (source, point, kind, options) = (text("nowait-test"), text(point.to_str().unwrap()), text("fuse"), text(&options));
+    let (source, point, kind, options) =
+        (text("nowait-test"), text(point.to_str().unwrap()), text("fuse"), text(&options));
     // SAFETY: four strings that outlive the call.
     let result = unsafe { libc::mount(source.as_ptr(), point.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast()) };
     assert_eq!(result, 0, "mount: {}", std::io::Error::last_os_error());

@@ -14,7 +14,9 @@ use nowait::{Advice, Buf, Builder, Engine, Error, ErrorKind, File, Nowait, OpenO
 use tempfile::TempDir;
 
 use crate::common::rng::Rng;
-use crate::common::{Watchdog, assert_settled, cold, contents, expected, mounts, open, poll_once, writable};
+use crate::common::{
+    Watchdog, assert_settled, cold, contents, expected, has_memory, mounts, open, poll_once, writable,
+};
 
 /// An instance, and a place for files that it can open.
 pub(crate) struct Ctx {
@@ -103,6 +105,10 @@ impl Ctx {
 
 /// Runs the suite. Each function's name is printed before it runs, so that a failure is found.
 pub(crate) fn keeps_every_promise(ctx: &Ctx) {
+    // A simulated disk keeps all files in memory.
+    if matches!(ctx.store, Store::Simulated(_)) && !has_memory(160 << 20) {
+        return;
+    }
     for (name, promise) in PROMISES.iter().chain(writes::PROMISES).chain(names::PROMISES) {
         eprintln!("promise: {name}");
         let _watchdog = Watchdog::new(*name, 60);
