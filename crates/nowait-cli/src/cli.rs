@@ -140,7 +140,8 @@ pub enum Log {
     Stat(LogDir),
     /// Print the records of a log, and of a damaged one also those behind the damage; changes nothing
     Dump(Dump),
-    /// Have a damaged log go on after its last whole record. What comes after is put aside, in files that end in .damaged
+    /// Have a damaged log go on after the last record before the damage. All that comes after is put aside, whole records too,
+    /// in files that end in .damaged
     Repair(Repair),
     /// Kill a process that writes a log, again and again, and see whether all that it was told to be durable is there
     Torture(Torture),

@@ -93,7 +93,7 @@ fn print_end(recovery: &Recovery) {
         say!("  records {} to {} are whole beside the damage; `nowait log dump` prints them", lsns.start, lsns.end - 1);
     }
     for lsns in &recovery.gaps {
-        say!("  records {} to {} were lost, and left out by a repair", lsns.start, lsns.end - 1);
+        say!("  records {} to {} are missing: a repair went on behind them", lsns.start, lsns.end - 1);
     }
     if let Some(paths) = some(&recovery.aside) {
         say!("  put aside: {paths}; `nowait log dump --aside` prints what is whole there");
@@ -249,18 +249,16 @@ fn repair(options: &cli::Repair) -> Result<()> {
         say!("  nothing to repair");
         return Ok(());
     }
-    let (would, put) = if options.dry_run { ("would go", "would be put") } else { ("goes", "is put") };
-    say!("  the log {would} on after record {}, with number {}", recovery.last_lsn, recovery.next_lsn);
+    if !options.dry_run {
+        let (log, _) = Log::open(&options.dir, &Options::new().create(false).salvage(true))?;
+        log.close()?;
+    }
+    let done = if options.dry_run { "would be" } else { "done" };
+    say!("  {done}: the log goes on after record {}, with number {}", recovery.last_lsn, recovery.next_lsn);
     if let Some(paths) = some(&recovery.lost) {
-        say!("  {paths} {put} aside");
+        say!("  {done}: put aside {paths}");
     }
-    if options.dry_run {
-        return damaged(&recovery);
-    }
-    let (log, _) = Log::open(&options.dir, &Options::new().create(false).salvage(true))?;
-    log.close()?;
-    say!("  done");
-    Ok(())
+    if options.dry_run { damaged(&recovery) } else { Ok(()) }
 }
 
 /// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that follow from both.

@@ -212,12 +212,13 @@
 //!
 //! # Features
 //!
-//! Both are off by default, and add to the interface or to the ways of completion without changing results.
+//! None is on by default. They add to the interface or to the ways of completion without changing results.
 //!
 //! * `tokio`: submissions of a worker's tasks are collected, and operations take part in tokio's cooperative budget. In a
 //!   runtime that was attached (`Nowait::attach_tokio`) the ring's descriptor sits in tokio's own reactor, and no thread of ours
 //!   is needed. Without the feature everything works on tokio too, by way of the reaper thread.
-//! * `bytes`: `bytes::BytesMut` as a read buffer.
+//! * `bytes`: `bytes::BytesMut` for reads and writes, `bytes::Bytes` for writes.
+//! * `futures-io`: `AsyncRead`, `AsyncWrite` and the like of futures-io for streams.
 //!
 //! # Where it runs
 //!

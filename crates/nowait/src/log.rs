@@ -492,7 +492,9 @@ impl Log {
 impl Open {
     /// Ends the keeper, and gives the directory free.
     fn end(&self) {
-        if let Some(keeper) = lock(&self.keeper).take() {
+        // A statement of its own: not to be joined under the lock.
+        let keeper = lock(&self.keeper).take();
+        if let Some(keeper) = keeper {
             if keeper.thread().id() != std::thread::current().id() {
                 // It does not panic; if it did, there is nothing left to do for it.
                 let _ = keeper.join();
