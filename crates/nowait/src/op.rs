@@ -24,7 +24,7 @@ use std::ffi::OsString;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
@@ -89,8 +89,20 @@ pub(crate) struct OpenFile {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// How many operations of a file a thread or the kernel has. No share of the file.
-type Begun = Arc<AtomicU32>;
+/// How many operations of a file queues to the kernel have, and how many threads. No share of the file.
+type Begun = Arc<AtomicU64>;
+
+/// What an operation counts for in [`Begun`].
+const IN_QUEUE: u64 = 1;
+const ON_THREAD: u64 = 1 << 32;
+
+pub(crate) fn in_queues(begun: u64) -> u32 {
+    begun as u32
+}
+
+pub(crate) fn on_threads(begun: u64) -> u32 {
+    (begun >> 32) as u32
+}
 
 /// The end of a file that nobody has asked for.
 pub(crate) const END_UNKNOWN: u64 = u64::MAX;
@@ -1106,8 +1118,8 @@ struct Inner {
     /// Absent once the slot is finished, so that nothing keeps the file open for a future that is never polled; and while an engine
     /// has taken the work out.
     owner: Option<Owner>,
-    /// A thread or the kernel has it, or had it: it counts as begun until it ends.
-    begun: bool,
+    /// A thread or the kernel has it, or had it: it counts as begun, for so much, until it ends.
+    begun: u64,
     /// Dropped when the slot is finished or discarded: a permit.
     held: Option<Box<dyn Send>>,
 }
@@ -1134,7 +1146,7 @@ impl Slot {
             thread: thread_number(),
             request: Some(request),
             owner: Some(owner),
-            begun: false,
+            begun: 0,
             held: None,
         };
         Arc::new(Slot(Mutex::new(inner)))
@@ -1164,8 +1176,8 @@ impl Slot {
         let inner = &mut *lock(&self.0);
         if let Some(owner) = &inner.owner {
             owner.counters().add(Count::HandedOn);
-            if let (Owner::File(file), true) = (owner, std::mem::take(&mut inner.begun)) {
-                file.begun.fetch_sub(1, Relaxed);
+            if let Owner::File(file) = owner {
+                file.begun.fetch_sub(std::mem::take(&mut inner.begun), Relaxed);
             }
         }
     }
@@ -1193,20 +1205,21 @@ impl Slot {
             drop(self.discard());
             return None;
         }
-        begin(&mut inner);
+        begin(&mut inner, ON_THREAD);
         Some(Work { owner: inner.owner.take()?, request: inner.request.take()? })
     }
 
     /// Engine: the kernel is to have it. Looks at the work, to encode it; if that gives nothing, the slot is to be handed on.
     pub(crate) fn begin<T>(&self, look: impl FnOnce(&Request, &Owner) -> Option<T>) -> Option<T> {
         let mut inner = lock(&self.0);
-        begin(&mut inner);
+        begin(&mut inner, IN_QUEUE);
         look(inner.request.as_ref()?, inner.owner.as_ref()?)
     }
 
-    /// Its file has fewer operations under way.
+    /// Its file has fewer operations in queues to the kernel.
     pub(crate) fn is_below(&self, busy: u32) -> bool {
-        self.with(|_, owner| owner.file().is_none_or(|file| file.begun.load(Relaxed) < busy)) == Some(true)
+        let is_below = |file: &Arc<OpenFile>| in_queues(file.begun.load(Relaxed)) < busy;
+        self.with(|_, owner| owner.file().is_none_or(is_below)) == Some(true)
     }
 
     /// Engine: puts back what `take_work` gave.
@@ -1344,10 +1357,10 @@ impl Drop for Slot {
     }
 }
 
-fn begin(inner: &mut Inner) {
-    if let (false, Some(Owner::File(file))) = (inner.begun, &inner.owner) {
-        file.begun.fetch_add(1, Relaxed);
-        inner.begun = true;
+fn begin(inner: &mut Inner, counts: u64) {
+    if let (0, Some(Owner::File(file))) = (inner.begun, &inner.owner) {
+        file.begun.fetch_add(counts, Relaxed);
+        inner.begun = counts;
     }
 }
 
@@ -1356,8 +1369,8 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
         debug_assert!(false, "a slot finishes once, and with its work put back");
         return Leftovers::default();
     };
-    if let (Owner::File(file), true) = (&owner, inner.begun) {
-        file.begun.fetch_sub(1, Relaxed);
+    if let (Owner::File(file), 1..) = (&owner, inner.begun) {
+        file.begun.fetch_sub(inner.begun, Relaxed);
     }
     if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
         file.heed(request, &outcome);
@@ -1561,13 +1574,13 @@ impl Backlog {
 
     /// The next one that is still waited for.
     pub(crate) fn pop(&mut self) -> Option<Arc<Slot>> {
-        self.pop_below(u32::MAX)
+        self.pop_below(u32::MAX, |begun| in_queues(begun) + on_threads(begun))
     }
 
-    /// The same of files that have fewer operations under way than `busy_max`.
-    pub(crate) fn pop_below(&mut self, busy_max: u32) -> Option<Arc<Slot>> {
+    /// The same of files that have fewer operations under way than `busy_max`, by a count that `of` takes out of what has begun.
+    pub(crate) fn pop_below(&mut self, busy_max: u32, of: impl Fn(u64) -> u32) -> Option<Arc<Slot>> {
         loop {
-            let busy = |key: &usize| self.files.get(key).map_or(u32::MAX, |queued| queued.begun.load(Relaxed));
+            let busy = |key: &usize| self.files.get(key).map_or(u32::MAX, |queued| of(queued.begun.load(Relaxed)));
             let turn = if busy_max == u32::MAX && self.turns.len() <= 1 {
                 0
             } else {
@@ -1596,13 +1609,17 @@ impl Backlog {
         }
     }
 
-    /// All that is in line, for the pool, if the queue has come to the end of nothing for long; so far it has of `ended`.
+    /// All that is in line, for the pool, if the queue has come to the end of nothing for long; so far it has of `ended`. Whoever takes it
+    /// says so when the pool has it ([`Backlog::discarded`]).
     pub(crate) fn take_stuck(&mut self, ended: u64, now: Instant) -> Vec<Arc<Slot>> {
         match self.seen {
             _ if self.length == 0 => self.seen = None,
             Some((before, since)) if before == ended => {
                 if now.saturating_duration_since(since) >= STUCK {
-                    return std::iter::from_fn(|| self.pop()).collect();
+                    self.seen = None;
+                    let stuck: Vec<_> = std::iter::from_fn(|| self.pop()).collect();
+                    self.leaving += stuck.len();
+                    return stuck;
                 }
             }
             _ => self.seen = Some((ended, now)),

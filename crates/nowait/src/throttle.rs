@@ -4,10 +4,11 @@
 //!
 //! Writes wait here, too, for earlier ones that they overlap (`outstanding.rs`).
 //!
-//! A place is given on by a completion, never by a poll. Writes are given to their engine by one thread at a time, so that
-//! those of one file get there in the order in which they came. What a thread admits for others does not go to its own queue,
+//! A place is given on by a completion, never by a poll. Writes of one file are given to their engine by one thread at a time, so that
+//! they get there in the order in which they came. What a thread admits for others does not go to its own queue,
 //! or its own calls would drive their writes.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -34,8 +35,8 @@ struct State {
     files: VecDeque<Waiting>,
     waiting: usize,
     sweep_at: usize,
-    /// A thread is giving writes to their engines, and looks for more before it ends.
-    admitting: bool,
+    /// Files of which a thread is giving a write to its engine; it looks for more before it ends.
+    admitting: Vec<Arc<Lanes>>,
     /// Somebody left a write in line meanwhile: whoever admits asks for help with what it waits for.
     asks: bool,
 }
@@ -164,16 +165,25 @@ impl Throttle {
     }
 
     /// Gives those in line to their engines for whom there is room; `own` is this thread's. With nothing locked: an engine may
-    /// finish what it is given, and so come back here, where it then finds another thread at work.
+    /// finish what it is given, and so come back here, where it leaves all to the call that it is in.
     fn admit(self: &Arc<Self>, own: Option<&Arc<Slot>>) {
+        thread_local!(static ADMITS: Cell<bool> = const { Cell::new(false) });
+        struct Admits;
+        impl Drop for Admits {
+            fn drop(&mut self) {
+                ADMITS.set(false);
+            }
+        }
         let mut state = lock(&self.state);
         // Whoever is at it leaves it in line, perhaps, and does not know that nobody has asked yet.
         state.asks |= own.is_some();
-        if std::mem::replace(&mut state.admitting, true) {
+        if ADMITS.replace(true) {
             return;
         }
+        let admits = Admits;
         let mut asks = false;
         while let Some((lanes, Entry { slot, engine, change, number })) = self.next(&mut state) {
+            state.admitting.push(lanes.clone());
             drop(state);
             // Also to one that was abandoned: whoever takes it discards it, and the permit with it.
             slot.hold(Box::new(Permit { throttle: self.clone(), lanes: lanes.clone(), change, number }));
@@ -184,8 +194,9 @@ impl Throttle {
             }
             asks |= lanes.outstanding().is_awaited();
             state = lock(&self.state);
+            state.admitting.retain(|file| !Arc::ptr_eq(file, &lanes));
         }
-        state.admitting = false;
+        drop(admits);
         asks |= std::mem::take(&mut state.asks) && state.waiting > 0;
         drop(state);
         if asks {
@@ -202,6 +213,9 @@ impl Throttle {
             let Waiting { file, entries } = &state.files[at];
             let Some(Entry { change, number, .. }) = entries.front() else { continue };
             let (change, number) = (*change, *number);
+            if state.admitting.iter().any(|lanes| Arc::ptr_eq(lanes, file.lanes())) {
+                continue;
+            }
             if is_full && file.on_their_way() > 0 || !fits_file(self.per_file, file, change) {
                 continue;
             }

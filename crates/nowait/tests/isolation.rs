@@ -5,10 +5,12 @@ mod common;
 use std::future::Future;
 use std::path::Path as FsPath;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use common::fuse::Stalling;
 use common::mounts::{self, LoopDevice};
-use common::{Watchdog, Way, assert_settled, child, poll_once};
+use common::{Watchdog, Way, assert_settled, at_most, child, eventually, poll_once};
 use nowait::sim::Sim;
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Path};
 
@@ -169,11 +171,264 @@ fn what_is_in_line_behind_a_device_that_stalls() {
     }
 }
 
+/// Reads of a file, begun, that wait for its device: each of other pages.
+fn begin_reads(file: &File, count: u64) -> Vec<Hung<'static>> {
+    (0..count).map(|i| begin(read_of(file, READS_AT + (i << 20)))).collect()
+}
+
+fn read_of(file: &File, offset: u64) -> Hung<'static> {
+    let file = file.clone();
+    Box::pin(async move { drop(file.read_at(Buf::zeroed(4096), offset).await.unwrap()) })
+}
+
+fn begin(mut operation: Hung<'static>) -> Hung<'static> {
+    assert!(poll_once(operation.as_mut()).is_pending());
+    operation
+}
+
+/// Whether an operation ends by itself, whoever waits for it.
+fn ends(operation: &mut Hung<'static>) -> bool {
+    let until = Instant::now() + at_most(Duration::from_secs(10));
+    loop {
+        if poll_once(operation.as_mut()).is_ready() {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn stalling(delay_ms: u64) -> Option<Stalling> {
+    mounts::or_skip("a file system of our own (FUSE)", Stalling::slow(Duration::from_millis(delay_ms)))
+}
+
+fn open_at(nowait: &Nowait, path: &FsPath, direct: bool) -> File {
+    OpenOptions::new().read(true).write(true).direct(direct).open_in(nowait, path).wait().unwrap()
+}
+
+fn other_file() -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("other");
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    (dir, path)
+}
+
+/// Enough that all threads of a pool hang.
+const ALL_THREADS: u64 = 100;
+
+#[test]
+fn a_slow_file_beside_one_that_hangs() {
+    let _watchdog = Watchdog::new("a slow file beside one that hangs", 60);
+    let (Some(mut hangs), Some(slow)) = (stalling(0), stalling(20)) else { return };
+    let nowait = Nowait::builder().engine(Engine::Pool).strict(true).build().unwrap();
+    let (hung, slow) = (open_at(&nowait, &hangs.file(), false), open_at(&nowait, &slow.file(), false));
+    hangs.hang();
+    let waiting = begin_reads(&hung, ALL_THREADS);
+    futures::executor::block_on(slow.sync_data()).unwrap();
+    let begun = Instant::now();
+    futures::executor::block_on(futures::future::join_all(begin_reads(&slow, 100)));
+    // By eight threads a quarter of a second; by eight a second, if nobody sees that one is free, twelve.
+    let took = begun.elapsed();
+    assert!(took < at_most(Duration::from_secs(4)), "{took:?}");
+    hangs.go_on();
+    futures::executor::block_on(futures::future::join_all(waiting));
+}
+
+#[test]
+fn a_file_that_is_busy_in_a_ring_and_needs_a_thread() {
+    let _watchdog = Watchdog::new("a busy file that needs a thread", 60);
+    let (Some(mut hangs), Some(slow)) = (stalling(0), stalling(10)) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&slow.file(), 512, None)) else { return };
+    let nowait = Nowait::builder().strict(true).build().unwrap();
+    let (hung, busy) = (open_at(&nowait, &hangs.file(), false), open_at(&nowait, device.path(), true));
+    hangs.hang();
+    let waiting = begin_reads(&hung, ALL_THREADS);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let reads = async |first: u64| {
+                let mut at = first;
+                while !stop.load(SeqCst) {
+                    drop(busy.read_exact_at(at % 100_000 * 4096, 4096).await.unwrap());
+                    at += 3777;
+                }
+            };
+            futures::executor::block_on(futures::future::join_all((0..32).map(reads)));
+        });
+        let file = busy.clone();
+        let mut large: Hung<'static> =
+            Box::pin(async move { drop(file.read_exact_at(READS_AT, 4 << 20).await.unwrap()) });
+        let ended = ends(&mut large);
+        stop.store(true, SeqCst);
+        assert!(ended, "a read that is too large for a ring waits for the reads of another file");
+    });
+    hangs.go_on();
+    futures::executor::block_on(futures::future::join_all(waiting));
+}
+
+#[test]
+fn a_pool_thread_that_lets_a_write_in_and_hangs() {
+    let _watchdog = Watchdog::new("a pool thread that lets a write in", 60);
+    let (Some(mut hangs), Some(mut slow)) = (stalling(0), stalling(20)) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&slow.file(), 512, None)) else { return };
+    let nowait = Nowait::builder().strict(true).build().unwrap();
+    let (hung, file) = (open_at(&nowait, &hangs.file(), false), open_at(&nowait, device.path(), true));
+    let write = |offset: u64, length: usize| -> Hung<'static> {
+        let file = file.clone();
+        Box::pin(async move { drop(file.write_all_at(Buf::zeroed(length), offset).await.unwrap()) })
+    };
+    slow.hang();
+    hangs.hang();
+    // Not whole blocks: a thread's, and it has the file to itself. What overlaps waits for it.
+    let mut first = begin(write(READS_AT + 10, 100));
+    let waiting = begin_reads(&hung, 2 * ALL_THREADS);
+    let mut second = begin(write(READS_AT, 4096));
+    slow.go_on();
+    assert!(ends(&mut first) && ends(&mut second), "a ring's request ends when the thread that submitted it wakes");
+    hangs.go_on();
+    futures::executor::block_on(futures::future::join_all(waiting));
+}
+
+#[test]
+fn a_submission_that_sleeps_holds_up_no_write_of_others() {
+    let _watchdog = Watchdog::new("a submission that sleeps", 60);
+    let Some(mut hangs) = stalling(0) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&hangs.file(), 512, None)) else { return };
+    // libaio waits for a place in the device's queue.
+    let Ok(nowait) = Nowait::builder().engine(Engine::Aio).build() else { return eprintln!("skipped: no libaio") };
+    let (_dir, other) = other_file();
+    let (hung, other) = (open_at(&nowait, device.path(), true), open_at(&nowait, &other, false));
+    hangs.hang();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let write = |i: u64| hung.write_all_at(Buf::zeroed(4096), READS_AT + (i << 16));
+            drop(futures::executor::block_on(futures::future::join_all((0..300).map(write))));
+        });
+        // The device takes 128.
+        eventually(|| nowait.stats().started >= 129);
+        let mut write: Hung<'static> =
+            Box::pin(async move { drop(other.write_all_at(Buf::zeroed(4096), 2 << 20).await.unwrap()) });
+        let ended = ends(&mut write);
+        hangs.go_on();
+        assert!(ended);
+    });
+}
+
+#[test]
+fn what_is_left_of_other_files_is_let_go() {
+    child::play("leftovers");
+}
+
+fn leave_files() {
+    let _watchdog = Watchdog::new("leftovers of other files", 60);
+    let Some(mut hangs) = stalling(0) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&hangs.file(), 512, None)) else { return };
+    let nowait = Nowait::builder().strict(true).build().unwrap();
+    let (_dir, other) = other_file();
+    let hung = open_at(&nowait, device.path(), true);
+    hangs.hang();
+    // More than the device takes: the rest is with threads.
+    let waiting: Vec<_> = (0..400).map(|i| begin(read_of(&hung, READS_AT + i * 4096))).collect();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(eventually(|| nowait.stats().handed_on > 0));
+    let before = descriptors();
+    for i in 0..50 {
+        let file = open_at(&nowait, &other, true);
+        let _ = poll_once(read_of(&file, i * 4096).as_mut());
+    }
+    assert!(eventually(|| descriptors() <= before), "{} descriptors, {before} before", descriptors());
+    hangs.go_on();
+    futures::executor::block_on(futures::future::join_all(waiting));
+}
+
+#[test]
+fn an_accepted_write_of_an_instance_that_goes() {
+    let _watchdog = Watchdog::new("an accepted write of an instance that goes", 60);
+    let Some(mut hangs) = stalling(0) else { return };
+    let (_dir, path) = other_file();
+    let nowait = Nowait::builder().engine(Engine::Pool).strict(true).build().unwrap();
+    let (hung, other) = (open_at(&nowait, &hangs.file(), false), open_at(&nowait, &path, false));
+    hangs.hang();
+    let waiting = begin_reads(&hung, ALL_THREADS);
+    drop(other.try_write_at(vec![1; 4096], 0).unwrap());
+    drop((waiting, hung, other, nowait));
+    assert!(eventually(|| std::fs::read(&path).unwrap()[0] == 1), "it waits for another file");
+}
+
+#[test]
+fn a_relief_that_waits_in_its_turn() {
+    child::play("relief");
+}
+
+/// A sync waits for a durable direct write; the thread of the pool that would wait lets another come.
+fn relieve_and_wait() {
+    let _watchdog = Watchdog::new("a relief that waits", 60);
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    std::panic::set_hook(Box::new(|_| _ = PANICS.fetch_add(1, SeqCst)));
+    let (Some(mut hangs), Some(mut slow)) = (stalling(0), stalling(0)) else { return };
+    let Some(device) = mounts::or_skip("a loop device", LoopDevice::over(&slow.file(), 512, None)) else { return };
+    let nowait = Nowait::builder().strict(true).build().unwrap();
+    let (hung, file) = (open_at(&nowait, &hangs.file(), false), open_at(&nowait, device.path(), true));
+    slow.hang();
+    hangs.hang();
+    let writer = file.clone();
+    let durable =
+        begin(Box::pin(async move { drop(writer.write_all_at(Buf::zeroed(4096), READS_AT).durable().await) }));
+    let waiting = begin_reads(&hung, ALL_THREADS);
+    let sync = begin(Box::pin(async move { drop(file.sync_data().await) }));
+    // It is a relief's after a second. The others then have nothing to do, and go after five.
+    std::thread::sleep(Duration::from_secs(3));
+    hangs.go_on();
+    futures::executor::block_on(futures::future::join_all(waiting));
+    std::thread::sleep(Duration::from_secs(6));
+    slow.go_on();
+    futures::executor::block_on(futures::future::join(durable, sync));
+    assert_eq!(PANICS.load(SeqCst), 0, "threads are counted wrongly");
+}
+
+#[test]
+fn a_reaper_ends_with_its_instance_whoever_asks_for_help() {
+    child::play("reapers");
+}
+
+fn make_instances() {
+    let _watchdog = Watchdog::new("instances that go", 120);
+    let comm = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    let tasks = || std::fs::read_dir("/proc/self/task").unwrap().flatten().map(comm);
+    let reapers = || tasks().filter(|name| name.trim() == "nowait-reaper").count();
+    let (_dir, path) = other_file();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Polled by two threads: each asks for help.
+            let nowait = Nowait::builder().build().unwrap();
+            let file = open_at(&nowait, &path, true);
+            while !stop.load(SeqCst) {
+                let mut read = read_of(&file, 4096);
+                if poll_once(read.as_mut()).is_pending() {
+                    std::thread::scope(|inner| drop(inner.spawn(|| futures::executor::block_on(read))));
+                }
+            }
+        });
+        for _ in 0..500 {
+            let nowait = Nowait::builder().build().unwrap();
+            futures::executor::block_on(read_of(&open_at(&nowait, &path, true), 8192));
+        }
+        stop.store(true, SeqCst);
+    });
+    assert!(eventually(|| reapers() == 0), "{} reapers are left", reapers());
+}
+
 #[test]
 fn child() {
     match child::role().as_deref() {
         None => {}
         Some("fuse") => common::fuse::serve(),
+        Some("leftovers") => leave_files(),
+        Some("relief") => relieve_and_wait(),
+        Some("reapers") => make_instances(),
         Some(other) => unreachable!("{other}"),
     }
 }

@@ -517,6 +517,7 @@ impl<Q: Queue> Owned<Q> {
     fn relieve_line(&mut self) {
         if self.backlog.len() > 0 {
             let stuck = self.backlog.take_stuck(self.ended, Instant::now());
+            self.backlog.discarded(stuck.len());
             self.for_pool.extend(stuck);
         }
     }

@@ -16,6 +16,7 @@
 //! What is dropped here may take its time, and may panic: closing a file, unmapping, destructors of
 //! users. Threads that notice completions leave it to the common pool ([`let_go`]).
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -25,7 +26,7 @@ use rustix::io::Errno;
 use super::{Engine, Helper, run, run_for, write_together};
 use crate::buf::lock;
 use crate::op::{
-    Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, SHARE, STUCK, Seat, Slot, Work, contained,
+    Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, SHARE, STUCK, Seat, Slot, Work, contained, on_threads,
 };
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
@@ -103,7 +104,12 @@ impl State {
     }
 
     fn has_work(&self) -> bool {
-        self.queue.len() > 0 || !self.lanes.is_empty()
+        self.queue.len() > 0 || !self.lanes.is_empty() || self.lets_go()
+    }
+
+    /// There are leftovers, and not too many threads drop some.
+    fn lets_go(&self) -> bool {
+        !self.leftovers.is_empty() && self.letting_go < LETTING_GO_MAX
     }
 
     fn is_quiet(&self) -> bool {
@@ -119,7 +125,7 @@ impl State {
         // A lane is of a file for which no thread is at work.
         match self.lanes.pop_front() {
             Some(lane) => (None, Some(lane)),
-            None => (self.queue.pop_below(SHARE), None),
+            None => (self.queue.pop_below(SHARE, on_threads), None),
         }
     }
 
@@ -220,10 +226,10 @@ fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
 }
 
 /// Waits, on a thread of the pool, for what may be in line for a thread: another comes in its place.
-fn give_way(shared: &Arc<Shared>, wait: &dyn Fn()) {
+fn give_way(shared: &Arc<Shared>, is_relief: bool, wait: &dyn Fn()) {
     let mut state = lock(&shared.state);
-    // A relief is not one of them.
-    let gives = usize::from(state.threads > state.idle);
+    // A relief is not one of those that are counted.
+    let gives = usize::from(!is_relief);
     state.threads -= gives;
     state.load -= THREAD;
     call(shared, state);
@@ -277,21 +283,21 @@ fn stand_by(shared: &Arc<Shared>, state: &mut State) {
 
 /// Looks whether the pool's threads hang, and does then, in their place, what is of files that have little under way.
 fn relieve(shared: &Arc<Shared>) {
+    IS_OURS.set(true);
     let mut state = lock(&shared.state);
     let mut ended = state.ended;
-    while !state.closing {
+    // Also when the engine is gone: what it was given is done all the same.
+    while state.has_work() || state.stuck && !state.closing {
+        if std::mem::replace(&mut ended, state.ended) != state.ended {
+            state.stuck = false;
+        }
         // Before it sleeps: what came while nobody stood by has rung for nobody.
         let (slot, lane) = if state.stuck { state.next_for_relief() } else { (None, None) };
-        if slot.is_none() && lane.is_none() {
-            if !state.stuck && !state.has_work() {
-                break;
-            }
+        if slot.is_none() && lane.is_none() && !(state.stuck && state.lets_go()) {
             let (after, timeout) =
                 shared.relief.wait_timeout(state, STUCK).unwrap_or_else(|poisoned| poisoned.into_inner());
             state = after;
-            if std::mem::replace(&mut ended, state.ended) != state.ended {
-                state.stuck = false;
-            } else if timeout.timed_out() && state.has_work() {
+            if timeout.timed_out() && ended == state.ended && state.has_work() {
                 state.stuck = true;
             }
             continue;
@@ -299,20 +305,34 @@ fn relieve(shared: &Arc<Shared>) {
         state.stands_by = false;
         state.reliefs += 1;
         stand_by(shared, &mut state);
-        state = serve_one(shared, state, slot, lane);
+        state = match (slot, lane) {
+            (None, None) => let_one_go(shared, state),
+            (slot, lane) => serve_one(shared, state, slot, lane, true),
+        };
         if state.is_quiet() {
             shared.quiet.notify_all();
         }
         state.reliefs -= 1;
         if std::mem::replace(&mut state.stands_by, true) {
-            // Another does.
+            // Another does. Its file's share may be free again, which it does not see in its sleep.
+            if state.stuck && state.has_work() {
+                shared.relief.notify_one();
+            }
             return;
         }
     }
     state.stands_by = false;
 }
 
+thread_local!(static IS_OURS: Cell<bool> = const { Cell::new(false) });
+
+/// This is a thread of a pool, which may sleep in the kernel for as long as it takes.
+pub(crate) fn is_own_thread() -> bool {
+    IS_OURS.get()
+}
+
 fn serve(shared: &Arc<Shared>) {
+    IS_OURS.set(true);
     let mut state = lock(&shared.state);
     loop {
         state = serve_queue(shared, state);
@@ -348,35 +368,40 @@ fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) ->
             state = lock(&shared.state);
             state.ends(THREAD);
         }
-        if state.letting_go < LETTING_GO_MAX {
-            if let Some(leftovers) = state.leftovers.pop_front() {
-                state.begins(THREAD);
-                state.letting_go += 1;
-                drop(state);
-                drop(leftovers);
-                state = lock(&shared.state);
-                state.letting_go -= 1;
-                state.ends(THREAD);
-            }
-        }
+        state = let_one_go(shared, state);
         // Turn and turn about, so that neither many files that are written nor a long queue keeps the other waiting.
         state.queue_first = !state.queue_first;
         let slot = if state.queue_first { state.queue.pop() } else { None };
         let lane = if slot.is_none() { state.lanes.pop_front() } else { None };
         let slot = if slot.is_none() && lane.is_none() { state.queue.pop() } else { slot };
         if slot.is_none() && lane.is_none() && !state.queue.has_shed() {
-            let lets_go = !state.leftovers.is_empty() && state.letting_go < LETTING_GO_MAX;
-            if state.helpers.is_empty() && !lets_go {
+            if state.helpers.is_empty() && !state.lets_go() {
                 break;
             }
             continue;
         }
-        state = serve_one(shared, state, slot, lane);
+        state = serve_one(shared, state, slot, lane, false);
         state.ended += 1;
     }
     if state.is_quiet() {
         shared.quiet.notify_all();
     }
+    state
+}
+
+/// Drops what an ended operation left, if there is such a thing and not too many threads do that.
+fn let_one_go<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    if !state.lets_go() {
+        return state;
+    }
+    let leftovers = state.leftovers.pop_front();
+    state.begins(THREAD);
+    state.letting_go += 1;
+    drop(state);
+    drop(leftovers);
+    state = lock(&shared.state);
+    state.letting_go -= 1;
+    state.ends(THREAD);
     state
 }
 
@@ -386,12 +411,13 @@ fn serve_one<'a>(
     mut state: MutexGuard<'a, State>,
     slot: Option<Arc<Slot>>,
     lane: Option<Line>,
+    is_relief: bool,
 ) -> MutexGuard<'a, State> {
     let shed = state.queue.take_shed();
     let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
     state.begins(weight);
     drop(state);
-    let goes_on = lane.filter(|(lanes, kind)| serve_lane(shared, lanes, *kind));
+    let goes_on = lane.filter(|(lanes, kind)| serve_lane(shared, lanes, *kind, is_relief));
     if let Some(slot) = slot {
         if let Some(mut work) = slot.take_work() {
             let outcome = run_for(&work.owner, &mut work.request);
@@ -414,7 +440,7 @@ fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
 
 /// Does what is first in a file's lane, and what can be done together with it. False when nothing was there, or a thread
 /// that waited in the lane owns it now.
-fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind) -> bool {
+fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind, is_relief: bool) -> bool {
     let mut waiting = lanes.of(kind).lock();
     let seats = &mut waiting.seats;
     let is_sync = |seat: &Seat| match seat {
@@ -448,9 +474,9 @@ fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind) -> bool {
     let works: Vec<_> = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
     let whole = works.len() == taken;
     if syncs {
-        sync(shared, works)
+        sync(shared, works, is_relief)
     } else {
-        write(shared, works, whole, kind)
+        write(shared, works, whole, kind, is_relief)
     }
     true
 }
@@ -488,7 +514,7 @@ fn next_writes(seats: &mut VecDeque<Seat>) -> Vec<Arc<Slot>> {
 
 /// Writes: as one, if all that was taken out of the line is still wanted, so that each goes on where the one before it ends. (Or does
 /// the one thing that is there.)
-fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
+fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind, is_relief: bool) {
     let mut failed = None;
     if whole && works.len() > 1 {
         let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
@@ -510,7 +536,8 @@ fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, k
         let outcome = match failed {
             Some(errno) => Err(errno),
             None => {
-                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(|wait| give_way(shared, wait)));
+                let _syncing =
+                    (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(|wait| give_way(shared, is_relief, wait)));
                 run_for(&work.owner, &mut work.request)
             }
         };
@@ -519,11 +546,11 @@ fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, k
 }
 
 /// One sync for all: each was asked for before it begins, so that it covers what each has to.
-fn sync(shared: &Arc<Shared>, works: Vec<(Arc<Slot>, Work)>) {
+fn sync(shared: &Arc<Shared>, works: Vec<(Arc<Slot>, Work)>, is_relief: bool) {
     let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
     let outcome = {
-        let _syncing = owner.begin_sync(|wait| give_way(shared, wait));
+        let _syncing = owner.begin_sync(|wait| give_way(shared, is_relief, wait));
         owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop)
     };
     let many = works.len() > 1;

@@ -19,7 +19,7 @@ use std::task::Waker;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 
 use super::uring::{self, Ring, Untaken, Usage};
@@ -112,7 +112,8 @@ impl Shard {
         Ok(shard)
     }
 
-    fn submit(&self, slot: Arc<Slot>) {
+    /// Takes a slot; one that is staged and not handed to the kernel (`enters`) is the reaper's to hand over.
+    fn submit(&self, slot: Arc<Slot>, enters: bool) {
         let mut line = lock(&self.line);
         if line.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
             drop(line);
@@ -138,8 +139,11 @@ impl Shard {
         if !waits {
             line.held = (line.held * 2 + 2).min(self.ring.depth);
         }
-        let flusher = if waits { self.call_flusher() } else { Flusher::Nobody };
+        let flusher = if waits && enters { self.call_flusher() } else { Flusher::Nobody };
         drop(line);
+        if !enters {
+            return;
+        }
         match flusher {
             Flusher::Nobody => self.enter(),
             Flusher::Awake => {}
@@ -364,6 +368,10 @@ impl Helped for Shard {
 
 impl Reaped for Shard {
     fn reap_surely(&self) {
+        let is_staged = lock(&self.line).staged > 0;
+        if is_staged {
+            self.enter();
+        }
         self.reap(Reap::Surely);
     }
 
@@ -407,7 +415,9 @@ pub(super) trait Lined {
             (stuck, line.take_shed(), line.len() > 0)
         });
         self.discard(shed);
+        let count = stuck.len();
         stuck.into_iter().for_each(pool::hand_on);
+        self.with_line(|line, _| line.discarded(count));
         is_busy
     }
 }
@@ -503,7 +513,9 @@ impl Uring {
     /// The ring for this thread; None when its completions could not be noticed.
     fn shard(&self) -> Option<Arc<Shard>> {
         #[cfg(feature = "tokio")]
-        if let Some(shard) = (!owned::is_elsewhere()).then(|| self.runtimes.shard(&self.reaper)).flatten() {
+        let may_be_a_runtimes = !owned::is_elsewhere() && !pool::is_own_thread();
+        #[cfg(feature = "tokio")]
+        if let Some(shard) = may_be_a_runtimes.then(|| self.runtimes.shard(&self.reaper)).flatten() {
             return Some(shard);
         }
         let shard = self.shards.mine(self.shards_max, Shard::new).ok()?;
@@ -515,7 +527,13 @@ impl Engine for Uring {
     fn submit(&self, slot: Arc<Slot>) {
         let Err(slot) = owned::stage(slot) else { return };
         match self.shard() {
-            Some(shard) => shard.submit(slot),
+            // The kernel completes a request in the thread that submitted it, unless that sleeps in a call that cannot be interrupted:
+            // as a thread of the pool may from now on, for another file.
+            Some(shard) if pool::is_own_thread() => {
+                shard.submit(slot, false);
+                self.reaper.ring();
+            }
+            Some(shard) => shard.submit(slot, true),
             None => pool::hand_on(slot),
         }
     }
@@ -626,6 +644,13 @@ impl Reaper {
         }
     }
 
+    /// Has it look at all that it watches.
+    fn ring(&self) {
+        if let Some(Some(watch)) = self.watch.get() {
+            watch.ring();
+        }
+    }
+
     fn watch<S: Reaped + 'static>(&self, shard: &Arc<S>, lent: bool) -> bool {
         let mut shards = lock(&self.watched.shards);
         let Some(watch) = self.watch.get_or_init(|| Watch::start(self.watched.clone())) else { return false };
@@ -652,9 +677,7 @@ impl Reaper {
 impl Drop for Reaper {
     fn drop(&mut self) {
         self.watched.closing.store(true, Ordering::SeqCst);
-        if let Some(Some(watch)) = self.watch.get() {
-            watch.ring();
-        }
+        self.ring();
     }
 }
 
@@ -676,10 +699,13 @@ impl Watch {
     }
 
     fn run(&self, watched: &Watched) {
+        /// What stays when the engine is gone is looked at again: somebody else may have held it for a moment.
+        const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut events: Vec<epoll::Event> = Vec::with_capacity(16);
+        let mut again = None;
         loop {
             events.clear();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), again.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 // Not documented for a sound descriptor; do not burn the processor should it last.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -704,12 +730,14 @@ impl Watch {
                 }
                 stays
             });
-            let ends = watched.closing.load(Ordering::SeqCst) && shards.is_empty();
+            let is_closing = watched.closing.load(Ordering::SeqCst);
+            let ends = is_closing && shards.is_empty();
             drop(shards);
             drop(gone);
             if ends {
                 return;
             }
+            again = is_closing.then_some(AGAIN);
         }
     }
 }

@@ -38,7 +38,8 @@ use super::Engine;
 use crate::buf::lock;
 use crate::direct::Directness;
 use crate::op::{
-    Backlog, Done, Handle, LaneKind, Lanes, Outcome, Owner, Request, SHARE, Seat, Slot, Step, Transfer, Work, step,
+    Backlog, Done, Handle, LaneKind, Lanes, Outcome, Owner, Request, SHARE, Seat, Slot, Step, Transfer, Work,
+    in_queues, step,
 };
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
@@ -660,7 +661,7 @@ impl Disk {
             let next = match world.in_flight.len() < world.depth {
                 true => world.line.pop(),
                 false if world.hung.is_empty() => None,
-                false => world.line.pop_below(SHARE),
+                false => world.line.pop_below(SHARE, in_queues),
             };
             let Some(next) = next else { break };
             world.admit(next);

@@ -3,13 +3,15 @@
 //! It has one file, [`NAME`], of zeros; what is written to it is forgotten. A child process serves it (linux/fuse.h): were it this
 //! process, a thread that waits for an answer would keep the connection open when the process is ended, for ever.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tempfile::TempDir;
 
 use super::{child, mounts};
@@ -19,6 +21,8 @@ const FILE_BYTES: u64 = 1 << 30;
 
 const HANG: u8 = b'h';
 const GO_ON: u8 = b'g';
+/// How long each read and write takes while it goes on, in milliseconds.
+const DELAY: &str = "NOWAIT_TEST_FUSE_DELAY";
 /// What the child says when it has done as it was told.
 const DONE: &str = "fuse: done";
 
@@ -33,8 +37,14 @@ pub(crate) struct Stalling {
 impl Stalling {
     /// Makes one that answers. The test binary's `child` has to [`serve`] in the role `fuse`.
     pub(crate) fn new() -> Result<Stalling, String> {
+        Stalling::slow(Duration::ZERO)
+    }
+
+    /// Makes one whose reads and writes take so long.
+    pub(crate) fn slow(delay: Duration) -> Result<Stalling, String> {
         let (dir, point) = mounts::folder_and_point()?;
         let mut command = child::command_at("fuse", &point);
+        command.env(DELAY, delay.as_millis().to_string());
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
         let answers = BufReader::new(child.stdout.take().unwrap());
@@ -92,13 +102,19 @@ pub(crate) fn serve() {
     let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
     mount(&device, &point);
     println!("{DONE}");
-    let mut server = Server { device, hangs: false, held: Vec::new() };
+    let delay = Duration::from_millis(std::env::var(DELAY).unwrap().parse().unwrap());
+    let mut server = Server { device, delay, hangs: false, held: Vec::new(), late: VecDeque::new() };
     let mut request = vec![0; 256 << 10];
     let mut input = std::io::stdin();
     loop {
         let mut fds = [PollFd::new(&server.device, PollFlags::IN), PollFd::new(&input, PollFlags::IN)];
-        rustix::event::poll(&mut fds, None).unwrap();
+        let tick = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        rustix::event::poll(&mut fds, (!server.late.is_empty()).then_some(&tick)).unwrap();
         let [has_request, is_told] = fds.map(|fd| !fd.revents().is_empty());
+        while server.late.front().is_some_and(|(due, _)| *due <= Instant::now()) {
+            let (_, request) = server.late.pop_front().unwrap();
+            server.answer(&request);
+        }
         if is_told {
             let mut what = [0];
             match input.read(&mut what) {
@@ -149,11 +165,16 @@ mod opcode {
     pub(super) const BATCH_FORGET: u32 = 42;
 }
 
+const IN_HEADER: usize = 40;
+
 struct Server {
     device: File,
+    delay: Duration,
     hangs: bool,
     /// Requests that were not answered.
     held: Vec<Vec<u8>>,
+    /// Those that are to be, and when.
+    late: VecDeque<(Instant, Vec<u8>)>,
 }
 
 impl Server {
@@ -168,13 +189,22 @@ impl Server {
     }
 
     fn serve(&mut self, request: &[u8]) {
-        const IN_HEADER: usize = 40;
+        let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+        if matches!(opcode, opcode::READ | opcode::WRITE | opcode::FSYNC) {
+            if self.hangs {
+                return self.held.push(request.to_vec());
+            }
+            if self.delay > Duration::ZERO {
+                return self.late.push_back((Instant::now() + self.delay, request.to_vec()));
+            }
+        }
+        self.answer(request);
+    }
+
+    fn answer(&mut self, request: &[u8]) {
         let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
         let long = |at: usize| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap());
         let (opcode, unique, node) = (word(4), long(8), long(16));
-        if self.hangs && matches!(opcode, opcode::READ | opcode::WRITE | opcode::FSYNC) {
-            return self.held.push(request.to_vec());
-        }
         let answer = match opcode {
             opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => return,
             opcode::INIT => Ok(init(word(IN_HEADER + 8), word(IN_HEADER + 12))),
