@@ -293,7 +293,9 @@ fn relieve(shared: &Arc<Shared>) {
         }
         // Before it sleeps: what came while nobody stood by has rung for nobody.
         let (slot, lane) = if state.stuck { state.next_for_relief() } else { (None, None) };
-        if slot.is_none() && lane.is_none() && !(state.stuck && state.lets_go()) {
+        // Those that nobody wants any more were met on the way.
+        let ends = slot.is_some() || lane.is_some() || state.queue.has_shed();
+        if !ends && !(state.stuck && state.lets_go()) {
             let (after, timeout) =
                 shared.relief.wait_timeout(state, STUCK).unwrap_or_else(|poisoned| poisoned.into_inner());
             state = after;
@@ -305,10 +307,7 @@ fn relieve(shared: &Arc<Shared>) {
         state.stands_by = false;
         state.reliefs += 1;
         stand_by(shared, &mut state);
-        state = match (slot, lane) {
-            (None, None) => let_one_go(shared, state),
-            (slot, lane) => serve_one(shared, state, slot, lane, true),
-        };
+        state = if ends { serve_one(shared, state, slot, lane, true) } else { let_one_go(shared, state) };
         if state.is_quiet() {
             shared.quiet.notify_all();
         }
