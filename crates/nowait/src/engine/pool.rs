@@ -295,7 +295,7 @@ fn relieve(shared: &Arc<Shared>) {
         let (slot, lane) = if state.stuck { state.next_for_relief() } else { (None, None) };
         // Those that nobody wants any more were met on the way.
         let ends = slot.is_some() || lane.is_some() || state.queue.has_shed();
-        if !ends && !(state.stuck && state.lets_go()) {
+        if !(ends || state.stuck && state.lets_go()) {
             let (after, timeout) =
                 shared.relief.wait_timeout(state, STUCK).unwrap_or_else(|poisoned| poisoned.into_inner());
             state = after;
