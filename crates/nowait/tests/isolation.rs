@@ -81,7 +81,7 @@ fn instances() -> Vec<Nowait> {
 #[test]
 fn behind_a_file_system_that_stalls() {
     let _watchdog = Watchdog::new("isolation from a file system that stalls", 120);
-    let Some(mut stalling) = mounts::or_skip("a file system of our own (FUSE)", Stalling::new()) else { return };
+    let Some(mut stalling) = stalling(0) else { return };
     let dir = mounts::temp_dir();
     let other = dir.path().join("other");
     std::fs::write(&other, vec![0; 1 << 20]).unwrap();
@@ -103,7 +103,7 @@ fn behind_a_file_system_that_stalls() {
 #[test]
 fn behind_a_device_that_stalls() {
     let _watchdog = Watchdog::new("isolation from a device that stalls", 120);
-    let Some(mut stalling) = mounts::or_skip("a file system of our own (FUSE)", Stalling::new()) else { return };
+    let Some(mut stalling) = stalling(0) else { return };
     let device = LoopDevice::over(&stalling.file(), 512, None);
     let Some(device) = mounts::or_skip("a loop device", device) else { return };
     let dir = mounts::temp_dir();
@@ -128,8 +128,7 @@ fn behind_a_device_that_stalls() {
 #[test]
 fn what_is_in_line_behind_a_device_that_stalls() {
     let _watchdog = Watchdog::new("a line behind a device that stalls", 120);
-    let made = || mounts::or_skip("a file system of our own (FUSE)", Stalling::new());
-    let (Some(mut stalling), Some(mut other)) = (made(), made()) else { return };
+    let (Some(mut stalling), Some(mut other)) = (stalling(0), stalling(0)) else { return };
     let device = |stalling: &Stalling| mounts::or_skip("a loop device", LoopDevice::over(&stalling.file(), 512, None));
     // Each takes 128 requests, and a queue 256.
     let full: Vec<_> = (0..3).filter_map(|_| device(&stalling)).collect();
@@ -201,7 +200,7 @@ fn ends(operation: &mut Hung<'static>) -> bool {
 }
 
 fn stalling(delay_ms: u64) -> Option<Stalling> {
-    mounts::or_skip("a file system of our own (FUSE)", Stalling::slow(Duration::from_millis(delay_ms)))
+    Stalling::or_skip(Duration::from_millis(delay_ms))
 }
 
 fn open_at(nowait: &Nowait, path: &FsPath, direct: bool) -> File {

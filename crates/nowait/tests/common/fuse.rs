@@ -35,13 +35,17 @@ pub(crate) struct Stalling {
 }
 
 impl Stalling {
-    /// Makes one that answers. The test binary's `child` has to [`serve`] in the role `fuse`.
-    pub(crate) fn new() -> Result<Stalling, String> {
-        Stalling::slow(Duration::ZERO)
+    /// Makes one, or says why not; a kernel without FUSE is none that the tests require.
+    pub(crate) fn or_skip(delay: Duration) -> Option<Stalling> {
+        if !Path::new("/dev/fuse").exists() {
+            eprintln!("skipped: there is no /dev/fuse");
+            return None;
+        }
+        mounts::or_skip("a file system of our own (FUSE)", Stalling::slow(delay))
     }
 
-    /// Makes one whose reads and writes take so long.
-    pub(crate) fn slow(delay: Duration) -> Result<Stalling, String> {
+    /// Makes one whose reads and writes take so long. The test binary's `child` has to [`serve`] in the role `fuse`.
+    fn slow(delay: Duration) -> Result<Stalling, String> {
         let (dir, point) = mounts::folder_and_point()?;
         let mut command = child::command_at("fuse", &point);
         command.env(DELAY, delay.as_millis().to_string());
