@@ -5,7 +5,7 @@ mod common;
 use std::future::Future;
 use std::path::Path as FsPath;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::fuse::Stalling;
@@ -23,9 +23,12 @@ type Hung<'f> = Pin<Box<dyn Future<Output = ()> + Send + 'f>>;
 
 /// Reads and writes of a file that hangs, polled once: on an executor of others, and in this thread's own queue.
 fn hang(file: &File) -> Vec<Hung<'_>> {
+    // What was read before may be cached, behind a device too.
+    static READS_FROM: AtomicU64 = AtomicU64::new(READS_AT);
+    let reads_from = READS_FROM.fetch_add(16 << 20, SeqCst);
     let mut hung: Vec<Hung<'_>> = Vec::new();
     for i in 0..HUNG {
-        hung.push(Box::pin(async move { drop(file.read_at(Buf::zeroed(4096), READS_AT + i * 4096).await) }));
+        hung.push(Box::pin(async move { drop(file.read_at(Buf::zeroed(4096), reads_from + i * 4096).await) }));
         hung.push(Box::pin(async move { drop(file.write_at(Buf::zeroed(1 << 20), i << 20).await) }));
     }
     hung.iter_mut().for_each(|operation| assert!(poll_once(operation.as_mut()).is_pending()));
