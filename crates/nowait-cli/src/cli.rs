@@ -177,7 +177,7 @@ pub struct Dump {
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
-    /// What is whole in the files that a repair has put aside, instead of the log
+    /// Print what is whole in the files that a repair has put aside, instead of the log
     #[arg(long, conflicts_with = "from")]
     pub aside: bool,
 

@@ -40,7 +40,7 @@ pub(crate) struct Pool(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
-    /// What the thread that stands by sleeps on.
+    /// Wakes the thread that stands by.
     relief: Condvar,
     quiet: Condvar,
     threads_max: usize,
@@ -83,7 +83,7 @@ struct State {
     /// Calls that no thread has answered yet.
     calls: usize,
     running: usize,
-    /// What threads that are no relief have come to the end of.
+    /// Counts what threads other than reliefs have come to the end of.
     ended: u64,
     /// A thread stands by: it looks whether anything ends while work waits.
     stands_by: bool,
@@ -120,7 +120,7 @@ impl State {
             && self.leftovers.is_empty()
     }
 
-    /// What a thread may do while the others hang.
+    /// Takes out work that a thread may do while the others hang.
     fn next_for_relief(&mut self) -> (Option<Arc<Slot>>, Option<Line>) {
         // A lane is of a file for which no thread is at work.
         match self.lanes.pop_front() {
@@ -226,10 +226,10 @@ fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
 }
 
 /// Waits, on a thread of the pool, for what may be in line for a thread: another comes in its place.
-fn give_way(shared: &Arc<Shared>, is_relief: bool, wait: &dyn Fn()) {
+fn give_way(shared: &Arc<Shared>, wait: &dyn Fn()) {
     let mut state = lock(&shared.state);
-    // A relief is not one of those that are counted.
-    let gives = usize::from(!is_relief);
+    // A relief, or a caller in a thread's place, is not one of those that are counted.
+    let gives = usize::from(ROLE.get() == Role::Thread);
     state.threads -= gives;
     state.load -= THREAD;
     call(shared, state);
@@ -283,7 +283,7 @@ fn stand_by(shared: &Arc<Shared>, state: &mut State) {
 
 /// Looks whether the pool's threads hang, and does then, in their place, what is of files that have little under way.
 fn relieve(shared: &Arc<Shared>) {
-    IS_OURS.set(true);
+    ROLE.set(Role::Relief);
     let mut state = lock(&shared.state);
     let mut ended = state.ended;
     // Also when the engine is gone: what it was given is done all the same.
@@ -307,7 +307,7 @@ fn relieve(shared: &Arc<Shared>) {
         state.stands_by = false;
         state.reliefs += 1;
         stand_by(shared, &mut state);
-        state = if ends { serve_one(shared, state, slot, lane, true) } else { let_one_go(shared, state) };
+        state = if ends { serve_one(shared, state, slot, lane) } else { let_one_go(shared, state) };
         if state.is_quiet() {
             shared.quiet.notify_all();
         }
@@ -323,15 +323,23 @@ fn relieve(shared: &Arc<Shared>) {
     state.stands_by = false;
 }
 
-thread_local!(static IS_OURS: Cell<bool> = const { Cell::new(false) });
+/// A thread's part in a pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    None,
+    Thread,
+    Relief,
+}
+
+thread_local!(static ROLE: Cell<Role> = const { Cell::new(Role::None) });
 
 /// This is a thread of a pool, which may sleep in the kernel for as long as it takes.
 pub(crate) fn is_own_thread() -> bool {
-    IS_OURS.get()
+    ROLE.get() != Role::None
 }
 
 fn serve(shared: &Arc<Shared>) {
-    IS_OURS.set(true);
+    ROLE.set(Role::Thread);
     let mut state = lock(&shared.state);
     loop {
         state = serve_queue(shared, state);
@@ -379,7 +387,7 @@ fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) ->
             }
             continue;
         }
-        state = serve_one(shared, state, slot, lane, false);
+        state = serve_one(shared, state, slot, lane);
         state.ended += 1;
     }
     if state.is_quiet() {
@@ -410,13 +418,12 @@ fn serve_one<'a>(
     mut state: MutexGuard<'a, State>,
     slot: Option<Arc<Slot>>,
     lane: Option<Line>,
-    is_relief: bool,
 ) -> MutexGuard<'a, State> {
     let shed = state.queue.take_shed();
     let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
     state.begins(weight);
     drop(state);
-    let goes_on = lane.filter(|(lanes, kind)| serve_lane(shared, lanes, *kind, is_relief));
+    let goes_on = lane.filter(|(lanes, kind)| serve_lane(shared, lanes, *kind));
     if let Some(slot) = slot {
         if let Some(mut work) = slot.take_work() {
             let outcome = run_for(&work.owner, &mut work.request);
@@ -439,7 +446,7 @@ fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
 
 /// Does what is first in a file's lane, and what can be done together with it. False when nothing was there, or a thread
 /// that waited in the lane owns it now.
-fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind, is_relief: bool) -> bool {
+fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind) -> bool {
     let mut waiting = lanes.of(kind).lock();
     let seats = &mut waiting.seats;
     let is_sync = |seat: &Seat| match seat {
@@ -473,9 +480,9 @@ fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind, is_relief: bo
     let works: Vec<_> = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
     let whole = works.len() == taken;
     if syncs {
-        sync(shared, works, is_relief)
+        sync(shared, works)
     } else {
-        write(shared, works, whole, kind, is_relief)
+        write(shared, works, whole, kind)
     }
     true
 }
@@ -513,7 +520,7 @@ fn next_writes(seats: &mut VecDeque<Seat>) -> Vec<Arc<Slot>> {
 
 /// Writes: as one, if all that was taken out of the line is still wanted, so that each goes on where the one before it ends. (Or does
 /// the one thing that is there.)
-fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind, is_relief: bool) {
+fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
     let mut failed = None;
     if whole && works.len() > 1 {
         let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
@@ -535,8 +542,7 @@ fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, k
         let outcome = match failed {
             Some(errno) => Err(errno),
             None => {
-                let _syncing =
-                    (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(|wait| give_way(shared, is_relief, wait)));
+                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(|wait| give_way(shared, wait)));
                 run_for(&work.owner, &mut work.request)
             }
         };
@@ -545,11 +551,11 @@ fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, k
 }
 
 /// One sync for all: each was asked for before it begins, so that it covers what each has to.
-fn sync(shared: &Arc<Shared>, works: Vec<(Arc<Slot>, Work)>, is_relief: bool) {
+fn sync(shared: &Arc<Shared>, works: Vec<(Arc<Slot>, Work)>) {
     let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));
     let outcome = {
-        let _syncing = owner.begin_sync(|wait| give_way(shared, is_relief, wait));
+        let _syncing = owner.begin_sync(|wait| give_way(shared, wait));
         owner.synced(|| run(owner.handle(), &mut Request::Sync { data_only })).map(drop)
     };
     let many = works.len() > 1;

@@ -368,9 +368,10 @@ impl Helped for Shard {
 
 impl Reaped for Shard {
     fn reap_surely(&self) {
-        let is_staged = lock(&self.line).staged > 0;
+        // A statement of its own, so that the lock is released at its end.
+        let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
         if is_staged {
-            self.enter();
+            self.submit_entries();
         }
         self.reap(Reap::Surely);
     }
@@ -699,7 +700,7 @@ impl Watch {
     }
 
     fn run(&self, watched: &Watched) {
-        /// What stays when the engine is gone is looked at again: somebody else may have held it for a moment.
+        /// Looks again, once the engine is gone, at what stays: somebody else may have held it for a moment.
         const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut events: Vec<epoll::Event> = Vec::with_capacity(16);
         let mut again = None;

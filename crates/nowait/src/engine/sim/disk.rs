@@ -217,7 +217,7 @@ struct File {
     changes: VecDeque<Dated>,
     /// A write-back failed, and nobody was told.
     has_report: bool,
-    /// What cannot be read.
+    /// Parts that cannot be read.
     spoiled: Vec<Range<usize>>,
 }
 
