@@ -148,10 +148,11 @@ fn automatic_choice_prefers_the_ring() {
         return eprintln!("skipped: no io_uring");
     }
     let sample = Sample::new(1 << 20);
+    // A direct read of a page that is still to be written back has to wait, and is a thread's.
+    sample.cool();
     let Some(file) = open_direct(&nowait, &sample.path) else { return };
     read_pages_in_every_way(&file, &sample, 20);
     let stats = nowait.stats();
-    // Where the sample is still to be written back, a read has to wait, and is a thread's.
     assert!(stats.ring > stats.handed_on && stats.ring + stats.handed_on >= 40 && stats.aio == 0, "{stats:?}");
     assert!(nowait.aio_refusal().is_none(), "none was asked for");
 }
