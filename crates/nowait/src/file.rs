@@ -11,15 +11,15 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buf::{Buf, Erased, Memory, ReadBuffer};
+use crate::core::dispatch::Target;
+use crate::core::instance::{Instance, Nowait};
 use crate::direct::{self, Alignment, Directness};
-use crate::engine::owned;
+use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
 use crate::op::{Done, Handle, OpenFile, Outcome, PathAt, Request, Transfer};
 use crate::operation::{Answer, Finish, Operation};
-use crate::start::{Instance, Nowait};
 use crate::stats::Count;
 use crate::sys;
-use crate::target::Target;
 
 /// An open file. Clones share the descriptor and what was learned about the file; any thread may use any clone.
 ///
@@ -457,7 +457,7 @@ impl File {
         // Of several that close at a time one has the last share.
         let Some(Inner { open, path, instance, .. }) = Arc::into_inner(self.0) else { return Ok(Closed::Later) };
         let Some(OpenFile { handle, .. }) = Arc::into_inner(open) else { return Ok(Closed::Later) };
-        owned::flush();
+        local::flush();
         let outcome = instance.engines().pool.run(None, &mut Request::Close(handle));
         outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(Name::Close, errno).at(&path))
     }
@@ -602,8 +602,8 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::core::instance::Engine;
     use crate::direct::Direct;
-    use crate::start::Engine;
     use crate::sys::WriteFlags;
 
     const PAGE: usize = 4096;

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::buf::WriteBuffer;
+use crate::core::dispatch::Target;
+use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Done, Handle, PathAt, Request};
 use crate::operation::{Answer, Finish, Operation};
-use crate::start::Nowait;
-use crate::target::Target;
 
 /// Renames a file or directory, replacing a file that has the new name. All or nothing for whoever looks; durable after
 /// [`sync_dir`] of the directories (`rename(2)`).

@@ -226,33 +226,25 @@
 //! something else serves.
 
 mod buf;
+mod core;
 mod direct;
-mod dirty;
 mod engine;
 mod error;
 mod file;
 pub mod fs;
 mod gather;
-mod help;
-mod ladder;
 pub mod log;
 pub mod map;
-mod mapping;
-mod memory;
 mod op;
 mod operation;
-mod outstanding;
 pub mod probe;
-mod select;
-mod start;
 mod stats;
 pub mod stream;
 mod sys;
-mod target;
-mod throttle;
-mod together;
 mod write;
 
+pub use self::core::instance::{Builder, Engine, Nowait, Refusal};
+pub use self::core::policy::Path;
 pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, WriteBuffer};
 pub use engine::sim;
 pub use error::{BufferError, Error, ErrorKind, Operation as OperationName, Result, Written};
@@ -260,8 +252,6 @@ pub use file::{Advice, Advised, Closed, DirectIo, File, Open, OpenOptions, ReadA
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
 pub use operation::{Answer, Finish, Operation};
 pub use probe::probe;
-pub use select::Path;
-pub use start::{Builder, Engine, Nowait, Refusal};
 pub use stats::Stats;
 pub use write::{Allocate, Changed, Settled, WriteAll, WriteAt, WriteMany, Writes};
 
@@ -314,5 +304,5 @@ pub use write::{Allocate, Changed, Settled, WriteAll, WriteAt, WriteMany, Writes
 /// than it could. A small write that was polled in the same turn is made at the end of that turn only: if the thread blocks for
 /// that, it waits for ever. Use this `block_on` inside, or `await`.
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
-    engine::owned::drive(future)
+    engine::local::drive(future)
 }

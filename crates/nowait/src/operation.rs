@@ -7,12 +7,12 @@ use std::task::{Context, Poll, Waker, ready};
 
 use rustix::io::Errno;
 
-use crate::engine::owned;
+use crate::core::coalesce;
+use crate::core::dispatch::Target;
+use crate::core::policy::Path;
+use crate::engine::local;
 use crate::op::{Done, LaneKind, Notify, Outcome, Request, Slot};
-use crate::select::Path;
 use crate::stats::Count;
-use crate::target::Target;
-use crate::together;
 
 /// Turns an engine's answer into what the caller gets.
 #[doc(hidden)]
@@ -79,17 +79,17 @@ impl<'f, F: Finish> Operation<'f, F> {
         let forced = matches!(instance.policy.forced, Some(Path::Ring | Path::Pool));
         match std::mem::replace(&mut self.state, State::Spent) {
             State::New(mut request) if !forced => {
-                owned::flush();
+                local::flush();
                 let Ok(_permit) = self.target.enter(&request) else {
                     self.state = State::New(request);
-                    return owned::drive(self);
+                    return local::drive(self);
                 };
                 let outcome = match (&request, self.target.file) {
                     // A sync that is under way on another thread covers less than this one has to: the next is shared.
                     (Request::Sync { .. }, Some(file)) => {
                         if !file.lanes().of(LaneKind::Syncs).enter() {
                             self.state = State::New(request);
-                            return owned::drive(self);
+                            return local::drive(self);
                         }
                         self.target.run_in_lane(file, &mut request)
                     }
@@ -100,7 +100,7 @@ impl<'f, F: Finish> Operation<'f, F> {
             }
             state => {
                 self.state = state;
-                owned::drive(self)
+                local::drive(self)
             }
         }
     }
@@ -157,10 +157,10 @@ impl<F: Finish> Future for Operation<'_, F> {
         #[cfg(feature = "tokio")]
         let budget = ready!(tokio::task::coop::poll_proceed(context));
         // What others are about to write may be written with it.
-        let in_company = matches!(state, State::New(request) if together::may_gain(target, request));
+        let in_company = matches!(state, State::New(request) if coalesce::may_gain(target, request));
         if !in_company && matches!(state, State::New(Request::Write(..))) {
             // What this thread has collected was to be written before.
-            owned::do_what_is_due();
+            local::do_what_is_due();
         }
         let now = match state {
             State::New(_) if in_company => None,
@@ -187,7 +187,7 @@ impl<F: Finish> Future for Operation<'_, F> {
             panic!("a future was polled after it was ready");
         };
         let notify = Notify::Waker(context.waker().clone());
-        let slot = if in_company { together::collect(target, request, notify) } else { target.submit(request, notify) };
+        let slot = if in_company { coalesce::collect(target, request, notify) } else { target.submit(request, notify) };
         // It may be complete already: then the answer is worth more than a wake-up.
         if let Some((outcome, mut request)) = slot.take() {
             return Poll::Ready(end(finish, outcome, &mut request));

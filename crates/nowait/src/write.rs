@@ -13,12 +13,12 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::buf::{Erased, Memory, WriteBuffer};
-use crate::engine::owned;
+use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result, Written};
 use crate::file::{File, Inner};
+use crate::op::outstanding::Settling;
 use crate::op::{Batch, Change, Notify, OpenFile, Outcome, Request, Slot, Transfer};
 use crate::operation::{Answer, Finish, Operation};
-use crate::outstanding::Settling;
 use crate::stats::Count;
 use crate::sys::{self, WriteFlags};
 
@@ -116,7 +116,7 @@ impl File {
         offset: u64,
     ) -> std::result::Result<Operation<'_, WriteAll<'_, B>>, BufferError<B>> {
         // What this thread has collected was to be written before.
-        owned::do_what_is_due();
+        local::do_what_is_due();
         let length = buffer.as_ref().len();
         let engines = self.0.instance.engines();
         let open = &self.0.open;
@@ -494,7 +494,7 @@ pub struct Settled<'f> {
 impl Settled<'_> {
     /// Blocks until all has ended.
     pub fn wait(self) {
-        owned::flush();
+        local::flush();
         self.file.open.outstanding().settle();
     }
 }
@@ -502,7 +502,7 @@ impl Settled<'_> {
 impl Future for Settled<'_> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        owned::do_what_is_due();
+        local::do_what_is_due();
         let file = self.file;
         self.settling.poll(file.open.outstanding(), context)
     }
@@ -566,9 +566,9 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
     pub fn wait(mut self) -> std::result::Result<Vec<B>, BufferError<Vec<B>>> {
         if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() {
             self.file.instance.engines().ring.watch_all();
-            return owned::drive(self);
+            return local::drive(self);
         }
-        owned::flush();
+        local::flush();
         while let Some((number, first, lengths, mut request)) = self.take_next() {
             let checked = self.check(&request);
             let outcome = checked.and_then(|()| self.file.target().run_here(&mut request));
@@ -641,7 +641,7 @@ impl<B: WriteBuffer> Future for WriteMany<'_, B> {
         let target = this.file.target();
         let mut inline = 0;
         // What this thread has collected was to be written before.
-        owned::do_what_is_due();
+        local::do_what_is_due();
         while this.next < this.runs.len() {
             if inline > this.file.instance.policy.inline_bytes_max {
                 // Others want their turn.

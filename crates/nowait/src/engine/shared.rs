@@ -23,9 +23,9 @@ use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::io::Errno;
 
 use super::uring::{self, Ring, Untaken, Usage};
-use super::{Engine, Refusal, owned, pool};
+use super::{Engine, Refusal, local, pool};
 use crate::buf::lock;
-use crate::help::{self, Helped};
+use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::{Count, thread_number};
 use crate::sys;
@@ -514,7 +514,7 @@ impl Uring {
     /// The ring for this thread; None when its completions could not be noticed.
     fn shard(&self) -> Option<Arc<Shard>> {
         #[cfg(feature = "tokio")]
-        let may_be_a_runtimes = !owned::is_elsewhere() && !pool::is_own_thread();
+        let may_be_a_runtimes = !local::is_elsewhere() && !pool::is_own_thread();
         #[cfg(feature = "tokio")]
         if let Some(shard) = may_be_a_runtimes.then(|| self.runtimes.shard(&self.reaper)).flatten() {
             return Some(shard);
@@ -526,7 +526,7 @@ impl Uring {
 
 impl Engine for Uring {
     fn submit(&self, slot: Arc<Slot>) {
-        let Err(slot) = owned::stage(slot) else { return };
+        let Err(slot) = local::stage(slot) else { return };
         match self.shard() {
             // The kernel completes a request in the thread that submitted it, unless that sleeps in a call that cannot be interrupted:
             // as a thread of the pool may from now on, for another file.

@@ -9,11 +9,11 @@ use rustix::io::Errno;
 
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, Take};
 use crate::buf::{Part, lock};
+use crate::core::inline::Tried;
+use crate::core::policy::{Copied, ReadSelector};
 use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::Operation as Name;
 use crate::file::Inner;
-use crate::ladder::Tried;
-use crate::select::{Copied, ReadSelector};
 use crate::stats::Count;
 use crate::sys::{self, Wait};
 

@@ -10,7 +10,7 @@ use super::folder::{CALIBRATION, Folder};
 use super::format::PAGE;
 use super::{By, Durability, Strategy};
 use crate::buf::{Buf, Memory};
-use crate::engine::owned;
+use crate::engine::local;
 use crate::error::{Operation as Name, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Notify, Request, Transfer};
@@ -97,7 +97,7 @@ fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
     if strategy.by == By::Call && places.len() == 1 {
         target.run_here(&mut request(places[0])).map_err(failed)?;
     } else {
-        let outcomes = owned::drive(async {
+        let outcomes = local::drive(async {
             let submit = |&place| target.submit(request(place), Notify::Waker(Waker::noop().clone()));
             let slots: Vec<_> = places.iter().map(submit).collect();
             let mut outcomes = Vec::new();

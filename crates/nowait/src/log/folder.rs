@@ -18,12 +18,12 @@ use super::format::{
     BlockHeader, Control, End, LogId, NUMBER_MAX, PAGE, SegmentHeader, begin_checksum, checksum, checksum_beside, seed,
 };
 use crate::buf::{Buf, Memory};
-use crate::engine::owned;
+use crate::core::instance::Nowait;
+use crate::engine::local;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{DirectIo, File, OpenOptions};
 use crate::fs::Dir;
 use crate::op::{Notify, Request, Slot, Transfer};
-use crate::start::Nowait;
 use crate::write::Allocate;
 
 pub(super) const CONTROL: &str = "control";
@@ -420,7 +420,7 @@ impl Window {
                 self.forget_ahead();
                 break;
             }
-            let (outcome, mut request) = owned::drive(poll_fn(|context| slot.poll(context)));
+            let (outcome, mut request) = local::drive(poll_fn(|context| slot.poll(context)));
             let failed = |errno| self.file.0.error(Name::Read, errno).range(offset, self.piece as u64);
             match outcome.map_err(failed) {
                 // It is read again, page by page.
@@ -453,7 +453,7 @@ impl Window {
             let request = Request::Read(Transfer::new(Memory::Buf(buffer), offset));
             // This thread does not sleep in its own queue until the bytes are asked for.
             let submit = || self.file.0.target().submit(request, Notify::Waker(Waker::noop().clone()));
-            self.ahead.push_back((offset, owned::elsewhere(submit)));
+            self.ahead.push_back((offset, local::elsewhere(submit)));
         }
     }
 

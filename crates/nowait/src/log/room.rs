@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use super::Log;
 use super::format::FRAME_BYTES;
 use super::writer::{NoRoom, Shared};
-use crate::engine::owned;
+use crate::engine::local;
 use crate::error::{ErrorKind, Operation as Name, Result};
 
 /// Result of [`Log::room`] in the making.
@@ -40,7 +40,7 @@ impl Room {
     /// As [`Log::room`].
     pub fn wait(self) -> Result<()> {
         self.log.0.shared.watch_all();
-        owned::drive(self)
+        local::drive(self)
     }
 }
 

@@ -27,7 +27,7 @@ use super::recover::Segment;
 use super::stats::{Numbers, Powers};
 use super::{By, Durability};
 use crate::buf::{Buf, Memory, lock};
-use crate::engine::owned;
+use crate::engine::local;
 use crate::engine::sim::Sim;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::File;
@@ -839,7 +839,7 @@ impl Shared {
         let target = live.file.0.target();
         let is_write = matches!(request, Request::Write(..));
         let submitted = |request| {
-            owned::drive(async {
+            local::drive(async {
                 let slot = target.submit(request, Notify::Waker(Waker::noop().clone()));
                 std::future::poll_fn(move |context: &mut Context<'_>| slot.poll(context)).await
             })
@@ -847,7 +847,7 @@ impl Shared {
         let (outcome, request) = match By::of(self.control.caller) {
             By::Ring if is_write && self.folder.instance.has_ring() => submitted(request),
             By::Ring | By::Call => {
-                owned::flush();
+                local::flush();
                 match target.enter(&request) {
                     Ok(_permit) => (target.run_here(&mut request), request),
                     Err(_) => submitted(request),
@@ -1015,7 +1015,7 @@ impl Shared {
             let takeoff = self.take_off(&mut self.core(), true);
             match takeoff {
                 // Not in this thread's own queue: it may sleep here for something else, or go away.
-                Some(takeoff) => owned::elsewhere(|| self.write_elsewhere(takeoff)),
+                Some(takeoff) => local::elsewhere(|| self.write_elsewhere(takeoff)),
                 None => return,
             }
         }

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use super::Inner;
 use crate::buf::lock;
-use crate::engine::owned;
+use crate::buf::mapping::{Fault, How, Missing, page_bytes};
+use crate::core::memory;
+use crate::engine::local;
 use crate::error::{Error, Operation as Name, Result};
-use crate::mapping::{Fault, How, Missing, page_bytes};
-use crate::memory;
 use crate::op::{Done, Notify, Outcome, Owner, Request, Slot, contained};
 
 const CHUNK_BYTES: usize = 2 << 20;
@@ -333,7 +333,7 @@ impl Work {
             self.tell(chunk, waker);
             let (Some(slot), Some(instance)) = (next, instance) else { return };
             let outer = SUBMITTING.replace(Arc::as_ptr(self));
-            owned::elsewhere(|| instance.engines().pool.submit(slot));
+            local::elsewhere(|| instance.engines().pool.submit(slot));
             SUBMITTING.set(outer);
             if !std::mem::take(&mut lock(&self.state).again) {
                 return;
@@ -510,7 +510,7 @@ impl Populating {
     /// # Errors
     /// As [`Populating`]'s.
     pub fn wait(self) -> Result<Populated> {
-        owned::drive(self)
+        local::drive(self)
     }
 
     fn poll_state<T>(&self, context: &Context<'_>, look: impl FnOnce(&mut State) -> Option<T>) -> Poll<T> {

@@ -5,7 +5,7 @@ use std::fs;
 use io_uring::{IoUring, Probe};
 
 use super::place::line;
-use crate::start::{Nowait, Refusal};
+use crate::core::instance::{Nowait, Refusal};
 
 /// What io_uring is to this process.
 #[non_exhaustive]

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{Caller, Step, Stream, UnderWay, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf, Memory};
-use crate::engine::owned;
+use crate::engine::local;
 use crate::error::{Error, ErrorKind, Operation as Name, Result, Written};
 use crate::file::File;
 use crate::op::{Done, Notify, Outcome, Request, Transfer};
@@ -226,13 +226,13 @@ impl Writer {
         let (offset, length) = (self.position, buffer.len());
         self.position = end;
         // What this thread has collected was to be written before.
-        owned::do_what_is_due();
+        local::do_what_is_due();
         let target = self.file.0.target();
         let mut request = Request::Write(Transfer::new(Memory::Buf(buffer), offset), self.file.0.open.write_flags());
         match caller {
             // A caller that waits is served by the plain call.
             Caller::Thread if self.file.0.open.direct.is_none() && self.behind.is_empty() => {
-                owned::flush();
+                local::flush();
                 let outcome = target.run_here(&mut request);
                 return Poll::Ready(self.written(offset, length, outcome, &request));
             }

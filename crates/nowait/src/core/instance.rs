@@ -4,17 +4,17 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::engine::aio::Aio;
-use crate::engine::owned;
+use crate::core::policy::{HelperSelector, Path, Policy};
+use crate::core::throttle::Throttle;
+use crate::engine::libaio::shared::Aio;
+use crate::engine::local;
 use crate::engine::pool::{Pool, THREADS_MAX};
 use crate::engine::shared::Uring;
 use crate::engine::sim::Sim;
 use crate::engine::{self};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::select::{HelperSelector, Path, Policy};
 use crate::stats::{Counters, Stats};
 use crate::sys::PerProcess;
-use crate::throttle::Throttle;
 
 /// Which engine serves what cannot be served inline.
 #[non_exhaustive]
@@ -198,7 +198,7 @@ impl Nowait {
     pub fn drain(&self) {
         let engines = self.0.engines();
         loop {
-            owned::drain();
+            local::drain();
             engines.ring.drain();
             if let Some(Ok(aio)) = engines.aio.as_ref().and_then(OnceLock::get) {
                 aio.drain();

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 pub use reader::Reader;
 pub use writer::Writer;
 
-use crate::engine::owned;
+use crate::engine::local;
 use crate::file::File;
 use crate::op::{Outcome, Request, Slot};
 
@@ -51,7 +51,7 @@ impl Caller {
     fn submit<T>(self, submit: impl FnOnce() -> T) -> T {
         match self {
             Caller::Task => submit(),
-            Caller::Thread => owned::elsewhere(submit),
+            Caller::Thread => local::elsewhere(submit),
         }
     }
 }
@@ -67,7 +67,7 @@ impl<S: Stream, T> Step<'_, S, T> {
 fn wait<S: Stream, T>(stream: &mut S, poll: fn(&mut S, &mut Context<'_>, Caller) -> Poll<T>) -> T {
     // A runtime that should notice the completions may be blocked by us.
     stream.file().0.instance.engines().ring.watch_all();
-    owned::drive(std::future::poll_fn(|context| poll(stream, context, Caller::Thread)))
+    local::drive(std::future::poll_fn(|context| poll(stream, context, Caller::Thread)))
 }
 
 impl<S, T> Future for Step<'_, S, T> {

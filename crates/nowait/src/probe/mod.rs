@@ -56,10 +56,10 @@ use rustix::fs::{Advice, IFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::buf::Buf;
-use crate::engine::owned;
+use crate::core::instance::Nowait;
+use crate::engine::local;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{DirectIo, File, OpenOptions};
-use crate::start::Nowait;
 use kernel::{PAGE, page_is_cached};
 pub use place::{AtomicWrites, Device, Place};
 pub use reach::Reach;
@@ -525,7 +525,7 @@ fn serve(
         }
         let before = nowait.stats();
         let begun = Instant::now();
-        let done = owned::drive(request(&file, case, *offset, tested.length));
+        let done = local::drive(request(&file, case, *offset, tested.length));
         totals_ns.push(begun.elapsed().as_nanos() as u64);
         let after = nowait.stats();
         served.requests += 1;

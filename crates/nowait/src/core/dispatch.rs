@@ -10,18 +10,18 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use crate::buf::{Buf, Memory};
+use crate::core::inline::{ReadLadder, Tried, WriteLadder, climb};
+use crate::core::instance::Instance;
+use crate::core::policy::Path;
+use crate::core::throttle::Permit;
+use crate::core::writeback;
 use crate::direct::Direct;
-use crate::dirty;
-use crate::engine::{owned, read_blocking, read_now, write_blocking};
-use crate::ladder::{ReadLadder, Tried, WriteLadder, climb};
+use crate::engine::{local, read_blocking, read_now, write_blocking};
 use crate::op::{
     Change, Direction, Done, END_UNKNOWN, LaneKind, Notify, OpenFile, Outcome, Owner, Request, Slot, Transfer,
 };
-use crate::select::Path;
-use crate::start::Instance;
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
-use crate::throttle::Permit;
 
 /// What an operation works with. The file is absent while there is none yet.
 #[derive(Clone, Copy)]
@@ -127,11 +127,11 @@ impl Target<'_> {
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
         let on_their_way = file.on_their_way();
         // An append must not overtake another: where it lands is decided by who comes first.
-        (on_their_way == 0 || (!appends && on_their_way <= OVERTAKEN_BYTES_MAX && dirty::is_calm()))
+        (on_their_way == 0 || (!appends && on_their_way <= OVERTAKEN_BYTES_MAX && writeback::is_calm()))
             && (appends
                 || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
                     && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))
-            && dirty::allows(length)
+            && writeback::allows(length)
     }
 
     /// Where the file was last known to end.
@@ -239,14 +239,14 @@ impl Target<'_> {
     /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced path has no say: no slot is made, since a
     /// slot owns its memory.
     pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        owned::flush();
+        local::flush();
         let file = self.file.ok_or(Errno::BADF)?;
         read_blocking(&*self.instance.engines().pool, file, slice, offset)
     }
 
     /// Writes a borrowed slice on this thread, waiting as long as it takes; gives how much was written, and why no more.
     pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
-        owned::flush();
+        local::flush();
         let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
         if let Some(direct) = &file.direct {
             return self.write_direct(file, direct, slice, offset);
@@ -278,7 +278,7 @@ impl Target<'_> {
             let Some(mut copy) = Buf::uncleared(length) else { return (done, Err(Errno::NOMEM)) };
             copy.copy_from_slice(&slice[done..done + length]);
             let request = Request::Write(Transfer::new(Memory::Buf(copy), place), flags);
-            let (outcome, request) = owned::drive(self.submitted(request));
+            let (outcome, request) = local::drive(self.submitted(request));
             done += match &request {
                 Request::Write(transfer, _) => transfer.done(),
                 _ => 0,
@@ -315,7 +315,7 @@ impl Target<'_> {
         let change = self.file.and_then(|file| file.change(&request));
         if change.is_some() {
             // What this thread has collected was to be written before.
-            owned::do_what_is_due();
+            local::do_what_is_due();
         }
         let path = match (&mut request, self.file.map(|file| (file, &file.direct))) {
             (Request::Read(transfer), Some((file, Some(direct)))) => {

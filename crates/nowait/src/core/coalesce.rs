@@ -8,13 +8,13 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use crate::engine::{owned, pool, run, write_slots};
-use crate::ladder::Tried;
+use crate::core::dispatch::Target;
+use crate::core::inline::Tried;
+use crate::core::instance::Instance;
+use crate::engine::{local, pool, run, write_slots};
 use crate::op::{Notify, OpenFile, Owner, Request, Slot};
-use crate::start::Instance;
 use crate::stats::Count;
 use crate::sys::{PerProcess, WriteFlags};
-use crate::target::Target;
 
 /// Larger ones gain nothing from company.
 const WRITE_BYTES_MAX: usize = 64 << 10;
@@ -54,7 +54,7 @@ pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
             (1..=WRITE_BYTES_MAX).contains(&transfer.left())
                 && file.direct.is_none()
                 && file.handle.descriptor().is_ok()
-                && owned::is_driving()
+                && local::is_driving()
                 // Not on a thread that is being torn down.
                 && COLLECTED.try_with(|_| ()).is_ok()
                 && file.writes.collects(&target.instance.policy)
@@ -71,7 +71,7 @@ pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> 
     let (offset, length) = (transfer.position(), transfer.left());
     let slot = Slot::new(request, Owner::File(file.clone()), notify);
     let write = Collecting { offset, length, slot: slot.clone() };
-    owned::before_sleep(write_collected);
+    local::before_sleep(write_collected);
     let is_full = with(|collected| {
         collected.bytes += length;
         collected.writes += 1;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::dirty;
-use crate::select::{Choice, Policy, ReadSelector, WriteSelector};
+use crate::core::policy::{Choice, Policy, ReadSelector, WriteSelector};
+use crate::core::writeback;
 use crate::stats::{Count, Counters};
 use crate::sys::Wait;
 
@@ -176,7 +176,7 @@ impl<C: FnMut() -> bool> Ladder for WriteLadder<'_, C> {
     fn budgeted(&mut self, elapsed_ns: u64) -> bool {
         let over = self.writes.budgeted(self.policy, self.length, elapsed_ns);
         if over {
-            dirty::slept(elapsed_ns);
+            writeback::slept(elapsed_ns);
         }
         over
     }

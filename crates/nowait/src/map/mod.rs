@@ -55,9 +55,9 @@ use rustix::io::Errno;
 use rustix::mm;
 
 pub use self::populate::{Mechanism, Populate, Populated, Populating, Progress, Stopped};
+use crate::buf::mapping::{Access, Fault, How, Mapping, page_bytes};
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::File;
-use crate::mapping::{Access, Fault, How, Mapping, page_bytes};
 use crate::op::{Outcome, Request};
 use crate::operation::{Answer, Finish, Operation};
 

@@ -41,11 +41,11 @@ use io_uring::{opcode, types};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use super::libaio;
+use super::libaio::sys as libaio;
 use super::pool;
 use super::uring::{self, Ring, Untaken, Usage};
 use crate::buf::lock;
-use crate::help::{self, Helped};
+use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, STUCK, Slot};
 use crate::stats::Count;
 use crate::sys::{PerProcess, fork_generation, retry};

@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use crate::buf::{contained, lock};
-use crate::help;
+use crate::op::help;
 
 /// The bytes of a file that an operation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

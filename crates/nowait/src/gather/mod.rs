@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use self::cached::FirstPass;
 use self::queued::Slow;
 use crate::buf::{Buf, Erased, Part, ReadBuffer};
-use crate::engine::owned;
+use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, Inner};
 use crate::stats::Count;
@@ -120,7 +120,7 @@ impl File {
         }
         Ok(Part::lend(output, |part| {
             let mut slow = Slow::new(file, ranges, part, found, Options::default());
-            owned::drive(std::future::poll_fn(|context| slow.poll(file, context, usize::MAX, &mut Ignore)));
+            local::drive(std::future::poll_fn(|context| slow.poll(file, context, usize::MAX, &mut Ignore)));
             slow.finish().1
         }))
     }
@@ -177,7 +177,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
                 work.found.exceptions = ahead::read(self.file, &self.ranges, &mut work.output, found, self.options);
             }
         }
-        owned::drive(self)
+        local::drive(self)
     }
 
     /// Checks what was asked, and takes the memory for it.
@@ -279,7 +279,7 @@ impl<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin, B: ReadBuffer>
     /// # Errors
     /// As [`File::gather_into`]; errors of single ranges go to the taker.
     pub fn wait(self) -> Result<()> {
-        owned::drive(self)
+        local::drive(self)
     }
 }
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::Refusal;
 use crate::buf::lock;
+use crate::engine::Refusal;
 use crate::op::{Owner, Request, Slot};
 use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry};
 

@@ -77,11 +77,11 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::buf::lock;
-use crate::engine::owned;
+use crate::core::instance::Nowait;
+use crate::engine::local;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, OpenOptions};
 use crate::fs;
-use crate::start::Nowait;
 use folder::{Blocks, CONTROL, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
 use format::{Control, End, NUMBER_MAX, PAGE, SegmentHeader};
 use keeper::Tended;
@@ -949,7 +949,7 @@ impl Durable {
             Some(group) => self.shared.wait(self.lsn, &group).map(|_| self.shared.durable()),
             None => {
                 self.shared.watch_all();
-                owned::drive(self)
+                local::drive(self)
             }
         }
     }

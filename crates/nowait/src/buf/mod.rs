@@ -6,6 +6,8 @@
 //!
 //! `unsafe` here: allocation and mappings, and slices of memory that several parts share.
 
+pub(crate) mod mapping;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::convert::identity;
 use std::fmt;

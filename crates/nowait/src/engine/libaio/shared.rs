@@ -13,11 +13,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use super::libaio::{Context, DEPTH, Entry};
-use super::shared::{Lined, Reaped, Reaper};
-use super::{Engine, Refusal, owned, pool};
+use super::sys::{Context, DEPTH, Entry};
 use crate::buf::lock;
-use crate::help::{self, Helped};
+use crate::engine::shared::{Lined, Reaped, Reaper};
+use crate::engine::{Engine, Refusal, local, pool};
+use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::Count;
 
@@ -78,7 +78,7 @@ impl Aio {
 
 impl Engine for Aio {
     fn submit(&self, slot: Arc<Slot>) {
-        let Err(slot) = owned::stage_direct(slot) else { return };
+        let Err(slot) = local::stage_direct(slot) else { return };
         if self.reaper.adopt(&self.desk) {
             self.desk.submit(slot);
         } else {

@@ -6,9 +6,8 @@
 //!
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
-pub(crate) mod aio;
 pub(crate) mod libaio;
-pub(crate) mod owned;
+pub(crate) mod local;
 pub(crate) mod pool;
 pub(crate) mod shared;
 pub mod sim;

@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use crate::buf::lock;
-use crate::engine::{Engine, owned, pool};
-use crate::help;
+use crate::engine::{Engine, local, pool};
+use crate::op::help;
+use crate::op::outstanding::Resume;
 use crate::op::{Change, Lanes, OpenFile, Slot};
-use crate::outstanding::Resume;
 use crate::stats::Count;
 
 /// Abandoned writes are looked for in a line of this length, and again when it has doubled.
@@ -190,7 +190,7 @@ impl Throttle {
             if own.is_some_and(|own| Arc::ptr_eq(own, &slot)) {
                 engine.submit(slot);
             } else {
-                owned::elsewhere(|| engine.submit(slot));
+                local::elsewhere(|| engine.submit(slot));
             }
             asks |= lanes.outstanding().is_awaited();
             state = lock(&self.state);

@@ -1,0 +1,386 @@
+//! An open file as the engines know it: what was learned about it, the order of its changes, and the errors of its write-back.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::lane::{LaneKind, Lanes};
+use super::outstanding::{Outstanding, Span, Syncing};
+use super::request::{Handle, Outcome, Request};
+use super::transfer::{Direction, Transfer};
+use crate::core::policy::{ReadSelector, Rings, WriteSelector};
+use crate::direct::{Alignment, Direct, Directness};
+use crate::stats::{Count, Counters};
+use crate::sys::{self, PerProcess, WriteFlags};
+
+/// An open file as an engine knows it, and where its operations are counted.
+pub(crate) struct OpenFile {
+    pub(crate) handle: Handle,
+    /// Reads and writes go past the page cache.
+    pub(crate) direct: Option<Direct>,
+    /// They should, but the file has no direct I/O.
+    pub(crate) direct_refused: bool,
+    pub(crate) reads: ReadSelector,
+    pub(crate) writes: WriteSelector,
+    /// Writes and syncs that a thread will do. A thread that works there has a share of this, and none of the file.
+    lanes: PerProcess<Arc<Lanes>>,
+    /// What every write asks for. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to tell of failed
+    /// write-backs. Opened with `O_APPEND`: to append. The kernel ignores the offset, which then says nothing of
+    /// blocks, neighbours or the end, and half a record by an attempt would let another come between.
+    write_flags: WriteFlags,
+    /// Decided by the first append.
+    appender: OnceLock<Appender>,
+    /// Where the file was last known to end.
+    pub(crate) end: AtomicU64,
+    /// Where the last write ended, whose page is cached.
+    pub(crate) written_to: AtomicU64,
+    /// The errno of a write-back that failed, until somebody acknowledges it. The kernel tells it once to each descriptor, and
+    /// takes the pages for clean from then on (`fsync(2)`, NOTES): a second sync that succeeds proves nothing.
+    sync_failure: AtomicI32,
+    pub(super) begun: Begun,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// How many operations of a file queues to the kernel have, and how many threads. No share of the file.
+pub(super) type Begun = Arc<AtomicU64>;
+
+/// What an operation counts for in [`Begun`].
+pub(super) const IN_QUEUE: u64 = 1;
+pub(super) const ON_THREAD: u64 = 1 << 32;
+
+pub(crate) fn in_queues(begun: u64) -> u32 {
+    begun as u32
+}
+
+pub(crate) fn on_threads(begun: u64) -> u32 {
+    (begun >> 32) as u32
+}
+
+/// The end of a file that nobody has asked for.
+pub(crate) const END_UNKNOWN: u64 = u64::MAX;
+
+impl OpenFile {
+    pub(crate) fn new(handle: Handle, directness: Directness, counters: Arc<Counters>) -> OpenFile {
+        let flags = handle.flags();
+        let reads = ReadSelector::default();
+        let direct_refused = matches!(directness, Directness::Refused);
+        let direct = match directness {
+            Directness::Granted { direct, only_waits } => {
+                if only_waits {
+                    reads.attempt_refused();
+                }
+                Some(direct)
+            }
+            Directness::NotAsked | Directness::Refused => None,
+        };
+        let mut write_flags = WriteFlags::NONE;
+        // A part of `O_SYNC`. Not rustix's name for it, which means all of that.
+        if flags.bits() & libc::O_DSYNC as u32 != 0 {
+            write_flags = write_flags.with(WriteFlags::DURABLE);
+        }
+        // Block devices ignore `O_APPEND`: the offset counts (`blkdev_write_iter`, block/fops.c).
+        let is_device = || handle.descriptor().is_ok_and(sys::is_block_device);
+        if flags.contains(OFlags::APPEND) && !is_device() {
+            write_flags = write_flags.with(WriteFlags::APPEND);
+        }
+        OpenFile {
+            direct,
+            direct_refused,
+            write_flags,
+            handle,
+            reads,
+            writes: WriteSelector::default(),
+            lanes: PerProcess::new(),
+            appender: OnceLock::new(),
+            end: AtomicU64::new(END_UNKNOWN),
+            written_to: AtomicU64::new(END_UNKNOWN),
+            sync_failure: AtomicI32::new(0),
+            begun: Begun::default(),
+            counters,
+        }
+    }
+
+    /// The handle that a request is made by.
+    #[inline]
+    pub(crate) fn handle_for(&self, request: &Request) -> Result<&Handle, Errno> {
+        match (request, &self.handle) {
+            (Request::Write(_, flags), Handle::Descriptor(own)) if flags.contains(WriteFlags::APPEND) => {
+                Ok(self.other_appender(own.as_fd())?.unwrap_or(&self.handle))
+            }
+            _ => Ok(&self.handle),
+        }
+    }
+
+    /// The descriptor that appends through the page cache are made by; `cached` is one of this file.
+    pub(crate) fn descriptor_to_append<'f>(&'f self, cached: BorrowedFd<'f>) -> Result<BorrowedFd<'f>, Errno> {
+        self.other_appender(cached)?.map_or(Ok(cached), Handle::descriptor)
+    }
+
+    /// The second handle that appends are made by, where the file's own descriptors might overwrite. EOPNOTSUPP where
+    /// there is no way to append: nothing may be written then.
+    fn other_appender(&self, own: BorrowedFd<'_>) -> Result<Option<&Handle>, Errno> {
+        let appender = match self.appender.get() {
+            Some(appender) => appender,
+            None => {
+                let found = Appender::find(own)?;
+                self.appender.get_or_init(|| found)
+            }
+        };
+        match appender {
+            Appender::Own => Ok(None),
+            Appender::Other(handle) => Ok(Some(handle)),
+        }
+    }
+
+    /// As on a file system that may ignore `RWF_APPEND`. False when that was found out before.
+    #[cfg(test)]
+    pub(crate) fn distrust_append_flag(&self) -> bool {
+        let other = self.handle.descriptor().and_then(Appender::reopen);
+        other.is_ok_and(|other| self.appender.set(other).is_ok())
+    }
+
+    /// What every write to this file asks for.
+    pub(crate) fn write_flags(&self) -> WriteFlags {
+        self.write_flags
+    }
+
+    /// Whether nobody knows, after an error, how much of a write with these flags has moved: it went to the device.
+    pub(crate) fn reaches_the_device(&self, flags: WriteFlags) -> bool {
+        self.direct.is_some() || flags.contains(WriteFlags::DURABLE)
+    }
+
+    /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does. The caller has
+    /// claimed the lane of syncs, and `begin_sync`ed.
+    pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
+        if let Some(errno) = self.failure() {
+            return Err(errno);
+        }
+        let outcome = sync();
+        if let Err(errno) = outcome {
+            self.note_failure(errno);
+        }
+        outcome
+    }
+
+    /// Makes a read or write ready for direct I/O; see [`Transfer::align`].
+    pub(crate) fn align(
+        &self,
+        alignment: Alignment,
+        transfer: &mut Transfer,
+        direction: Direction,
+    ) -> Result<(), Errno> {
+        let more = transfer.align(alignment, direction)?;
+        if more > 0 {
+            self.counters.add_many(Count::WidenedBytes, more as u64);
+        }
+        Ok(())
+    }
+
+    /// Whether a write has to have the file to itself: part of it goes through the page cache past which others go.
+    pub(crate) fn writes_alone(&self, offset: u64, length: usize, flags: WriteFlags) -> bool {
+        self.direct
+            .as_ref()
+            .is_some_and(|direct| flags.contains(WriteFlags::APPEND) || !direct.alignment().suits_place(offset, length))
+    }
+
+    /// The changes of this file that have begun and not ended.
+    pub(crate) fn outstanding(&self) -> &Outstanding {
+        self.lanes().outstanding()
+    }
+
+    /// The bytes that a write of `length` bytes changes.
+    pub(crate) fn span(&self, offset: u64, length: usize, flags: WriteFlags) -> Span {
+        if self.write_flags.with(flags).contains(WriteFlags::APPEND) {
+            Span::END
+        } else {
+            Span::new(offset, length as u64)
+        }
+    }
+
+    /// What must be known of a request that changes the file's bytes, to have its turn; None for others.
+    pub(crate) fn change(&self, request: &Request) -> Option<Change> {
+        Some(match request {
+            Request::Write(transfer, flags) => Change {
+                span: self.span(transfer.position(), transfer.left(), *flags),
+                bytes: transfer.left() as u64,
+                alone: self.direct.is_some() && self.writes_alone(transfer.position(), transfer.left(), *flags),
+                durable: self.direct.is_some() && flags.contains(WriteFlags::DURABLE),
+            },
+            // What is cut off, and what a longer file gains.
+            Request::SetLen(length) => Change::of(Span { start: *length, end: u64::MAX }),
+            Request::Allocate { offset, length, .. } => Change::of(Span::new(*offset, *length)),
+            _ => return None,
+        })
+    }
+
+    /// Claims the kernel's report of failed write-backs for a call that may take it, beside the lane of syncs: no direct
+    /// durable write is under way meanwhile.
+    pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
+        self.direct.is_some().then(|| self.outstanding().begin_sync(sleep))
+    }
+
+    /// The bytes of writes that are on their way: with an engine, or about to be.
+    #[inline]
+    pub(crate) fn on_their_way(&self) -> u64 {
+        self.lanes().on_their_way()
+    }
+
+    /// What is on its way has the file to itself.
+    pub(crate) fn is_written_alone(&self) -> bool {
+        self.lanes().is_written_alone()
+    }
+
+    /// Nobody knows any more where the file ends.
+    pub(crate) fn forget_end(&self) {
+        self.end.store(END_UNKNOWN, Relaxed);
+    }
+
+    /// What is known about direct I/O by rings.
+    #[inline]
+    pub(crate) fn rings(&self, direction: Direction) -> &Rings {
+        match direction {
+            Direction::Read => &self.reads.rings,
+            Direction::Write => &self.writes.rings,
+        }
+    }
+
+    fn failure(&self) -> Option<Errno> {
+        let errno = self.sync_failure.load(SeqCst);
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
+    }
+
+    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
+        self.lanes.get(Arc::default)
+    }
+
+    /// Whether the kernel tells of an earlier failed write-back in the answer to `request`, and to nobody after that.
+    pub(crate) fn learns_of_failures(&self, request: &Request) -> bool {
+        match request {
+            Request::Sync { .. } | Request::SyncRange { .. } => true,
+            Request::Write(_, flags) => flags.contains(WriteFlags::DURABLE),
+            _ => false,
+        }
+    }
+
+    /// The lane in which a request has its turn.
+    pub(crate) fn lane(&self, request: &Request) -> Option<LaneKind> {
+        match request {
+            Request::Write(..) if self.direct.is_some() => None,
+            // Of two that learn of failed write-backs at a time, one could be told what the other should say.
+            _ if self.learns_of_failures(request) => Some(LaneKind::Syncs),
+            Request::Write(..) => Some(LaneKind::Writes),
+            _ => None,
+        }
+    }
+
+    /// Takes note of what an answer tells of lost data. (Of a sync's, [`OpenFile::synced`] does, once: many may share it, and it may be
+    /// acknowledged before the last of them has heard.)
+    pub(crate) fn heed(&self, request: &Request, outcome: &Outcome) {
+        if let Err(errno) = outcome {
+            if self.learns_of_failures(request) && !matches!(request, Request::Sync { .. }) {
+                self.note_failure(*errno);
+            }
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure().is_some()
+    }
+
+    pub(crate) fn acknowledge_failure(&self) -> Option<Errno> {
+        let errno = self.sync_failure.swap(0, SeqCst);
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
+    }
+
+    /// Takes note that a write ended at `end`.
+    #[inline]
+    pub(crate) fn wrote_to(&self, end: u64) {
+        self.written_to.store(end, Relaxed);
+        // Not when it is unknown, which is the largest number.
+        if self.end.load(Relaxed) < end {
+            self.end.fetch_max(end, Relaxed);
+        }
+    }
+
+    /// Remembers an errno that tells of lost data, for all clones and for all time.
+    pub(crate) fn note_failure(&self, errno: Errno) {
+        if !tells_nothing(errno) {
+            let _ = self.sync_failure.compare_exchange(0, errno.raw_os_error(), SeqCst, SeqCst);
+        }
+    }
+}
+
+/// A request that changes a file's bytes, for those who give it its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) span: Span,
+    pub(crate) bytes: u64,
+    /// Nothing may be written beside it.
+    pub(crate) alone: bool,
+    /// No sync may be made beside it: a direct write that waits for the device.
+    pub(crate) durable: bool,
+}
+
+impl Change {
+    fn of(span: Span) -> Change {
+        Change { span, bytes: 0, alone: false, durable: false }
+    }
+}
+
+/// Errors that show that nothing was tried. All others count as lost data: file systems pass on what the device said (ENODATA,
+/// ETIMEDOUT, EREMOTEIO, …), and a durable write's ENOSPC may be that of an earlier one.
+fn tells_nothing(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::BADF
+            | Errno::INVAL
+            | Errno::INTR
+            | Errno::AGAIN
+            | Errno::OPNOTSUPP
+            | Errno::NOSYS
+            | Errno::SPIPE
+            | Errno::ROFS
+            | Errno::FBIG
+            | Errno::FAULT
+            | Errno::PERM
+            | Errno::CANCELED
+    )
+}
+
+/// By which descriptor records are appended to a file.
+enum Appender {
+    /// The file's own: it was opened with `O_APPEND`, or its file system honours `RWF_APPEND`.
+    Own,
+    /// Another of the same file, opened with `O_APPEND`.
+    Other(Handle),
+}
+
+impl Appender {
+    fn find(own: BorrowedFd<'_>) -> Result<Appender, Errno> {
+        if sys::is_block_device(own) {
+            // Its end does not move, and it takes the offset for what it says, whatever the flags.
+            return Err(Errno::OPNOTSUPP);
+        }
+        let flags = rustix::fs::fcntl_getfl(own)?;
+        // A descriptor for reading only cannot append; the write itself says so.
+        let trusted = flags.contains(OFlags::APPEND) || flags & OFlags::RWMODE == OFlags::RDONLY;
+        if trusted || sys::honours_append_flag(own) {
+            return Ok(Appender::Own);
+        }
+        Appender::reopen(own).map_err(|errno| match errno {
+            // Those pass.
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM => errno,
+            // No /proc, or permissions that would not let the file be opened once more.
+            _ => Errno::OPNOTSUPP,
+        })
+    }
+
+    fn reopen(own: BorrowedFd<'_>) -> Result<Appender, Errno> {
+        let kept = OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME;
+        let flags = rustix::fs::fcntl_getfl(own)? & kept | OFlags::APPEND;
+        sys::reopen(own, flags).map(|fd| Appender::Other(Handle::Descriptor(fd)))
+    }
+}

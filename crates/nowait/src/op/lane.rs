@@ -1,0 +1,146 @@
+//! Queues of one file in which operations are made one after the other, by whichever thread has claimed the queue.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::Thread;
+
+use super::outstanding::Outstanding;
+use super::slot::Slot;
+use super::sync::{Mutex, MutexGuard, lock};
+
+/// Operations on one file of which a thread does one at a time: the kernel would make others wait for the file's lock.
+#[derive(Default)]
+pub(crate) struct Lane(Mutex<Waiting>);
+
+#[derive(Default)]
+pub(crate) struct Waiting {
+    pub(crate) seats: VecDeque<Seat>,
+    /// A thread owns the lane, or was called.
+    pub(crate) busy: bool,
+}
+
+/// Who waits for a lane.
+pub(crate) enum Seat {
+    Slot(Arc<Slot>),
+    /// A thread that will do its work itself. Whoever takes the seat hands the lane over.
+    Thread(Arc<Parked>),
+}
+
+impl Seat {
+    pub(crate) fn into_slot(self) -> Option<Arc<Slot>> {
+        match self {
+            Seat::Slot(slot) => Some(slot),
+            Seat::Thread(_) => None,
+        }
+    }
+}
+
+/// A thread that waits in a lane.
+pub(crate) struct Parked {
+    owns: AtomicBool,
+    thread: Thread,
+}
+
+impl Parked {
+    /// Hands the lane to the thread.
+    pub(crate) fn hand_over(&self) {
+        self.owns.store(true, SeqCst);
+        self.thread.unpark();
+    }
+}
+
+/// What threads that write have in common, of one file and in one process.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    lanes: [Lane; 2],
+    /// Bytes of writes on their way, and whether these are of one that nothing may be beside; changed under the throttle's lock.
+    under_way: AtomicU64,
+    alone: AtomicBool,
+    outstanding: Outstanding,
+}
+
+impl Lanes {
+    pub(crate) fn outstanding(&self) -> &Outstanding {
+        &self.outstanding
+    }
+
+    /// What is on its way has the file to itself.
+    pub(crate) fn is_written_alone(&self) -> bool {
+        self.alone.load(Relaxed)
+    }
+
+    pub(crate) fn of(&self, kind: LaneKind) -> &Lane {
+        &self.lanes[kind as usize]
+    }
+
+    #[inline]
+    pub(crate) fn on_their_way(&self) -> u64 {
+        self.under_way.load(Relaxed)
+    }
+
+    /// Throttle, which is the only one to change it, under its lock. `alone`: nothing may come beside it.
+    pub(crate) fn set_on_their_way(&self, bytes: u64, alone: bool) {
+        self.under_way.store(bytes, Relaxed);
+        self.alone.store(alone, Relaxed);
+    }
+}
+
+impl Lane {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Waiting> {
+        lock(&self.0)
+    }
+
+    /// Claims the lane for this thread; false if another owns it.
+    pub(crate) fn enter(&self) -> bool {
+        !std::mem::replace(&mut self.lock().busy, true)
+    }
+
+    /// Claims the lane for this thread, which sleeps until those before it are done.
+    pub(crate) fn enter_in_turn(&self) {
+        let mut waiting = self.lock();
+        if !std::mem::replace(&mut waiting.busy, true) {
+            return;
+        }
+        let parked = Arc::new(Parked { owns: AtomicBool::new(false), thread: std::thread::current() });
+        waiting.seats.push_back(Seat::Thread(parked.clone()));
+        drop(waiting);
+        while !parked.owns.load(SeqCst) {
+            std::thread::park();
+        }
+    }
+
+    /// Gives the lane up. True when a thread must be called for those who wait: a thread that is next owns it already.
+    pub(crate) fn leave(&self) -> bool {
+        let mut waiting = self.lock();
+        match waiting.seats.pop_front() {
+            Some(Seat::Thread(next)) => {
+                drop(waiting);
+                next.hand_over();
+                false
+            }
+            Some(seat) => {
+                waiting.seats.push_front(seat);
+                true
+            }
+            None => {
+                waiting.busy = false;
+                false
+            }
+        }
+    }
+
+    /// Queues a slot. True when a thread must be called.
+    pub(crate) fn join(&self, slot: Arc<Slot>) -> bool {
+        let mut waiting = self.lock();
+        waiting.seats.push_back(Seat::Slot(slot));
+        !std::mem::replace(&mut waiting.busy, true)
+    }
+}
+
+/// Which line of its file a request stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneKind {
+    Writes,
+    Syncs,
+}

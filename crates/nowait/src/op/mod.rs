@@ -1,0 +1,40 @@
+//! Operations: what is asked ([`Request`]), of which file ([`OpenFile`]), and their life while an engine has them ([`Slot`]).
+//!
+//! These three know each other: a slot keeps its file open, a file has queues of slots, and both look into requests.
+
+mod backlog;
+mod batch;
+mod file;
+pub(crate) mod help;
+mod lane;
+pub(crate) mod outstanding;
+mod request;
+mod slot;
+mod transfer;
+
+pub(crate) use backlog::{Backlog, PLACES_MIN, SHARE, STUCK};
+pub(crate) use batch::Batch;
+pub(crate) use file::{Change, END_UNKNOWN, OpenFile, in_queues, on_threads};
+pub(crate) use lane::{LaneKind, Lanes, Seat};
+pub(crate) use request::{Done, Handle, Outcome, PathAt, Request};
+pub(crate) use slot::{Leftovers, Notify, Owner, Slot, Work};
+pub(crate) use transfer::{Direction, Step, Transfer, step};
+
+pub(crate) use crate::buf::contained;
+
+/// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
+mod sync {
+    #[cfg(not(nowait_loom))]
+    pub(super) use std::sync::{Mutex, MutexGuard};
+
+    #[cfg(nowait_loom)]
+    pub(super) use loom::sync::{Mutex, MutexGuard};
+
+    #[cfg(not(nowait_loom))]
+    pub(super) use crate::buf::lock;
+
+    #[cfg(nowait_loom)]
+    pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,127 @@
+//! What can be asked of an engine, of what, and what it answers.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::transfer::Transfer;
+use crate::buf::mapping::{Fault, Mapping, Missing};
+use crate::direct::Directness;
+use crate::sys::WriteFlags;
+
+/// What an engine knows a file by.
+#[derive(Debug)]
+pub(crate) enum Handle {
+    Descriptor(OwnedFd),
+    /// A place in a simulator's list of files, and what the file was opened with.
+    Simulated {
+        file: usize,
+        flags: OFlags,
+    },
+}
+
+impl Handle {
+    /// The descriptor; EBADF for a simulated file, which only its simulator can serve.
+    pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
+        match self {
+            Handle::Descriptor(fd) => Ok(fd.as_fd()),
+            Handle::Simulated { .. } => Err(Errno::BADF),
+        }
+    }
+
+    /// What it was opened with, as far as that can be asked for.
+    pub(super) fn flags(&self) -> OFlags {
+        match self {
+            Handle::Descriptor(fd) => rustix::fs::fcntl_getfl(fd).unwrap_or(OFlags::empty()),
+            Handle::Simulated { flags, .. } => *flags,
+        }
+    }
+}
+
+/// Everything that can be asked of an engine.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Read(Transfer),
+    Write(Transfer, WriteFlags),
+    /// Makes what was written durable: the data and what is needed to find it, or the attributes also.
+    Sync {
+        data_only: bool,
+    },
+    /// Writes a range back, and waits for that; durable it is not.
+    SyncRange {
+        offset: u64,
+        length: u64,
+    },
+    SetLen(u64),
+    Allocate {
+        mode: FallocateFlags,
+        offset: u64,
+        length: u64,
+    },
+    Rename {
+        from: PathAt,
+        to: PathAt,
+        replace: bool,
+    },
+    Remove(PathAt),
+    SyncDir(PathAt),
+    CreateDir(PathBuf),
+    /// Opens a directory, to be held.
+    OpenDir(PathBuf),
+    List(PathAt),
+    Open {
+        path: PathAt,
+        flags: OFlags,
+        mode: Mode,
+        /// Past the page cache, where the file can.
+        direct: bool,
+    },
+    Size,
+    Advise {
+        offset: u64,
+        length: u64,
+        advice: Advice,
+    },
+    /// Brings pages of a map in.
+    Fault {
+        mapping: Arc<Mapping>,
+        fault: Fault,
+    },
+    Close(Handle),
+}
+
+/// A path, resolved from a directory that is held open, or else as the kernel resolves any.
+#[derive(Clone, Debug)]
+pub(crate) struct PathAt {
+    pub(crate) dir: Option<Arc<OwnedFd>>,
+    pub(crate) path: PathBuf,
+}
+
+impl PathAt {
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_ref().map_or(CWD, |dir| dir.as_fd())
+    }
+}
+
+impl From<&Path> for PathAt {
+    fn from(path: &Path) -> PathAt {
+        PathAt { dir: None, path: path.into() }
+    }
+}
+
+/// What an engine answers. How much was read is in the request's transfer.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Nothing,
+    Opened(Handle, Directness),
+    Size(u64),
+    Names(Vec<OsString>),
+    /// Which pages of a map are not in the page cache, if that was asked.
+    Faulted(Option<Missing>),
+}
+
+pub(crate) type Outcome = Result<Done, Errno>;

@@ -1,0 +1,712 @@
+//! An operation while an engine has it.
+//!
+//! # The life of a slot
+//!
+//! An operation that is served inline never has a slot. One that is not is moved, with its buffer and a clone of the file's
+//! handle, into a slot that two parties share: the future, and the engine. Nothing the kernel may write to belongs to the
+//! caller from then on, so that no destructor is needed for safety: a future may be dropped, or leaked.
+//!
+//! 1. **Waiting**: the engine has it (queued, or given to the kernel). The future has left word whom to notify.
+//! 2. **Finished**: the engine is through with it, for good; outcome and buffer lie in the slot, the file's handle is let go.
+//! 3. **Taken**: the future has taken outcome and buffer.
+//!
+//! A future dropped in *Waiting* makes the slot **Abandoned**: whoever takes it off a queue discards it; if the kernel
+//! has it already, it stays as it is until the completion, and then frees itself. A future leaked in *Waiting* is the same, but for
+//! memory that stays allocated.
+//!
+//! A short transfer goes round again inside *Waiting*: the engine tells [`Slot::complete`] each result, and
+//! gives the rest back to the kernel when told so.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use rustix::io::Errno;
+
+use super::batch::Batch;
+use super::file::{Begun, IN_QUEUE, ON_THREAD, OpenFile, in_queues};
+use super::help;
+use super::lane::{LaneKind, Lanes};
+use super::outstanding::Syncing;
+use super::request::{Done, Handle, Outcome, Request};
+use super::sync::{Mutex, MutexGuard, lock};
+use super::transfer::{Direction, Step, Transfer, step};
+use crate::buf::{Memory, contained};
+use crate::stats::{Count, Counters, thread_number};
+
+/// Whom to tell that a slot is finished.
+pub(crate) enum Notify {
+    Waker(Waker),
+    /// One of many: its number is put on the batch's list.
+    Batch(Arc<Batch>, usize),
+    /// No future is left: the operation is to end for its effect only.
+    Nobody,
+}
+
+impl Notify {
+    fn tell(self) {
+        contained(|| match self {
+            Notify::Waker(waker) => waker.wake(),
+            Notify::Batch(batch, number) => batch.add(number),
+            Notify::Nobody => {}
+        });
+    }
+}
+
+/// What an operation leaves at its end: the last share of its file, and a buffer or a result that
+/// no future takes. Dropping it may wait (`close(2)`, `munmap(2)`, a user's destructor), so no
+/// engine drops it under a lock, nor on a thread that notices completions (`pool::let_go`). A
+/// destructor that panics is contained.
+#[must_use]
+#[derive(Default)]
+pub(crate) struct Leftovers {
+    file: Option<Box<OpenFile>>,
+    unwanted: Option<Box<(Request, Outcome)>>,
+}
+
+impl Leftovers {
+    /// Whether dropping it may take long.
+    pub(crate) fn may_wait(&self) -> bool {
+        /// To unmap so much takes tens of microseconds.
+        const MEMORY_BYTES_MAX: usize = 256 << 10;
+        let waits = |(request, outcome): &(Request, Outcome)| match request {
+            Request::Read(Transfer { memory, .. }) | Request::Write(Transfer { memory, .. }, _) => {
+                memory.runs_code_of_users() || memory.len() > MEMORY_BYTES_MAX
+            }
+            Request::Fault { .. } | Request::Close(_) => true,
+            _ => matches!(outcome, Ok(Done::Opened(..))),
+        };
+        self.file.is_some() || self.unwanted.as_deref().is_some_and(waits)
+    }
+}
+
+impl Drop for Leftovers {
+    #[inline]
+    fn drop(&mut self) {
+        if self.unwanted.is_some() {
+            self.unwanted.take().into_iter().for_each(|unwanted| let_go(unwanted.0));
+        }
+    }
+}
+
+/// Drops a request. Each buffer by itself: a second panic on the way out of the first would end the
+/// process.
+fn let_go(request: Request) {
+    let (Request::Read(mut transfer) | Request::Write(mut transfer, _)) = request else { return };
+    match transfer.take_memory() {
+        Memory::Many(buffers) => buffers.into_iter().for_each(|buffer| contained(|| drop(buffer))),
+        buffer => contained(|| drop(buffer)),
+    }
+}
+
+enum Stage {
+    Waiting(Notify),
+    Abandoned,
+    Finished(Outcome),
+    Taken,
+}
+
+/// See the module's text.
+pub(crate) struct Slot(Mutex<Inner>);
+
+/// What a slot belongs to: a file that it keeps open, or, for an open, nothing yet.
+pub(crate) enum Owner {
+    File(Arc<OpenFile>),
+    Nobody(Arc<Counters>),
+}
+
+impl Owner {
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        match self {
+            Owner::File(file) => Some(&file.handle),
+            Owner::Nobody(_) => None,
+        }
+    }
+
+    pub(crate) fn file(&self) -> Option<&Arc<OpenFile>> {
+        match self {
+            Owner::File(file) => Some(file),
+            Owner::Nobody(_) => None,
+        }
+    }
+
+    /// How many operations of its file are under way; of those without a file, none is held against another.
+    pub(super) fn begun(&self) -> Begun {
+        match self {
+            Owner::File(file) => file.begun.clone(),
+            Owner::Nobody(_) => {
+                static NOBODY: OnceLock<Begun> = OnceLock::new();
+                NOBODY.get_or_init(Begun::default).clone()
+            }
+        }
+    }
+
+    /// The line of its file that `request` stands in.
+    pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<Lanes>, LaneKind)> {
+        let file = self.file()?;
+        let kind = file.lane(request)?;
+        Some((file.lanes().clone(), kind))
+    }
+
+    /// Makes the file's data durable by `sync`: see [`OpenFile::synced`].
+    pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
+        match self {
+            Owner::File(file) => file.synced(sync),
+            Owner::Nobody(_) => sync(),
+        }
+    }
+
+    /// See [`OpenFile::begin_sync`].
+    pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
+        match self {
+            Owner::File(file) => file.begin_sync(sleep),
+            Owner::Nobody(_) => None,
+        }
+    }
+
+    pub(crate) fn count(&self, count: Count) {
+        self.counters().add(count);
+    }
+
+    fn counters(&self) -> &Counters {
+        match self {
+            Owner::File(file) => &file.counters,
+            Owner::Nobody(counters) => counters,
+        }
+    }
+
+    /// Gives up its share of the file; the file, if that was the last one. Closes nothing.
+    fn give_up(self) -> Option<Box<OpenFile>> {
+        match self {
+            Owner::File(file) => Arc::into_inner(file).map(Box::new),
+            Owner::Nobody(_) => None,
+        }
+    }
+}
+
+/// A request and what keeps its descriptor open.
+pub(crate) struct Work {
+    pub(crate) request: Request,
+    pub(crate) owner: Owner,
+}
+
+struct Inner {
+    stage: Stage,
+    /// The thread that submitted, in whose own queue it may be.
+    thread: usize,
+    /// The engine's until the slot is finished, then the future's. It stays where it is: an engine may have told the kernel.
+    request: Option<Request>,
+    /// Absent once the slot is finished, so that nothing keeps the file open for a future that is never polled; and while an engine
+    /// has taken the work out.
+    owner: Option<Owner>,
+    /// A thread or the kernel has it, or had it: it counts as begun, for so much, until it ends.
+    begun: u64,
+    /// Dropped when the slot is finished or discarded: a permit.
+    held: Option<Box<dyn Send>>,
+}
+
+impl Inner {
+    /// Takes note whether a ring could do what it was to do without waiting.
+    fn rang(&self, served: bool) {
+        let (direction, transfer) = match &self.request {
+            Some(Request::Read(transfer)) => (Direction::Read, transfer),
+            Some(Request::Write(transfer, _)) => (Direction::Write, transfer),
+            _ => return,
+        };
+        if let (true, Some(Owner::File(file))) = (transfer.attempt, &self.owner) {
+            file.rings(direction).rang(served);
+        }
+    }
+}
+
+impl Slot {
+    pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
+        owner.counters().add(Count::Submitted);
+        let inner = Inner {
+            stage: Stage::Waiting(notify),
+            thread: thread_number(),
+            request: Some(request),
+            owner: Some(owner),
+            begun: 0,
+            held: None,
+        };
+        Arc::new(Slot(Mutex::new(inner)))
+    }
+
+    /// Keeps something until the slot is finished or discarded.
+    pub(crate) fn hold(&self, held: Box<dyn Send>) {
+        let mut inner = lock(&self.0);
+        if inner.owner.is_some() {
+            inner.held = Some(held);
+            return;
+        }
+        // It has ended meanwhile.
+        drop(inner);
+        drop(held);
+    }
+
+    /// Engine: counts something about a slot that it has.
+    pub(crate) fn count(&self, count: Count) {
+        if let Some(owner) = &lock(&self.0).owner {
+            owner.counters().add(count);
+        }
+    }
+
+    /// Engine: it goes to another engine, and is under way no longer.
+    pub(crate) fn hand_on(&self) {
+        let inner = &mut *lock(&self.0);
+        if let Some(owner) = &inner.owner {
+            owner.counters().add(Count::HandedOn);
+            if let Owner::File(file) = owner {
+                file.begun.fetch_sub(std::mem::take(&mut inner.begun), Relaxed);
+            }
+        }
+    }
+
+    /// Engine: a ring has refused it.
+    pub(crate) fn refused(&self, errno: Errno) {
+        if matches!(errno, Errno::AGAIN | Errno::OPNOTSUPP) {
+            lock(&self.0).rang(false);
+        }
+    }
+
+    /// Engine: looks at the work. The lock is uncontended but for the moment in which a future is dropped or
+    /// changes its waker.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&Request, &Owner) -> T) -> Option<T> {
+        let inner = lock(&self.0);
+        Some(look(inner.request.as_ref()?, inner.owner.as_ref()?))
+    }
+
+    /// Engine: takes the work out, to do it without holding the lock. None when it was abandoned:
+    /// that ends it, here, so the thread is one that may wait.
+    pub(crate) fn take_work(&self) -> Option<Work> {
+        let mut inner = lock(&self.0);
+        if matches!(inner.stage, Stage::Abandoned) {
+            drop(inner);
+            drop(self.discard());
+            return None;
+        }
+        begin(&mut inner, ON_THREAD);
+        Some(Work { owner: inner.owner.take()?, request: inner.request.take()? })
+    }
+
+    /// Engine: the kernel is to have it. Looks at the work, to encode it; if that gives nothing, the slot is to be handed on.
+    pub(crate) fn begin<T>(&self, look: impl FnOnce(&Request, &Owner) -> Option<T>) -> Option<T> {
+        let mut inner = lock(&self.0);
+        begin(&mut inner, IN_QUEUE);
+        look(inner.request.as_ref()?, inner.owner.as_ref()?)
+    }
+
+    /// Its file has fewer operations in queues to the kernel.
+    pub(crate) fn is_below(&self, busy: u32) -> bool {
+        let is_below = |file: &Arc<OpenFile>| in_queues(file.begun.load(Relaxed)) < busy;
+        self.with(|_, owner| owner.file().is_none_or(is_below)) == Some(true)
+    }
+
+    /// Engine: puts back what `take_work` gave.
+    pub(crate) fn put_back(&self, work: Work) {
+        let mut inner = lock(&self.0);
+        (inner.request, inner.owner) = (Some(work.request), Some(work.owner));
+    }
+
+    /// Engine: a read that the kernel was told of (`Transfer::announced`).
+    pub(crate) fn is_announced(&self) -> bool {
+        self.with(|request, _| matches!(request, Request::Read(transfer) if transfer.announced)) == Some(true)
+    }
+
+    /// Nobody waits for it any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        matches!(lock(&self.0).stage, Stage::Abandoned)
+    }
+
+    /// Nobody waits for it any more, for its end neither. A permit that is given back lets others in, which is not to be done
+    /// under an engine's lock: what has one goes the whole way.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        let inner = lock(&self.0);
+        matches!(inner.stage, Stage::Abandoned) && inner.held.is_none()
+    }
+
+    /// Engine: ends an abandoned slot that was taken off a queue before the kernel had it.
+    pub(crate) fn discard(&self) -> Leftovers {
+        let inner = lock(&self.0);
+        match (&inner.stage, &inner.owner) {
+            (Stage::Abandoned, Some(_)) => finish(inner, Err(Errno::CANCELED), Count::Failed),
+            _ => Leftovers::default(),
+        }
+    }
+
+    /// Engine: takes a transfer's result into account, and finishes the slot. None when the rest of
+    /// it must be asked for.
+    pub(crate) fn complete(&self, result: Result<usize, Errno>, served: Count) -> Option<Leftovers> {
+        let mut inner = lock(&self.0);
+        if result.is_ok() {
+            inner.rang(true);
+        }
+        let step = match &mut inner.request {
+            Some(Request::Read(transfer) | Request::Write(transfer, _)) => step(transfer, result),
+            _ => Step::Finish(result.map(drop)),
+        };
+        match (step, &inner.stage) {
+            (Step::Again, Stage::Waiting(_)) => None,
+            (Step::Again, _) => Some(finish(inner, Ok(Done::Nothing), served)),
+            (Step::Finish(end), _) => Some(finish(inner, end.map(|()| Done::Nothing), served)),
+        }
+    }
+
+    /// Engine: it is through with the slot, and counts it as `served`. Tells whoever waits, after the lock is released.
+    pub(crate) fn finish(&self, outcome: Outcome, served: Count) -> Leftovers {
+        finish(lock(&self.0), outcome, served)
+    }
+
+    /// Future: the outcome and the request if it is finished; else `waker` is told when it is.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
+        let mut inner = lock(&self.0);
+        if let Stage::Waiting(notify) = &inner.stage {
+            if matches!(notify, Notify::Waker(waker) if waker.will_wake(context.waker())) {
+                return Poll::Pending;
+            }
+            // A waker's clone and drop may run anything: not under the lock.
+            drop(inner);
+            let new = Notify::Waker(context.waker().clone());
+            inner = lock(&self.0);
+            if let Stage::Waiting(notify) = &mut inner.stage {
+                let old = std::mem::replace(notify, new);
+                let has_moved = std::mem::replace(&mut inner.thread, thread_number()) != thread_number();
+                drop(inner);
+                if has_moved {
+                    help::ask();
+                }
+                drop(old);
+                return Poll::Pending;
+            }
+        }
+        match &mut inner.stage {
+            Stage::Waiting(_) => Poll::Pending,
+            _ => match take(&mut inner) {
+                Some(taken) => Poll::Ready(taken),
+                None => unreachable!("a slot is not polled after its result was taken"),
+            },
+        }
+    }
+
+    /// The outcome and the request, once it is finished.
+    pub(crate) fn take(&self) -> Option<(Outcome, Request)> {
+        take(&mut lock(&self.0))
+    }
+
+    /// Future: nobody will ask for the result. A hint only: what the kernel has it keeps until it is done.
+    pub(crate) fn abandon(&self) {
+        self.leave(Stage::Abandoned);
+    }
+
+    /// Future: nobody will ask for the result, and the operation is to end all the same.
+    pub(crate) fn detach(&self) {
+        self.leave(Stage::Waiting(Notify::Nobody));
+    }
+
+    fn leave(&self, stage: Stage) {
+        let mut inner = lock(&self.0);
+        match inner.stage {
+            Stage::Waiting(_) => {
+                let old = std::mem::replace(&mut inner.stage, stage);
+                drop(inner);
+                drop(old);
+            }
+            Stage::Abandoned | Stage::Taken => {}
+            // Dropped here, by its caller's thread, and not by the engine whose share may be the last.
+            Stage::Finished(_) => {
+                let taken = take(&mut inner);
+                drop(inner);
+                drop(taken);
+            }
+        }
+    }
+}
+
+impl Drop for Slot {
+    /// Normally nothing is left. A slot that its engine drops unfinished, since it is torn down, has
+    /// a buffer and a waker.
+    fn drop(&mut self) {
+        let inner = self.0.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if inner.request.is_some() {
+            inner.request.take().into_iter().for_each(let_go);
+        }
+        if matches!(inner.stage, Stage::Waiting(_)) {
+            let stage = std::mem::replace(&mut inner.stage, Stage::Taken);
+            contained(|| drop(stage));
+        }
+    }
+}
+
+fn begin(inner: &mut Inner, counts: u64) {
+    if let (0, Some(Owner::File(file))) = (inner.begun, &inner.owner) {
+        file.begun.fetch_add(counts, Relaxed);
+        inner.begun = counts;
+    }
+}
+
+fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> Leftovers {
+    let Some(owner) = inner.owner.take() else {
+        debug_assert!(false, "a slot finishes once, and with its work put back");
+        return Leftovers::default();
+    };
+    if let (Owner::File(file), 1..) = (&owner, inner.begun) {
+        file.begun.fetch_sub(inner.begun, Relaxed);
+    }
+    if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
+        file.heed(request, &outcome);
+    }
+    let held = inner.held.take();
+    let stage = std::mem::replace(&mut inner.stage, Stage::Taken);
+    // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
+    owner.counters().add(match &stage {
+        Stage::Waiting(_) if outcome.is_ok() => served,
+        Stage::Waiting(_) => Count::Failed,
+        Stage::Abandoned | Stage::Finished(_) | Stage::Taken => Count::Cancelled,
+    });
+    // The share of the file is given up before, too: `File::close` after the last result closes.
+    let file = owner.give_up();
+    match stage {
+        Stage::Waiting(notify) if !matches!(notify, Notify::Nobody) => {
+            inner.stage = Stage::Finished(outcome);
+            drop(inner);
+            drop(held);
+            notify.tell();
+            Leftovers { file, unwanted: None }
+        }
+        _ => {
+            let request = inner.request.take();
+            drop(inner);
+            drop(held);
+            Leftovers { file, unwanted: request.map(|request| Box::new((request, outcome))) }
+        }
+    }
+}
+
+fn take(inner: &mut Inner) -> Option<(Outcome, Request)> {
+    if !matches!(inner.stage, Stage::Finished(_)) {
+        return None;
+    }
+    match (std::mem::replace(&mut inner.stage, Stage::Taken), inner.request.take()) {
+        (Stage::Finished(outcome), Some(request)) => Some((outcome, request)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod fixture {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    #[cfg(not(nowait_loom))]
+    use crate::direct::Directness;
+
+    #[derive(Default)]
+    pub(in crate::op) struct Wakes(pub(in crate::op) AtomicUsize);
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    /// A file, and a slot with a read of it.
+    #[cfg(not(nowait_loom))]
+    pub(in crate::op) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        let handle = Handle::Simulated { file: 0, flags: rustix::fs::OFlags::empty() };
+        let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone()));
+        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
+        let slot = Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()));
+        (file, slot, counters)
+    }
+
+    /// A slot of which nobody is told.
+    pub(in crate::op) fn idle_slot() -> (Arc<Slot>, Arc<Counters>) {
+        slot(Notify::Waker(Waker::noop().clone()))
+    }
+
+    /// A slot with a read of eight bytes.
+    pub(in crate::op) fn slot(notify: Notify) -> (Arc<Slot>, Arc<Counters>) {
+        let counters = Arc::new(Counters::default());
+        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
+        (Slot::new(request, Owner::Nobody(counters.clone()), notify), counters)
+    }
+}
+
+/// Every order in which an engine and a future can meet over a slot.
+#[cfg(all(test, nowait_loom))]
+mod loom_tests {
+    use super::fixture::{Wakes, slot};
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn no_wake_up_is_lost_while_the_waker_changes() {
+        loom::model(|| {
+            let (first, second) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+            let (slot, _) = slot(Notify::Waker(Waker::from(first.clone())));
+            let engine = slot.clone();
+            let thread = loom::thread::spawn(move || drop(engine.finish(Ok(Done::Nothing), Count::Ring)));
+            let ready = slot.poll(&mut Context::from_waker(&Waker::from(second.clone()))).is_ready();
+            thread.join().unwrap();
+            let woken = second.0.load(Ordering::SeqCst);
+            assert!(ready || woken == 1, "neither an answer nor a wake-up");
+            if !ready {
+                assert!(slot.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            }
+        });
+    }
+
+    #[test]
+    fn abandonment_and_completion_end_in_one_of_them() {
+        loom::model(|| {
+            let (slot, counters) = slot(Notify::Waker(Waker::noop().clone()));
+            let engine = slot.clone();
+            let thread = loom::thread::spawn(move || {
+                // As a pool does: taken out, worked on without the lock, put back.
+                if let Some(work) = engine.take_work() {
+                    engine.put_back(work);
+                    drop(engine.finish(Ok(Done::Nothing), Count::Pool));
+                }
+            });
+            slot.abandon();
+            thread.join().unwrap();
+            let stats = counters.snapshot();
+            assert_eq!(stats.pool + stats.cancelled, 1, "{stats:?}");
+            assert!(slot.with(|_, _| ()).is_none(), "the buffer is with the engine no longer");
+        });
+    }
+
+    #[test]
+    fn a_batch_tells_of_each_number_once() {
+        loom::model(|| {
+            let batch = Arc::new(Batch::default());
+            let threads = [0, 1].map(|number| {
+                let (slot, _) = slot(Notify::Batch(batch.clone(), number));
+                loom::thread::spawn(move || drop(slot.finish(Ok(Done::Nothing), Count::Ring)))
+            });
+            let mut seen = Vec::new();
+            loom::future::block_on(std::future::poll_fn(|context| {
+                let mut numbers = Vec::new();
+                while seen.len() < 2 {
+                    std::task::ready!(batch.poll(context, &mut numbers));
+                    seen.append(&mut numbers);
+                }
+                Poll::Ready(())
+            }));
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, [0, 1]);
+        });
+    }
+}
+
+#[cfg(all(test, not(nowait_loom)))]
+mod tests {
+    use super::fixture::{Wakes, idle_slot as slot};
+    use super::*;
+    use std::sync::atomic::Ordering::{self, SeqCst};
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[test]
+    fn waker_is_told_once_and_the_last_one_counts() {
+        let (slot, counters) = slot();
+        let (first, second) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+        let (first_waker, second_waker) = (Waker::from(first.clone()), Waker::from(second.clone()));
+        assert!(slot.poll(&mut Context::from_waker(&first_waker)).is_pending());
+        assert!(slot.poll(&mut Context::from_waker(&second_waker)).is_pending());
+        assert!(slot.poll(&mut Context::from_waker(&second_waker)).is_pending());
+        drop(slot.finish(Ok(Done::Nothing), Count::Ring));
+        assert_eq!((first.0.load(Ordering::SeqCst), second.0.load(Ordering::SeqCst)), (0, 1));
+        assert!(slot.poll(&mut Context::from_waker(&first_waker)).is_ready());
+        assert_eq!(counters.snapshot().ring, 1);
+    }
+
+    #[test]
+    fn abandoned_slot_counts_as_cancelled_and_frees_its_buffer_at_the_completion() {
+        let (slot, counters) = slot();
+        slot.abandon();
+        assert!(slot.with(|_, _| ()).is_some(), "the kernel may still write: the buffer stays");
+        drop(slot.finish(Ok(Done::Nothing), Count::Ring));
+        assert!(slot.with(|_, _| ()).is_none());
+        let stats = counters.snapshot();
+        assert_eq!((stats.cancelled, stats.ring), (1, 0));
+    }
+
+    #[test]
+    fn completion_and_abandonment_race_to_exactly_one_end() {
+        for _ in 0..200 {
+            let (slot, counters) = slot();
+            let engine = slot.clone();
+            let thread = std::thread::spawn(move || drop(engine.finish(Ok(Done::Nothing), Count::Pool)));
+            slot.abandon();
+            thread.join().unwrap();
+            let stats = counters.snapshot();
+            assert_eq!(stats.pool + stats.cancelled, 1);
+        }
+    }
+
+    #[test]
+    fn whoever_sees_the_result_has_the_only_share_of_the_file() {
+        let rounds: Vec<_> = (0..1500).map(|_| (fixture::file_and_slot(), AtomicBool::new(false))).collect();
+        let shares_seen = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            // Two, so that one is awake while the slot's lock is given to the other.
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for ((file, slot, _), seen) in &rounds {
+                        while !seen.load(SeqCst) {
+                            if slot.take().is_some() {
+                                shares_seen.fetch_max(Arc::strong_count(file) as u64, SeqCst);
+                                seen.store(true, SeqCst);
+                            }
+                        }
+                    }
+                });
+            }
+            for ((_, slot, _), seen) in &rounds {
+                drop(slot.finish(Ok(Done::Nothing), Count::Ring));
+                while !seen.load(SeqCst) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert_eq!(shares_seen.into_inner(), 1, "`File::close` closes");
+    }
+
+    #[test]
+    fn the_last_share_of_a_file_is_left_over() {
+        for abandons in [false, true] {
+            let (file, slot, counters) = fixture::file_and_slot();
+            drop(file);
+            if abandons {
+                slot.abandon();
+            }
+            let leftovers = slot.finish(Ok(Done::Nothing), Count::Ring);
+            assert!(leftovers.file.is_some() && leftovers.may_wait(), "it is closed by whoever drops that");
+            assert_eq!(leftovers.unwanted.is_some(), abandons);
+            assert_eq!(counters.snapshot().ended(), 1);
+        }
+        let (file, slot, _) = fixture::file_and_slot();
+        assert!(!slot.finish(Ok(Done::Nothing), Count::Ring).may_wait());
+        assert_eq!(Arc::strong_count(&file), 1);
+    }
+
+    #[test]
+    fn a_detached_operation_ends_for_its_effect() {
+        for finishes_first in [false, true] {
+            let (slot, counters) = slot();
+            if !finishes_first {
+                slot.detach();
+            }
+            let leftovers = slot.finish(Ok(Done::Nothing), Count::Ring);
+            assert_eq!(leftovers.unwanted.is_some(), !finishes_first);
+            slot.detach();
+            assert!(slot.take().is_none());
+            assert_eq!(counters.snapshot().ring, 1);
+        }
+    }
+}
