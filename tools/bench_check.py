@@ -31,7 +31,7 @@ COUNTED = {
     "read-into": ("read-into", 20_000, None),
     "read-wait": ("read-wait", 20_000, None),
     "read-future": ("read-future", 20_000, None),
-    "selector": ("read-future", 20_000, "nowait/src/select.rs"),
+    "selector": ("read-future", 20_000, "nowait/src/core/policy.rs"),
     "gather": ("gather", 1_000, None),
     "gather-plan": ("gather-plan", 1_000, None),
     "gather planning": ("gather-plan", 1_000, "nowait/src/gather/queued.rs"),

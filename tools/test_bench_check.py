@@ -52,7 +52,7 @@ class Counts(unittest.TestCase):
 
     def test_start_up_is_not_counted(self):
         def collected(_, operations, __):
-            return {"/nowait/src/select.rs": 1000 + 20 * operations, "/nowait/src/gather/queued.rs": 300 * operations}
+            return {"/nowait/src/core/policy.rs": 1000 + 20 * operations, "/nowait/src/gather/queued.rs": 300 * operations}
 
         with mock.patch.object(bench_check, "collected", collected):
             counts = bench_check.count("unused")

@@ -301,6 +301,15 @@ pub enum Written {
     AtLeast(u64),
 }
 
+impl Written {
+    /// How many of the first bytes are in the file for certain.
+    pub fn at_least(self) -> u64 {
+        match self {
+            Written::First(bytes) | Written::AtLeast(bytes) => bytes,
+        }
+    }
+}
+
 /// The one table from errno to kind. Errno values not named here are [`ErrorKind::Other`].
 fn kind_of(errno: Errno) -> ErrorKind {
     match errno {
@@ -508,6 +517,12 @@ impl From<Error> for io::Error {
         io::Error::new(kind, error)
     }
 }
+
+/// The buffer that an operation was given, back, also with an error.
+pub type BufferResult<B> = std::result::Result<B, BufferError<B>>;
+
+/// How many bytes a read or write has moved, and its buffer; the buffer comes back with an error, too.
+pub type Moved<B> = std::result::Result<(usize, B), BufferError<B>>;
 
 /// An [`Error`] together with the buffer that the operation was given. `?` turns it into either error type.
 pub struct BufferError<B> {

@@ -5,19 +5,18 @@ use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buf::{Buf, Erased, Memory, ReadBuffer};
-use crate::core::dispatch::Target;
 use crate::core::instance::{Instance, Nowait};
+use crate::core::opened::Opened;
 use crate::direct::{self, Alignment, Directness};
 use crate::engine::local;
-use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
-use crate::op::{Done, Handle, OpenFile, Outcome, PathAt, Request, Transfer};
-use crate::operation::{Answer, Finish, Operation};
+use crate::error::{BufferError, Error, ErrorKind, Moved, Operation as Name, Result};
+use crate::op::{Done, Handle, OpenFile, PathAt, Request, Transfer};
+use crate::operation::{Answer, Conclude, On, Operation};
 use crate::stats::Count;
 use crate::sys;
 
@@ -26,58 +25,7 @@ use crate::sys;
 /// All reads name their position; there is no cursor. A result is short only at the end of the file. The descriptor is closed
 /// when the last clone and the last operation under way are gone.
 #[derive(Clone)]
-pub struct File(pub(crate) Arc<Inner>);
-
-pub(crate) struct Inner {
-    pub(crate) open: Arc<OpenFile>,
-    pub(crate) path: Arc<Path>,
-    pub(crate) instance: Arc<Instance>,
-    closed: AtomicBool,
-}
-
-impl Inner {
-    pub(crate) fn target(&self) -> Target<'_> {
-        Target { instance: &self.instance, file: Some(&self.open) }
-    }
-
-    /// Reads go through the page cache, so that it can be told to read ahead. (What refuses `RWF_NOWAIT` may go past it without
-    /// saying so: FUSE with `FOPEN_DIRECT_IO`.)
-    pub(crate) fn reads_ahead(&self) -> bool {
-        self.open.direct.is_none()
-            && self.instance.policy.forced.is_none()
-            && self.open.reads.nowait_accepted() == Some(true)
-    }
-
-    /// EBADF once `File::close` was called; EOVERFLOW for bytes that no file can have.
-    pub(crate) fn check(&self, offset: u64, length: usize) -> std::result::Result<(), Errno> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(Errno::BADF);
-        }
-        let end = offset.checked_add(length as u64);
-        if end.is_none_or(|end| end > i64::MAX as u64) { Err(Errno::OVERFLOW) } else { Ok(()) }
-    }
-
-    pub(crate) fn error(&self, operation: Name, errno: Errno) -> Error {
-        let error = Error::from_errno(operation, errno).at(&self.path);
-        match self.open.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
-            // The descriptor is sound, so that EBADF says something else than it seems to.
-            // (ftruncate(2) says EINVAL for a descriptor that is for reading only.)
-            Ok(flags)
-                if (errno == Errno::BADF || (errno == Errno::INVAL && operation == Name::SetLen))
-                    && !self.closed.load(Ordering::Relaxed) =>
-            {
-                let needed = match flags & OFlags::RWMODE {
-                    OFlags::WRONLY => "reading",
-                    OFlags::RDONLY => "writing",
-                    _ => return error,
-                };
-                let error = Error::new(operation, ErrorKind::PermissionDenied).at(&self.path);
-                error.explained(format!("the file was not opened for {needed}; open it with that option"))
-            }
-            _ => error,
-        }
-    }
-}
+pub struct File(pub(crate) Arc<Opened>);
 
 /// How to open a file; the same words as [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]
@@ -173,14 +121,14 @@ impl OpenOptions {
     /// wrote beside it at the same time would undo that (`open(2)`, NOTES, on mixing both kinds). Let files that are written so be opened
     /// once, or written in multiples of [`DirectIo::Granted`].
     ///
-    /// Direct is not durable: the device may have a cache of its own. See [`Operation::durable`] and [`File::sync_data`].
+    /// Direct is not durable: the device may have a cache of its own. See [`Write::durable`](crate::Write::durable) and [`File::sync_data`].
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
         self
     }
 
     /// Opens `path` on the shared instance.
-    pub fn open(&self, path: impl AsRef<Path>) -> Operation<'static, Open> {
+    pub fn open(&self, path: impl AsRef<Path>) -> Operation<'static, Result<File>> {
         self.open_in(Nowait::shared(), path)
     }
 
@@ -189,20 +137,15 @@ impl OpenOptions {
     /// # Errors
     /// Those of `open(2)`; [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for a FIFO, socket or terminal,
     /// without waiting for anybody at its other end.
-    pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Open> {
-        self.open_at(nowait, PathAt::from(path.as_ref()), Arc::from(path.as_ref()))
+    pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Result<File>> {
+        self.open_at(nowait, PathAt::from(path.as_ref()))
     }
 
-    /// Opens `at`, which errors call `path`.
-    pub(crate) fn open_at<'n>(&self, nowait: &'n Nowait, at: PathAt, path: Arc<Path>) -> Operation<'n, Open> {
-        let target = Target { instance: &nowait.0, file: None };
-        let finish = Open { path, instance: nowait.0.clone() };
+    pub(crate) fn open_at<'n>(&self, nowait: &'n Nowait, path: PathAt) -> Operation<'n, Result<File>> {
+        let flags = self.flags();
         let mode = Mode::from_raw_mode(self.mode);
-        let request = |flags| Request::Open { path: at, flags, mode, direct: self.direct };
-        match self.flags() {
-            Ok(flags) => Operation::new(target, request(flags), finish),
-            Err(errno) => Operation::refused(target, errno, request(OFlags::empty()), finish),
-        }
+        let request = Request::Open { path, flags: flags.unwrap_or(OFlags::empty()), mode, direct: self.direct };
+        Operation::checked(On::Paths(&nowait.0), flags.map(drop), request, opened)
     }
 
     /// The same rules as std's.
@@ -271,7 +214,7 @@ impl File {
     ///
     /// # Errors
     /// See [`OpenOptions::open_in`].
-    pub fn open(path: impl AsRef<Path>) -> Operation<'static, Open> {
+    pub fn open(path: impl AsRef<Path>) -> Operation<'static, Result<File>> {
         OpenOptions::new().read(true).open(path)
     }
 
@@ -297,8 +240,8 @@ impl File {
     }
 
     fn new(handle: Handle, directness: Directness, path: Arc<Path>, instance: Arc<Instance>) -> File {
-        let open = Arc::new(OpenFile::new(handle, directness, instance.counters.clone()));
-        File(Arc::new(Inner { open, path, instance, closed: AtomicBool::new(false) }))
+        let open = OpenFile::new(handle, directness, instance.counters.clone());
+        File(Arc::new(Opened::new(open, path, instance)))
     }
 
     /// The path it was opened by.
@@ -335,56 +278,38 @@ impl File {
     /// # Errors
     /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what
     /// the kernel reports.
-    pub fn read_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, ReadAt<'_, B>> {
-        let transfer = Transfer::new(buffer.into_room().0, offset);
-        self.read(transfer, ReadAt { file: &self.0, back: B::from_room })
+    pub fn read_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, Moved<B>> {
+        self.read(Transfer::new(buffer.into_room().0, offset), |answer| read(answer, B::from_room))
     }
 
     /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's, which is not cleared first.
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] when the file ends before; else as [`File::read_at`].
-    pub fn read_exact_at(&self, offset: u64, length: usize) -> Operation<'_, ReadExact<'_>> {
-        let finish = ReadExact { file: &self.0 };
+    pub fn read_exact_at(&self, offset: u64, length: usize) -> Operation<'_, Result<Buf>> {
         let refused = |errno| {
             let request = Request::Read(Transfer::void(offset, length));
-            Operation::refused(self.0.target(), errno, request, ReadExact { file: &self.0 })
+            Operation::refused(On::File(&self.0), errno, request, read_exact)
         };
         // Before memory is asked for.
         if let Err(errno) = self.0.check(offset, length) {
             return refused(errno);
         }
         match Buf::uncleared(length) {
-            Some(buf) => self.read(Transfer::new(Memory::Buf(buf), offset), finish),
+            Some(buf) => self.read(Transfer::new(Memory::Buf(buf), offset), read_exact),
             None => refused(Errno::NOMEM),
         }
     }
 
     /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
-    pub fn read_vectored_at<B: ReadBuffer>(&self, buffers: Vec<B>, offset: u64) -> Operation<'_, ReadAt<'_, Vec<B>>> {
+    pub fn read_vectored_at<B: ReadBuffer>(&self, buffers: Vec<B>, offset: u64) -> Operation<'_, Moved<Vec<B>>> {
         let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_room().0).collect());
-        let transfer = Transfer::new(memory, offset);
-        let back = |memory: Erased, mut left: usize| match memory.0 {
-            Memory::Many(many) => many
-                .into_iter()
-                .map(|memory| {
-                    let n = left.min(memory.len());
-                    left -= n;
-                    B::from_room(Erased(memory), n)
-                })
-                .collect(),
-            other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
-        };
-        self.read(transfer, ReadAt { file: &self.0, back })
+        self.read(Transfer::new(memory, offset), |answer| read(answer, all_from_room))
     }
 
-    fn read<F: Finish>(&self, transfer: Transfer, finish: F) -> Operation<'_, F> {
+    fn read<T>(&self, transfer: Transfer, conclude: Conclude<T>) -> Operation<'_, T> {
         let checked = self.0.check(transfer.position(), transfer.left());
-        let request = Request::Read(transfer);
-        match checked {
-            Ok(()) => Operation::new(self.0.target(), request, finish),
-            Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
-        }
+        Operation::checked(On::File(&self.0), checked, Request::Read(transfer), conclude)
     }
 
     /// Blocks the calling thread until `buffer` is filled from `offset` or the file has ended; gives the number of bytes.
@@ -416,15 +341,15 @@ impl File {
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] after `close`, and what `fstat(2)` reports.
-    pub fn size(&self) -> Operation<'_, Size<'_>> {
-        self.simple(Request::Size, Size { file: &self.0 })
+    pub fn size(&self) -> Operation<'_, Result<u64>> {
+        self.simple(Request::Size, size)
     }
 
     /// Tells the page cache what to expect of `length` bytes from `offset`; a length of zero means to the end.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] after `close`, and what `posix_fadvise(2)` reports.
-    pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Operation<'_, Advised<'_>> {
+    pub fn advise(&self, offset: u64, length: u64, advice: Advice) -> Operation<'_, Result<()>> {
         let advice = match advice {
             Advice::Normal => rustix::fs::Advice::Normal,
             Advice::Random => rustix::fs::Advice::Random,
@@ -433,14 +358,11 @@ impl File {
             Advice::DontNeed => rustix::fs::Advice::DontNeed,
             Advice::NoReuse => rustix::fs::Advice::NoReuse,
         };
-        self.simple(Request::Advise { offset, length, advice }, Advised { file: &self.0, offset, length })
+        self.simple(Request::Advise { offset, length, advice }, advised)
     }
 
-    fn simple<F: Finish>(&self, request: Request, finish: F) -> Operation<'_, F> {
-        match self.0.check(0, 0) {
-            Ok(()) => Operation::new(self.0.target(), request, finish),
-            Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
-        }
+    fn simple<T>(&self, request: Request, conclude: Conclude<T>) -> Operation<'_, T> {
+        Operation::checked(On::File(&self.0), self.0.check(0, 0), request, conclude)
     }
 
     /// Closes the file for all clones: operations made after this fail with [`ErrorKind::Closed`]; those made before finish.
@@ -453,9 +375,9 @@ impl File {
     /// # Errors
     /// What `close(2)` reports. The descriptor is gone in any case.
     pub fn close(self) -> Result<Closed> {
-        self.0.closed.store(true, Ordering::Relaxed);
+        self.0.close();
         // Of several that close at a time one has the last share.
-        let Some(Inner { open, path, instance, .. }) = Arc::into_inner(self.0) else { return Ok(Closed::Later) };
+        let Some(Opened { open, path, instance, .. }) = Arc::into_inner(self.0) else { return Ok(Closed::Later) };
         let Some(OpenFile { handle, .. }) = Arc::into_inner(open) else { return Ok(Closed::Later) };
         local::flush();
         let outcome = instance.engines().pool.run(None, &mut Request::Close(handle));
@@ -490,7 +412,7 @@ fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
     }
 }
 
-fn ended(file: &Inner, offset: u64, length: usize, n: usize) -> Error {
+fn ended(file: &Opened, offset: u64, length: usize, n: usize) -> Error {
     Error::new(Name::Read, ErrorKind::UnexpectedEof)
         .at(&file.path)
         .range(offset, length as u64)
@@ -499,102 +421,82 @@ fn ended(file: &Inner, offset: u64, length: usize, n: usize) -> Error {
 
 /// The transfer that was asked for, and how it ended: the bytes it moved, or the error with its range.
 #[inline]
-fn transferred<'r>(file: &Inner, outcome: Outcome, request: &'r mut Request) -> (&'r mut Transfer, Result<usize>) {
+fn transferred(Answer { on, outcome, request }: Answer<'_>) -> (&mut Transfer, Result<usize>) {
     let Request::Read(transfer) = request else {
         unreachable!("a read is answered with its transfer, not {request:?}")
     };
     let result = outcome.map(|_| transfer.done()).map_err(|errno| {
         let (offset, length) = transfer.asked();
-        file.error(Name::Read, errno).range(offset, length as u64)
+        on.file().error(Name::Read, errno).range(offset, length as u64)
     });
     (transfer, result)
 }
 
-/// Result of [`File::read_at`] and [`File::read_vectored_at`] in the making.
-pub struct ReadAt<'f, B> {
-    file: &'f Inner,
-    /// Makes the buffer of what it became, and the number of bytes that were read.
-    back: fn(Erased, usize) -> B,
-}
-
-impl<B> Finish for ReadAt<'_, B> {
-    type Output = std::result::Result<(usize, B), BufferError<B>>;
-    #[inline]
-    fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
-        let (transfer, result) = transferred(self.file, outcome, request);
-        let buffer = (self.back)(Erased(transfer.take_memory()), *result.as_ref().unwrap_or(&0));
-        match result {
-            Ok(n) => Ok((n, buffer)),
-            Err(error) => Err(BufferError { error, buffer }),
-        }
+/// What a read gives. `back` makes the buffer of what it became, and the number of bytes that were read.
+#[inline]
+fn read<B>(answer: Answer<'_>, back: fn(Erased, usize) -> B) -> Moved<B> {
+    let (transfer, result) = transferred(answer);
+    let buffer = back(Erased(transfer.take_memory()), *result.as_ref().unwrap_or(&0));
+    match result {
+        Ok(n) => Ok((n, buffer)),
+        Err(error) => Err(BufferError { error, buffer }),
     }
 }
 
-/// Result of [`File::read_exact_at`] in the making.
-pub struct ReadExact<'f> {
-    file: &'f Inner,
-}
-
-impl Finish for ReadExact<'_> {
-    type Output = Result<Buf>;
-    fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
-        let (transfer, result) = transferred(self.file, outcome, request);
-        let (n, (offset, length)) = (result?, transfer.asked());
-        if n < length {
-            return Err(ended(self.file, offset, length, n));
-        }
-        match transfer.take_memory() {
-            Memory::Buf(buf) => Ok(buf),
-            other => unreachable!("an exact read works on a pooled buffer, not {other:?}"),
-        }
+/// Buffers that `left` bytes were read into, one after the other.
+fn all_from_room<B: ReadBuffer>(memory: Erased, mut left: usize) -> Vec<B> {
+    let from_room = |memory: Memory| {
+        let n = left.min(memory.len());
+        left -= n;
+        B::from_room(Erased(memory), n)
+    };
+    match memory.0 {
+        Memory::Many(many) => many.into_iter().map(from_room).collect(),
+        other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
     }
 }
 
-/// Result of [`OpenOptions::open`] in the making.
-pub struct Open {
-    path: Arc<Path>,
-    instance: Arc<Instance>,
+fn read_exact(answer: Answer<'_>) -> Result<Buf> {
+    let on = answer.on;
+    let (transfer, result) = transferred(answer);
+    let (n, (offset, length)) = (result?, transfer.asked());
+    if n < length {
+        return Err(ended(on.file(), offset, length, n));
+    }
+    match transfer.take_memory() {
+        Memory::Buf(buf) => Ok(buf),
+        other => unreachable!("an exact read works on a pooled buffer, not {other:?}"),
+    }
 }
 
-impl Finish for Open {
-    type Output = Result<File>;
-    fn finish(self, answer: Answer<'_>) -> Self::Output {
-        match answer.outcome {
-            Ok(Done::Opened(handle, directness)) => Ok(File::new(handle, directness, self.path, self.instance)),
-            Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
-            Err(errno) => Err(open_error(errno, &self.path)),
+fn opened(Answer { on, outcome, request }: Answer<'_>) -> Result<File> {
+    let (On::Paths(instance), Request::Open { path, .. }) = (on, request) else {
+        unreachable!("an open works on a path")
+    };
+    let path: Arc<Path> = Arc::from(path.display());
+    match outcome {
+        Ok(Done::Opened(handle, directness)) => Ok(File::new(handle, directness, path, instance.clone())),
+        Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
+        Err(errno) => Err(open_error(errno, &path)),
+    }
+}
+
+fn size(answer: Answer<'_>) -> Result<u64> {
+    match answer.outcome {
+        Ok(Done::Size(size)) => Ok(size),
+        Ok(other) => unreachable!("a size is answered with a size, not {other:?}"),
+        Err(errno) => Err(answer.on.file().error(Name::Size, errno)),
+    }
+}
+
+fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
+    outcome.map(drop).map_err(|errno| {
+        let error = on.file().error(Name::Advise, errno);
+        match request {
+            Request::Advise { offset, length, .. } => error.range(*offset, *length),
+            _ => error,
         }
-    }
-}
-
-/// Result of [`File::size`] in the making.
-pub struct Size<'f> {
-    file: &'f Inner,
-}
-
-impl Finish for Size<'_> {
-    type Output = Result<u64>;
-    fn finish(self, answer: Answer<'_>) -> Self::Output {
-        match answer.outcome {
-            Ok(Done::Size(size)) => Ok(size),
-            Ok(other) => unreachable!("a size is answered with a size, not {other:?}"),
-            Err(errno) => Err(self.file.error(Name::Size, errno)),
-        }
-    }
-}
-
-/// Result of [`File::advise`] in the making.
-pub struct Advised<'f> {
-    file: &'f Inner,
-    offset: u64,
-    length: u64,
-}
-
-impl Finish for Advised<'_> {
-    type Output = Result<()>;
-    fn finish(self, answer: Answer<'_>) -> Self::Output {
-        answer.outcome.map(drop).map_err(|errno| self.file.error(Name::Advise, errno).range(self.offset, self.length))
-    }
+    })
 }
 
 #[cfg(test)]
@@ -630,7 +532,8 @@ mod tests {
         Some(File::new(Handle::Descriptor(file.into()), directness, Arc::from(path), nowait.0.clone()))
     }
 
-    fn wait<F: Finish>(way: u8, operation: Operation<'_, F>) -> F::Output {
+    fn wait<'f, T>(way: u8, operation: impl Into<Operation<'f, T>>) -> T {
+        let operation = operation.into();
         match way {
             0 => operation.wait(),
             1 => crate::block_on(operation),

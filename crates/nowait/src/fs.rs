@@ -5,24 +5,23 @@
 use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::buf::WriteBuffer;
-use crate::core::dispatch::Target;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{File, OpenOptions};
-use crate::op::{Done, Handle, PathAt, Request};
-use crate::operation::{Answer, Finish, Operation};
+use crate::op::{Done, Handle, OpenDir, PathAt, Request};
+use crate::operation::{Answer, On, Operation};
 
 /// Renames a file or directory, replacing a file that has the new name. All or nothing for whoever looks; durable after
 /// [`sync_dir`] of the directories (`rename(2)`).
 ///
 /// # Errors
 /// What `rename(2)` reports.
-pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Named> {
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     rename_in(Nowait::shared(), from, to)
 }
 
@@ -30,16 +29,16 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static
 ///
 /// # Errors
 /// As [`rename`].
-pub fn rename_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Named> {
+pub fn rename_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
     let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: true };
-    named(nowait, request, Name::Rename, Arc::from(from.as_ref()))
+    named(nowait, request)
 }
 
 /// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`, `renameat2(2)`).
 ///
 /// # Errors
 /// [`ErrorKind::AlreadyExists`]; what else `renameat2(2)` reports.
-pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Named> {
+pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     rename_new_in(Nowait::shared(), from, to)
 }
 
@@ -47,16 +46,16 @@ pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'st
 ///
 /// # Errors
 /// As [`rename_new`].
-pub fn rename_new_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Named> {
+pub fn rename_new_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
     let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: false };
-    named(nowait, request, Name::Rename, Arc::from(from.as_ref()))
+    named(nowait, request)
 }
 
 /// Removes a name of a file; the file goes with its last name and the last handle (`unlink(2)`).
 ///
 /// # Errors
 /// What `unlink(2)` reports.
-pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Named> {
+pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     remove_file_in(Nowait::shared(), path)
 }
 
@@ -64,15 +63,15 @@ pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Named> {
 ///
 /// # Errors
 /// As [`remove_file`].
-pub fn remove_file_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
-    named(nowait, Request::Remove(path.as_ref().into()), Name::Remove, Arc::from(path.as_ref()))
+pub fn remove_file_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+    named(nowait, Request::Remove(path.as_ref().into()))
 }
 
 /// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of the one that it is in.
 ///
 /// # Errors
 /// [`ErrorKind::AlreadyExists`], also where a file has the name; what else `mkdir(2)` reports.
-pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
+pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     create_dir_in(Nowait::shared(), path)
 }
 
@@ -80,8 +79,8 @@ pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
 ///
 /// # Errors
 /// As [`create_dir`].
-pub fn create_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
-    named(nowait, Request::CreateDir(path.as_ref().into()), Name::CreateDir, Arc::from(path.as_ref()))
+pub fn create_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+    named(nowait, Request::CreateDir(path.as_ref().into()))
 }
 
 /// Gives the names in a directory, sorted: of files, directories and whatever else is there, but not `.` and `..`. What is created,
@@ -89,7 +88,7 @@ pub fn create_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, N
 ///
 /// # Errors
 /// What `opendir(3)` and `readdir(3)` report.
-pub fn list(path: impl AsRef<Path>) -> Operation<'static, Listed> {
+pub fn list(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<OsString>>> {
     list_in(Nowait::shared(), path)
 }
 
@@ -97,16 +96,15 @@ pub fn list(path: impl AsRef<Path>) -> Operation<'static, Listed> {
 ///
 /// # Errors
 /// As [`list`].
-pub fn list_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Listed> {
-    let target = Target { instance: &nowait.0, file: None };
-    Operation::new(target, Request::List(path.as_ref().into()), Listed { path: Arc::from(path.as_ref()) })
+pub fn list_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Vec<OsString>>> {
+    Operation::new(On::Paths(&nowait.0), Request::List(path.as_ref().into()), listed)
 }
 
 /// Makes the names in a directory durable: those of files that were created, renamed and removed there (`fsync(2)`, NOTES).
 ///
 /// # Errors
 /// What `open(2)` and `fsync(2)` report.
-pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
+pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     sync_dir_in(Nowait::shared(), path)
 }
 
@@ -114,8 +112,8 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Named> {
 ///
 /// # Errors
 /// As [`sync_dir`].
-pub fn sync_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Named> {
-    named(nowait, Request::SyncDir(path.as_ref().into()), Name::Sync, Arc::from(path.as_ref()))
+pub fn sync_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+    named(nowait, Request::SyncDir(path.as_ref().into()))
 }
 
 /// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the old contents or the
@@ -184,8 +182,30 @@ fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((directory, temporary))
 }
 
-fn named<'n>(nowait: &'n Nowait, request: Request, name: Name, path: Arc<Path>) -> Operation<'n, Named> {
-    Operation::new(Target { instance: &nowait.0, file: None }, request, Named { name, path })
+fn named(nowait: &Nowait, request: Request) -> Operation<'_, Result<()>> {
+    Operation::new(On::Paths(&nowait.0), request, concluded)
+}
+
+/// What an operation on names gives.
+fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
+    outcome.map(drop).map_err(|errno| {
+        let error = |name, path: &PathAt| Error::from_errno(name, errno).at(&Arc::from(path.display()));
+        match request {
+            Request::Rename { from, to, .. } => error(Name::Rename, from).detail(format!("to {}", to.path.display())),
+            Request::Remove(path) => error(Name::Remove, path),
+            Request::SyncDir(path) => error(Name::Sync, path),
+            Request::CreateDir(path) => Error::from_errno(Name::CreateDir, errno).at(&Arc::from(&**path)),
+            other => unreachable!("no operation on names: {other:?}"),
+        }
+    })
+}
+
+fn listed(Answer { outcome, request, .. }: Answer<'_>) -> Result<Vec<OsString>> {
+    match (outcome, &*request) {
+        (Ok(Done::Names(names)), _) => Ok(names),
+        (Err(errno), Request::List(path)) => Err(Error::from_errno(Name::List, errno).at(&Arc::from(path.display()))),
+        (outcome, request) => unreachable!("{request:?} is not answered with {outcome:?}"),
+    }
 }
 
 /// A directory that is held open. Names are resolved from it, whatever becomes of its own name and of the process's working directory.
@@ -194,22 +214,25 @@ fn named<'n>(nowait: &'n Nowait, request: Request, name: Name, path: Arc<Path>) 
 #[derive(Clone)]
 pub(crate) struct Dir {
     nowait: Nowait,
-    handle: Option<Arc<OwnedFd>>,
+    open: Option<Arc<OpenDir>>,
     /// What it was called when it was opened; for errors.
     pub(crate) path: Arc<Path>,
 }
 
 impl Dir {
     pub(crate) fn open(nowait: &Nowait, path: &Path) -> Result<Dir> {
-        let name: Arc<Path> = Arc::from(path);
-        let target = Target { instance: &nowait.0, file: None };
-        let handle = Operation::new(target, Request::OpenDir(path.into()), OpenedDir { path: name.clone() }).wait()?;
-        Ok(Dir { nowait: nowait.clone(), handle, path: name })
+        let handle = Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.into()), dir_opened).wait()?;
+        let path: Arc<Path> = Arc::from(path);
+        let open = match handle {
+            Handle::Descriptor(fd) => Some(Arc::new(OpenDir { fd, path: path.clone() })),
+            Handle::Simulated { .. } => None,
+        };
+        Ok(Dir { nowait: nowait.clone(), open, path })
     }
 
     /// The descriptor; None on a simulator.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.handle.as_ref().map(|handle| handle.as_fd())
+        self.open.as_ref().map(|open| open.fd.as_fd())
     }
 
     /// What errors call the file `name`.
@@ -218,99 +241,53 @@ impl Dir {
     }
 
     fn at(&self, name: &str) -> PathAt {
-        match &self.handle {
-            Some(handle) => PathAt { dir: Some(handle.clone()), path: name.into() },
+        match &self.open {
+            Some(open) => PathAt { dir: Some(open.clone()), path: name.into() },
             None => PathAt { dir: None, path: self.join(name) },
         }
     }
 
-    fn named(&self, request: Request, name: Name, path: Arc<Path>) -> Result<()> {
-        named(&self.nowait, request, name, path).wait()
+    fn named(&self, request: Request) -> Result<()> {
+        named(&self.nowait, request).wait()
     }
 
     pub(crate) fn open_file(&self, options: &OpenOptions, name: &str) -> Result<File> {
-        options.open_at(&self.nowait, self.at(name), Arc::from(self.join(name))).wait()
+        options.open_at(&self.nowait, self.at(name)).wait()
     }
 
     /// Renames a file; `replace`: also in place of one that has the new name.
     pub(crate) fn rename(&self, from: &str, to: &str, replace: bool) -> Result<()> {
-        let request = Request::Rename { from: self.at(from), to: self.at(to), replace };
-        self.named(request, Name::Rename, Arc::from(self.join(from)))
+        self.named(Request::Rename { from: self.at(from), to: self.at(to), replace })
     }
 
     pub(crate) fn remove(&self, name: &str) -> Result<()> {
-        self.named(Request::Remove(self.at(name)), Name::Remove, Arc::from(self.join(name)))
+        self.named(Request::Remove(self.at(name)))
     }
 
     pub(crate) fn list(&self) -> Result<Vec<OsString>> {
-        let target = Target { instance: &self.nowait.0, file: None };
-        Operation::new(target, Request::List(self.at(".")), Listed { path: self.path.clone() }).wait()
+        Operation::new(On::Paths(&self.nowait.0), Request::List(self.at(".")), listed).wait()
     }
 
     /// Makes the names in it durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.named(Request::SyncDir(self.at(".")), Name::Sync, self.path.clone())
+        self.named(Request::SyncDir(self.at(".")))
     }
 
     /// Makes its own name durable.
     pub(crate) fn sync_parent(&self) -> Result<()> {
-        let parent = match (&self.handle, self.path.parent()) {
+        let parent = match (&self.open, self.path.parent()) {
             (Some(_), _) => self.at(".."),
             (None, Some(parent)) => PathAt::from(parent),
             (None, None) => return Ok(()),
         };
-        self.named(Request::SyncDir(parent), Name::Sync, Arc::from(self.path.join("..")))
+        self.named(Request::SyncDir(parent))
     }
 }
 
-/// Result of [`Dir::open`] in the making.
-struct OpenedDir {
-    path: Arc<Path>,
-}
-
-impl Finish for OpenedDir {
-    type Output = Result<Option<Arc<OwnedFd>>>;
-    fn finish(self, answer: Answer<'_>) -> Self::Output {
-        match answer.outcome {
-            Ok(Done::Opened(Handle::Descriptor(fd), _)) => Ok(Some(Arc::new(fd))),
-            Ok(Done::Opened(Handle::Simulated { .. }, _)) => Ok(None),
-            Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
-            Err(errno) => Err(Error::from_errno(Name::Open, errno).at(&self.path)),
-        }
-    }
-}
-
-/// Result of an operation on a name, in the making.
-pub struct Named {
-    name: Name,
-    path: Arc<Path>,
-}
-
-impl Finish for Named {
-    type Output = Result<()>;
-    fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
-        outcome.map(drop).map_err(|errno| {
-            let error = Error::from_errno(self.name, errno).at(&self.path);
-            match request {
-                Request::Rename { to, .. } => error.detail(format!("to {}", to.path.display())),
-                _ => error,
-            }
-        })
-    }
-}
-
-/// Result of [`list`] in the making.
-pub struct Listed {
-    path: Arc<Path>,
-}
-
-impl Finish for Listed {
-    type Output = Result<Vec<OsString>>;
-    fn finish(self, answer: Answer<'_>) -> Self::Output {
-        match answer.outcome {
-            Ok(Done::Names(names)) => Ok(names),
-            Ok(other) => unreachable!("a listing is answered with names, not {other:?}"),
-            Err(errno) => Err(Error::from_errno(Name::List, errno).at(&self.path)),
-        }
+fn dir_opened(Answer { outcome, request, .. }: Answer<'_>) -> Result<Handle> {
+    match (outcome, &*request) {
+        (Ok(Done::Opened(handle, _)), _) => Ok(handle),
+        (Err(errno), Request::OpenDir(path)) => Err(Error::from_errno(Name::Open, errno).at(&Arc::from(&**path))),
+        (outcome, request) => unreachable!("{request:?} is not answered with {outcome:?}"),
     }
 }

@@ -81,7 +81,7 @@
 //! ```
 //!
 //! A write is done when its bytes are in the page cache. It is durable after a later [`File::sync_data`], or by itself if it was made
-//! [`durable`](Operation::durable). As a future it is made on the thread that polls it where that is expected not to wait: whole
+//! [`durable`](Write::durable). As a future it is made on the thread that polls it where that is expected not to wait: whole
 //! pages, or cached ones, or pages beyond the end, while writers are not about to be put to sleep. (Under [`block_on`] a small write
 //! first lets the other futures have their turn, and is made together with what continues it.) What remains is done by one
 //! thread a file, in order, neighbours in one call. The bytes on their way are bounded
@@ -247,13 +247,13 @@ pub use self::core::instance::{Builder, Engine, Nowait, Refusal};
 pub use self::core::policy::Path;
 pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, WriteBuffer};
 pub use engine::sim;
-pub use error::{BufferError, Error, ErrorKind, Operation as OperationName, Result, Written};
-pub use file::{Advice, Advised, Closed, DirectIo, File, Open, OpenOptions, ReadAt, ReadExact, Size};
+pub use error::{BufferError, BufferResult, Error, ErrorKind, Moved, Operation as OperationName, Result, Written};
+pub use file::{Advice, Closed, DirectIo, File, OpenOptions};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
-pub use operation::{Answer, Finish, Operation};
+pub use operation::{Operation, Started, Write};
 pub use probe::probe;
 pub use stats::Stats;
-pub use write::{Allocate, Changed, Settled, WriteAll, WriteAt, WriteMany, Writes};
+pub use write::{Allocate, Settled, WriteMany};
 
 /// Runs a future to its end on the calling thread, which drives a ring of its own meanwhile.
 ///

@@ -1,4 +1,4 @@
-//! An operation as its caller sees it: await it on any executor, or `.wait()` for it without one.
+//! An operation as its caller sees it: `.await` it on any executor, `.wait()` for it without one, or start it and look later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,94 +9,121 @@ use rustix::io::Errno;
 
 use crate::core::coalesce;
 use crate::core::dispatch::Target;
+use crate::core::instance::Instance;
+use crate::core::opened::Opened;
 use crate::core::policy::Path;
 use crate::engine::local;
-use crate::op::{Done, LaneKind, Notify, Outcome, Request, Slot};
+use crate::op::{LaneKind, Notify, Outcome, Owner, Request, Slot};
 use crate::stats::Count;
+use crate::sys::WriteFlags;
 
-/// Turns an engine's answer into what the caller gets.
-#[doc(hidden)]
-pub trait Finish: Unpin {
-    type Output;
-    #[doc(hidden)]
-    fn finish(self, answer: Answer<'_>) -> Self::Output;
+/// What an operation works on.
+#[derive(Clone, Copy)]
+pub(crate) enum On<'f> {
+    File(&'f Arc<Opened>),
+    /// An instance, and the paths in the request.
+    Paths(&'f Arc<Instance>),
 }
 
-/// An engine's answer and the request it answers.
-#[doc(hidden)]
-pub struct Answer<'r> {
+impl<'f> On<'f> {
+    #[inline]
+    fn target(self) -> Target<'f> {
+        match self {
+            On::File(file) => Target { instance: &file.instance, file: Some(&file.open) },
+            On::Paths(instance) => Target { instance, file: None },
+        }
+    }
+
+    /// The file, for those operations that have one.
+    #[inline]
+    pub(crate) fn file(self) -> &'f Arc<Opened> {
+        match self {
+            On::File(file) => file,
+            On::Paths(_) => unreachable!("this operation is one of an open file"),
+        }
+    }
+}
+
+/// An engine's answer, and the request that it answers.
+pub(crate) struct Answer<'a> {
+    pub(crate) on: On<'a>,
     pub(crate) outcome: Outcome,
-    pub(crate) request: &'r mut Request,
+    pub(crate) request: &'a mut Request,
 }
 
-/// A file operation that has not begun: `.await` it on any executor, or [`wait`](Operation::wait) for it.
+/// Turns an answer into what the caller gets.
+pub(crate) type Conclude<T> = fn(Answer<'_>) -> T;
+
+/// A file operation that has not begun, and gives a `T`: `.await` it on any executor, [`wait`](Operation::wait) for it, or
+/// [`start`](Operation::start) it.
 ///
 /// It does nothing until then. As a future it first tries to finish on the caller's thread without waiting for a device; what
 /// remains goes to io_uring or to a thread. Dropping it, also while it is under way, is safe: the buffer it was given stays
 /// with the kernel until the kernel is done, and is then freed. So is leaking it.
-#[must_use = "an operation does nothing until it is awaited or waited for"]
-pub struct Operation<'f, F> {
-    target: Target<'f>,
+#[must_use = "an operation does nothing until it is awaited, waited for or started"]
+pub struct Operation<'f, T> {
+    on: On<'f>,
     state: State,
-    finish: Option<F>,
+    conclude: Conclude<T>,
 }
 
 enum State {
     New(Request),
     /// Refused before it began. Behind a pointer, so that operations are small: they are moved about.
     Refused(Box<(Errno, Request)>),
-    Under(Arc<Slot>, Dropped),
-    /// Through, before it was asked for.
-    Ended(Box<(Outcome, Request)>),
+    Begun(Begun),
     Spent,
 }
 
-/// What becomes of an operation under way when its future is dropped.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Dropped {
-    IsAbandoned,
-    Finishes,
-}
-
-impl<'f, F: Finish> Operation<'f, F> {
-    pub(crate) fn new(target: Target<'f>, request: Request, finish: F) -> Self {
-        Operation { target, state: State::New(request), finish: Some(finish) }
+impl<'f, T> Operation<'f, T> {
+    #[inline]
+    pub(crate) fn new(on: On<'f>, request: Request, conclude: Conclude<T>) -> Self {
+        Operation { on, state: State::New(request), conclude }
     }
 
     /// One that fails with `errno` as soon as it is asked to begin.
-    pub(crate) fn refused(target: Target<'f>, errno: Errno, request: Request, finish: F) -> Self {
-        Operation { target, state: State::Refused(Box::new((errno, request))), finish: Some(finish) }
+    pub(crate) fn refused(on: On<'f>, errno: Errno, request: Request, conclude: Conclude<T>) -> Self {
+        Operation { on, state: State::Refused(Box::new((errno, request))), conclude }
+    }
+
+    /// One that was `checked` before it began.
+    #[inline]
+    pub(crate) fn checked(on: On<'f>, checked: Result<(), Errno>, request: Request, conclude: Conclude<T>) -> Self {
+        match checked {
+            Ok(()) => Operation::new(on, request, conclude),
+            Err(errno) => Operation::refused(on, errno, request, conclude),
+        }
     }
 
     /// Runs the operation to its end on this thread, needing no executor. A caller that waits is best served by the plain
     /// system call: it costs the least, cached or not. (Inside [`block_on`](crate::block_on), what other futures have staged
     /// is submitted first.)
-    pub fn wait(mut self) -> F::Output {
-        let instance = self.target.instance;
-        if let State::Under(..) = self.state {
-            instance.engines().ring.watch_all();
+    pub fn wait(mut self) -> T {
+        let target = self.on.target();
+        if let State::Begun(_) = self.state {
+            target.instance.engines().ring.watch_all();
         }
-        let forced = matches!(instance.policy.forced, Some(Path::Ring | Path::Pool));
+        let forced = matches!(target.instance.policy.forced, Some(Path::Ring | Path::Pool));
         match std::mem::replace(&mut self.state, State::Spent) {
             State::New(mut request) if !forced => {
                 local::flush();
-                let Ok(_permit) = self.target.enter(&request) else {
+                let Ok(_permit) = target.enter(&request) else {
                     self.state = State::New(request);
                     return local::drive(self);
                 };
-                let outcome = match (&request, self.target.file) {
+                let outcome = match (&request, target.file) {
                     // A sync that is under way on another thread covers less than this one has to: the next is shared.
                     (Request::Sync { .. }, Some(file)) => {
                         if !file.lanes().of(LaneKind::Syncs).enter() {
                             self.state = State::New(request);
                             return local::drive(self);
                         }
-                        self.target.run_in_lane(file, &mut request)
+                        target.run_in_lane(file, &mut request)
                     }
-                    _ => self.target.run_here(&mut request),
+                    _ => target.run_here(&mut request),
                 };
-                instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-                self.end(outcome, &mut request)
+                target.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
+                (self.conclude)(Answer { on: self.on, outcome, request: &mut request })
             }
             state => {
                 self.state = state;
@@ -105,59 +132,106 @@ impl<'f, F: Finish> Operation<'f, F> {
         }
     }
 
-    /// Begins without being polled.
-    pub(crate) fn begun(mut self) -> Self {
-        if let State::New(request) = &mut self.state {
-            let now = self.target.try_now(request);
-            let State::New(request) = std::mem::replace(&mut self.state, State::Spent) else { return self };
-            self.state = match now {
-                Some(outcome) => State::Ended(Box::new((outcome, request))),
-                None => {
-                    State::Under(self.target.submit(request, Notify::Waker(Waker::noop().clone())), Dropped::Finishes)
+    /// Begins now, and gives what can be looked at later, on any thread: a future that borrows nothing.
+    ///
+    /// It is tried on this thread first, like a future that is polled: what is cached is copied before this returns. See
+    /// [`Operation::submit`] for those who would rather not.
+    pub fn start(mut self) -> Started<T> {
+        self.state = match self.state {
+            State::New(mut request) => {
+                if matches!(request, Request::Write(..)) {
+                    // What this thread has collected was to be written before.
+                    local::do_what_is_due();
                 }
-            };
+                match self.on.target().try_now(&mut request) {
+                    Some(outcome) => State::Begun(Begun::Ended(Box::new((outcome, request)))),
+                    None => State::New(request),
+                }
+            }
+            state => state,
+        };
+        self.submit()
+    }
+
+    /// As [`Operation::start`], without a try on this thread: for those who begin many, or what they will need later only.
+    pub fn submit(self) -> Started<T> {
+        let target = self.on.target();
+        let begun = match self.state {
+            State::New(request) => Begun::under_way(target.submit(request, Notify::Waker(Waker::noop().clone()))),
+            State::Refused(refused) => {
+                target.instance.counters.add(Count::FailedAtOnce);
+                let (errno, request) = *refused;
+                Begun::Ended(Box::new((Err(errno), request)))
+            }
+            State::Begun(begun) => begun,
+            State::Spent => Begun::Spent,
+        };
+        Started { on: Some(OwnOn::from(self.on)), begun, conclude: self.conclude }
+    }
+
+    /// Begins now, as [`Operation::submit`], and has `callback` called once with the result. The operation goes to a queue that
+    /// is served whatever this thread and its runtime do next.
+    ///
+    /// Called on the thread that notices the completion, which serves other operations too: it must not block, and may
+    /// start operations. A panic in it harms no other operation. Called on this thread, before this returns, only if the
+    /// operation is refused at once (a bad range, a closed file) or no thread can be started. After a `fork` it is called in
+    /// the parent only.
+    pub fn on_complete(self, callback: impl FnOnce(T) + Send + 'static)
+    where
+        T: 'static,
+    {
+        let Operation { on, state, conclude } = self;
+        let own = OwnOn::from(on);
+        let call = move |outcome, mut request| {
+            let result = conclude(Answer { on: own.on(), outcome, request: &mut request });
+            // Whoever hears of it may close the file.
+            drop(own);
+            drop(request);
+            callback(result);
+        };
+        let target = on.target();
+        match state {
+            State::New(request) => {
+                // Nobody looks at the slot.
+                drop(local::elsewhere(|| target.submit(request, Notify::Call(Box::new(call)))));
+            }
+            State::Refused(refused) => {
+                target.instance.counters.add(Count::FailedAtOnce);
+                let (errno, request) = *refused;
+                call(Err(errno), request);
+            }
+            State::Begun(_) | State::Spent => panic!("an operation that has been polled takes no callback"),
         }
-        self
     }
 
     /// The request, while it has not begun.
-    pub(crate) fn request_mut(&mut self) -> Option<&mut Request> {
+    fn request_mut(&mut self) -> Option<&mut Request> {
         match &mut self.state {
             State::New(request) => Some(request),
             State::Refused(refused) => Some(&mut refused.1),
-            State::Under(..) | State::Ended(_) | State::Spent => None,
+            State::Begun(_) | State::Spent => None,
         }
     }
-
-    #[inline]
-    fn end(&mut self, outcome: Outcome, request: &mut Request) -> F::Output {
-        end(&mut self.finish, outcome, request)
-    }
 }
 
-#[inline]
-fn end<F: Finish>(finish: &mut Option<F>, outcome: Outcome, request: &mut Request) -> F::Output {
-    match finish.take() {
-        Some(finish) => finish.finish(Answer { outcome, request }),
-        None => panic!("a future was polled after it was ready"),
-    }
-}
+impl<T> Future for Operation<'_, T> {
+    type Output = T;
 
-impl<F: Finish> Future for Operation<'_, F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let Operation { target, state, finish, .. } = &mut *self;
-        if let State::Under(slot, _) = state {
-            let (outcome, mut request) = ready!(slot.poll(context));
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Operation { on, state, conclude } = &mut *self;
+        let on = *on;
+        if let State::Begun(begun) = state {
+            let (outcome, mut request) = ready!(begun.poll(context));
             *state = State::Spent;
-            return Poll::Ready(end(finish, outcome, &mut request));
+            return Poll::Ready(conclude(Answer { on, outcome, request: &mut request }));
         }
         // Tasks that only ever read cached data must let others run now and then.
         #[cfg(feature = "tokio")]
         let budget = ready!(tokio::task::coop::poll_proceed(context));
+        let target = on.target();
         // What others are about to write may be written with it.
-        let in_company = matches!(state, State::New(request) if coalesce::may_gain(target, request));
+        let in_company =
+            matches!(state, State::New(request @ Request::Write(..)) if coalesce::may_gain(&target, request));
         if !in_company && matches!(state, State::New(Request::Write(..))) {
             // What this thread has collected was to be written before.
             local::do_what_is_due();
@@ -165,17 +239,13 @@ impl<F: Finish> Future for Operation<'_, F> {
         let now = match state {
             State::New(_) if in_company => None,
             // Worked on where it lies: a request is large, and this is the path of cached reads.
-            State::New(request) => target.try_now(request).map(|outcome| end(finish, outcome, request)),
+            State::New(request) => target.try_now(request).map(|outcome| conclude(Answer { on, outcome, request })),
             State::Refused(refused) => {
                 let (errno, request) = &mut **refused;
                 target.instance.counters.add(Count::FailedAtOnce);
-                Some(end(finish, Err(*errno), request))
+                Some(conclude(Answer { on, outcome: Err(*errno), request }))
             }
-            State::Ended(ended) => {
-                let (outcome, request) = &mut **ended;
-                Some(end(finish, std::mem::replace(outcome, Ok(Done::Nothing)), request))
-            }
-            State::Under(..) | State::Spent => None,
+            State::Begun(_) | State::Spent => None,
         };
         if let Some(output) = now {
             #[cfg(feature = "tokio")]
@@ -183,26 +253,237 @@ impl<F: Finish> Future for Operation<'_, F> {
             *state = State::Spent;
             return Poll::Ready(output);
         }
-        let State::New(request) = std::mem::replace(state, State::Spent) else {
-            panic!("a future was polled after it was ready");
-        };
+        let State::New(request) = std::mem::replace(state, State::Spent) else { polled_too_often() };
         let notify = Notify::Waker(context.waker().clone());
-        let slot = if in_company { coalesce::collect(target, request, notify) } else { target.submit(request, notify) };
+        let slot =
+            if in_company { coalesce::collect(&target, request, notify) } else { target.submit(request, notify) };
         // It may be complete already: then the answer is worth more than a wake-up.
         if let Some((outcome, mut request)) = slot.take() {
-            return Poll::Ready(end(finish, outcome, &mut request));
+            return Poll::Ready(conclude(Answer { on, outcome, request: &mut request }));
         }
-        *state = State::Under(slot, Dropped::IsAbandoned);
+        *state = State::Begun(Begun::under_way(slot));
         Poll::Pending
     }
 }
 
-impl<F> Drop for Operation<'_, F> {
-    fn drop(&mut self) {
-        match &self.state {
-            State::Under(slot, Dropped::IsAbandoned) => slot.abandon(),
-            State::Under(slot, Dropped::Finishes) => slot.detach(),
-            State::New(_) | State::Refused(_) | State::Ended(_) | State::Spent => {}
+#[cold]
+fn polled_too_often() -> ! {
+    panic!("a future was polled after it was ready")
+}
+
+/// Has a thread of the pool do what `request` asks of a file, and calls `callback` there, when nothing of this has a share of
+/// the file any more.
+pub(crate) fn run_in_pool(file: Arc<Opened>, request: Request, callback: impl FnOnce(Outcome) + Send + 'static) {
+    let instance = file.instance.clone();
+    let call = Notify::Call(Box::new(|outcome, request| {
+        drop(request);
+        callback(outcome);
+    }));
+    let slot = Slot::new(request, Owner::File(file.open.clone()), call);
+    drop(file);
+    local::elsewhere(|| instance.engines().pool.submit(slot));
+}
+
+/// An operation that has begun.
+enum Begun {
+    UnderWay(UnderWay),
+    /// Through, before it was asked for.
+    Ended(Box<(Outcome, Request)>),
+    Spent,
+}
+
+/// An operation that an engine has.
+struct UnderWay {
+    slot: Arc<Slot>,
+    when_dropped: WhenDropped,
+}
+
+/// What becomes of an operation under way when nobody waits for it any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WhenDropped {
+    Abandon,
+    Finish,
+    /// Its answer has been taken.
+    Nothing,
+}
+
+impl Begun {
+    fn under_way(slot: Arc<Slot>) -> Begun {
+        Begun::UnderWay(UnderWay { slot, when_dropped: WhenDropped::Abandon })
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
+        if let Begun::UnderWay(under_way) = self {
+            let answer = ready!(under_way.slot.poll(context));
+            under_way.when_dropped = WhenDropped::Nothing;
+            *self = Begun::Spent;
+            return Poll::Ready(answer);
         }
+        match std::mem::replace(self, Begun::Spent) {
+            Begun::Ended(ended) => Poll::Ready(*ended),
+            _ => polled_too_often(),
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        match self.when_dropped {
+            WhenDropped::Abandon => self.slot.abandon(),
+            WhenDropped::Finish => self.slot.detach(),
+            WhenDropped::Nothing => {}
+        }
+    }
+}
+
+enum OwnOn {
+    File(Arc<Opened>),
+    Paths(Arc<Instance>),
+}
+
+impl From<On<'_>> for OwnOn {
+    fn from(on: On<'_>) -> OwnOn {
+        match on {
+            On::File(file) => OwnOn::File(file.clone()),
+            On::Paths(instance) => OwnOn::Paths(instance.clone()),
+        }
+    }
+}
+
+impl OwnOn {
+    fn on(&self) -> On<'_> {
+        match self {
+            OwnOn::File(file) => On::File(file),
+            OwnOn::Paths(instance) => On::Paths(instance),
+        }
+    }
+}
+
+/// An operation under way: [`Operation::start`].
+///
+/// Borrows nothing, so that it can be kept, sent to other threads, awaited anywhere, or [waited](Started::wait) for. It goes on
+/// by itself: nobody needs to poll it. Until its result is taken it keeps the file open, as a clone of the
+/// [`File`](crate::File) would.
+///
+/// Dropped, it is abandoned: it may yet happen, or not; the buffer is freed when the kernel is through with it.
+/// [`detach`](Started::detach) and [`finish_on_drop`](Started::finish_on_drop) have it go on to its end.
+#[must_use = "dropped, the operation is abandoned; detach it if its result does not matter"]
+pub struct Started<T> {
+    /// Until the result is taken.
+    on: Option<OwnOn>,
+    begun: Begun,
+    conclude: Conclude<T>,
+}
+
+impl<T> Started<T> {
+    /// Blocks this thread until it has ended.
+    pub fn wait(self) -> T {
+        // A runtime that should notice the completion may be blocked by us.
+        if let Some(on) = &self.on {
+            on.on().target().instance.engines().ring.watch_all();
+        }
+        local::drive(self)
+    }
+
+    /// Lets it go on to its end with nobody to hear of it.
+    pub fn detach(self) {
+        drop(self.finish_on_drop());
+    }
+
+    /// From now on a drop lets it go on to its end.
+    pub fn finish_on_drop(mut self) -> Self {
+        if let Begun::UnderWay(under_way) = &mut self.begun {
+            under_way.when_dropped = WhenDropped::Finish;
+        }
+        self
+    }
+}
+
+impl<T> Future for Started<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Started { on, begun, conclude } = &mut *self;
+        let (outcome, mut request) = ready!(begun.poll(context));
+        let Some(on) = on.take() else { polled_too_often() };
+        Poll::Ready(conclude(Answer { on: on.on(), outcome, request: &mut request }))
+    }
+}
+
+/// A write that has not begun: an [`Operation`] that can be asked for more than to move the bytes.
+#[must_use = "a write does nothing until it is awaited, waited for or started"]
+pub struct Write<'f, T>(Operation<'f, T>);
+
+impl<'f, T> Write<'f, T> {
+    pub(crate) fn new(operation: Operation<'f, T>) -> Self {
+        Write(operation)
+    }
+
+    /// Ready only when the bytes are on stable storage, with what is needed to find them: as a write and
+    /// [`File::sync_data`](crate::File::sync_data), but of this write alone (`RWF_DSYNC`, Linux 4.7).
+    ///
+    /// Its error may be that of an earlier write to this file: the kernel tells of a failed write-back once, to whoever asks
+    /// first, and a durable write asks. So when it fails, what was written before and not synced may be lost, and every later
+    /// sync of this file fails with [`ErrorKind::SyncFailed`](crate::ErrorKind::SyncFailed), until
+    /// [`File::acknowledge_sync_failure`](crate::File::acknowledge_sync_failure).
+    pub fn durable(self) -> Self {
+        self.with_flags(WriteFlags::DURABLE)
+    }
+
+    /// Writes through the page cache and has the kernel drop the pages when they are on the device, which it does for most
+    /// (`RWF_DONTCACHE`, Linux 6.14). [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the kernel or the file
+    /// system does not know it.
+    pub fn uncached(self) -> Self {
+        self.with_flags(WriteFlags::UNCACHED)
+    }
+
+    /// All of it or nothing, also when the power fails (`RWF_ATOMIC`, Linux 6.11): with `O_DIRECT`, of a size and at a place that
+    /// `statx(2)` allows. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) elsewhere.
+    pub fn atomic(self) -> Self {
+        self.with_flags(WriteFlags::ATOMIC)
+    }
+
+    fn with_flags(mut self, more: WriteFlags) -> Self {
+        if let Some(Request::Write(_, flags)) = self.0.request_mut() {
+            *flags = flags.with(more);
+        }
+        self
+    }
+
+    /// See [`Operation::wait`].
+    pub fn wait(self) -> T {
+        self.0.wait()
+    }
+
+    /// See [`Operation::start`].
+    pub fn start(self) -> Started<T> {
+        self.0.start()
+    }
+
+    /// See [`Operation::submit`].
+    pub fn submit(self) -> Started<T> {
+        self.0.submit()
+    }
+
+    /// See [`Operation::on_complete`].
+    pub fn on_complete(self, callback: impl FnOnce(T) + Send + 'static)
+    where
+        T: 'static,
+    {
+        self.0.on_complete(callback);
+    }
+}
+
+impl<'f, T> From<Write<'f, T>> for Operation<'f, T> {
+    fn from(write: Write<'f, T>) -> Self {
+        write.0
+    }
+}
+
+impl<T> Future for Write<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        Pin::new(&mut self.0).poll(context)
     }
 }

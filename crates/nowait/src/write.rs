@@ -1,7 +1,7 @@
 //! Writes, syncs, and what else changes a file.
 //!
 //! A write is done when its bytes are in the page cache (or, with `O_DIRECT`, at the device): any read sees them. Durable
-//! it is after a later [`File::sync_data`] or [`File::sync_all`], or by itself when it was made [`durable`](Operation::durable).
+//! it is after a later [`File::sync_data`] or [`File::sync_all`], or by itself when it was made [`durable`](Write::durable).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,12 +13,13 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::buf::{Erased, Memory, WriteBuffer};
+use crate::core::opened::Opened;
 use crate::engine::local;
-use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result, Written};
-use crate::file::{File, Inner};
+use crate::error::{BufferError, BufferResult, Error, ErrorKind, Moved, Operation as Name, Result, Written};
+use crate::file::File;
 use crate::op::outstanding::Settling;
-use crate::op::{Batch, Change, Notify, OpenFile, Outcome, Request, Slot, Transfer};
-use crate::operation::{Answer, Finish, Operation};
+use crate::op::{Batch, Change, Notify, Outcome, Request, Slot, Transfer};
+use crate::operation::{Answer, Conclude, On, Operation, Started, Write};
 use crate::stats::Count;
 use crate::sys::{self, WriteFlags};
 
@@ -56,28 +57,24 @@ impl File {
     /// The error carries the buffer, and tells by [`Error::bytes_written`] what is in the file. [`ErrorKind::NoSpace`],
     /// [`ErrorKind::FileTooLarge`], [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and
     /// what the kernel reports.
-    pub fn write_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, WriteAt<'_, B>> {
+    pub fn write_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Write<'_, Moved<B>> {
         let transfer = Transfer::new(buffer.into_memory().0, offset);
-        self.write(transfer, WriteFlags::NONE, WriteAt { file: &self.0, back: B::from_memory })
+        self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
     }
 
     /// Writes all of `buffer` at `offset` and gives it back; as [`File::write_at`] otherwise.
     ///
     /// # Errors
     /// As [`File::write_at`], also when only a part could be written.
-    pub fn write_all_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, WriteAll<'_, B>> {
-        let transfer = Transfer::new(buffer.into_memory().0, offset);
-        self.write(transfer, WriteFlags::NONE, WriteAll(WriteAt { file: &self.0, back: B::from_memory }))
+    pub fn write_all_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Write<'_, BufferResult<B>> {
+        self.write(Transfer::new(buffer.into_memory().0, offset), WriteFlags::NONE, wrote_all::<B>)
     }
 
     /// Writes several buffers, one after the other, at `offset`; as [`File::write_at`] otherwise.
-    pub fn write_vectored_at<B: WriteBuffer>(
-        &self,
-        buffers: Vec<B>,
-        offset: u64,
-    ) -> Operation<'_, WriteAt<'_, Vec<B>>> {
+    pub fn write_vectored_at<B: WriteBuffer>(&self, buffers: Vec<B>, offset: u64) -> Write<'_, Moved<Vec<B>>> {
         let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_memory().0).collect());
-        self.write(Transfer::new(memory, offset), WriteFlags::NONE, WriteAt { file: &self.0, back: all_back })
+        let conclude = |answer: Answer<'_>| wrote(answer, Short::Allowed, all_back);
+        self.write(Transfer::new(memory, offset), WriteFlags::NONE, conclude)
     }
 
     /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux 4.16). Appends of one
@@ -91,22 +88,18 @@ impl File {
     /// # Errors
     /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`], and nothing is written, for a block device, and where that
     /// second descriptor cannot be opened: open the file with `append(true)` then.
-    pub fn append<B: WriteBuffer>(&self, buffer: B) -> Operation<'_, WriteAll<'_, B>> {
-        let transfer = Transfer::new(buffer.into_memory().0, 0);
-        self.write(transfer, WriteFlags::APPEND, WriteAll(WriteAt { file: &self.0, back: B::from_memory }))
+    pub fn append<B: WriteBuffer>(&self, buffer: B) -> Write<'_, BufferResult<B>> {
+        self.write(Transfer::new(buffer.into_memory().0, 0), WriteFlags::APPEND, wrote_all::<B>)
     }
 
-    fn write<F: Finish>(&self, transfer: Transfer, flags: WriteFlags, finish: F) -> Operation<'_, F> {
+    fn write<T>(&self, transfer: Transfer, flags: WriteFlags, conclude: Conclude<T>) -> Write<'_, T> {
         let checked = self.0.check(transfer.position(), transfer.left());
         let request = Request::Write(transfer, flags.with(self.0.open.write_flags()));
-        match checked {
-            Ok(()) => Operation::new(self.0.target(), request, finish),
-            Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
-        }
+        Write::new(Operation::checked(On::File(&self.0), checked, request, conclude))
     }
 
     /// Begins to write all of `buffer` now, if it need not wait its turn: inline, or by a thread when fewer bytes are on their way than
-    /// the bounds allow. Gives an operation that is under way, or complete; dropped, it is finished in its own time.
+    /// the bounds allow. Gives a write that is under way, or complete; dropped, it is finished in its own time.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`], with the buffer, when it would have to wait its turn.
@@ -114,7 +107,7 @@ impl File {
         &self,
         buffer: B,
         offset: u64,
-    ) -> std::result::Result<Operation<'_, WriteAll<'_, B>>, BufferError<B>> {
+    ) -> std::result::Result<Started<BufferResult<B>>, BufferError<B>> {
         // What this thread has collected was to be written before.
         local::do_what_is_due();
         let length = buffer.as_ref().len();
@@ -131,7 +124,7 @@ impl File {
             let error = self.0.error(Name::Write, Errno::AGAIN).range(offset, length as u64);
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
         }
-        Ok(self.write_all_at(buffer, offset).begun())
+        Ok(self.write_all_at(buffer, offset).start().finish_on_drop())
     }
 
     /// Writes many buffers, each at its place, as one batch: those that continue the one before in the list are merged into one
@@ -202,22 +195,22 @@ impl File {
     ///
     /// # Errors
     /// What `ftruncate(2)` reports.
-    pub fn set_len(&self, length: u64) -> Operation<'_, Changed<'_>> {
-        self.change(Request::SetLen(length), Name::SetLen, 0, length)
+    pub fn set_len(&self, length: u64) -> Operation<'_, Result<()>> {
+        self.change(Request::SetLen(length))
     }
 
     /// Reserves, punches or zeroes a range, without writing it.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] where the file system cannot do it; what else `fallocate(2)` reports.
-    pub fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Operation<'_, Changed<'_>> {
+    pub fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Operation<'_, Result<()>> {
         let mode = match how {
             Allocate::Reserve => FallocateFlags::empty(),
             Allocate::ReserveKeepSize => FallocateFlags::KEEP_SIZE,
             Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             Allocate::Zero => FallocateFlags::ZERO_RANGE,
         };
-        self.change(Request::Allocate { mode, offset, length }, Name::Allocate, offset, length)
+        self.change(Request::Allocate { mode, offset, length })
     }
 
     /// Makes every write that was complete when this was called durable, with what is needed to find it again, the size included
@@ -229,16 +222,16 @@ impl File {
     /// [`ErrorKind::SyncFailed`] when a write-back failed: data that was written may be lost, although reads may still show it. From
     /// then on every sync of this file, through whatever clone, fails, until
     /// [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel says it only once, and takes the pages for clean.
-    pub fn sync_data(&self) -> Operation<'_, Changed<'_>> {
-        self.change(Request::Sync { data_only: true }, Name::Sync, 0, 0)
+    pub fn sync_data(&self) -> Operation<'_, Result<()>> {
+        self.change(Request::Sync { data_only: true })
     }
 
     /// As [`File::sync_data`], with all attributes, such as times (`fsync(2)`).
     ///
     /// # Errors
     /// As [`File::sync_data`].
-    pub fn sync_all(&self) -> Operation<'_, Changed<'_>> {
-        self.change(Request::Sync { data_only: false }, Name::Sync, 0, 0)
+    pub fn sync_all(&self) -> Operation<'_, Result<()>> {
+        self.change(Request::Sync { data_only: false })
     }
 
     /// Writes the dirty pages of a range back and waits for that; a length of zero means to the end. **Not durable**: neither the
@@ -246,8 +239,8 @@ impl File {
     ///
     /// # Errors
     /// What `sync_file_range(2)` reports.
-    pub fn sync_range(&self, offset: u64, length: u64) -> Operation<'_, Changed<'_>> {
-        self.change(Request::SyncRange { offset, length }, Name::Sync, offset, length)
+    pub fn sync_range(&self, offset: u64, length: u64) -> Operation<'_, Result<()>> {
+        self.change(Request::SyncRange { offset, length })
     }
 
     /// Waits until every write, cut and reservation of this file that is under way now has ended, through whatever clone, those
@@ -267,13 +260,10 @@ impl File {
         Some(self.0.error(Name::Sync, errno))
     }
 
-    fn change(&self, request: Request, name: Name, offset: u64, length: u64) -> Operation<'_, Changed<'_>> {
-        let finish = Changed { file: &self.0, name, offset, length };
+    fn change(&self, request: Request) -> Operation<'_, Result<()>> {
+        let (_, offset, length) = change_of(&request);
         let fits = usize::try_from(length).map_err(|_| Errno::OVERFLOW).and_then(|length| self.0.check(offset, length));
-        match fits {
-            Ok(()) => Operation::new(self.0.target(), request, finish),
-            Err(errno) => Operation::refused(self.0.target(), errno, request, finish),
-        }
+        Operation::checked(On::File(&self.0), fits, request, changed)
     }
 }
 
@@ -298,7 +288,7 @@ enum Short {
 /// What a write came to, for its caller and for what is known of the file.
 #[inline]
 fn written(
-    file: &Inner,
+    file: &Opened,
     offset: u64,
     length: usize,
     n: usize,
@@ -320,7 +310,7 @@ fn written(
 }
 
 /// Through the page cache, errors other than EIO come before a byte moves. On the way to the device nobody knows.
-fn how_much(file: &Inner, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
+fn how_much(file: &Opened, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
     let waits = file.open.reaches_the_device(flags);
     // These are found before anything moves.
     let early = |errno| matches!(errno, Errno::INVAL | Errno::BADF | Errno::OVERFLOW | Errno::FBIG | Errno::OPNOTSUPP);
@@ -329,7 +319,7 @@ fn how_much(file: &Inner, n: usize, flags: WriteFlags, errno: Option<Errno>) -> 
 }
 
 #[cold]
-fn write_error(file: &Inner, errno: Option<Errno>, flags: WriteFlags) -> Error {
+fn write_error(file: &Opened, errno: Option<Errno>, flags: WriteFlags) -> Error {
     match errno {
         None => Error::new(Name::Write, ErrorKind::WriteZero).at(&file.path),
         Some(errno) => {
@@ -358,7 +348,7 @@ fn write_error(file: &Inner, errno: Option<Errno>, flags: WriteFlags) -> Error {
 }
 
 /// Why the second descriptor that an append needed could not be had, and what to do.
-fn cannot_append(file: &Inner) -> &'static str {
+fn cannot_append(file: &Opened) -> &'static str {
     match file.open.handle.descriptor() {
         Ok(fd) if sys::is_block_device(fd) => "a block device has no end to append to; write at an offset",
         _ => {
@@ -368,126 +358,60 @@ fn cannot_append(file: &Inner) -> &'static str {
     }
 }
 
-/// Result of [`File::write_at`] and [`File::write_vectored_at`] in the making.
-pub struct WriteAt<'f, B> {
-    file: &'f Inner,
-    back: fn(Erased) -> B,
-}
-
-impl<B> WriteAt<'_, B> {
-    #[inline]
-    fn done(
-        self,
-        Answer { outcome, request }: Answer<'_>,
-        short: Short,
-    ) -> std::result::Result<(usize, B), BufferError<B>> {
-        let Request::Write(transfer, flags) = request else {
-            unreachable!("a write is answered with its transfer, not {request:?}")
-        };
-        let (offset, length) = transfer.asked();
-        let result = written(self.file, offset, length, transfer.done(), *flags, outcome, short);
-        let buffer = (self.back)(Erased(transfer.take_memory()));
-        match result {
-            Ok(n) => Ok((n, buffer)),
-            Err(error) => Err(BufferError { error, buffer }),
-        }
+/// What a write gives: the bytes that were taken, and the buffer that `back` makes of its memory.
+#[inline]
+fn wrote<B>(Answer { on, outcome, request }: Answer<'_>, short: Short, back: fn(Erased) -> B) -> Moved<B> {
+    let Request::Write(transfer, flags) = request else {
+        unreachable!("a write is answered with its transfer, not {request:?}")
+    };
+    let (offset, length) = transfer.asked();
+    let result = written(on.file(), offset, length, transfer.done(), *flags, outcome, short);
+    let buffer = back(Erased(transfer.take_memory()));
+    match result {
+        Ok(n) => Ok((n, buffer)),
+        Err(error) => Err(BufferError { error, buffer }),
     }
 }
 
-impl<B> Finish for WriteAt<'_, B> {
-    type Output = std::result::Result<(usize, B), BufferError<B>>;
-    #[inline]
-    fn finish(self, answer: Answer<'_>) -> Self::Output {
-        self.done(answer, Short::Allowed)
+#[inline]
+fn wrote_all<B: WriteBuffer>(answer: Answer<'_>) -> BufferResult<B> {
+    wrote(answer, Short::Error, B::from_memory).map(|(_, buffer)| buffer)
+}
+
+/// What an error calls a change without data, and its range.
+fn change_of(request: &Request) -> (Name, u64, u64) {
+    match request {
+        Request::SetLen(length) => (Name::SetLen, 0, *length),
+        Request::Allocate { offset, length, .. } => (Name::Allocate, *offset, *length),
+        Request::SyncRange { offset, length } => (Name::Sync, *offset, *length),
+        _ => (Name::Sync, 0, 0),
     }
 }
 
-/// Result of [`File::write_all_at`] and [`File::append`] in the making.
-pub struct WriteAll<'f, B>(WriteAt<'f, B>);
-
-impl<B> Finish for WriteAll<'_, B> {
-    type Output = std::result::Result<B, BufferError<B>>;
-    #[inline]
-    fn finish(self, answer: Answer<'_>) -> Self::Output {
-        self.0.done(answer, Short::Error).map(|(_, buffer)| buffer)
-    }
-}
-
-/// Writes, which can be asked for more than the bytes.
-#[doc(hidden)]
-pub trait Writes: Finish {}
-impl<B> Writes for WriteAt<'_, B> {}
-impl<B> Writes for WriteAll<'_, B> {}
-
-impl<F: Writes> Operation<'_, F> {
-    /// Ready only when the bytes are on stable storage, with what is needed to find them: as a write and
-    /// [`File::sync_data`], but of this write alone (`RWF_DSYNC`, Linux 4.7).
-    ///
-    /// Its error may be that of an earlier write to this file: the kernel tells of a failed write-back once, to whoever asks
-    /// first, and a durable write asks. So when it fails, what was written before and not synced may be lost, and every later
-    /// sync of this file fails with [`ErrorKind::SyncFailed`], until [`File::acknowledge_sync_failure`].
-    pub fn durable(self) -> Self {
-        self.with_flags(WriteFlags::DURABLE)
-    }
-
-    /// Writes through the page cache and has the kernel drop the pages when they are on the device, which it does for most
-    /// (`RWF_DONTCACHE`, Linux 6.14). [`ErrorKind::Unsupported`] where the kernel or the file system does not know it.
-    pub fn uncached(self) -> Self {
-        self.with_flags(WriteFlags::UNCACHED)
-    }
-
-    /// All of it or nothing, also when the power fails (`RWF_ATOMIC`, Linux 6.11): with `O_DIRECT`, of a size and at a place that
-    /// `statx(2)` allows. [`ErrorKind::Unsupported`] elsewhere.
-    pub fn atomic(self) -> Self {
-        self.with_flags(WriteFlags::ATOMIC)
-    }
-
-    fn with_flags(mut self, more: WriteFlags) -> Self {
-        if let Some(Request::Write(_, flags)) = self.request_mut() {
-            *flags = flags.with(more);
-        }
-        self
-    }
-}
-
-/// Result of what changes a file without data, in the making.
-pub struct Changed<'f> {
-    file: &'f Inner,
-    name: Name,
-    offset: u64,
-    length: u64,
-}
-
-impl Finish for Changed<'_> {
-    type Output = Result<()>;
-    fn finish(self, Answer { outcome, request }: Answer<'_>) -> Self::Output {
-        let open: &OpenFile = &self.file.open;
-        match outcome {
-            Ok(_) => {
-                if let Request::SetLen(length) = request {
-                    open.end.store(*length, Relaxed);
-                } else if let Request::Allocate { .. } = request {
-                    open.forget_end();
+fn changed(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
+    let file = on.file();
+    match (outcome, &*request) {
+        (Ok(_), Request::SetLen(length)) => file.open.end.store(*length, Relaxed),
+        (Ok(_), Request::Allocate { .. }) => file.open.forget_end(),
+        (Ok(_), _) => {}
+        (Err(errno), request) => {
+            let (name, offset, length) = change_of(request);
+            let error = match request {
+                Request::Sync { .. } if file.open.has_failed() => {
+                    file.error(name, errno).of_kind(ErrorKind::SyncFailed)
                 }
-                Ok(())
-            }
-            Err(errno) => {
-                let error = match request {
-                    Request::Sync { .. } if open.has_failed() => {
-                        self.file.error(self.name, errno).of_kind(ErrorKind::SyncFailed)
-                    }
-                    _ => self.file.error(self.name, errno),
-                };
-                Err(if self.length > 0 { error.range(self.offset, self.length) } else { error })
-            }
+                _ => file.error(name, errno),
+            };
+            return Err(if length > 0 { error.range(offset, length) } else { error });
         }
     }
+    Ok(())
 }
 
 /// A wait for what is under way; see [`File::settled`].
 #[must_use = "it waits for nothing until it is awaited or waited for"]
 pub struct Settled<'f> {
-    file: &'f Inner,
+    file: &'f Opened,
     settling: Settling,
 }
 
@@ -527,7 +451,7 @@ struct Run {
 /// its own time, and the rest is not begun.
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct WriteMany<'f, B> {
-    file: &'f Inner,
+    file: &'f Opened,
     /// Taken, one after the other, when they are begun.
     runs: Vec<Option<Run>>,
     next: usize,
@@ -563,7 +487,7 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
     ///
     /// # Errors
     /// As [`File::write_many`].
-    pub fn wait(mut self) -> std::result::Result<Vec<B>, BufferError<Vec<B>>> {
+    pub fn wait(mut self) -> BufferResult<Vec<B>> {
         if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() {
             self.file.instance.engines().ring.watch_all();
             return local::drive(self);
@@ -623,7 +547,7 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
         }
     }
 
-    fn result(&mut self) -> std::result::Result<Vec<B>, BufferError<Vec<B>>> {
+    fn result(&mut self) -> BufferResult<Vec<B>> {
         let memories = self.backs.drain(..).flatten().flatten();
         let buffer: Vec<B> = memories.map(|memory| (self.back)(Erased(memory))).collect();
         match self.error.take() {
@@ -634,7 +558,7 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
 }
 
 impl<B: WriteBuffer> Future for WriteMany<'_, B> {
-    type Output = std::result::Result<Vec<B>, BufferError<Vec<B>>>;
+    type Output = BufferResult<Vec<B>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;

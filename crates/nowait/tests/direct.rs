@@ -706,7 +706,11 @@ fn overwrites_that_only_kernel_workers_could_do_go_to_threads() {
         let stats = nowait.stats();
         let told = format!("{kind:?}: {stats:?}");
         assert_eq!(stats.ring + stats.pool, WRITES as u64, "{told}");
-        assert_eq!(stats.pool > WRITES as u64 / 2, by_threads, "{told}");
+        // xfs answers "not now" once a clock tick, when the file's times are to change: as often as it is asked, by a slow
+        // machine.
+        if !common::is_slow() {
+            assert_eq!(stats.pool > WRITES as u64 / 2, by_threads, "{told}");
+        }
         let held = std::fs::read(&path).unwrap();
         for (place, block) in held.chunks(PAGE).enumerate() {
             let (own, rounds) = (place / WRITERS, WRITES / WRITERS);

@@ -370,9 +370,11 @@ fn recovery_is_linear_whatever_the_bytes() {
         assert_eq!((found.last_lsn, found.damage), (1, vec![]));
         started.elapsed()
     };
+    // The least of some: other processes have the processors, too.
+    let least = |mib| (0..3).map(|_| time(mib)).min().unwrap();
     time(1);
     // Quadratic would be 256 times as long.
-    let (short, long) = (time(2), time(32));
+    let (short, long) = (least(2), least(32));
     println!("2 MiB: {short:?}, 32 MiB: {long:?}");
     assert!(long < short * 16 * 4 + Duration::from_millis(200), "2 MiB: {short:?}, 32 MiB: {long:?}");
 }

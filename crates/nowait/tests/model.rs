@@ -150,7 +150,7 @@ impl Model {
             1 => way.run(self.file.write_at(data.clone(), offset).durable()).unwrap().0,
             2 => way.run(self.file.write_all_at(data.clone(), offset)).unwrap().len(),
             3 => match self.file.try_write_at(data.clone(), offset) {
-                Ok(write) => way.run(write).unwrap().len(),
+                Ok(write) => way.end(write).unwrap().len(),
                 Err(error) => panic!("nothing else is under way: {error}"),
             },
             _ => way.run(self.file.write_at(data.clone(), offset)).unwrap().0,

@@ -495,7 +495,10 @@ fn a_write_that_fails_fails_all_that_follow() {
 fn a_write_behind_that_fails_fails_the_next_write() {
     let _watchdog = Watchdog::new("failing writes behind", 60);
     let sim = Sim::manual(1);
-    let (_nowait, file) = simulated(&sim, b"");
+    sim.create("/sim/file", b"");
+    // Inline it would fail at once.
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).inline_bytes_max(1).build().unwrap();
+    let file = common::writable(&nowait, "/sim/file".as_ref());
     let mut writer = Writer::new(&file, 0);
     sim.set_faults(nothing_works());
     assert!(futures::executor::block_on(writer.put(buffer(&[1; 4096]))).is_ok());

@@ -58,8 +58,7 @@ pub(crate) enum How {
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) ranges: Vec<Range<usize>>,
-    /// Place of the map's first byte in the file.
-    pub(crate) file_offset: u64,
+    pub(crate) place: Place,
     pub(crate) how: How,
     /// The ranges are apart: the device is told of some of them before each is waited for.
     pub(crate) scattered: bool,
@@ -67,6 +66,26 @@ pub(crate) struct Fault {
     pub(crate) begin: Option<Instant>,
     /// Nothing is brought in; it is seen which of these pages are not cached.
     pub(crate) survey: bool,
+    /// A range that was asked for and is not in the map, so that nothing is brought in.
+    pub(crate) beyond: Option<Range<usize>>,
+}
+
+/// Where a map lies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// Of the mapping's first byte in the file.
+    pub(crate) file_offset: u64,
+    /// Of the map's first byte in the mapping, which begins at a page.
+    pub(crate) lead: usize,
+    /// Bytes of the map.
+    pub(crate) length: usize,
+}
+
+impl Place {
+    /// Of the map's first byte in the file.
+    pub(crate) fn offset(self) -> u64 {
+        self.file_offset + self.lead as u64
+    }
 }
 
 /// Of scattered ranges: as much as a device has in flight. Of all of them at once the thread would wait for places in its queue.
@@ -187,7 +206,7 @@ impl Mapping {
                 done => return done,
             }
         }
-        self.read_past(fd, range, fault.file_offset)?;
+        self.read_past(fd, range, fault.place.file_offset)?;
         match self.look_at(range) {
             // The pages are cached, which is most of it.
             Err(Errno::NOSYS | Errno::PERM) => Ok(()),
@@ -290,7 +309,15 @@ mod tests {
     }
 
     fn fault(range: Range<usize>, how: How) -> Fault {
-        Fault { ranges: vec![range], file_offset: 0, how, scattered: false, begin: None, survey: false }
+        Fault {
+            ranges: vec![range],
+            place: Place::default(),
+            how,
+            scattered: false,
+            begin: None,
+            survey: false,
+            beyond: None,
+        }
     }
 
     #[test]

@@ -3,25 +3,20 @@
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 use std::time::Instant;
 
 use rustix::io::Errno;
 
 use crate::buf::{Buf, Memory};
-use crate::core::inline::{ReadLadder, Tried, WriteLadder, climb};
 use crate::core::instance::Instance;
 use crate::core::policy::Path;
 use crate::core::throttle::Permit;
-use crate::core::writeback;
 use crate::direct::Direct;
-use crate::engine::{local, read_blocking, read_now, write_blocking};
-use crate::op::{
-    Change, Direction, Done, END_UNKNOWN, LaneKind, Notify, OpenFile, Outcome, Owner, Request, Slot, Transfer,
-};
+use crate::engine::{local, read_blocking, write_blocking};
+use crate::op::{Change, Direction, Done, LaneKind, Notify, OpenFile, Outcome, Owner, Request, Slot, Transfer};
 use crate::stats::Count;
-use crate::sys::{Wait, WriteFlags};
+use crate::sys::WriteFlags;
 
 /// What an operation works with. The file is absent while there is none yet.
 #[derive(Clone, Copy)]
@@ -37,129 +32,6 @@ pub(crate) struct Busy;
 const COPIED_BYTES_MAX: u64 = 1 << 20;
 
 impl Target<'_> {
-    /// Serves a request on this thread if that takes no waiting. What an attempt moved stays moved.
-    pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
-        let counters = &self.instance.counters;
-        let file = self.file?;
-        let handle = &file.handle;
-        let inline = |outcome: Outcome| {
-            counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::FailedAtOnce });
-            Some(outcome)
-        };
-        let (left, written) = match request {
-            // Nothing is asked of the file. (`left` is what is missing.)
-            Request::Read(transfer) | Request::Write(transfer, _) if transfer.left() == 0 => {
-                return inline(Ok(Done::Nothing));
-            }
-            // Direct I/O has nothing cached, and takes `RWF_NOWAIT` to mean all but the wait for the device. (Where it refuses that, the
-            // device is memory.)
-            Request::Read(_) if file.direct.is_some() && file.reads.nowait_accepted() != Some(false) => return None,
-            Request::Write(..) if file.direct.is_some() => return None,
-            Request::Read(transfer) => (transfer.left(), None),
-            // What other flags ask for waits for the device.
-            Request::Write(transfer, WriteFlags::NONE) => (transfer.left(), Some((transfer.position(), false))),
-            Request::Write(transfer, WriteFlags::APPEND) => (transfer.left(), Some((transfer.position(), true))),
-            // The attributes of an open file are in memory, but for file systems behind a server.
-            Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
-                return inline(self.instance.engines().pool.run(Some(handle), request));
-            }
-            _ => return None,
-        };
-        let engine = &self.instance.engines().pool;
-        let call = |wait| match (wait, &mut *request) {
-            (Wait::Never, request) => engine.try_now(handle, request, wait),
-            // How much it moved is in the request.
-            (Wait::Allowed, request) => engine.run_on(file, request).map(|_| left),
-        };
-        let tried = match written {
-            None => self.try_read(left, call),
-            Some((offset, appends)) => self.try_write(file, offset, left, appends, call),
-        };
-        match tried {
-            Tried::Hit => {
-                counters.add(Count::InlineAttempt);
-                Some(Ok(Done::Nothing))
-            }
-            Tried::Called(result) => inline(result.map(|_| Done::Nothing)),
-            Tried::Part(_) => None,
-        }
-    }
-
-    /// Reads `length` bytes on this thread if that takes no waiting, by the way that suits the file. `call` makes one attempt, or,
-    /// allowed to wait, reads to the end.
-    #[inline]
-    pub(crate) fn try_read(&self, length: usize, call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
-        let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
-        let Instance { policy, counters, .. } = &**self.instance;
-        climb(counters, ReadLadder { reads, policy, length }, length, call)
-    }
-
-    /// Writes `length` bytes on this thread if that takes no waiting, by the way that suits the file. `call` makes one attempt, or,
-    /// allowed to wait, writes to the end.
-    #[inline]
-    pub(crate) fn try_write(
-        &self,
-        file: &OpenFile,
-        offset: u64,
-        length: usize,
-        appends: bool,
-        call: impl FnMut(Wait) -> Result<usize, Errno>,
-    ) -> Tried {
-        let flags = if appends { WriteFlags::APPEND } else { WriteFlags::NONE };
-        if file.outstanding().overlaps(file.span(offset, length, flags)) {
-            // It would overtake a write that was submitted before.
-            return Tried::Part(0);
-        }
-        let Instance { policy, counters, .. } = &**self.instance;
-        let is_cheap = || self.writes_cheaply(file, offset, length, appends);
-        // Half an append by an attempt would leave room for another before the rest.
-        let ladder = WriteLadder { writes: &file.writes, policy, length, attempts: !appends, is_cheap };
-        climb(counters, ladder, length, call)
-    }
-
-    /// Whether a plain write is expected not to wait: for a device, since it covers whole pages, or pages beyond the end of the file, or
-    /// its edges are cached; for other writes to the same file; or because too much is dirty.
-    fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
-        const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
-        /// A thread that writes holds the file's lock: for so much, some tens of microseconds, unless it was put to sleep.
-        const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
-        let end = offset + length as u64;
-        let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
-        let on_their_way = file.on_their_way();
-        // An append must not overtake another: where it lands is decided by who comes first.
-        (on_their_way == 0 || (!appends && on_their_way <= OVERTAKEN_BYTES_MAX && writeback::is_calm()))
-            && (appends
-                || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
-                    && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))
-            && writeback::allows(length)
-    }
-
-    /// Where the file was last known to end.
-    fn end_of(&self, file: &OpenFile) -> Option<u64> {
-        if file.end.load(Relaxed) == END_UNKNOWN {
-            match self.instance.engines().pool.run(Some(&file.handle), &mut Request::Size) {
-                Ok(Done::Size(size)) => file.end.store(size, Relaxed),
-                _ => return None,
-            }
-        }
-        Some(file.end.load(Relaxed))
-    }
-
-    /// A write into the page at `start` need not read it first. Asking begins to read it, where it is not cached.
-    fn page_is_cached(&self, file: &OpenFile, start: u64) -> bool {
-        let engine = &*self.instance.engines().pool;
-        match self.end_of(file) {
-            Some(end) if start >= end => return true,
-            Some(_) => {}
-            None => return false,
-        }
-        match read_now(engine, &file.handle, &mut [0], start, Wait::Never) {
-            Ok(n) => n > 0,
-            // In memory (tmpfs), or for the stall budget to judge.
-            Err(errno) => errno == Errno::OPNOTSUPP,
-        }
-    }
-
     /// Runs a request to its end on this thread, on behalf of a caller that waits: after writes that it overlaps. A direct write
     /// has its permit already.
     #[inline]

@@ -1,183 +1,250 @@
-//! How one read or write is tried on its caller's thread: an attempt that the kernel promises not to have wait, or a plain call that is
-//! expected to be cheap, or neither. The selectors choose; here the calls are made, timed, and counted where they fail.
+//! Reads and writes on the caller's thread: non-blocking attempts (`RWF_NOWAIT`), and plain calls that are expected to be cheap.
+//!
+//! The file's selector (`policy.rs`) chooses between the two, or neither. Here the calls are made and timed, the selector is
+//! told how they went, and what they did is counted.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::core::policy::{Choice, Policy, ReadSelector, WriteSelector};
+use crate::core::dispatch::Target;
+use crate::core::instance::Instance;
+use crate::core::policy::Choice;
 use crate::core::writeback;
-use crate::stats::{Count, Counters};
-use crate::sys::Wait;
+use crate::engine::read_now;
+use crate::op::{Done, END_UNKNOWN, OpenFile, Outcome, Request};
+use crate::stats::Count;
+use crate::sys::{Wait, WriteFlags};
 
-/// How it ended.
+/// How a read or write on the caller's thread ended.
 pub(crate) enum Tried {
-    /// An attempt moved all of it.
+    /// A non-blocking attempt moved all of it.
     Hit,
-    /// So many bytes are there; the rest is for the slow path.
+    /// This many bytes were moved. The slow path does the rest.
     Part(usize),
     /// A plain call ran to its end.
     Called(Result<usize, Errno>),
 }
 
-/// Counts this thread's attempts.
+/// Returns the number of this thread's attempt, counted from zero.
 #[inline]
 fn attempt_number() -> u32 {
     thread_local!(static ATTEMPTS: Cell<u32> = const { Cell::new(0) });
-    // A thread that is being torn down times each.
+    // A thread that is being torn down times each attempt.
     ATTEMPTS.try_with(|attempts| attempts.replace(attempts.get().wrapping_add(1))).unwrap_or(0)
 }
 
-/// Moves `length` bytes on this thread if that is not expected to wait, by the way that suits the file. `call` makes one attempt, or,
-/// allowed to wait, moves all.
-#[inline]
-pub(crate) fn climb(
-    counters: &Counters,
-    mut ladder: impl Ladder,
-    length: usize,
-    mut call: impl FnMut(Wait) -> Result<usize, Errno>,
-) -> Tried {
-    let mut choice = ladder.choose();
-    if choice == Choice::Attempt {
-        let begun = ladder.is_timed(attempt_number()).then(Instant::now);
-        let answer = call(Wait::Never);
-        let elapsed_ns = begun.map(|begun| begun.elapsed().as_nanos() as u64);
-        match answer {
-            // Never the end of the file: kernels 5.9 and 5.10 answered with nothing before it (tokio-rs/tokio#3803).
-            Ok(n) if n > 0 => {
-                ladder.hit(n, elapsed_ns);
-                if n == length {
-                    return Tried::Hit;
-                }
-                counters.add(Count::ShortAttempts);
-                return Tried::Part(n);
+impl Target<'_> {
+    /// Serves a request on this thread if it should not block. What an attempt moved stays moved.
+    #[inline]
+    pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
+        let file = self.file?;
+        let length = match request {
+            Request::Read(transfer) => transfer.left(),
+            _ => return self.try_other_now(file, request),
+        };
+        if length == 0 {
+            return self.called(Ok(Done::Nothing));
+        }
+        // Nothing is cached for direct I/O, and `RWF_NOWAIT` still waits for the device. (Where it is refused, the device is memory.)
+        if file.direct.is_some() && file.reads.nowait_accepted() != Some(false) {
+            return None;
+        }
+        let engine = &self.instance.engines().pool;
+        let tried = self.try_read(length, |wait| match wait {
+            Wait::Never => engine.try_now(&file.handle, request, wait),
+            // The request knows how much was moved.
+            Wait::Allowed => engine.run_on(file, request).map(|_| length),
+        });
+        self.ended(tried)
+    }
+
+    /// As [`Target::try_now`], of anything but a read.
+    fn try_other_now(&self, file: &OpenFile, request: &mut Request) -> Option<Outcome> {
+        let engine = &self.instance.engines().pool;
+        let (offset, length, appends) = match request {
+            Request::Write(transfer, _) if transfer.left() == 0 => return self.called(Ok(Done::Nothing)),
+            Request::Write(..) if file.direct.is_some() => return None,
+            Request::Write(transfer, WriteFlags::NONE) => (transfer.position(), transfer.left(), false),
+            Request::Write(transfer, WriteFlags::APPEND) => (transfer.position(), transfer.left(), true),
+            // Other flags ask for what waits for the device.
+            Request::Write(..) => return None,
+            // The attributes of an open file are in memory, but for file systems behind a server.
+            Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
+                return self.called(engine.run(Some(&file.handle), request));
             }
-            Err(Errno::OPNOTSUPP) => {
-                ladder.refused();
-                choice = ladder.choose();
+            _ => return None,
+        };
+        let tried = self.try_write(file, offset, length, appends, |wait| match wait {
+            Wait::Never => engine.try_now(&file.handle, request, wait),
+            // The request knows how much was moved.
+            Wait::Allowed => engine.run_on(file, request).map(|_| length),
+        });
+        self.ended(tried)
+    }
+
+    #[inline]
+    fn ended(&self, tried: Tried) -> Option<Outcome> {
+        match tried {
+            Tried::Hit => {
+                self.instance.counters.add(Count::InlineAttempt);
+                Some(Ok(Done::Nothing))
             }
-            // Whatever an error is, the slow path reports it.
-            answer => {
-                if answer == Err(Errno::AGAIN) {
-                    ladder.accepted();
-                }
-                counters.add(Count::Misses);
-                choice = ladder.missed();
-            }
+            Tried::Called(result) => self.called(result.map(|_| Done::Nothing)),
+            Tried::Part(_) => None,
         }
     }
-    if choice != Choice::Budgeted {
-        return Tried::Part(0);
+
+    fn called(&self, outcome: Outcome) -> Option<Outcome> {
+        self.instance.counters.add(if outcome.is_ok() { Count::InlineCall } else { Count::FailedAtOnce });
+        Some(outcome)
     }
-    let begun = Instant::now();
-    let result = call(Wait::Allowed);
-    if ladder.budgeted(begun.elapsed().as_nanos() as u64) {
-        counters.add(Count::Stalls);
-    }
-    Tried::Called(result)
-}
 
-/// One operation before a selector: what may be tried inline, and how it went.
-pub(crate) trait Ladder {
-    fn choose(&mut self) -> Choice;
-    /// Whether an attempt should be timed, if it is its thread's `number`th.
-    fn is_timed(&self, number: u32) -> bool;
-    /// An attempt moved `bytes`, in `elapsed_ns` if it was timed.
-    fn hit(&self, bytes: usize, elapsed_ns: Option<u64>);
-    /// An attempt was answered with "not now" (EAGAIN), and so is accepted.
-    fn accepted(&self);
-    /// An attempt moved nothing. What to do instead.
-    fn missed(&mut self) -> Choice;
-    /// The file does not accept attempts.
-    fn refused(&self);
-    /// A plain call took so long. True when that was over the budget.
-    fn budgeted(&mut self, elapsed_ns: u64) -> bool;
-}
-
-/// A read of `length` bytes.
-pub(crate) struct ReadLadder<'a> {
-    pub(crate) reads: &'a ReadSelector,
-    pub(crate) policy: &'a Policy,
-    pub(crate) length: usize,
-}
-
-impl Ladder for ReadLadder<'_> {
+    /// Reads `length` bytes on this thread if that should not block. `call` makes one attempt, or, allowed to wait, reads to the
+    /// end.
     #[inline]
-    fn choose(&mut self) -> Choice {
-        self.reads.choose(self.policy, self.length)
+    pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
+        let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
+        let Instance { policy, counters, .. } = &**self.instance;
+        match reads.choose(policy, length) {
+            Choice::Slow => return Tried::Part(0),
+            Choice::Budgeted => {}
+            Choice::Attempt => {
+                let begun = reads.is_timed(attempt_number()).then(Instant::now);
+                match call(Wait::Never) {
+                    // Zero is never the end of the file: kernels 5.9 and 5.10 answered so before it (tokio-rs/tokio#3803).
+                    Ok(n) if n > 0 => {
+                        reads.attempt_hit(n, begun.map(|begun| begun.elapsed().as_nanos() as u64));
+                        if n == length {
+                            return Tried::Hit;
+                        }
+                        counters.add(Count::ShortAttempts);
+                        return Tried::Part(n);
+                    }
+                    Err(Errno::OPNOTSUPP) => {
+                        reads.attempt_refused();
+                        if reads.choose(policy, length) != Choice::Budgeted {
+                            return Tried::Part(0);
+                        }
+                    }
+                    // Any other error is reported by the slow path.
+                    answer => {
+                        if answer == Err(Errno::AGAIN) {
+                            reads.attempt_accepted();
+                        }
+                        counters.add(Count::Misses);
+                        reads.attempt_missed();
+                        return Tried::Part(0);
+                    }
+                }
+            }
+        }
+        let begun = Instant::now();
+        let result = call(Wait::Allowed);
+        if reads.budgeted(policy, length, begun.elapsed().as_nanos() as u64) {
+            counters.add(Count::Stalls);
+        }
+        Tried::Called(result)
     }
 
+    /// Writes `length` bytes on this thread if that should not block. `call` makes one attempt, or, allowed to wait, writes to the
+    /// end.
     #[inline]
-    fn is_timed(&self, number: u32) -> bool {
-        self.reads.is_timed(number)
-    }
-
-    #[inline]
-    fn hit(&self, bytes: usize, elapsed_ns: Option<u64>) {
-        self.reads.attempt_hit(bytes, elapsed_ns);
-    }
-
-    fn accepted(&self) {
-        self.reads.attempt_accepted();
-    }
-
-    fn missed(&mut self) -> Choice {
-        self.reads.attempt_missed();
-        Choice::Slow
-    }
-
-    fn refused(&self) {
-        self.reads.attempt_refused();
-    }
-
-    fn budgeted(&mut self, elapsed_ns: u64) -> bool {
-        self.reads.budgeted(self.policy, self.length, elapsed_ns)
-    }
-}
-
-/// A write of `length` bytes, and what tells whether a plain call is expected not to wait.
-pub(crate) struct WriteLadder<'a, C> {
-    pub(crate) writes: &'a WriteSelector,
-    pub(crate) policy: &'a Policy,
-    pub(crate) length: usize,
-    /// Half of it may be written first.
-    pub(crate) attempts: bool,
-    pub(crate) is_cheap: C,
-}
-
-impl<C: FnMut() -> bool> Ladder for WriteLadder<'_, C> {
-    #[inline]
-    fn choose(&mut self) -> Choice {
-        self.writes.choose(self.policy, self.length, self.attempts, &mut self.is_cheap)
-    }
-
-    fn is_timed(&self, _: u32) -> bool {
-        // No device is waited for, and what else may take long is not to be learned from one write.
-        false
-    }
-
-    fn hit(&self, _: usize, _: Option<u64>) {
-        self.writes.attempt_hit();
-    }
-
-    fn accepted(&self) {}
-
-    fn missed(&mut self) -> Choice {
-        self.writes.attempt_missed();
-        self.writes.instead(self.policy, &mut self.is_cheap)
-    }
-
-    fn refused(&self) {
-        self.writes.attempt_refused();
-    }
-
-    #[inline]
-    fn budgeted(&mut self, elapsed_ns: u64) -> bool {
-        let over = self.writes.budgeted(self.policy, self.length, elapsed_ns);
-        if over {
+    pub(crate) fn try_write(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        length: usize,
+        appends: bool,
+        mut call: impl FnMut(Wait) -> Result<usize, Errno>,
+    ) -> Tried {
+        let flags = if appends { WriteFlags::APPEND } else { WriteFlags::NONE };
+        if file.outstanding().overlaps(file.span(offset, length, flags)) {
+            // It would overtake a write that was submitted before.
+            return Tried::Part(0);
+        }
+        let Instance { policy, counters, .. } = &**self.instance;
+        let writes = &file.writes;
+        let is_cheap = || self.writes_cheaply(file, offset, length, appends);
+        // Half an append by an attempt would leave room for another before the rest.
+        let mut choice = writes.choose(policy, length, !appends, is_cheap);
+        if choice == Choice::Attempt {
+            // Not timed: no device is waited for, and what else may take long cannot be learned from one write.
+            match call(Wait::Never) {
+                Ok(n) if n > 0 => {
+                    writes.attempt_hit();
+                    if n == length {
+                        return Tried::Hit;
+                    }
+                    counters.add(Count::ShortAttempts);
+                    return Tried::Part(n);
+                }
+                Err(Errno::OPNOTSUPP) => {
+                    writes.attempt_refused();
+                    choice = writes.choose(policy, length, !appends, is_cheap);
+                }
+                _ => {
+                    counters.add(Count::Misses);
+                    writes.attempt_missed();
+                    choice = writes.instead(policy, is_cheap);
+                }
+            }
+        }
+        if choice != Choice::Budgeted {
+            return Tried::Part(0);
+        }
+        let begun = Instant::now();
+        let result = call(Wait::Allowed);
+        let elapsed_ns = begun.elapsed().as_nanos() as u64;
+        if writes.budgeted(policy, length, elapsed_ns) {
             writeback::slept(elapsed_ns);
+            counters.add(Count::Stalls);
         }
-        over
+        Tried::Called(result)
+    }
+
+    /// Whether a plain write should not block: it covers whole pages, its edges are cached or past the end of the file, no
+    /// other write of the file is in the way, and the kernel is not about to throttle writers.
+    fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
+        const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
+        /// A thread that writes holds the file's lock: for this much, some tens of microseconds, unless it was put to sleep.
+        const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
+        let end = offset + length as u64;
+        let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
+        let on_their_way = file.on_their_way();
+        // An append must not overtake another: the order of submission decides where it lands.
+        (on_their_way == 0 || (!appends && on_their_way <= OVERTAKEN_BYTES_MAX && writeback::is_calm()))
+            && (appends
+                || ((offset == file.written_to.load(Relaxed) || edge_is_cached(offset))
+                    && (end / PAGE == offset / PAGE && offset % PAGE != 0 || edge_is_cached(end))))
+            && writeback::allows(length)
+    }
+
+    /// Where the file was last known to end.
+    pub(super) fn end_of(&self, file: &OpenFile) -> Option<u64> {
+        if file.end.load(Relaxed) == END_UNKNOWN {
+            match self.instance.engines().pool.run(Some(&file.handle), &mut Request::Size) {
+                Ok(Done::Size(size)) => file.end.store(size, Relaxed),
+                _ => return None,
+            }
+        }
+        Some(file.end.load(Relaxed))
+    }
+
+    /// A write into the page at `start` need not read it first. Asking begins to read it, where it is not cached.
+    fn page_is_cached(&self, file: &OpenFile, start: u64) -> bool {
+        let engine = &*self.instance.engines().pool;
+        match self.end_of(file) {
+            Some(end) if start >= end => return true,
+            Some(_) => {}
+            None => return false,
+        }
+        match read_now(engine, &file.handle, &mut [0], start, Wait::Never) {
+            Ok(n) => n > 0,
+            // In memory (tmpfs), or for the stall budget to judge.
+            Err(errno) => errno == Errno::OPNOTSUPP,
+        }
     }
 }

@@ -11,8 +11,8 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 
 use super::{Exceptions, Extent, Found, Options};
+use crate::core::opened::Opened;
 use crate::error::Operation as Name;
-use crate::file::Inner;
 use crate::op::Request;
 use crate::stats::Count;
 
@@ -39,7 +39,7 @@ struct Progress {
 }
 
 /// Reads what the first pass left over.
-pub(super) fn read(file: &Inner, ranges: &[Extent], output: &mut [u8], found: Found, options: Options) -> Exceptions {
+pub(super) fn read(file: &Opened, ranges: &[Extent], output: &mut [u8], found: Found, options: Options) -> Exceptions {
     let Found { misses, mut exceptions } = found;
     let mut pieces = Vec::with_capacity(misses.len());
     for (number, miss) in misses.iter().enumerate() {
@@ -86,7 +86,7 @@ pub(super) fn read(file: &Inner, ranges: &[Extent], output: &mut [u8], found: Fo
 
 /// Tells the kernel what comes next.
 struct Ahead<'a> {
-    file: &'a Inner,
+    file: &'a Opened,
     options: Options,
     /// By place in the file.
     pieces: &'a [Piece],

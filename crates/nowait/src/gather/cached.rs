@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, Take};
 use crate::buf::{Part, lock};
 use crate::core::inline::Tried;
+use crate::core::opened::Opened;
 use crate::core::policy::{Copied, ReadSelector};
 use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::Operation as Name;
-use crate::file::Inner;
 use crate::stats::Count;
 use crate::sys::{self, Wait};
 
@@ -27,7 +27,7 @@ const SHARES_PER_THREAD: usize = 4;
 const PARALLEL_THREADS_MAX: usize = 8;
 
 /// The first pass of a caller that blocks.
-pub(super) fn serve_blocking(file: &Arc<Inner>, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
+pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
     let mut ignore = Ignore;
     let mut pass = FirstPass::blocking(file, found, &mut ignore);
     let parallel = output.len() >= PARALLEL_BYTES_MIN && ranges.len() > 2 * PARALLEL_EVIDENCE;
@@ -77,7 +77,7 @@ struct Shares {
 
 struct Share {
     number: usize,
-    file: Arc<Inner>,
+    file: Arc<Opened>,
     ranges: Arc<[Extent]>,
     /// Its ranges, and where in the whole output its own begins.
     mine: Range<usize>,
@@ -88,7 +88,7 @@ struct Share {
 impl Shares {
     /// Divides what follows the first `index` ranges, whose bytes begin at `begin`.
     fn of(
-        file: &Arc<Inner>,
+        file: &Arc<Opened>,
         ranges: &[Extent],
         mut index: usize,
         mut output: Part,
@@ -157,7 +157,7 @@ impl Share {
 
 /// Serves what is cached, in the caller's order.
 pub(super) struct FirstPass<'a> {
-    file: &'a Inner,
+    file: &'a Opened,
     engine: &'a dyn Engine,
     found: &'a mut Found,
     take: &'a mut dyn Take,
@@ -203,12 +203,12 @@ enum Now {
 }
 
 impl<'a> FirstPass<'a> {
-    pub(super) fn new(file: &'a Inner, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
+    pub(super) fn new(file: &'a Opened, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
         FirstPass { file, engine: &*file.instance.engines().pool, found, take, hits: 0, trusted: 0, trust: None }
     }
 
     /// One whose caller blocks.
-    fn blocking(file: &'a Inner, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
+    fn blocking(file: &'a Opened, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
         let mut pass = FirstPass::new(file, found, take);
         pass.trust = file.open.reads.trusts(&file.instance.policy).then(Trust::new);
         pass
@@ -274,7 +274,7 @@ impl<'a> FirstPass<'a> {
     }
 
     fn read_chunk(&mut self, offset: u64, chunk: &mut [u8]) -> Now {
-        let Inner { instance, open, .. } = self.file;
+        let Opened { instance, open, .. } = self.file;
         let (handle, reads) = (&open.handle, &open.reads);
         let engine = self.engine;
         if open.direct.is_some() {

@@ -22,9 +22,10 @@ use rustix::io::Errno;
 use self::cached::FirstPass;
 use self::queued::Slow;
 use crate::buf::{Buf, Erased, Part, ReadBuffer};
+use crate::core::opened::Opened;
 use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
-use crate::file::{File, Inner};
+use crate::file::File;
 use crate::stats::Count;
 
 /// The most bytes that one request asks for. Larger ranges are split, and run side by side. (A merged read of 6 MB hung
@@ -60,7 +61,7 @@ impl Default for Options {
 /// Dropping it half-way is safe.
 #[must_use = "a gather does nothing until it is awaited or waited for"]
 pub struct Gather<'f, B: ReadBuffer = Buf> {
-    file: &'f Arc<Inner>,
+    file: &'f Arc<Opened>,
     ranges: Cow<'f, [Extent]>,
     options: Options,
     buffer: Option<B>,
@@ -400,7 +401,7 @@ impl<B: AsRef<[u8]>> Gathered<B> {
 }
 
 /// The sum of the lengths, when everything about the call as a whole is sound.
-fn total(file: &Inner, ranges: &[Extent], room: usize) -> Result<usize> {
+fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
     file.check(0, 0).map_err(|errno| file.error(Name::Gather, errno))?;
     let mut total = 0usize;
     for (index, (offset, length)) in ranges.iter().enumerate() {

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use super::{Exceptions, Extent, Found, Options, REQUEST_BYTES_MAX, Take};
 use crate::buf::{Memory, Part};
+use crate::core::opened::Opened;
 use crate::error::Operation as Name;
-use crate::file::Inner;
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
 use crate::sys::SEGMENTS_MAX;
 
@@ -95,7 +95,7 @@ struct Segment {
 }
 
 impl Slow {
-    pub(super) fn new(file: &Inner, extents: &[Extent], mut output: Part, found: Found, options: Options) -> Slow {
+    pub(super) fn new(file: &Opened, extents: &[Extent], mut output: Part, found: Found, options: Options) -> Slow {
         let mut ranges = Vec::with_capacity(found.misses.len());
         let mut pieces = Vec::with_capacity(found.misses.len());
         let mut position = 0;
@@ -143,7 +143,7 @@ impl Slow {
     /// Keeps as many reads in flight as may be. Ready when all ranges are settled.
     pub(super) fn poll(
         &mut self,
-        file: &Inner,
+        file: &Opened,
         context: &mut Context<'_>,
         limit: usize,
         take: &mut dyn Take,
@@ -182,7 +182,7 @@ impl Slow {
     }
 
     /// Puts the next request on its way. Gives the bytes that it asks for; None when there is none.
-    fn submit(&mut self, file: &Inner, place: usize) -> Option<usize> {
+    fn submit(&mut self, file: &Opened, place: usize) -> Option<usize> {
         let piece = self.pieces.pop()?;
         let offset = piece.offset;
         let (memory, segments) = match self.follows(&piece) {
@@ -271,7 +271,7 @@ impl Slow {
     }
 
     /// Deals with one finished request; gives the number of bytes it moved.
-    fn complete(&mut self, file: &Inner, place: usize, take: &mut dyn Take) -> usize {
+    fn complete(&mut self, file: &Opened, place: usize, take: &mut dyn Take) -> usize {
         let Some(flight) = self.in_flight[place].take() else { return 0 };
         let Some((outcome, request)) = flight.slot.take() else { unreachable!("it said that it is finished") };
         self.free.push(place);
@@ -293,7 +293,7 @@ impl Slow {
     #[allow(clippy::too_many_arguments)]
     fn complete_merged(
         &mut self,
-        file: &Inner,
+        file: &Opened,
         read: Vec<Segment>,
         mut copied: Vec<Piece>,
         memory: Vec<Memory>,
@@ -330,7 +330,7 @@ impl Slow {
     #[allow(clippy::too_many_arguments)]
     fn settle(
         &mut self,
-        file: &Inner,
+        file: &Opened,
         waiting: usize,
         at: usize,
         offset: u64,

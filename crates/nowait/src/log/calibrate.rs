@@ -3,18 +3,14 @@
 //! Nothing predicts it. Where the device has FUA a write with `RWF_DSYNC` is one command, and on some disks that is the slower one; a ring
 //! sleeps once for the write and the flush, a system call twice; on copy-on-write file systems more than one in flight is slower.
 
-use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use super::folder::{CALIBRATION, Folder};
 use super::format::PAGE;
 use super::{By, Durability, Strategy};
-use crate::buf::{Buf, Memory};
-use crate::engine::local;
-use crate::error::{Operation as Name, Result};
+use crate::Buf;
+use crate::error::Result;
 use crate::file::{File, OpenOptions};
-use crate::op::{Notify, Request, Transfer};
-use crate::sys::WriteFlags;
 
 /// For each of the ways in each of the rounds, of which the best counts.
 const TIME: Duration = Duration::from_millis(12);
@@ -87,26 +83,23 @@ fn rate(file: &File, strategy: Strategy, depth: u32) -> Result<f64> {
 }
 
 fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
-    let target = file.0.target();
-    let flags = match strategy.durability {
-        Durability::Write => WriteFlags::DURABLE,
-        Durability::WriteAndSync => WriteFlags::NONE,
+    let write = |place: u64| {
+        let write = file.write_all_at(Buf::zeroed(PAGE), place);
+        match strategy.durability {
+            Durability::Write => write.durable(),
+            Durability::WriteAndSync => write,
+        }
     };
-    let request = |place: u64| Request::Write(Transfer::new(Memory::Buf(Buf::zeroed(PAGE)), place), flags);
-    let failed = |errno| file.0.error(Name::Write, errno);
     if strategy.by == By::Call && places.len() == 1 {
-        target.run_here(&mut request(places[0])).map_err(failed)?;
+        write(places[0]).wait()?;
     } else {
-        let outcomes = local::drive(async {
-            let submit = |&place| target.submit(request(place), Notify::Waker(Waker::noop().clone()));
-            let slots: Vec<_> = places.iter().map(submit).collect();
-            let mut outcomes = Vec::new();
-            for slot in slots {
-                outcomes.push(std::future::poll_fn(|context: &mut Context<'_>| slot.poll(context)).await.0);
+        crate::block_on(async {
+            let begun: Vec<_> = places.iter().map(|&place| write(place).submit()).collect();
+            for written in begun {
+                written.await?;
             }
-            outcomes
-        });
-        outcomes.into_iter().collect::<std::result::Result<Vec<_>, _>>().map_err(failed)?;
+            Result::Ok(())
+        })?;
     }
     if strategy.durability == Durability::WriteAndSync {
         file.sync_data().wait()?;

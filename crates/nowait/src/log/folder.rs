@@ -5,26 +5,23 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ffi::OsString;
-use std::future::poll_fn;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::task::Waker;
 
 use rustix::io::Errno;
 
 use super::format::{
     BlockHeader, Control, End, LogId, NUMBER_MAX, PAGE, SegmentHeader, begin_checksum, checksum, checksum_beside, seed,
 };
-use crate::buf::{Buf, Memory};
 use crate::core::instance::Nowait;
 use crate::engine::local;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::{DirectIo, File, OpenOptions};
 use crate::fs::Dir;
-use crate::op::{Notify, Request, Slot, Transfer};
 use crate::write::Allocate;
+use crate::{Buf, Moved, Started};
 
 pub(super) const CONTROL: &str = "control";
 pub(super) const CONTROL_TEMPORARY: &str = "control.tmp";
@@ -294,7 +291,7 @@ pub(super) struct Window {
     /// What is read at a time.
     piece: usize,
     /// The pieces that follow what is there, under way, and how many there may be.
-    ahead: VecDeque<(u64, Arc<Slot>)>,
+    ahead: VecDeque<(u64, Started<Moved<Buf>>)>,
     ahead_max: usize,
     pub(super) bytes_read: u64,
     /// What the device cannot read is zeros, and noted here. None: it is an error.
@@ -413,31 +410,23 @@ impl Window {
     /// Takes what was read ahead, as long as it goes on where the bytes that are there end, and there is room.
     fn collect_ahead(&mut self) -> Result<()> {
         while self.buffer.len() - self.filled >= self.piece {
-            let Some((offset, slot)) = self.ahead.pop_front() else { break };
+            let Some((offset, read)) = self.ahead.pop_front() else { break };
             if offset != self.start + self.filled as u64 {
                 // Somebody looks elsewhere.
-                slot.abandon();
-                self.forget_ahead();
+                self.ahead.clear();
                 break;
             }
-            let (outcome, mut request) = local::drive(poll_fn(|context| slot.poll(context)));
-            let failed = |errno| self.file.0.error(Name::Read, errno).range(offset, self.piece as u64);
-            match outcome.map_err(failed) {
+            let (n, bytes) = match read.wait() {
                 // It is read again, page by page.
-                Err(error) if self.unreadable.is_some() && is_of_the_place(&error) => {
-                    self.forget_ahead();
+                Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
+                    self.ahead.clear();
                     break;
                 }
-                other => other?,
+                read => read?,
             };
-            if let Request::Read(transfer) = &mut request {
-                let n = transfer.done();
-                if let Memory::Buf(bytes) = transfer.take_memory() {
-                    self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
-                    self.filled += n;
-                    self.bytes_read += n as u64;
-                }
-            }
+            self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
+            self.filled += n;
+            self.bytes_read += n as u64;
         }
         Ok(())
     }
@@ -450,15 +439,10 @@ impl Window {
             let end = self.start + self.filled as u64;
             let offset = self.ahead.back().map_or(end, |(offset, _)| offset + self.piece as u64);
             let Some(buffer) = Buf::uncleared(self.piece) else { return };
-            let request = Request::Read(Transfer::new(Memory::Buf(buffer), offset));
             // This thread does not sleep in its own queue until the bytes are asked for.
-            let submit = || self.file.0.target().submit(request, Notify::Waker(Waker::noop().clone()));
-            self.ahead.push_back((offset, local::elsewhere(submit)));
+            let read = local::elsewhere(|| self.file.read_at(buffer, offset).submit());
+            self.ahead.push_back((offset, read));
         }
-    }
-
-    fn forget_ahead(&mut self) {
-        self.ahead.drain(..).for_each(|(_, slot)| slot.abandon());
     }
 
     /// As [`Window::at`], without blocking the thread: `at` finds the bytes there.
@@ -477,13 +461,13 @@ impl Window {
     pub(super) fn forget(&mut self) {
         self.filled = 0;
         self.unreadable.iter_mut().for_each(Vec::clear);
-        self.forget_ahead();
+        self.ahead.clear();
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.forget_ahead();
+        self.ahead.clear();
     }
 }
 

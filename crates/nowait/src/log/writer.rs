@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::task::{Context, Wake, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -26,13 +26,12 @@ use super::keeper::Preparer;
 use super::recover::Segment;
 use super::stats::{Numbers, Powers};
 use super::{By, Durability};
-use crate::buf::{Buf, Memory, lock};
-use crate::engine::local;
+use crate::buf::lock;
 use crate::engine::sim::Sim;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::File;
-use crate::op::{Notify, Outcome, Request, Slot, Transfer};
-use crate::sys::{self, WriteFlags};
+use crate::sys;
+use crate::{Buf, BufferResult, Write};
 
 /// What a block holds at most, unless one batch is larger.
 const BLOCK_PAYLOAD_MAX: usize = (256 << 10) - BLOCK_HEADER_BYTES;
@@ -215,18 +214,12 @@ struct Flight {
     is_first: bool,
     group: Arc<Group>,
     done: bool,
-    /// Of a flight that no thread waits for.
-    carried: Option<Carried>,
+    /// No thread waits for it.
+    carried: bool,
     records: u32,
     payload: usize,
     opened: Instant,
     submitted: Instant,
-}
-
-struct Carried {
-    live: Live,
-    slot: Option<Arc<Slot>>,
-    syncing: bool,
 }
 
 /// What a flight's block says, to be sealed and written with nothing locked.
@@ -237,6 +230,13 @@ struct Takeoff {
     watermark: u64,
     /// Dropped with the rest.
     _left: Vec<Live>,
+}
+
+/// A block as it is to be written.
+struct Sealed {
+    live: Live,
+    buffer: Buf,
+    offset: u64,
 }
 
 /// Those who wait for one block.
@@ -711,7 +711,7 @@ impl Shared {
             is_first,
             group: block.group.clone(),
             done: false,
-            carried: carried.then(|| Carried { live: block.live.clone(), slot: None, syncing: false }),
+            carried,
             records: block.records,
             payload: block.payload,
             opened: block.opened,
@@ -722,7 +722,7 @@ impl Shared {
     }
 
     /// The write of a block, header and checksum in place.
-    fn seal(&self, takeoff: Takeoff) -> (Live, Request) {
+    fn seal(&self, takeoff: Takeoff) -> Sealed {
         let Takeoff { mut block, epoch, watermark, .. } = takeoff;
         let (base, bytes) = (block.base(), block.bytes());
         let segment = block.header.map(|header| SegmentHeader { watermark, ..header });
@@ -745,11 +745,15 @@ impl Shared {
             segment.put_copy(&mut block.buffer[base..bytes]);
         }
         block.buffer.truncate(bytes);
-        let flags = match self.durability() {
-            Durability::Write => WriteFlags::DURABLE,
-            Durability::WriteAndSync => WriteFlags::NONE,
-        };
-        (block.live, Request::Write(Transfer::new(Memory::Buf(block.buffer), block.offset), flags))
+        Sealed { live: block.live, buffer: block.buffer, offset: block.offset }
+    }
+
+    fn write<'s>(&self, sealed: &'s mut Sealed) -> Write<'s, BufferResult<Buf>> {
+        let write = sealed.live.file.write_all_at(std::mem::take(&mut sealed.buffer), sealed.offset);
+        match self.durability() {
+            Durability::Write => write.durable(),
+            Durability::WriteAndSync => write,
+        }
     }
 
     fn durability(&self) -> Durability {
@@ -801,7 +805,7 @@ impl Shared {
                 if takeoff.is_none() {
                     // With the core locked, as those look who end a write.
                     group.sleepers.fetch_add(1, Ordering::Relaxed);
-                    if core.in_flight.iter().any(|flight| flight.carried.is_some()) {
+                    if core.in_flight.iter().any(|flight| flight.carried) {
                         // The runtime that should notice its completion may be blocked by us.
                         drop(core);
                         self.watch_all();
@@ -827,68 +831,31 @@ impl Shared {
     /// Writes a block on this thread, and ends it.
     fn write_here(self: &Arc<Self>, takeoff: Takeoff) {
         let id = takeoff.id;
-        let (live, request) = self.seal(takeoff);
-        let mut outcome = self.run_here(&live, request);
-        if outcome.is_ok() && self.durability() == Durability::WriteAndSync {
-            outcome = live.file.sync_data().wait().map_err(Box::new);
+        let mut sealed = self.seal(takeoff);
+        let write = self.write(&mut sealed);
+        let written = match By::of(self.control.caller) {
+            By::Ring if self.folder.instance.has_ring() => write.submit().wait(),
+            By::Ring | By::Call => write.wait(),
+        };
+        let mut result = written.map(drop).map_err(|failed| failed.error);
+        if result.is_ok() && self.durability() == Durability::WriteAndSync {
+            result = sealed.live.file.sync_data().wait();
         }
-        self.ended(id, outcome.map_err(|error| *error));
-    }
-
-    fn run_here(&self, live: &Live, mut request: Request) -> std::result::Result<(), Box<Error>> {
-        let target = live.file.0.target();
-        let is_write = matches!(request, Request::Write(..));
-        let submitted = |request| {
-            local::drive(async {
-                let slot = target.submit(request, Notify::Waker(Waker::noop().clone()));
-                std::future::poll_fn(move |context: &mut Context<'_>| slot.poll(context)).await
-            })
-        };
-        let (outcome, request) = match By::of(self.control.caller) {
-            By::Ring if is_write && self.folder.instance.has_ring() => submitted(request),
-            By::Ring | By::Call => {
-                local::flush();
-                match target.enter(&request) {
-                    Ok(_permit) => (target.run_here(&mut request), request),
-                    Err(_) => submitted(request),
-                }
-            }
-        };
-        complete(live, outcome, &request)
+        self.ended(id, result);
     }
 
     /// Has the engine write a block, and whoever completes it carry on.
     fn write_elsewhere(self: &Arc<Self>, takeoff: Takeoff) {
         let id = takeoff.id;
-        let (live, request) = self.seal(takeoff);
-        self.submit(id, &live, request, false);
-    }
-
-    fn submit(self: &Arc<Self>, id: u64, live: &Live, request: Request, syncing: bool) {
-        let waker = Waker::from(Arc::new(Completion { shared: self.clone(), id }));
-        let slot = live.file.0.target().submit(request, Notify::Waker(waker));
-        let before = self.core().carried(id).and_then(|carried| {
-            carried.syncing = syncing;
-            carried.slot.replace(slot)
+        let mut sealed = self.seal(takeoff);
+        let (shared, live) = (self.clone(), sealed.live.clone());
+        self.write(&mut sealed).on_complete(move |written| match written {
+            Ok(_) if shared.durability() == Durability::WriteAndSync => {
+                let sync = live.file.sync_data();
+                sync.on_complete(move |synced| shared.ended(id, synced));
+            }
+            written => shared.ended(id, written.map(drop).map_err(|failed| failed.error)),
         });
-        drop(before);
-        // It may have been complete before there was a slot to look at.
-        self.carry_on(id);
-    }
-
-    /// Goes on with a flight that no thread waits for, if the engine is through with it.
-    fn carry_on(self: &Arc<Self>, id: u64) {
-        let carried =
-            self.core().carried(id).map(|carried| (carried.slot.clone(), carried.live.clone(), carried.syncing));
-        let Some((Some(slot), live, syncing)) = carried else { return };
-        // Its result is taken once, whoever comes first. Not under the lock: with it goes what the operation held.
-        let Some((outcome, request)) = slot.take() else { return };
-        let result = complete(&live, outcome, &request);
-        if result.is_ok() && !syncing && self.durability() == Durability::WriteAndSync {
-            self.submit(id, &live, Request::Sync { data_only: true }, true);
-        } else {
-            self.ended(id, result.map_err(|error| *error));
-        }
     }
 
     /// A block is durable, or will never be.
@@ -1014,8 +981,7 @@ impl Shared {
         loop {
             let takeoff = self.take_off(&mut self.core(), true);
             match takeoff {
-                // Not in this thread's own queue: it may sleep here for something else, or go away.
-                Some(takeoff) => local::elsewhere(|| self.write_elsewhere(takeoff)),
+                Some(takeoff) => self.write_elsewhere(takeoff),
                 None => return,
             }
         }
@@ -1178,21 +1144,6 @@ impl Shared {
     }
 }
 
-fn complete(live: &Live, outcome: Outcome, request: &Request) -> std::result::Result<(), Box<Error>> {
-    let file = &live.file.0;
-    let error = match (outcome, request) {
-        (Ok(_), Request::Write(transfer, _)) if transfer.left() > 0 => Error::new(Name::Write, ErrorKind::WriteZero)
-            .at(&file.path)
-            .range(transfer.position(), transfer.left() as u64),
-        (Ok(_), _) => return Ok(()),
-        (Err(errno), Request::Write(transfer, _)) => {
-            file.error(Name::Write, errno).range(transfer.position(), transfer.left() as u64)
-        }
-        (Err(errno), _) => file.error(Name::Sync, errno),
-    };
-    Err(Box::new(error))
-}
-
 impl Core {
     /// What appends can still take, in pages of blocks, if segments are used up to `end`.
     pub(super) fn room_left(&self, end: u64) -> u64 {
@@ -1231,14 +1182,10 @@ impl Core {
         self.ready.push_back(block);
     }
 
-    fn carried(&mut self, id: u64) -> Option<&mut Carried> {
-        self.in_flight.iter_mut().find(|flight| flight.id == id)?.carried.as_mut()
-    }
-
     /// A write that no thread waits for has been on its way for long: whoever should notice its end may be held up.
     pub(super) fn has_old_flight(&self, now: Instant, age: Duration) -> bool {
         let is_old = |flight: &Flight| now.saturating_duration_since(flight.submitted) > age;
-        self.in_flight.iter().any(|flight| flight.carried.is_some() && is_old(flight))
+        self.in_flight.iter().any(|flight| flight.carried && is_old(flight))
     }
 
     /// Nothing is pending.
@@ -1323,17 +1270,5 @@ impl Core {
             self.keeper_sleeps = false;
             work.notify_one();
         }
-    }
-}
-
-/// The waker of a write that nobody's thread waits for.
-struct Completion {
-    shared: Arc<Shared>,
-    id: u64,
-}
-
-impl Wake for Completion {
-    fn wake(self: Arc<Self>) {
-        self.shared.carry_on(self.id);
     }
 }

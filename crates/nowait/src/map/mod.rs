@@ -55,11 +55,12 @@ use rustix::io::Errno;
 use rustix::mm;
 
 pub use self::populate::{Mechanism, Populate, Populated, Populating, Progress, Stopped};
-use crate::buf::mapping::{Access, Fault, How, Mapping, page_bytes};
+use crate::buf::mapping::{Access, Fault, How, Mapping, Place, page_bytes};
+use crate::core::opened::Opened;
 use crate::error::{Error, ErrorKind, Operation as Name, Result};
 use crate::file::File;
-use crate::op::{Outcome, Request};
-use crate::operation::{Answer, Finish, Operation};
+use crate::op::Request;
+use crate::operation::{Answer, On, Operation};
 
 /// A range of a file as memory that is only read. Private (`MAP_PRIVATE`).
 ///
@@ -73,10 +74,7 @@ pub struct MapMut(Map);
 struct Inner {
     mapping: Arc<Mapping>,
     file: File,
-    /// Place of the mapping's first byte in the file; of the map's first byte in the mapping; and the map's length.
-    file_offset: u64,
-    lead: usize,
-    length: usize,
+    place: Place,
 }
 
 /// How the bytes of a map will be used, for [`Map::advise`]: `madvise(2)`.
@@ -118,7 +116,7 @@ impl Map {
 
     /// Offset in the file of the map's first byte.
     pub fn offset(&self) -> u64 {
-        self.0.file_offset + self.0.lead as u64
+        self.0.place.offset()
     }
 
     /// Copies bytes from `at` on out of the file, as they are there now, and cannot crash: fewer than asked for where the file, or the map, has ended.
@@ -127,8 +125,8 @@ impl Map {
     /// # Errors
     /// As [`File::read_into`].
     pub fn read_at(&self, buffer: &mut [u8], at: usize) -> Result<usize> {
-        let at = at.min(self.0.length);
-        let n = buffer.len().min(self.0.length - at);
+        let at = at.min(self.0.place.length);
+        let n = buffer.len().min(self.0.place.length - at);
         self.0.file.read_into(&mut buffer[..n], self.offset() + at as u64)
     }
 
@@ -156,34 +154,32 @@ impl Map {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a range past the end of the map; else as [`Populating`]'s.
-    pub fn gather(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> Operation<'_, Gathered<'_>> {
+    pub fn gather(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> Operation<'_, Result<()>> {
         let map = &*self.0;
         let mut beyond = None;
         let mut pages: Vec<Range<usize>> = ranges
             .into_iter()
             .inspect(|range| {
-                if range.end > map.length && range.start < range.end {
+                if range.end > map.place.length && range.start < range.end {
                     beyond.get_or_insert(range.clone());
                 }
             })
-            .filter(|range| range.start < range.end && range.end <= map.length)
+            .filter(|range| range.start < range.end && range.end <= map.place.length)
             .map(|range| map.pages(range))
             .collect();
         merge(&mut pages);
+        let checked = if beyond.is_some() { Err(Errno::INVAL) } else { Ok(()) };
         let fault = Fault {
             ranges: pages,
-            file_offset: map.file_offset,
+            place: map.place,
             how: How::Populate,
             scattered: true,
             begin: None,
             survey: false,
+            beyond,
         };
         let request = Request::Fault { mapping: map.mapping.clone(), fault };
-        let target = map.file.0.target();
-        match beyond {
-            None => Operation::new(target, request, Gathered { map, beyond }),
-            Some(_) => Operation::refused(target, Errno::INVAL, request, Gathered { map, beyond }),
-        }
+        Operation::checked(On::File(&map.file.0), checked, request, gathered)
     }
 
     /// Tells the kernel how the bytes will be used, which decides what a touch of a page that is not cached reads beside it.
@@ -209,7 +205,7 @@ impl Deref for Map {
     fn deref(&self) -> &[u8] {
         // SAFETY: whoever made the map vouched that nobody changes what is looked at.
         let bytes = unsafe { self.0.mapping.bytes() };
-        &bytes[self.0.lead..]
+        &bytes[self.0.place.lead..]
     }
 }
 
@@ -221,7 +217,7 @@ impl AsRef<[u8]> for Map {
 
 impl fmt::Debug for Map {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { file, length, .. } = &*self.0;
+        let Inner { file, place: Place { length, .. }, .. } = &*self.0;
         f.debug_struct("Map").field("file", file).field("offset", &self.offset()).field("length", length).finish()
     }
 }
@@ -270,7 +266,7 @@ impl MapMut {
     ///
     /// # Errors
     /// As [`Map::gather`].
-    pub fn gather(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> Operation<'_, Gathered<'_>> {
+    pub fn gather(&self, ranges: impl IntoIterator<Item = Range<usize>>) -> Operation<'_, Result<()>> {
         self.0.gather(ranges)
     }
 
@@ -297,7 +293,7 @@ impl DerefMut for MapMut {
         // SAFETY: mapped writable; `&mut self` keeps away whoever asks this map for a slice, and whoever made it vouched for all others. What
         // populates it has the kernel bring pages in, which changes no byte.
         let bytes = unsafe { inner.mapping.bytes_mut() };
-        &mut bytes[inner.lead..]
+        &mut bytes[inner.place.lead..]
     }
 }
 
@@ -346,7 +342,11 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     };
     let mapping = Mapping::new(descriptor, file_offset, mapped, access).map_err(failed)?;
     let lead = if length == 0 { 0 } else { lead };
-    Ok(Map(Arc::new(Inner { mapping: Arc::new(mapping), file: file.clone(), file_offset, lead, length })))
+    Ok(Map(Arc::new(Inner {
+        mapping: Arc::new(mapping),
+        file: file.clone(),
+        place: Place { file_offset, lead, length },
+    })))
 }
 
 /// Where a range begins and ends; the end may be open.
@@ -369,36 +369,44 @@ impl Inner {
     /// Bounds as a range of the map, no longer than it is.
     fn clip(&self, range: impl RangeBounds<usize>) -> Range<usize> {
         let (start, end) = bounds(range);
-        let end = end.map_or(self.length, |end| end.min(self.length as u64) as usize);
+        let end = end.map_or(self.place.length, |end| end.min(self.place.length as u64) as usize);
         start.min(end as u64) as usize..end
     }
 
     /// Whole pages of the mapping around a range of the map; where it ends, less.
     fn pages(&self, range: Range<usize>) -> Range<usize> {
         let page = page_bytes();
-        let end = (range.end.saturating_add(self.lead)).div_ceil(page).saturating_mul(page);
-        (range.start + self.lead) / page * page..end.min(self.mapping.length())
+        let end = (range.end.saturating_add(self.place.lead)).div_ceil(page).saturating_mul(page);
+        (range.start + self.place.lead) / page * page..end.min(self.mapping.length())
     }
 
     fn error(&self, operation: Name, errno: Errno, range: &Range<usize>) -> Error {
-        let offset = (self.file_offset + self.lead as u64).saturating_add(range.start as u64);
-        self.file.0.error(operation, errno).range(offset, range.len() as u64)
+        place_error(self.place, &self.file.0, operation, errno, range)
     }
 
-    /// Why pages could not be brought in; in terms of the file.
     fn not_populated(&self, errno: Errno, range: &Range<usize>) -> Error {
-        let error = self.error(Name::Populate, errno, range);
-        let end = self.file_offset + (self.lead + range.end) as u64;
-        // madvise(2): EFAULT where a touch would raise SIGBUS; EHWPOISON where memory is broken.
-        match (errno, self.file.size().wait()) {
-            (Errno::FAULT, Ok(size)) if size < end => error
-                .of_kind(ErrorKind::UnexpectedEof)
-                .explained(format!("the file has been shortened to {size} bytes; map it anew")),
-            (Errno::FAULT | Errno::HWPOISON, _) => {
-                error.of_kind(ErrorKind::Io).detail("a touch of these bytes would raise SIGBUS")
-            }
-            _ => error,
+        not_populated(self.place, &self.file.0, errno, range)
+    }
+}
+
+/// An error about a range of a map, in terms of the file.
+fn place_error(place: Place, file: &Opened, operation: Name, errno: Errno, range: &Range<usize>) -> Error {
+    file.error(operation, errno).range(place.offset().saturating_add(range.start as u64), range.len() as u64)
+}
+
+/// Why pages could not be brought in; in terms of the file.
+fn not_populated(place: Place, file: &Arc<Opened>, errno: Errno, range: &Range<usize>) -> Error {
+    let error = place_error(place, file, Name::Populate, errno, range);
+    let end = place.offset() + range.end as u64;
+    // madvise(2): EFAULT where a touch would raise SIGBUS; EHWPOISON where memory is broken.
+    match (errno, File(file.clone()).size().wait()) {
+        (Errno::FAULT, Ok(size)) if size < end => error
+            .of_kind(ErrorKind::UnexpectedEof)
+            .explained(format!("the file has been shortened to {size} bytes; map it anew")),
+        (Errno::FAULT | Errno::HWPOISON, _) => {
+            error.of_kind(ErrorKind::Io).detail("a touch of these bytes would raise SIGBUS")
         }
+        _ => error,
     }
 }
 
@@ -414,26 +422,15 @@ fn merge(ranges: &mut Vec<Range<usize>>) {
     });
 }
 
-/// The end of a [`Map::gather`].
-#[doc(hidden)]
-pub struct Gathered<'m> {
-    map: &'m Inner,
-    beyond: Option<Range<usize>>,
-}
-
-impl Finish for Gathered<'_> {
-    type Output = Result<()>;
-
-    fn finish(self, answer: Answer<'_>) -> Result<()> {
-        let outcome: Outcome = answer.outcome;
-        let errno = match outcome {
-            Ok(_) => return Ok(()),
-            Err(errno) => errno,
-        };
-        if let Some(beyond) = &self.beyond {
-            let error = self.map.error(Name::Populate, Errno::INVAL, beyond);
-            return Err(error.explained(format!("the map has {} bytes; check the ranges", self.map.length)));
+/// What a [`Map::gather`] gives.
+fn gathered(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
+    let (Err(errno), Request::Fault { fault, .. }) = (outcome, request) else { return Ok(()) };
+    let (place, file) = (fault.place, on.file());
+    match &fault.beyond {
+        Some(beyond) => {
+            let error = place_error(place, file, Name::Populate, errno, beyond);
+            Err(error.explained(format!("the map has {} bytes; check the ranges", place.length)))
         }
-        Err(self.map.not_populated(errno, &(0..self.map.length)))
+        None => Err(not_populated(place, file, errno, &(0..place.length))),
     }
 }

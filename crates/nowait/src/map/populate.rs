@@ -11,16 +11,18 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::Inner;
 use crate::buf::lock;
 use crate::buf::mapping::{Fault, How, Missing, page_bytes};
 use crate::core::memory;
+use crate::core::opened::Opened;
 use crate::engine::local;
 use crate::error::{Error, Operation as Name, Result};
-use crate::op::{Done, Notify, Outcome, Owner, Request, Slot, contained};
+use crate::op::{Done, Outcome, Request, contained};
+use crate::operation::run_in_pool;
 
 const CHUNK_BYTES: usize = 2 << 20;
 /// Of what is available at the start.
@@ -177,6 +179,7 @@ impl<'m> Populate<'m> {
                 range: self.range,
                 next: 0,
                 task: Task::None,
+                ended: None,
                 missing: None,
                 read: 0,
                 due: Instant::now(),
@@ -277,6 +280,8 @@ struct State {
     plan: Vec<Range<usize>>,
     next: usize,
     task: Task,
+    /// The answer of a task that has ended, until somebody goes on from it.
+    ended: Option<Outcome>,
     /// What was not cached at the beginning, once that is known: what read-ahead brings in beside a chunk counts as well.
     missing: Option<Missing>,
     read: u64,
@@ -290,11 +295,11 @@ struct State {
     again: bool,
 }
 
-/// What the pool has.
+/// What the pool has: first a survey of all pages, then one chunk after the other.
 enum Task {
     None,
-    Survey(Arc<Slot>),
-    Chunk(Range<usize>, Arc<Slot>),
+    Survey,
+    Chunk(Range<usize>),
 }
 
 thread_local! {
@@ -316,24 +321,27 @@ impl Work {
                 return;
             }
             let map = self.map.upgrade();
-            let Ok((chunk, request)) = self.collect(&mut state, map.as_deref()) else {
-                drop(state);
-                return;
+            let chunk = match state.ended.take() {
+                Some(ended) => self.collect(&mut state, map.as_deref(), ended),
+                None if matches!(state.task, Task::None) => None,
+                // The pool has it still.
+                None => return,
             };
             let next = self.next(&mut state, map.as_deref());
             let waker = if chunk.is_some() || state.end.is_some() { state.waker.take() } else { None };
             // Given up before anybody knows of the end, who may close the file then. The last share
             // unmaps the memory and closes the file: not under the lock.
-            let (instance, last) = match map {
-                Some(map) => (Some(map.file.0.instance.clone()), Arc::into_inner(map)),
-                None => (None, None),
-            };
+            let last = map.and_then(Arc::into_inner);
             drop(state);
-            drop((last, request));
+            drop(last);
             self.tell(chunk, waker);
-            let (Some(slot), Some(instance)) = (next, instance) else { return };
+            let Some((file, request)) = next else { return };
             let outer = SUBMITTING.replace(Arc::as_ptr(self));
-            local::elsewhere(|| instance.engines().pool.submit(slot));
+            let work = self.clone();
+            run_in_pool(file, request, move |outcome| {
+                lock(&work.state).ended = Some(outcome);
+                work.advance();
+            });
             SUBMITTING.set(outer);
             if !std::mem::take(&mut lock(&self.state).again) {
                 return;
@@ -351,34 +359,18 @@ impl Work {
         }
     }
 
-    /// What has ended: the bytes of the map that are in, and the request, which has a share of the
-    /// mapping. An error when the task is still under way.
-    fn collect(
-        &self,
-        state: &mut State,
-        map: Option<&Inner>,
-    ) -> std::result::Result<(Option<Range<usize>>, Option<Request>), UnderWay> {
-        let (pages, ended) = match &state.task {
-            Task::None => return Ok((None, None)),
-            Task::Survey(slot) => (None, slot.take()),
-            Task::Chunk(pages, slot) => (Some(pages.clone()), slot.take()),
-        };
-        let (outcome, request) = ended.ok_or(UnderWay)?;
-        state.task = Task::None;
-        let chunk = match (pages, outcome) {
-            (None, Ok(Done::Faulted(missing))) => {
-                state.missing = missing;
-                None
-            }
-            (None, Ok(_)) => None,
-            (None, Err(errno)) => {
+    /// Takes note of what has ended; gives the bytes of the map that are in by it.
+    fn collect(&self, state: &mut State, map: Option<&Inner>, outcome: Outcome) -> Option<Range<usize>> {
+        match (std::mem::replace(&mut state.task, Task::None), outcome) {
+            (Task::Chunk(pages), outcome) => return self.note(state, map, pages, outcome),
+            (_, Ok(Done::Faulted(missing))) => state.missing = missing,
+            (_, Ok(_)) => {}
+            (_, Err(errno)) => {
                 let range = state.range.clone();
                 state.end = map.map(|map| Err(map.not_populated(errno, &range)));
-                None
             }
-            (Some(pages), outcome) => self.note(state, map, pages, outcome),
-        };
-        Ok((chunk, Some(request)))
+        }
+        None
     }
 
     /// A chunk has ended; gives the bytes of the map that are in.
@@ -393,7 +385,7 @@ impl Work {
             self.end(state, Some(Stopped::MapDropped));
             return None;
         };
-        let of_map = |page: usize| page.saturating_sub(map.lead).clamp(state.range.start, state.range.end);
+        let of_map = |page: usize| page.saturating_sub(map.place.lead).clamp(state.range.start, state.range.end);
         let chunk = of_map(pages.start)..of_map(pages.end);
         if let Err(errno) = outcome {
             state.end = Some(Err(map.not_populated(errno, &chunk)));
@@ -408,7 +400,7 @@ impl Work {
     }
 
     /// What is to be given to the pool now; nothing at the end.
-    fn next(self: &Arc<Self>, state: &mut State, map: Option<&Inner>) -> Option<Arc<Slot>> {
+    fn next(&self, state: &mut State, map: Option<&Inner>) -> Option<(Arc<Opened>, Request)> {
         if state.end.is_some() {
             return None;
         }
@@ -421,9 +413,8 @@ impl Work {
             return None;
         };
         let Some(missing) = &state.missing else {
-            let slot = self.slot(map, map.pages(state.range.clone()), None, true);
-            state.task = Task::Survey(slot.clone());
-            return Some(slot);
+            state.task = Task::Survey;
+            return Some(self.request(map, map.pages(state.range.clone()), None, true));
         };
         let pages = left.start..left.end.min(left.start.saturating_add(self.chunk_bytes));
         let missing = missing.bytes(&pages);
@@ -446,30 +437,24 @@ impl Work {
             state.due = begin + Duration::from_secs_f64(missing as f64 / rate as f64);
             begin
         });
-        let slot = self.slot(map, pages.clone(), begin, false);
-        state.task = Task::Chunk(pages, slot.clone());
-        Some(slot)
+        state.task = Task::Chunk(pages.clone());
+        Some(self.request(map, pages, begin, false))
     }
 
-    fn slot(self: &Arc<Self>, map: &Inner, pages: Range<usize>, begin: Option<Instant>, survey: bool) -> Arc<Slot> {
-        let fault =
-            Fault { ranges: vec![pages], file_offset: map.file_offset, how: self.how, scattered: false, begin, survey };
-        let request = Request::Fault { mapping: map.mapping.clone(), fault };
-        let owner = Owner::File(map.file.0.open.clone());
-        Slot::new(request, owner, Notify::Waker(Waker::from(self.clone())))
+    fn request(
+        &self,
+        map: &Inner,
+        pages: Range<usize>,
+        begin: Option<Instant>,
+        survey: bool,
+    ) -> (Arc<Opened>, Request) {
+        let (ranges, place, how) = (vec![pages], map.place, self.how);
+        let fault = Fault { ranges, place, how, scattered: false, begin, survey, beyond: None };
+        (map.file.0.clone(), Request::Fault { mapping: map.mapping.clone(), fault })
     }
 
     fn end(&self, state: &mut State, stopped: Option<Stopped>) {
         state.end = Some(Ok(Populated { bytes: self.bytes.load(Relaxed), read: state.read, stopped }));
-    }
-}
-
-/// The pool has not ended the task yet.
-struct UnderWay;
-
-impl Wake for Work {
-    fn wake(self: Arc<Self>) {
-        self.advance();
     }
 }
 

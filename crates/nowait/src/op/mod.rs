@@ -16,7 +16,7 @@ pub(crate) use backlog::{Backlog, PLACES_MIN, SHARE, STUCK};
 pub(crate) use batch::Batch;
 pub(crate) use file::{Change, END_UNKNOWN, OpenFile, in_queues, on_threads};
 pub(crate) use lane::{LaneKind, Lanes, Seat};
-pub(crate) use request::{Done, Handle, Outcome, PathAt, Request};
+pub(crate) use request::{Done, Handle, OpenDir, Outcome, PathAt, Request};
 pub(crate) use slot::{Leftovers, Notify, Owner, Slot, Work};
 pub(crate) use transfer::{Direction, Step, Transfer, step};
 

@@ -94,16 +94,33 @@ pub(crate) enum Request {
     Close(Handle),
 }
 
+/// A directory that is held open.
+#[derive(Debug)]
+pub(crate) struct OpenDir {
+    pub(crate) fd: OwnedFd,
+    /// What it was called when it was opened; for errors.
+    pub(crate) path: Arc<Path>,
+}
+
 /// A path, resolved from a directory that is held open, or else as the kernel resolves any.
 #[derive(Clone, Debug)]
 pub(crate) struct PathAt {
-    pub(crate) dir: Option<Arc<OwnedFd>>,
+    pub(crate) dir: Option<Arc<OpenDir>>,
     pub(crate) path: PathBuf,
 }
 
 impl PathAt {
     pub(crate) fn dir(&self) -> BorrowedFd<'_> {
-        self.dir.as_ref().map_or(CWD, |dir| dir.as_fd())
+        self.dir.as_ref().map_or(CWD, |dir| dir.fd.as_fd())
+    }
+
+    /// What errors call it.
+    pub(crate) fn display(&self) -> PathBuf {
+        match &self.dir {
+            Some(dir) if self.path == Path::new(".") => dir.path.to_path_buf(),
+            Some(dir) => dir.path.join(&self.path),
+            None => self.path.clone(),
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) enum Notify {
     Waker(Waker),
     /// One of many: its number is put on the batch's list.
     Batch(Arc<Batch>, usize),
+    /// Called with the outcome, which lies in no slot then.
+    Call(Box<dyn FnOnce(Outcome, Request) + Send>),
     /// No future is left: the operation is to end for its effect only.
     Nobody,
 }
@@ -48,7 +50,7 @@ impl Notify {
         contained(|| match self {
             Notify::Waker(waker) => waker.wake(),
             Notify::Batch(batch, number) => batch.add(number),
-            Notify::Nobody => {}
+            Notify::Call(_) | Notify::Nobody => {}
         });
     }
 }
@@ -467,6 +469,15 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
     // The share of the file is given up before, too: `File::close` after the last result closes.
     let file = owner.give_up();
     match stage {
+        Stage::Waiting(Notify::Call(call)) => {
+            let request = inner.request.take();
+            drop(inner);
+            drop(held);
+            if let Some(request) = request {
+                contained(|| call(outcome, request));
+            }
+            Leftovers { file, unwanted: None }
+        }
         Stage::Waiting(notify) if !matches!(notify, Notify::Nobody) => {
             inner.stage = Stage::Finished(outcome);
             drop(inner);

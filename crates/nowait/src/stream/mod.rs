@@ -13,7 +13,6 @@ mod writer;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 pub use reader::Reader;
@@ -21,7 +20,6 @@ pub use writer::Writer;
 
 use crate::engine::local;
 use crate::file::File;
-use crate::op::{Outcome, Request, Slot};
 
 /// A step of a stream: await it, or [`wait`](Step::wait) for it. Dropped before it is ready it has done nothing, or all, of what it
 /// gives.
@@ -75,32 +73,5 @@ impl<S, T> Future for Step<'_, S, T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let Step { stream, poll } = &mut *self;
         poll(stream, context, Caller::Task)
-    }
-}
-
-/// A request under way. Dropped, nobody wants its result.
-struct UnderWay {
-    slot: Arc<Slot>,
-    is_wanted: bool,
-}
-
-impl UnderWay {
-    fn new(slot: Arc<Slot>) -> UnderWay {
-        UnderWay { slot, is_wanted: false }
-    }
-
-    fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
-        self.slot.poll(context)
-    }
-
-    /// Lets it end in its own time, with nobody waiting.
-    fn keep(mut self) {
-        self.is_wanted = true;
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if self.is_wanted { self.slot.detach() } else { self.slot.abandon() }
     }
 }

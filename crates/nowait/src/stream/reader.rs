@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
-use std::task::{Context, Poll, Waker, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use super::{Caller, Step, Stream, UnderWay, wait};
-use crate::buf::{BUF_ALIGNMENT, Buf, Memory};
-use crate::error::{Error, Operation as Name, Result};
+use super::{Caller, Step, Stream, wait};
+use crate::buf::{BUF_ALIGNMENT, Buf};
+use crate::error::{Error, Moved, Operation as Name, Result};
 use crate::file::File;
-use crate::op::{Done, Notify, Request, Transfer};
+use crate::op::{Done, Request};
+use crate::operation::Started;
 
 /// Bytes of one request. More gains nothing on the disks met, and holds the first byte up.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -43,7 +45,7 @@ pub struct Reader {
 
 struct Ahead {
     length: usize,
-    request: UnderWay,
+    read: Started<Moved<Buf>>,
 }
 
 impl Reader {
@@ -136,23 +138,19 @@ impl Reader {
             return Poll::Ready(self.read_cached());
         }
         self.read_ahead(caller)?;
-        let Some(first) = self.ahead.front() else { return Poll::Ready(Ok(())) };
-        let (outcome, request) = ready!(first.request.poll(context));
+        let Some(first) = self.ahead.front_mut() else { return Poll::Ready(Ok(())) };
+        let read = ready!(Pin::new(&mut first.read).poll(context));
         let length = first.length;
         self.ahead.pop_front();
         self.ahead_bytes -= length;
-        let Request::Read(mut transfer) = request else { unreachable!("a reader submits reads") };
-        let done = transfer.done();
-        if let Err(errno) = outcome {
+        let (done, mut chunk) = read.map_err(|failed| {
             self.forget_ahead();
-            return Poll::Ready(Err(self.error(errno, length)));
-        }
+            failed.error
+        })?;
         self.window = (self.window * 2).min(self.window_max);
-        if let Memory::Buf(mut chunk) = transfer.take_memory() {
-            chunk.truncate(done);
-            (self.chunk, self.used) = (chunk, 0);
-            self.position += done as u64;
-        }
+        chunk.truncate(done);
+        (self.chunk, self.used) = (chunk, 0);
+        self.position += done as u64;
         if done < length {
             // The file ends here, or ended when this was read.
             self.forget_ahead();
@@ -177,10 +175,9 @@ impl Reader {
 
     /// Puts requests on their way until the window is full, or the file ends.
     fn read_ahead(&mut self, caller: Caller) -> Result<()> {
-        let target = self.file.0.target();
         if self.next >= self.end && self.ahead.is_empty() {
             // Only a hint: a read at the place that is wanted next is made in any case, and tells.
-            if let Ok(Done::Size(size)) = target.run(Request::Size) {
+            if let Ok(Done::Size(size)) = self.file.0.target().run(Request::Size) {
                 self.end = size;
             }
         }
@@ -189,9 +186,9 @@ impl Reader {
             // To a round place, so that what follows is of whole blocks.
             let length = request - (self.next % BUF_ALIGNMENT as u64) as usize;
             self.file.0.check(self.next, length).map_err(|errno| self.error(errno, length))?;
-            let transfer = Transfer::new(Memory::Buf(self.buffer(length)?), self.next);
-            let slot = caller.submit(|| target.submit(Request::Read(transfer), Notify::Waker(Waker::noop().clone())));
-            self.ahead.push_back(Ahead { length, request: UnderWay::new(slot) });
+            let buffer = self.buffer(length)?;
+            let read = caller.submit(|| self.file.read_at(buffer, self.next).submit());
+            self.ahead.push_back(Ahead { length, read });
             self.ahead_bytes += length;
             self.next += length as u64;
         }

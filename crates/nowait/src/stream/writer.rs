@@ -2,18 +2,19 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::task::{Context, Poll, Waker, ready};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::{Caller, Step, Stream, UnderWay, wait};
-use crate::buf::{BUF_ALIGNMENT, Buf, Memory};
-use crate::engine::local;
-use crate::error::{Error, ErrorKind, Operation as Name, Result, Written};
+use super::{Caller, Step, Stream, wait};
+use crate::buf::{BUF_ALIGNMENT, Buf};
+use crate::error::{BufferResult, Error, Operation as Name, Result, Written};
 use crate::file::File;
-use crate::op::{Done, Notify, Outcome, Request, Transfer};
+use crate::op::{Done, Request};
+use crate::operation::Started;
 use crate::sys::WriteFlags;
+use crate::write::Allocate;
 
 /// Bytes of one request, and of those under way.
 const REQUEST_BYTES: usize = 512 << 10;
@@ -47,16 +48,16 @@ pub struct Writer {
     /// Where its space ends, or may end: one that is refused may have been made in part.
     reserved: u64,
     reserve_next: u64,
-    reserving: Option<(u64, UnderWay)>,
-    restoring: Option<(u64, UnderWay)>,
-    syncing: Option<UnderWay>,
+    reserving: Option<(u64, Started<Result<()>>)>,
+    restoring: Option<(u64, Started<Result<()>>)>,
+    syncing: Option<Started<Result<()>>>,
     failed: Option<Error>,
 }
 
 struct Behind {
     offset: u64,
     length: usize,
-    request: UnderWay,
+    write: Started<BufferResult<Buf>>,
 }
 
 impl Writer {
@@ -114,16 +115,12 @@ impl Writer {
     fn poll_sync(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         if self.syncing.is_none() {
             ready!(self.poll_finish(context, caller))?;
-            self.syncing = Some(self.submit(Request::Sync { data_only: true }, caller));
+            self.syncing = Some(caller.submit(|| self.file.sync_data().submit()));
         }
-        let Some(sync) = &self.syncing else { return Poll::Ready(Ok(())) };
-        let (outcome, _) = ready!(sync.poll(context));
+        let Some(sync) = &mut self.syncing else { return Poll::Ready(Ok(())) };
+        let synced = ready!(Pin::new(sync).poll(context));
         self.syncing = None;
-        let error = |errno| {
-            let error = self.file.0.error(Name::Sync, errno);
-            if self.file.0.open.has_failed() { error.of_kind(ErrorKind::SyncFailed) } else { error }
-        };
-        Poll::Ready(outcome.map(drop).map_err(error))
+        Poll::Ready(synced)
     }
 
     fn poll_finish(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
@@ -132,14 +129,14 @@ impl Writer {
             let _ = ready!(self.poll_send(context, caller));
         }
         let _ = ready!(self.poll_room(context, 0));
-        if let Some((to, reserving)) = &self.reserving {
+        if let Some((to, reserving)) = &mut self.reserving {
             let to = *to;
-            let _ = ready!(reserving.poll(context));
+            let _ = ready!(Pin::new(reserving).poll(context));
             (self.reserved, self.reserving) = (to, None);
         }
         ready!(self.poll_restored(context));
         if let Some(end) = self.end.filter(|end| self.reserved > *end) {
-            self.restoring = Some((end, self.submit(Request::SetLen(end), caller)));
+            self.restoring = Some((end, caller.submit(|| self.file.set_len(end).submit())));
             ready!(self.poll_restored(context));
         }
         Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
@@ -147,23 +144,18 @@ impl Writer {
 
     /// Nothing is taken while the file is cut to its length: it could be cut off.
     fn poll_restored(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some((end, restoring)) = &self.restoring {
+        if let Some((end, restoring)) = &mut self.restoring {
             let end = *end;
-            let (outcome, _) = ready!(restoring.poll(context));
+            let restored = ready!(Pin::new(restoring).poll(context));
             self.restoring = None;
-            match outcome {
-                Ok(_) => self.reserved = end,
-                Err(errno) => {
-                    self.fail(self.file.0.error(Name::SetLen, errno));
+            match restored {
+                Ok(()) => self.reserved = end,
+                Err(error) => {
+                    self.fail(error);
                 }
             }
         }
         Poll::Ready(())
-    }
-
-    fn submit(&self, request: Request, caller: Caller) -> UnderWay {
-        let submit = || self.file.0.target().submit(request, Notify::Waker(Waker::noop().clone()));
-        UnderWay::new(caller.submit(submit))
     }
 
     fn fail(&mut self, error: Error) -> Error {
@@ -172,40 +164,31 @@ impl Writer {
 
     /// Settles what has been written, until no more than `bytes` are under way.
     fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<Result<()>> {
-        while let Some(first) = self.behind.front() {
-            let (outcome, request) = match first.request.poll(context) {
-                Poll::Ready(ready) => ready,
+        while let Some(first) = self.behind.front_mut() {
+            let written = match Pin::new(&mut first.write).poll(context) {
+                Poll::Ready(written) => written,
                 Poll::Pending if self.behind_bytes <= bytes => break,
                 Poll::Pending => return Poll::Pending,
             };
             let (offset, length) = (first.offset, first.length);
             self.behind.pop_front();
             self.behind_bytes -= length;
-            let _ = self.written(offset, length, outcome, &request);
+            let _ = self.written(offset, length, written);
         }
         Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
     }
 
     /// Takes note of what a write came to.
-    fn written(&mut self, offset: u64, length: usize, outcome: Outcome, request: &Request) -> Result<()> {
-        let done = match request {
-            Request::Write(transfer, _) => transfer.done(),
-            _ => 0,
+    fn written(&mut self, offset: u64, length: usize, written: BufferResult<Buf>) -> Result<()> {
+        let result = written.map(drop).map_err(|failed| failed.error);
+        let done = match &result {
+            Ok(()) => length as u64,
+            Err(error) => error.bytes_written().map_or(0, Written::at_least),
         };
         if let Some(end) = self.end.as_mut().filter(|_| done > 0) {
-            *end = (offset + done as u64).max(*end);
+            *end = (offset + done).max(*end);
         }
-        let error = match outcome {
-            Ok(_) if done == length => {
-                if !self.file.0.open.write_flags().contains(WriteFlags::APPEND) {
-                    self.file.0.open.wrote_to(offset + length as u64);
-                }
-                return Ok(());
-            }
-            Ok(_) => Error::new(Name::Write, ErrorKind::WriteZero).at(&self.file.0.path),
-            Err(errno) => self.file.0.error(Name::Write, errno),
-        };
-        Err(self.fail(error.range(offset, length as u64).written(Written::AtLeast(done as u64))))
+        result.map_err(|error| self.fail(error))
     }
 
     /// Puts the buffer on its way when there is room.
@@ -225,26 +208,19 @@ impl Writer {
         buffer.truncate(std::mem::take(&mut self.filled));
         let (offset, length) = (self.position, buffer.len());
         self.position = end;
-        // What this thread has collected was to be written before.
-        local::do_what_is_due();
-        let target = self.file.0.target();
-        let mut request = Request::Write(Transfer::new(Memory::Buf(buffer), offset), self.file.0.open.write_flags());
-        match caller {
+        let write = self.file.write_all_at(buffer, offset);
+        let write = match caller {
             // A caller that waits is served by the plain call.
             Caller::Thread if self.file.0.open.direct.is_none() && self.behind.is_empty() => {
-                local::flush();
-                let outcome = target.run_here(&mut request);
-                return Poll::Ready(self.written(offset, length, outcome, &request));
+                let written = write.wait();
+                return Poll::Ready(self.written(offset, length, written));
             }
-            Caller::Task if self.behind.is_empty() && matches!(target.try_now(&mut request), Some(Ok(_))) => {
-                return Poll::Ready(self.written(offset, length, Ok(Done::Nothing), &request));
-            }
-            _ => {
-                let request = self.submit(request, caller);
-                self.behind.push_back(Behind { offset, length, request });
-                self.behind_bytes += length;
-            }
-        }
+            Caller::Thread => caller.submit(|| write.submit()),
+            Caller::Task if self.behind.is_empty() => write.start(),
+            Caller::Task => write.submit(),
+        };
+        self.behind.push_back(Behind { offset, length, write: write.finish_on_drop() });
+        self.behind_bytes += length;
         Poll::Ready(Ok(()))
     }
 
@@ -258,14 +234,14 @@ impl Writer {
             (self.end, self.reserved) = (Some(size), size);
         }
         loop {
-            if let Some((to, reserving)) = &self.reserving {
+            if let Some((to, reserving)) = &mut self.reserving {
                 let to = *to;
-                match reserving.poll(context) {
+                match Pin::new(reserving).poll(context) {
                     Poll::Pending if end <= self.reserved => return Poll::Ready(()),
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready((outcome, _)) => {
+                    Poll::Ready(reserved) => {
                         self.reserved = to;
-                        if outcome.is_err() {
+                        if reserved.is_err() {
                             // Not asked again: there is no room, or no way.
                             self.reserve_next = 0;
                         }
@@ -282,8 +258,9 @@ impl Writer {
             let from = self.reserved.max(self.position);
             let length = self.reserve_next.max(end.saturating_sub(from));
             self.reserve_next = (self.reserve_next * 2).min(RESERVED_BYTES_MAX);
-            let request = Request::Allocate { mode: FallocateFlags::empty(), offset: from, length };
-            self.reserving = Some((from + length, self.submit(request, caller)));
+            let reserving = caller.submit(|| self.file.allocate(Allocate::Reserve, from, length).submit());
+            // It may extend the file yet, which nobody can undo without waiting.
+            self.reserving = Some((from + length, reserving.finish_on_drop()));
         }
     }
 
@@ -375,19 +352,16 @@ impl Drop for Writer {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.truncate(self.filled);
             self.end = self.end.map(|file_end| end.max(file_end));
-            let transfer = Transfer::new(Memory::Buf(buffer), self.position);
             // In the queue of nobody who may be gone: as by a thread that goes on.
-            self.submit(Request::Write(transfer, self.file.0.open.write_flags()), Caller::Thread).keep();
+            Caller::Thread.submit(|| self.file.write_all_at(buffer, self.position).submit()).detach();
         }
-        for Behind { offset, length, request } in self.behind.drain(..) {
-            self.end = self.end.map(|file_end| file_end.max(offset + length as u64));
-            request.keep();
+        for Behind { offset, length, .. } in &self.behind {
+            self.end = self.end.map(|file_end| file_end.max(offset + *length as u64));
         }
-        if let Some((_, reserving)) = self.reserving.take() {
-            // It may extend the file yet, which nobody can undo without waiting.
-            reserving.keep();
-        } else if let Some(end) = self.end.filter(|end| self.reserved > *end) {
-            self.submit(Request::SetLen(end), Caller::Thread).keep();
+        if self.reserving.is_none() {
+            if let Some(end) = self.end.filter(|end| self.reserved > *end) {
+                Caller::Thread.submit(|| self.file.set_len(end).submit()).detach();
+            }
         }
     }
 }

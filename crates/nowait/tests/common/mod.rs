@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use nowait::{File, Finish, Nowait, OpenOptions, Operation};
+use nowait::{File, Nowait, OpenOptions, Operation, Started};
 use rng::Rng;
 use tempfile::TempDir;
 
@@ -56,10 +56,19 @@ pub(crate) enum Way {
 impl Way {
     pub(crate) const ALL: [Way; 3] = [Way::Awaited, Way::Waited, Way::Driven];
 
-    pub(crate) fn run<F: Finish>(self, operation: Operation<'_, F>) -> F::Output {
+    pub(crate) fn run<'f, T>(self, operation: impl Into<Operation<'f, T>>) -> T {
+        let operation = operation.into();
         match self {
             Way::Waited => operation.wait(),
             way => way.run_future(operation),
+        }
+    }
+
+    /// For what has begun.
+    pub(crate) fn end<T>(self, started: Started<T>) -> T {
+        match self {
+            Way::Waited => started.wait(),
+            way => way.run_future(started),
         }
     }
 

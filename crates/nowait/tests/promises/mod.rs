@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::common::rng::Rng;
 use crate::common::{
-    Watchdog, assert_settled, cold, contents, expected, has_memory, mounts, open, poll_once, writable,
+    Watchdog, assert_settled, cold, contents, eventually, expected, has_memory, mounts, open, poll_once, writable,
 };
 
 /// An instance, and a place for files that it can open.
@@ -109,7 +109,7 @@ pub(crate) fn keeps_every_promise(ctx: &Ctx) {
     if matches!(ctx.store, Store::Simulated(_)) && !has_memory(160 << 20) {
         return;
     }
-    for (name, promise) in PROMISES.iter().chain(writes::PROMISES).chain(names::PROMISES) {
+    for (name, promise) in PROMISES.iter().chain(writes::PROMISES).chain(names::PROMISES).chain(started::PROMISES) {
         eprintln!("promise: {name}");
         let _watchdog = Watchdog::new(*name, 60);
         promise(ctx);
@@ -153,6 +153,7 @@ macro_rules! three_ways {
 
 // Below the macros that they use.
 mod names;
+mod started;
 mod writes;
 
 const LEN: usize = 10_000;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use nowait::{Allocate, BufferError, Finish, Operation, WriteAll, WriteBuffer, Written};
+use nowait::{Allocate, BufferError, BufferResult, Operation, Write, WriteBuffer, Written};
 
 use super::*;
 use crate::common::{Way, kept_of_dropped, put};
@@ -312,7 +312,7 @@ fn records_written_to_a_file_opened_for_appending_are_whole(ctx: &Ctx) {
 fn check_records<'f>(
     ctx: &Ctx,
     file: &'f File,
-    write: impl Fn(&'f File, Vec<u8>, usize) -> Operation<'f, WriteAll<'f, Vec<u8>>> + Copy + Send + Sync,
+    write: impl Fn(&'f File, Vec<u8>, usize) -> Write<'f, BufferResult<Vec<u8>>> + Copy + Send + Sync,
 ) {
     const TASKS: usize = 8;
     const RECORDS: usize = 25;
@@ -693,7 +693,7 @@ fn dropped_changes_are_made_or_not(ctx: &Ctx) {
     use Allocate::{PunchHole, Reserve, Zero};
     let bytes = text(LEN, 25);
     /// Begins it, drops it, and gives the file when nobody works on it any more.
-    fn dropped<'f>(ctx: &Ctx, file: &'f File, change: Operation<'f, impl Finish>) -> Vec<u8> {
+    fn dropped<'f, T>(ctx: &Ctx, file: &'f File, change: Operation<'f, T>) -> Vec<u8> {
         let mut change = Box::pin(maybe_done(change));
         let _ = poll_once(change.as_mut());
         drop(change);

@@ -1,0 +1,75 @@
+//! A file that was opened through an instance: what the clones of a [`File`](crate::File) share, and where errors get its path.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::core::dispatch::Target;
+use crate::core::instance::Instance;
+use crate::error::{Error, ErrorKind, Operation as Name};
+use crate::op::OpenFile;
+
+pub(crate) struct Opened {
+    pub(crate) open: Arc<OpenFile>,
+    pub(crate) path: Arc<Path>,
+    pub(crate) instance: Arc<Instance>,
+    closed: AtomicBool,
+}
+
+impl Opened {
+    pub(crate) fn new(open: OpenFile, path: Arc<Path>, instance: Arc<Instance>) -> Opened {
+        Opened { open: Arc::new(open), path, instance, closed: AtomicBool::new(false) }
+    }
+
+    #[inline]
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target { instance: &self.instance, file: Some(&self.open) }
+    }
+
+    /// Reads go through the page cache, so that it can be told to read ahead. (What refuses `RWF_NOWAIT` may go past it without
+    /// saying so: FUSE with `FOPEN_DIRECT_IO`.)
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.open.direct.is_none()
+            && self.instance.policy.forced.is_none()
+            && self.open.reads.nowait_accepted() == Some(true)
+    }
+
+    /// Operations that begin from now on fail.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// EBADF once `File::close` was called; EOVERFLOW for bytes that no file can have.
+    #[inline]
+    pub(crate) fn check(&self, offset: u64, length: usize) -> Result<(), Errno> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Errno::BADF);
+        }
+        let end = offset.checked_add(length as u64);
+        if end.is_none_or(|end| end > i64::MAX as u64) { Err(Errno::OVERFLOW) } else { Ok(()) }
+    }
+
+    pub(crate) fn error(&self, operation: Name, errno: Errno) -> Error {
+        let error = Error::from_errno(operation, errno).at(&self.path);
+        match self.open.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
+            // The descriptor is sound, so that EBADF says something else than it seems to.
+            // (ftruncate(2) says EINVAL for a descriptor that is for reading only.)
+            Ok(flags)
+                if (errno == Errno::BADF || (errno == Errno::INVAL && operation == Name::SetLen))
+                    && !self.closed.load(Ordering::Relaxed) =>
+            {
+                let needed = match flags & OFlags::RWMODE {
+                    OFlags::WRONLY => "reading",
+                    OFlags::RDONLY => "writing",
+                    _ => return error,
+                };
+                let error = Error::new(operation, ErrorKind::PermissionDenied).at(&self.path);
+                error.explained(format!("the file was not opened for {needed}; open it with that option"))
+            }
+            _ => error,
+        }
+    }
+}
