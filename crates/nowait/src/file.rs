@@ -425,10 +425,14 @@ fn transferred(Answer { on, outcome, request }: Answer<'_>) -> (&mut Transfer, R
     let Request::Read(transfer) = request else {
         unreachable!("a read is answered with its transfer, not {request:?}")
     };
-    let result = outcome.map(|_| transfer.done()).map_err(|errno| {
-        let (offset, length) = transfer.asked();
-        on.file().error(Name::Read, errno).range(offset, length as u64)
-    });
+    let result = match outcome {
+        Ok(Done::Nothing) => Ok(transfer.done()),
+        Ok(other) => unreachable!("a read is answered with its transfer, not {other:?}"),
+        Err(errno) => {
+            let (offset, length) = transfer.asked();
+            Err(on.file().error(Name::Read, errno).range(offset, length as u64))
+        }
+    };
     (transfer, result)
 }
 

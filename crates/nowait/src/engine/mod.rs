@@ -202,7 +202,7 @@ pub(crate) fn write_slots<'s>(
 }
 
 /// One call for a transfer, if it is one.
-#[inline]
+#[inline(always)]
 fn transfer_once<'r>(
     fd: BorrowedFd<'_>,
     request: &'r mut Request,
