@@ -516,7 +516,10 @@ fn announced() {
     };
     // Strict forbids to announce on the caller's thread: the call may wait.
     let (announced, alone) = (threads(false), threads(true));
-    assert!(announced < alone && announced <= 20, "{announced} threads for announced reads, {alone} for others");
+    let told = format!("{announced} threads for announced reads, {alone} for others");
+    assert!(announced <= 20, "{told}");
+    // Where starting a thread takes longer than a read, few are started for any.
+    assert!(announced < alone || common::is_slow(), "{told}");
 }
 
 #[test]

@@ -67,8 +67,8 @@ fn under_a_quota() {
 
 fn fill_up(nowait: &Nowait, folder: &FsPath, way: Way, errno: i32) {
     let (ballast, path) = (folder.join("ballast"), folder.join("file"));
-    // What was removed is free when the journal says so, and not while a round is under way.
-    rustix::fs::syncfs(std::fs::File::open(folder).unwrap()).unwrap();
+    // Not while a round is under way.
+    common::mounts::free_what_was_removed(folder);
     assert!(eventually(|| std::fs::write(&ballast, vec![1; 4 << 20]).is_ok()));
     let file = create(nowait, &path);
     let mut bytes = Vec::new();

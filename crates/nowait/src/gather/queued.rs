@@ -214,7 +214,9 @@ impl Slow {
     /// Whether what begins at `next` is to be read with what ends at `end`. What lies in the same block, or the next, costs the device
     /// nothing.
     fn fits(&self, end: u64, next: u64, wanted: usize, total: usize) -> bool {
-        let touches = next - next % self.block <= end.next_multiple_of(self.block);
+        // A power of two.
+        let in_block = self.block - 1;
+        let touches = next & !in_block <= (end + in_block) & !in_block;
         let gap = next.saturating_sub(end);
         let is_worth_it = gap <= self.options.gap && self.options.worth_it(wanted, total);
         total <= REQUEST_BYTES_MAX && (touches || is_worth_it)

@@ -58,6 +58,16 @@ macro_rules! on_every_file_system {
 #[allow(unused_imports)]
 pub(crate) use on_every_file_system;
 
+/// What was removed from a file system is free when its journal, or its transaction, has been written.
+#[allow(dead_code)] // Not every test binary fills a disk.
+pub(crate) fn free_what_was_removed(folder: &Path) {
+    let folder = std::fs::File::open(folder).unwrap();
+    // One that is full may say so once more.
+    if let Err(errno) = rustix::fs::syncfs(folder) {
+        assert!(matches!(errno, rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT), "{errno}");
+    }
+}
+
 /// A folder on the root file system. (`/tmp` may be a tmpfs.)
 pub(crate) fn temp_dir() -> TempDir {
     let parent = if fs::metadata("/var/tmp").is_ok() { "/var/tmp" } else { "/tmp" };
