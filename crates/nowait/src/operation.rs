@@ -361,6 +361,25 @@ impl OwnOn {
 
 /// An operation under way: [`Operation::start`].
 ///
+/// ```
+/// # fn main() -> nowait::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("table.dat");
+/// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+/// # let file = nowait::File::open(&path).wait()?;
+/// // Eight reads, under way at the same time.
+/// let reads: Vec<_> = (0..8).map(|page| file.read_exact_at(page * 4096, 4096).start()).collect();
+/// for read in reads {
+///     assert_eq!(read.wait()?.len(), 4096);
+/// }
+/// // A callback, on the thread that notices the completion.
+/// let (send, receive) = std::sync::mpsc::channel();
+/// file.read_exact_at(0, 4096).on_complete(move |page| send.send(page).unwrap());
+/// assert_eq!(receive.recv().unwrap()?.len(), 4096);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Borrows nothing, so that it can be kept, sent to other threads, awaited anywhere, or [waited](Started::wait) for. It goes on
 /// by itself: nobody needs to poll it. Until its result is taken it keeps the file open, as a clone of the
 /// [`File`](crate::File) would.

@@ -3,7 +3,7 @@
 //! Tasks that write one file from one thread continue each other more often than not, and a call for many pages costs little more
 //! than one for a page. So under [`block_on`](crate::block_on) a small write waits for the other futures to have their turn: before
 //! the thread would sleep, neighbours are tried inline as one, and what cannot be is submitted as if it had come alone.
-//! A file whose writes do not continue each other, or come one at a time, does without for a while (`select.rs`).
+//! A file whose writes do not continue each other, or come one at a time, does without for a while (`core/policy.rs`).
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! come first served, and its buffer with it. So memory stays bounded by what callers keep, whatever the device does. Every
 //! file may have one write on its way, whatever others hold: a device that never answers stops no other.
 //!
-//! Writes wait here, too, for earlier ones that they overlap (`outstanding.rs`).
+//! Writes wait here, too, for earlier ones that they overlap (`op/outstanding.rs`).
 //!
 //! A place is given on by a completion, never by a poll. Writes of one file are given to their engine by one thread at a time, so that
 //! they get there in the order in which they came. What a thread admits for others does not go to its own queue,

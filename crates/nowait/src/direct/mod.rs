@@ -5,8 +5,8 @@
 //! for, so that no byte comes from behind the end of the file.
 //!
 //! A **write** must not be widened: it would bring back what others write beside it, and grow the file. Its first and last part
-//! of a block go through the page cache, by a second descriptor (`engine.rs`). A direct write beside that could be undone by the
-//! page that was read meanwhile, so that such a write goes alone (`throttle.rs`), and leaves no page behind that is not written back.
+//! of a block go through the page cache, by a second descriptor (`engine/mod.rs`). A direct write beside that could be undone by the
+//! page that was read meanwhile, so that such a write goes alone (`core/throttle.rs`), and leaves no page behind that is not written back.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -20,7 +20,7 @@
 //! sleep in one: while it has something in one queue, the other leaves to the shared engines what comes.
 //!
 //! A thread that computes, or blocks elsewhere, does not see to its queue. Where others wait for what is in it, a helper does
-//! that in its place (`help.rs`), and so for what is left there when `drive` returns, or the thread ends: operations
+//! that in its place (`op/help.rs`), and so for what is left there when `drive` returns, or the thread ends: operations
 //! that were abandoned, or whose futures were moved to another thread. Hence the lock, which is this thread's but for that.
 //!
 //! `unsafe` here: pushing entries, whose memory the slots in the table keep alive, and a ring's descriptor.

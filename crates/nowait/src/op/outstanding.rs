@@ -2,17 +2,17 @@
 //!
 //! **Order.** Two that overlap are made in the order in which they were submitted, also when the future of the first was
 //! dropped. Each has a number and a [`Span`]; one whose span overlaps that of an earlier number waits for it: a slot in the
-//! line before its engine (`throttle.rs`), a thread that blocks in [`Outstanding::enter`]. A number waits for earlier ones
+//! line before its engine (`core/throttle.rs`), a thread that blocks in [`Outstanding::enter`]. A number waits for earlier ones
 //! only, so that nothing waits in a circle.
 //!
 //! **Reports.** The kernel tells of a failed write-back once, to the first call on an open file description that asks:
 //! `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC` (`file_check_and_advance_wb_err` in mm/filemap.c, 4.13 to
-//! 7.2). Through the page cache these calls are made one after the other (`op.rs`, the lane of syncs). Direct durable writes
+//! 7.2). Through the page cache these calls are made one after the other (`op/slot.rs`, the lane of syncs). Direct durable writes
 //! need not be: their own bytes fail in their own answer. But while one is in the kernel a sync could be told nothing and say
 //! that all is well, since the write was told. So no sync is made beside a direct durable write
 //! ([`Outstanding::begin_sync`]).
 //!
-//! Whoever waits here waits for a completion, which no thread's poll is needed for (`help.rs`).
+//! Whoever waits here waits for a completion, which no thread's poll is needed for (`op/help.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
