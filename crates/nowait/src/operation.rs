@@ -12,8 +12,8 @@ use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
 use crate::core::opened::Opened;
 use crate::core::policy::Path;
-use crate::engine::local;
-use crate::op::{LaneKind, Notify, Outcome, Owner, Request, Slot};
+use crate::engine::{local, pool};
+use crate::op::{Callback, LaneKind, Leftovers, Notify, Outcome, Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
@@ -181,26 +181,14 @@ impl<'f, T> Operation<'f, T> {
         T: 'static,
     {
         let Operation { on, state, conclude } = self;
-        let own = OwnOn::from(on);
-        let call = move |outcome, mut request| {
-            let result = conclude(Answer { on: own.on(), outcome, request: &mut request });
-            // Whoever hears of it may close the file.
-            drop(own);
-            drop(request);
-            callback(result);
-        };
         let target = on.target();
         match state {
             State::New(request) => {
+                let call = OwnOn::from(on).callback(conclude, callback);
                 // Nobody looks at the slot.
-                drop(local::elsewhere(|| target.submit(request, Notify::Call(Box::new(call)))));
+                drop(local::elsewhere(|| target.submit(request, Notify::Call(call))));
             }
-            State::Refused(refused) => {
-                target.instance.counters.add(Count::FailedAtOnce);
-                let (errno, request) = *refused;
-                call(Err(errno), request);
-            }
-            State::Begun(_) | State::Spent => panic!("an operation that has been polled takes no callback"),
+            state => Operation { on, state, conclude }.submit().on_complete(callback),
         }
     }
 
@@ -351,6 +339,25 @@ impl From<On<'_>> for OwnOn {
 }
 
 impl OwnOn {
+    /// Turns an outcome into a result, lets go of the file, and calls `callback`.
+    fn callback<T: 'static>(self, conclude: Conclude<T>, callback: impl FnOnce(T) + Send + 'static) -> Callback {
+        Box::new(move |outcome, mut request| {
+            let result = conclude(Answer { on: self.on(), outcome, request: &mut request });
+            drop(request);
+            // Whoever hears of it may close the file.
+            self.give_up();
+            callback(result);
+        })
+    }
+
+    /// Gives up its share of the file, on a thread that may notice completions: one that is the last is closed elsewhere.
+    fn give_up(self) {
+        let OwnOn::File(file) = self else { return };
+        if let Some(open) = Arc::into_inner(file).and_then(|opened| Arc::into_inner(opened.open)) {
+            pool::let_go(Leftovers::from(open));
+        }
+    }
+
     fn on(&self) -> On<'_> {
         match self {
             OwnOn::File(file) => On::File(file),
@@ -407,6 +414,24 @@ impl<T> Started<T> {
     /// Lets it go on to its end with nobody to hear of it.
     pub fn detach(self) {
         drop(self.finish_on_drop());
+    }
+
+    /// Has `callback` called once with the result: on the thread that notices the completion (see [`Operation::on_complete`]), or
+    /// here, if it has ended.
+    pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
+    where
+        T: 'static,
+    {
+        let Some(on) = self.on.take() else { polled_too_often() };
+        let call = on.callback(self.conclude, callback);
+        match self.begun {
+            Begun::UnderWay(mut under_way) => {
+                under_way.when_dropped = WhenDropped::Nothing;
+                under_way.slot.call_back(call);
+            }
+            Begun::Ended(ended) => call(ended.0, ended.1),
+            Begun::Spent => polled_too_often(),
+        }
     }
 
     /// From now on a drop lets it go on to its end.

@@ -17,7 +17,7 @@ pub(crate) use batch::Batch;
 pub(crate) use file::{Change, END_UNKNOWN, OpenFile, in_queues, on_threads};
 pub(crate) use lane::{LaneKind, Lanes, Seat};
 pub(crate) use request::{Done, Handle, OpenDir, Outcome, PathAt, Request};
-pub(crate) use slot::{Leftovers, Notify, Owner, Slot, Work};
+pub(crate) use slot::{Callback, Leftovers, Notify, Owner, Slot, Work};
 pub(crate) use transfer::{Direction, Step, Transfer, step};
 
 pub(crate) use crate::buf::contained;

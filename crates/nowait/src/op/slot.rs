@@ -34,13 +34,15 @@ use super::transfer::{Direction, Step, Transfer, step};
 use crate::buf::{Memory, contained};
 use crate::stats::{Count, Counters, thread_number};
 
+pub(crate) type Callback = Box<dyn FnOnce(Outcome, Request) + Send>;
+
 /// Whom to tell that a slot is finished.
 pub(crate) enum Notify {
     Waker(Waker),
     /// One of many: its number is put on the batch's list.
     Batch(Arc<Batch>, usize),
     /// Called with the outcome, which lies in no slot then.
-    Call(Box<dyn FnOnce(Outcome, Request) + Send>),
+    Call(Callback),
     /// No future is left: the operation is to end for its effect only.
     Nobody,
 }
@@ -64,6 +66,12 @@ impl Notify {
 pub(crate) struct Leftovers {
     file: Option<Box<OpenFile>>,
     unwanted: Option<Box<(Request, Outcome)>>,
+}
+
+impl From<OpenFile> for Leftovers {
+    fn from(file: OpenFile) -> Leftovers {
+        Leftovers { file: Some(Box::new(file)), unwanted: None }
+    }
 }
 
 impl Leftovers {
@@ -394,6 +402,25 @@ impl Slot {
     /// The outcome and the request, once it is finished.
     pub(crate) fn take(&self) -> Option<(Outcome, Request)> {
         take(&mut lock(&self.0))
+    }
+
+    /// Future: nobody will poll it any more; has `call` called with the outcome, here if it is finished already.
+    pub(crate) fn call_back(&self, call: Callback) {
+        let mut inner = lock(&self.0);
+        if let Stage::Waiting(notify) = &mut inner.stage {
+            let old = std::mem::replace(notify, Notify::Call(call));
+            drop(inner);
+            // The thread in whose own queue it may be has no reason to look there.
+            help::ask();
+            // A waker's drop may run anything.
+            drop(old);
+            return;
+        }
+        let taken = take(&mut inner);
+        drop(inner);
+        if let Some((outcome, request)) = taken {
+            call(outcome, request);
+        }
     }
 
     /// Future: nobody will ask for the result. A hint only: what the kernel has it keeps until it is done.

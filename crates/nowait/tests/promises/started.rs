@@ -17,6 +17,7 @@ promises! {
     a_callback_that_panics_harms_nobody
     what_is_refused_at_once_is_told_too
     a_file_closes_when_its_last_result_was_taken
+    a_callback_may_come_later_and_outlives_the_file
 }
 
 const LEN: usize = 64 << 10;
@@ -162,5 +163,33 @@ fn a_file_closes_when_its_last_result_was_taken(ctx: &Ctx) {
         file.read_exact_at(0, 5).on_complete(move |read| send.send(read).unwrap());
         receive.recv_timeout(PATIENCE).unwrap().unwrap();
         assert_eq!(file.close().unwrap(), Closed::Now, "called back, round {round}");
+    }
+}
+
+fn a_callback_may_come_later_and_outlives_the_file(ctx: &Ctx) {
+    let bytes = contents(LEN, 35);
+    let (send, receive) = channel();
+    for (offset, length) in places() {
+        let file = ctx.file(&bytes);
+        let begun = file.read_exact_at(offset, length).submit();
+        let never_polled = file.read_exact_at(offset, length);
+        let mut polled = Box::pin(file.read_exact_at(offset, length));
+        let is_pending = poll_once(polled.as_mut()).is_pending();
+        let tell = || {
+            let send = send.clone();
+            move |read: nowait::Result<Buf>| send.send(read).unwrap()
+        };
+        never_polled.on_complete(tell());
+        if is_pending {
+            (*std::pin::Pin::into_inner(polled)).on_complete(tell());
+        } else {
+            send.send(file.read_exact_at(offset, length).wait()).unwrap();
+        }
+        drop(file);
+        begun.on_complete(tell());
+        for _ in 0..3 {
+            let read = receive.recv_timeout(PATIENCE).unwrap().unwrap();
+            assert!(read[..] == *expected(&bytes, offset, length), "{offset}");
+        }
     }
 }
