@@ -306,3 +306,18 @@ pub use write::{Allocate, Settled, WriteMany};
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::local::drive(future)
 }
+
+/// The guide's examples, as tests.
+#[cfg(doctest)]
+mod guide {
+    macro_rules! pages {
+        ($($name:ident $file:literal)*) => {
+            $(#[doc = include_str!(concat!("../../../docs/guide/", $file))] struct $name;)*
+        };
+    }
+
+    pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Log "log.md" Map "map.md" Probe "probe.md" }
+
+    #[cfg(feature = "tokio")]
+    pages! { Tokio "tokio.md" }
+}
