@@ -436,7 +436,7 @@ fn transferred(Answer { on, outcome, request }: Answer<'_>) -> (&mut Transfer, R
     (transfer, result)
 }
 
-/// What a read gives. `back` makes the buffer of what it became, and the number of bytes that were read.
+/// Returns the bytes read and the buffer, which `back` makes of the memory and the number of bytes.
 #[inline]
 fn read<B>(answer: Answer<'_>, back: fn(Erased, usize) -> B) -> Moved<B> {
     let (transfer, result) = transferred(answer);

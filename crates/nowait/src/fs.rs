@@ -186,7 +186,7 @@ fn named(nowait: &Nowait, request: Request) -> Operation<'_, Result<()>> {
     Operation::new(On::Paths(&nowait.0), request, concluded)
 }
 
-/// What an operation on names gives.
+/// Concludes an operation on names.
 fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
         let error = |name, path: &PathAt| Error::from_errno(name, errno).at(&Arc::from(path.display()));

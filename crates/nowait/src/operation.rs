@@ -29,7 +29,7 @@ impl<'f> On<'f> {
     #[inline]
     fn target(self) -> Target<'f> {
         match self {
-            On::File(file) => Target { instance: &file.instance, file: Some(&file.open) },
+            On::File(file) => file.target(),
             On::Paths(instance) => Target { instance, file: None },
         }
     }

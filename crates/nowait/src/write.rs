@@ -358,7 +358,7 @@ fn cannot_append(file: &Opened) -> &'static str {
     }
 }
 
-/// What a write gives: the bytes that were taken, and the buffer that `back` makes of its memory.
+/// Returns the bytes that were taken, and the buffer that `back` makes of the memory.
 #[inline]
 fn wrote<B>(Answer { on, outcome, request }: Answer<'_>, short: Short, back: fn(Erased) -> B) -> Moved<B> {
     let Request::Write(transfer, flags) = request else {
@@ -378,7 +378,7 @@ fn wrote_all<B: WriteBuffer>(answer: Answer<'_>) -> BufferResult<B> {
     wrote(answer, Short::Error, B::from_memory).map(|(_, buffer)| buffer)
 }
 
-/// What an error calls a change without data, and its range.
+/// Name and range of a change without data, for its error.
 fn change_of(request: &Request) -> (Name, u64, u64) {
     match request {
         Request::SetLen(length) => (Name::SetLen, 0, *length),

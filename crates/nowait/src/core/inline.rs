@@ -13,7 +13,7 @@ use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
 use crate::core::policy::Choice;
 use crate::core::writeback;
-use crate::engine::read_now;
+use crate::engine::{Engine, read_now};
 use crate::op::{Done, END_UNKNOWN, OpenFile, Outcome, Request};
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
@@ -36,6 +36,22 @@ fn attempt_number() -> u32 {
     ATTEMPTS.try_with(|attempts| attempts.replace(attempts.get().wrapping_add(1))).unwrap_or(0)
 }
 
+/// Makes one attempt at a request of `length` bytes, or, allowed to wait, runs it to its end.
+#[inline]
+fn transfer(
+    engine: &dyn Engine,
+    file: &OpenFile,
+    request: &mut Request,
+    length: usize,
+    wait: Wait,
+) -> Result<usize, Errno> {
+    match wait {
+        Wait::Never => engine.try_now(&file.handle, request, wait),
+        // The request knows how much was moved.
+        Wait::Allowed => engine.run_on(file, request).map(|_| length),
+    }
+}
+
 impl Target<'_> {
     /// Serves a request on this thread if it should not block. What an attempt moved stays moved.
     #[inline]
@@ -52,18 +68,14 @@ impl Target<'_> {
         if file.direct.is_some() && file.reads.nowait_accepted() != Some(false) {
             return None;
         }
-        let engine = &self.instance.engines().pool;
-        let tried = self.try_read(length, |wait| match wait {
-            Wait::Never => engine.try_now(&file.handle, request, wait),
-            // The request knows how much was moved.
-            Wait::Allowed => engine.run_on(file, request).map(|_| length),
-        });
+        let engine = &*self.instance.engines().pool;
+        let tried = self.try_read(length, |wait| transfer(engine, file, request, length, wait));
         self.ended(tried)
     }
 
     /// As [`Target::try_now`], of anything but a read.
     fn try_other_now(&self, file: &OpenFile, request: &mut Request) -> Option<Outcome> {
-        let engine = &self.instance.engines().pool;
+        let engine = &*self.instance.engines().pool;
         let (offset, length, appends) = match request {
             Request::Write(transfer, _) if transfer.left() == 0 => return self.called(Ok(Done::Nothing)),
             Request::Write(..) if file.direct.is_some() => return None,
@@ -77,11 +89,7 @@ impl Target<'_> {
             }
             _ => return None,
         };
-        let tried = self.try_write(file, offset, length, appends, |wait| match wait {
-            Wait::Never => engine.try_now(&file.handle, request, wait),
-            // The request knows how much was moved.
-            Wait::Allowed => engine.run_on(file, request).map(|_| length),
-        });
+        let tried = self.try_write(file, offset, length, appends, |wait| transfer(engine, file, request, length, wait));
         self.ended(tried)
     }
 

@@ -74,24 +74,15 @@ pub(super) enum Reap {
 /// Guards the submission queue, too.
 #[derive(Default)]
 struct Line {
-    /// Places taken: in the kernel, or staged.
-    in_flight: u32,
+    /// Taken: in the kernel, or staged.
+    places: Places,
     staged: u32,
-    /// How many staged entries wait for one more. It grows with each submission since the flusher's last, as in `owned`.
+    /// Staged entries that wait for one more. It grows with each submission since the flusher's last, as in `local.rs`.
     held: u32,
-    backlog: Backlog,
-    /// Completions so far.
-    ended: u64,
     /// The shares that were made into user data, of the entries that the kernel has not taken.
     untaken: Untaken<u64>,
     /// The kernel refuses to be entered.
     dead: bool,
-}
-
-impl Line {
-    fn is_quiet(&self) -> bool {
-        self.in_flight == 0 && self.backlog.is_quiet()
-    }
 }
 
 impl Shard {
@@ -115,27 +106,27 @@ impl Shard {
     /// Takes a slot; one that is staged and not handed to the kernel (`enters`) is the reaper's to hand over.
     fn submit(&self, slot: Arc<Slot>, enters: bool) {
         let mut line = lock(&self.line);
-        if line.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
+        if line.places.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
             drop(line);
             // What has the places may never end.
             return pool::hand_on(slot);
         }
-        if line.in_flight >= self.ring.depth {
+        if line.places.in_flight >= self.ring.depth {
             slot.count(Count::Queued);
-            line.backlog.push(slot);
-            let shed = line.backlog.take_shed();
+            line.places.backlog.push(slot);
+            let shed = line.places.backlog.take_shed();
             drop(line);
             help::watch();
             return self.discard(shed);
         }
-        line.in_flight += 1;
+        line.places.in_flight += 1;
         if let Err(slot) = self.push(&mut line, slot) {
             drop(line);
             return pool::hand_on(slot);
         }
         // While the device has something to do, an entry waits for others, or until this thread has nothing else to run:
         // system calls are saved, and the thread gets to sleep.
-        let waits = line.staged <= line.held && line.in_flight > line.staged;
+        let waits = line.staged <= line.held && line.places.in_flight > line.staged;
         if !waits {
             line.held = (line.held * 2 + 2).min(self.ring.depth);
         }
@@ -189,7 +180,7 @@ impl Shard {
     /// cannot do it: it is to be handed on, with nothing locked.
     fn push(&self, line: &mut Line, slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
         let Some(entry) = self.ring.encode(&slot).filter(|_| !line.dead) else {
-            line.in_flight -= 1;
+            line.places.in_flight -= 1;
             return Err(slot);
         };
         let share = Arc::into_raw(slot) as u64;
@@ -201,7 +192,7 @@ impl Shard {
         };
         if !pushed {
             debug_assert!(false, "there are as many entries as places");
-            line.in_flight -= 1;
+            line.places.in_flight -= 1;
             // SAFETY: the share was made above, and the kernel did not get it.
             return Err(unsafe { Arc::from_raw(share as *const Slot) });
         }
@@ -249,14 +240,14 @@ impl Shard {
         let length = unsafe { self.ring.ring.submission_shared() }.len();
         let mut slots: Vec<Arc<Slot>> = Vec::new();
         for share in line.untaken.take(length) {
-            line.in_flight -= 1;
+            line.places.in_flight -= 1;
             // SAFETY: the share was made in `push`, and the kernel never gets the entry.
             slots.push(unsafe { Arc::from_raw(share as *const Slot) });
         }
-        slots.extend(std::iter::from_fn(|| line.backlog.pop()));
-        let shed = line.backlog.take_shed();
+        slots.extend(std::iter::from_fn(|| line.places.backlog.pop()));
+        let shed = line.places.backlog.take_shed();
         line.staged = 0;
-        if line.is_quiet() {
+        if line.places.is_quiet() {
             self.quiet.notify_all();
         }
         drop(line);
@@ -286,18 +277,18 @@ impl Shard {
             let mut refused = Vec::new();
             let mut line = lock(&self.line);
             let mut staged = line.staged > 0;
-            line.in_flight -= (n - again) as u32;
-            line.ended += n as u64;
-            while line.in_flight < self.ring.depth {
-                let Some(slot) = line.backlog.pop() else { break };
-                line.in_flight += 1;
+            line.places.in_flight -= (n - again) as u32;
+            line.places.ended += n as u64;
+            while line.places.in_flight < self.ring.depth {
+                let Some(slot) = line.places.backlog.pop() else { break };
+                line.places.in_flight += 1;
                 match self.push(&mut line, slot) {
                     Ok(()) => staged = true,
                     Err(slot) => refused.push(slot),
                 }
             }
-            let shed = line.backlog.take_shed();
-            if line.is_quiet() {
+            let shed = line.places.backlog.take_shed();
+            if line.places.is_quiet() {
                 self.quiet.notify_all();
             }
             line.staged = 0;
@@ -336,7 +327,7 @@ impl Shard {
         const LOOK_AGAIN: Duration = Duration::from_millis(10);
         self.enter();
         let mut line = lock(&self.line);
-        while !line.is_quiet() {
+        while !line.places.is_quiet() {
             let (after, timeout) =
                 self.quiet.wait_timeout(line, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
             line = after;
@@ -351,12 +342,7 @@ impl Shard {
 
 impl Lined for Shard {
     fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
-        let line = &mut *lock(&self.line);
-        let value = look(&mut line.backlog, line.ended);
-        if line.is_quiet() {
-            self.quiet.notify_all();
-        }
-        value
+        lock(&self.line).places.look(&self.quiet, look)
     }
 }
 
@@ -377,7 +363,7 @@ impl Reaped for Shard {
     }
 
     fn is_quiet(&self) -> bool {
-        lock(&self.line).is_quiet()
+        lock(&self.line).places.is_quiet()
     }
 
     fn watched(&self) -> &AtomicBool {
@@ -392,6 +378,31 @@ impl Reaped for Shard {
 impl AsFd for Shard {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.ring.as_fd()
+    }
+}
+
+/// Places in a queue to the kernel, and the slots in line for one.
+#[derive(Default)]
+pub(super) struct Places {
+    /// Taken places.
+    pub(super) in_flight: u32,
+    pub(super) backlog: Backlog,
+    /// Completions so far.
+    pub(super) ended: u64,
+}
+
+impl Places {
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_flight == 0 && self.backlog.is_quiet()
+    }
+
+    /// Serves [`Lined::with_line`]; `quiet` is where others wait for quiet.
+    pub(super) fn look<T>(&mut self, quiet: &Condvar, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
+        let value = look(&mut self.backlog, self.ended);
+        if self.is_quiet() {
+            quiet.notify_all();
+        }
+        value
     }
 }
 

@@ -422,7 +422,7 @@ fn merge(ranges: &mut Vec<Range<usize>>) {
     });
 }
 
-/// What a [`Map::gather`] gives.
+/// Concludes a [`Map::gather`].
 fn gathered(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     let (Err(errno), Request::Fault { fault, .. }) = (outcome, request) else { return Ok(()) };
     let (place, file) = (fault.place, on.file());

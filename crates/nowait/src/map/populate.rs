@@ -295,7 +295,7 @@ struct State {
     again: bool,
 }
 
-/// What the pool has: first a survey of all pages, then one chunk after the other.
+/// Task of the pool: first a survey of all pages, then one chunk after the other.
 enum Task {
     None,
     Survey,

@@ -20,7 +20,7 @@ pub(crate) const SHARE: u32 = 8;
 /// fewest operations under way, so that none takes all places. Abandoned ones are shed when they are met, and often enough
 /// that they never outnumber those still wanted by more than a constant factor.
 ///
-/// What is shed is the engine's to discard ([`Backlog::take_shed`]) once nothing is locked: that may
+/// The engine discards what is shed ([`Backlog::take_shed`]) once nothing is locked: that may
 /// run a user's destructor, and close a file.
 #[derive(Default)]
 pub(crate) struct Backlog {
@@ -181,7 +181,7 @@ impl Backlog {
         !self.shed.is_empty()
     }
 
-    /// What was shed. Whoever takes it discards it, with nothing locked, and says so
+    /// Takes what was shed. The caller discards it, with nothing locked, and says so
     /// ([`Backlog::discarded`]).
     pub(crate) fn take_shed(&mut self) -> Vec<Arc<Slot>> {
         self.leaving += self.shed.len();

@@ -1,7 +1,7 @@
 //! libaio for futures on any executor, where io_uring is refused: direct I/O without a thread for each operation.
 //!
 //! One context, to which any thread submits, and the reaper thread that notices completions by the context's eventfd. A thread
-//! that blocks has a context of its own (`owned`). Each future submits by itself: there is no turn at whose end several could
+//! that blocks has a context of its own (`engine/local.rs`). Each future submits by itself: there is no turn at whose end several could
 //! be submitted together. Nothing is cancelled: the kernel cannot, for files.
 //!
 //! `unsafe` here: a slot's pointer travels through the kernel as user data, and what it owns is lent to the kernel.
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::sys::{Context, DEPTH, Entry};
 use crate::buf::lock;
-use crate::engine::shared::{Lined, Reaped, Reaper};
+use crate::engine::shared::{Lined, Places, Reaped, Reaper};
 use crate::engine::{Engine, Refusal, local, pool};
 use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
@@ -32,24 +32,9 @@ struct Desk {
     context: Context,
     /// The context adds to it with each completion.
     eventfd: OwnedFd,
-    line: Mutex<Line>,
+    line: Mutex<Places>,
     quiet: Condvar,
     watched: AtomicBool,
-}
-
-#[derive(Default)]
-struct Line {
-    /// Places taken.
-    in_flight: u32,
-    backlog: Backlog,
-    /// Completions so far.
-    ended: u64,
-}
-
-impl Line {
-    fn is_quiet(&self) -> bool {
-        self.in_flight == 0 && self.backlog.is_quiet()
-    }
 }
 
 /// What became of a slot that had a place.
@@ -193,12 +178,7 @@ impl Desk {
 
 impl Lined for Desk {
     fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
-        let line = &mut *lock(&self.line);
-        let value = look(&mut line.backlog, line.ended);
-        if line.is_quiet() {
-            self.quiet.notify_all();
-        }
-        value
+        lock(&self.line).look(&self.quiet, look)
     }
 }
 
