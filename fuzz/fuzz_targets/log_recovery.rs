@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use nowait::log::{By, Durability, Log, Options, Strategy, Sync, read_in};
+use nowait::log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, read_in};
 use nowait::sim::Sim;
 use nowait::{Engine, Nowait};
 
@@ -34,8 +34,8 @@ fn on(sim: &Sim) -> Nowait {
 }
 
 fn options(nowait: &Nowait) -> Options {
-    let strategy = Strategy { durability: Durability::Write, by: By::Call, depth: 2 };
-    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
+    let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 2 };
+    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(SyncPolicy::Fixed(strategy)).keeper(false)
 }
 
 fn record(lsn: u64) -> Vec<u8> {

@@ -59,7 +59,7 @@ fn measure(path: &Path) -> io::Result<()> {
     let cases = [Before::Written, Before::Holes, Before::Empty];
     for (before, depth) in cases.into_iter().flat_map(|before| DEPTHS.map(|depth| (before, depth))) {
         before.make(path)?;
-        let ways = [("ring", Some(nowait::Path::Ring)), ("pool", Some(nowait::Path::Pool)), ("nowait", None)];
+        let ways = [("ring", Some(nowait::Route::Ring)), ("pool", Some(nowait::Route::Pool)), ("nowait", None)];
         let mut figures = ways.map(|_| (Vec::new(), Vec::new()));
         for round in 0..ROUNDS {
             for turn in 0..ways.len() {
@@ -88,8 +88,8 @@ fn measure(path: &Path) -> io::Result<()> {
 }
 
 /// Writes a second, and the process's processor time for each.
-fn write(path: &Path, before: Before, way: Option<nowait::Path>, depth: u64, seed: u64) -> io::Result<(f64, f64)> {
-    let nowait = Nowait::builder().path(way).build()?;
+fn write(path: &Path, before: Before, way: Option<nowait::Route>, depth: u64, seed: u64) -> io::Result<(f64, f64)> {
+    let nowait = Nowait::builder().route(way).build()?;
     let file = OpenOptions::new().read(true).write(true).direct(true).open_in(&nowait, path).wait()?;
     let places = match before {
         Before::Empty => (0..BLOCKS).collect(),

@@ -102,7 +102,7 @@ pub enum ErrorKind {
 /// The operations that an error (or a counter) can name.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum ErrorOp {
     /// Opening a file.
     Open,
     /// A read at a position, vectored or not.
@@ -145,29 +145,29 @@ pub enum Operation {
     Probe,
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for ErrorOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Operation::Open => "open",
-            Operation::Read => "read",
-            Operation::Gather => "gather",
-            Operation::Size => "size",
-            Operation::Advise => "advise",
-            Operation::Map => "map",
-            Operation::Populate => "populate",
-            Operation::Close => "close",
-            Operation::Build => "build",
-            Operation::Write => "write",
-            Operation::Sync => "sync",
-            Operation::SetLen => "set length of",
-            Operation::Allocate => "allocate in",
-            Operation::Rename => "rename",
-            Operation::Remove => "remove",
-            Operation::List => "list",
-            Operation::CreateDir => "create directory",
-            Operation::Append => "append to",
-            Operation::Recover => "recover",
-            Operation::Probe => "probe",
+            ErrorOp::Open => "open",
+            ErrorOp::Read => "read",
+            ErrorOp::Gather => "gather",
+            ErrorOp::Size => "size",
+            ErrorOp::Advise => "advise",
+            ErrorOp::Map => "map",
+            ErrorOp::Populate => "populate",
+            ErrorOp::Close => "close",
+            ErrorOp::Build => "build",
+            ErrorOp::Write => "write",
+            ErrorOp::Sync => "sync",
+            ErrorOp::SetLen => "set length of",
+            ErrorOp::Allocate => "allocate in",
+            ErrorOp::Rename => "rename",
+            ErrorOp::Remove => "remove",
+            ErrorOp::List => "list",
+            ErrorOp::CreateDir => "create directory",
+            ErrorOp::Append => "append to",
+            ErrorOp::Recover => "recover",
+            ErrorOp::Probe => "probe",
         })
     }
 }
@@ -180,7 +180,7 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     errno: Option<Errno>,
-    operation: Operation,
+    operation: ErrorOp,
     path: Option<Arc<Path>>,
     range: Option<(u64, u64)>,
     index: Option<usize>,
@@ -191,7 +191,7 @@ struct Inner {
 }
 
 impl Error {
-    pub(crate) fn new(operation: Operation, kind: ErrorKind) -> Self {
+    pub(crate) fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
         Error(Arc::new(Inner {
             kind,
             errno: None,
@@ -205,7 +205,7 @@ impl Error {
         }))
     }
 
-    pub(crate) fn from_errno(operation: Operation, errno: Errno) -> Self {
+    pub(crate) fn from_errno(operation: ErrorOp, errno: Errno) -> Self {
         let mut error = Self::new(operation, kind_of(errno));
         error.inner().errno = Some(errno);
         error
@@ -262,7 +262,7 @@ impl Error {
     }
 
     /// The operation that failed.
-    pub fn operation(&self) -> Operation {
+    pub fn operation(&self) -> ErrorOp {
         self.0.operation
     }
 
@@ -571,7 +571,7 @@ mod tests {
     #[test]
     fn text_names_operation_path_range_and_next_step() {
         let path: Arc<Path> = Arc::from(Path::new("/data/big"));
-        let error = Error::from_errno(Operation::Gather, Errno::IO).at(&path).range(4096, 512).index(7);
+        let error = Error::from_errno(ErrorOp::Gather, Errno::IO).at(&path).range(4096, 512).index(7);
         let text = error.to_string();
         for part in ["gather range 7", "/data/big", "offset 4096", "length 512", "os error 5", "kernel log"] {
             assert!(text.contains(part), "{part:?} is missing in {text:?}");
@@ -612,7 +612,7 @@ mod tests {
             (122, "NoSpace", "QuotaExceeded", full),
         ];
         for errno in 1..=133 {
-            let error = Error::from_errno(Operation::Write, Errno::from_raw_os_error(errno));
+            let error = Error::from_errno(ErrorOp::Write, Errno::from_raw_os_error(errno));
             let (ours, std) = (name(&error.kind()), name(&io::Error::from_raw_os_error(errno).kind()));
             match differ.iter().find(|(number, ..)| *number == errno) {
                 Some((_, left, right, why)) => {
@@ -628,7 +628,7 @@ mod tests {
     #[test]
     fn an_error_without_an_errno_is_kept_inside_an_io_error() {
         let path: Arc<Path> = Arc::from(Path::new("/data/big"));
-        let error = Error::new(Operation::Read, ErrorKind::PermissionDenied).at(&path);
+        let error = Error::new(ErrorOp::Read, ErrorKind::PermissionDenied).at(&path);
         let converted = io::Error::from(error.clone());
         assert_eq!((converted.kind(), converted.raw_os_error()), (io::ErrorKind::PermissionDenied, None));
         let inside = converted.get_ref().and_then(|inside| inside.downcast_ref::<Error>());
@@ -637,7 +637,7 @@ mod tests {
 
     #[test]
     fn converts_into_io_error_and_keeps_the_buffer_until_then() {
-        let error = BufferError { error: Error::new(Operation::Read, ErrorKind::UnexpectedEof), buffer: vec![1u8, 2] };
+        let error = BufferError { error: Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof), buffer: vec![1u8, 2] };
         assert_eq!(error.buffer.len(), 2);
         let error: io::Error = error.into();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);

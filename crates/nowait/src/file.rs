@@ -14,7 +14,7 @@ use crate::core::instance::{Instance, Nowait};
 use crate::core::opened::Opened;
 use crate::direct::{self, Alignment, Directness};
 use crate::engine::local;
-use crate::error::{BufferError, Error, ErrorKind, Moved, Operation as Name, Result};
+use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Moved, Result};
 use crate::op::{Done, Handle, OpenFile, PathAt, Request, Transfer};
 use crate::operation::{Answer, Conclude, On, Operation};
 use crate::stats::Count;
@@ -228,7 +228,7 @@ impl File {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);
         sys::check(&fd).map_err(|errno| {
-            let error = Error::from_errno(Name::Open, errno).at(&path);
+            let error = Error::from_errno(ErrorOp::Open, errno).at(&path);
             match errno {
                 Errno::SPIPE => error.explained("give a regular file or a block device; for others wait until they are ready (tokio's AsyncFd, smol's Async)"),
                 Errno::BADF => error.of_kind(ErrorKind::InvalidInput).explained("it was opened with O_PATH; open it for reading or writing"),
@@ -322,7 +322,7 @@ impl File {
         let counters = &file.instance.counters;
         let result = file.check(offset, length).and_then(|()| file.target().read_blocking(buffer, offset));
         counters.add(if result.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-        result.map_err(|errno| file.error(Name::Read, errno).range(offset, length as u64))
+        result.map_err(|errno| file.error(ErrorOp::Read, errno).range(offset, length as u64))
     }
 
     /// Blocks until `buffer` is full.
@@ -381,7 +381,7 @@ impl File {
         let Some(OpenFile { handle, .. }) = Arc::into_inner(open) else { return Ok(Closed::Later) };
         local::flush();
         let outcome = instance.engines().pool.run(None, &mut Request::Close(handle));
-        outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(Name::Close, errno).at(&path))
+        outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(ErrorOp::Close, errno).at(&path))
     }
 }
 
@@ -404,7 +404,7 @@ impl fmt::Debug for File {
 
 fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
     use std::os::unix::ffi::OsStrExt;
-    let error = Error::from_errno(Name::Open, errno).at(path);
+    let error = Error::from_errno(ErrorOp::Open, errno).at(path);
     match errno {
         Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.detail("the path has a zero byte in it"),
         Errno::INVAL => error.detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions"),
@@ -413,7 +413,7 @@ fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
 }
 
 fn ended(file: &Opened, offset: u64, length: usize, n: usize) -> Error {
-    Error::new(Name::Read, ErrorKind::UnexpectedEof)
+    Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof)
         .at(&file.path)
         .range(offset, length as u64)
         .detail(format!("{n} bytes are there"))
@@ -430,7 +430,7 @@ fn transferred(Answer { on, outcome, request }: Answer<'_>) -> (&mut Transfer, R
         Ok(other) => unreachable!("a read is answered with its transfer, not {other:?}"),
         Err(errno) => {
             let (offset, length) = transfer.asked();
-            Err(on.file().error(Name::Read, errno).range(offset, length as u64))
+            Err(on.file().error(ErrorOp::Read, errno).range(offset, length as u64))
         }
     };
     (transfer, result)
@@ -489,13 +489,13 @@ fn size(answer: Answer<'_>) -> Result<u64> {
     match answer.outcome {
         Ok(Done::Size(size)) => Ok(size),
         Ok(other) => unreachable!("a size is answered with a size, not {other:?}"),
-        Err(errno) => Err(answer.on.file().error(Name::Size, errno)),
+        Err(errno) => Err(answer.on.file().error(ErrorOp::Size, errno)),
     }
 }
 
 fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
-        let error = on.file().error(Name::Advise, errno);
+        let error = on.file().error(ErrorOp::Advise, errno);
         match request {
             Request::Advise { offset, length, .. } => error.range(*offset, *length),
             _ => error,

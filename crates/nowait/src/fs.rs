@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Done, Handle, OpenDir, PathAt, Request};
 use crate::operation::{Answer, On, Operation};
@@ -166,7 +166,7 @@ async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(PathBuf, File, P
 /// A path's directory, and a name in it that nothing else uses.
 fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
-        let error = Error::new(Name::Write, ErrorKind::InvalidInput).at(&Arc::from(path));
+        let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(path));
         return Err(error.detail("the path names no file"));
     };
     let directory = match path.parent() {
@@ -191,10 +191,12 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
         let error = |name, path: &PathAt| Error::from_errno(name, errno).at(&Arc::from(path.display()));
         match request {
-            Request::Rename { from, to, .. } => error(Name::Rename, from).detail(format!("to {}", to.path.display())),
-            Request::Remove(path) => error(Name::Remove, path),
-            Request::SyncDir(path) => error(Name::Sync, path),
-            Request::CreateDir(path) => Error::from_errno(Name::CreateDir, errno).at(&Arc::from(&**path)),
+            Request::Rename { from, to, .. } => {
+                error(ErrorOp::Rename, from).detail(format!("to {}", to.path.display()))
+            }
+            Request::Remove(path) => error(ErrorOp::Remove, path),
+            Request::SyncDir(path) => error(ErrorOp::Sync, path),
+            Request::CreateDir(path) => Error::from_errno(ErrorOp::CreateDir, errno).at(&Arc::from(&**path)),
             other => unreachable!("no operation on names: {other:?}"),
         }
     })
@@ -203,7 +205,9 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
 fn listed(Answer { outcome, request, .. }: Answer<'_>) -> Result<Vec<OsString>> {
     match (outcome, &*request) {
         (Ok(Done::Names(names)), _) => Ok(names),
-        (Err(errno), Request::List(path)) => Err(Error::from_errno(Name::List, errno).at(&Arc::from(path.display()))),
+        (Err(errno), Request::List(path)) => {
+            Err(Error::from_errno(ErrorOp::List, errno).at(&Arc::from(path.display())))
+        }
         (outcome, request) => unreachable!("{request:?} is not answered with {outcome:?}"),
     }
 }
@@ -287,7 +291,7 @@ impl Dir {
 fn dir_opened(Answer { outcome, request, .. }: Answer<'_>) -> Result<Handle> {
     match (outcome, &*request) {
         (Ok(Done::Opened(handle, _)), _) => Ok(handle),
-        (Err(errno), Request::OpenDir(path)) => Err(Error::from_errno(Name::Open, errno).at(&Arc::from(&**path))),
+        (Err(errno), Request::OpenDir(path)) => Err(Error::from_errno(ErrorOp::Open, errno).at(&Arc::from(&**path))),
         (outcome, request) => unreachable!("{request:?} is not answered with {outcome:?}"),
     }
 }

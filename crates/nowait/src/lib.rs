@@ -244,10 +244,10 @@ mod sys;
 mod write;
 
 pub use self::core::instance::{Builder, Engine, Nowait, Refusal};
-pub use self::core::policy::Path;
+pub use self::core::policy::Route;
 pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, WriteBuffer};
 pub use engine::sim;
-pub use error::{BufferError, BufferResult, Error, ErrorKind, Moved, Operation as OperationName, Result, Written};
+pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
 pub use operation::{Operation, Started, Write};

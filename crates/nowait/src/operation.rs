@@ -11,9 +11,9 @@ use crate::core::coalesce;
 use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
 use crate::core::opened::Opened;
-use crate::core::policy::Path;
+use crate::core::policy::Route;
 use crate::engine::{local, pool};
-use crate::op::{Callback, LaneKind, Leftovers, Notify, Outcome, Owner, Request, Slot};
+use crate::op::{Callback, Leftovers, Notify, Outcome, Owner, QueueKind, Request, Slot};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
@@ -103,7 +103,7 @@ impl<'f, T> Operation<'f, T> {
         if let State::Begun(_) = self.state {
             target.instance.engines().ring.watch_all();
         }
-        let forced = matches!(target.instance.policy.forced, Some(Path::Ring | Path::Pool));
+        let forced = matches!(target.instance.policy.forced, Some(Route::Ring | Route::Pool));
         match std::mem::replace(&mut self.state, State::Spent) {
             State::New(mut request) if !forced => {
                 local::flush();
@@ -114,11 +114,11 @@ impl<'f, T> Operation<'f, T> {
                 let outcome = match (&request, target.file) {
                     // A sync that is under way on another thread covers less than this one has to: the next is shared.
                     (Request::Sync { .. }, Some(file)) => {
-                        if !file.lanes().of(LaneKind::Syncs).enter() {
+                        if !file.queues().of(QueueKind::Syncs).enter() {
                             self.state = State::New(request);
                             return local::drive(self);
                         }
-                        target.run_in_lane(file, &mut request)
+                        target.run_in_queue(file, &mut request)
                     }
                     _ => target.run_here(&mut request),
                 };

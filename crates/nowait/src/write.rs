@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::buf::{Erased, Memory, WriteBuffer};
 use crate::core::opened::Opened;
 use crate::engine::local;
-use crate::error::{BufferError, BufferResult, Error, ErrorKind, Moved, Operation as Name, Result, Written};
+use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 use crate::file::File;
 use crate::op::outstanding::Settling;
 use crate::op::{Batch, Change, Notify, Outcome, Request, Slot, Transfer};
@@ -121,7 +121,7 @@ impl File {
             durable: false,
         };
         if !engines.throttle.has_room(open, change) {
-            let error = self.0.error(Name::Write, Errno::AGAIN).range(offset, length as u64);
+            let error = self.0.error(ErrorOp::Write, Errno::AGAIN).range(offset, length as u64);
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
         }
         Ok(self.write_all_at(buffer, offset).start().finish_on_drop())
@@ -257,7 +257,7 @@ impl File {
     /// been written again, or given up. Gives the failure, if there was one.
     pub fn acknowledge_sync_failure(&self) -> Option<Error> {
         let errno = self.0.open.acknowledge_failure()?;
-        Some(self.0.error(Name::Sync, errno))
+        Some(self.0.error(ErrorOp::Sync, errno))
     }
 
     fn change(&self, request: Request) -> Operation<'_, Result<()>> {
@@ -321,9 +321,9 @@ fn how_much(file: &Opened, n: usize, flags: WriteFlags, errno: Option<Errno>) ->
 #[cold]
 fn write_error(file: &Opened, errno: Option<Errno>, flags: WriteFlags) -> Error {
     match errno {
-        None => Error::new(Name::Write, ErrorKind::WriteZero).at(&file.path),
+        None => Error::new(ErrorOp::Write, ErrorKind::WriteZero).at(&file.path),
         Some(errno) => {
-            let error = file.error(Name::Write, errno);
+            let error = file.error(ErrorOp::Write, errno);
             let asked = [
                 (
                     WriteFlags::UNCACHED,
@@ -378,13 +378,13 @@ fn wrote_all<B: WriteBuffer>(answer: Answer<'_>) -> BufferResult<B> {
     wrote(answer, Short::Error, B::from_memory).map(|(_, buffer)| buffer)
 }
 
-/// Name and range of a change without data, for its error.
-fn change_of(request: &Request) -> (Name, u64, u64) {
+/// Operation and range of a change without data, for its error.
+fn change_of(request: &Request) -> (ErrorOp, u64, u64) {
     match request {
-        Request::SetLen(length) => (Name::SetLen, 0, *length),
-        Request::Allocate { offset, length, .. } => (Name::Allocate, *offset, *length),
-        Request::SyncRange { offset, length } => (Name::Sync, *offset, *length),
-        _ => (Name::Sync, 0, 0),
+        Request::SetLen(length) => (ErrorOp::SetLen, 0, *length),
+        Request::Allocate { offset, length, .. } => (ErrorOp::Allocate, *offset, *length),
+        Request::SyncRange { offset, length } => (ErrorOp::Sync, *offset, *length),
+        _ => (ErrorOp::Sync, 0, 0),
     }
 }
 

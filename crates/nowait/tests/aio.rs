@@ -17,7 +17,7 @@ use common::{
     poll_once, put, read_pages_in_every_way,
 };
 use futures::future::join_all;
-use nowait::{Buf, DirectIo, Engine, ErrorKind, File, Nowait, Path};
+use nowait::{Buf, DirectIo, Engine, ErrorKind, File, Nowait, Route};
 
 const PAGE: usize = 4096;
 
@@ -86,7 +86,7 @@ fn on_the_root_file_system() {
     assert_eq!(nowait.stats().ring, 0);
     // Whatever the engine, what is promised is the same.
     keeps_its_promises(&Nowait::builder().engine(Engine::Aio).build().unwrap(), folder.path());
-    keeps_its_promises(&Nowait::builder().path(Some(Path::Ring)).build().unwrap(), folder.path());
+    keeps_its_promises(&Nowait::builder().route(Some(Route::Ring)).build().unwrap(), folder.path());
 }
 
 fn on(kind: Kind) {
@@ -205,7 +205,7 @@ fn full_queues_finish_in_full() {
 fn a_ring_and_a_context_on_one_thread() {
     let _watchdog = Watchdog::new("a ring and a context on one thread", 60);
     let Some((aio, sample, direct)) = direct(4 << 20) else { return };
-    let ring = Nowait::builder().path(Some(Path::Ring)).build().unwrap();
+    let ring = Nowait::builder().route(Some(Route::Ring)).build().unwrap();
     let buffered = sample.open(&ring);
     for round in 0..50u64 {
         sample.cool();

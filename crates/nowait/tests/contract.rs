@@ -5,7 +5,7 @@ mod promises;
 
 use common::{Sample, assert_settled, child, cold, is_slow, mounts, poll_once};
 use nowait::sim::{Faults, Sim};
-use nowait::{Engine, ErrorKind, Nowait, OpenOptions, Path, Stats};
+use nowait::{Engine, ErrorKind, Nowait, OpenOptions, Route, Stats};
 use promises::{Ctx, keeps_every_promise};
 
 fn builder(engine: Engine) -> nowait::Builder {
@@ -58,7 +58,7 @@ fn ring() {
 
 #[test]
 fn ring_for_all() {
-    match builder(Engine::Uring).path(Some(Path::Ring)).build() {
+    match builder(Engine::Uring).route(Some(Route::Ring)).build() {
         Ok(nowait) => keeps_every_promise(&Ctx::with(nowait, mounts::temp_dir())),
         Err(error) => eprintln!("skipped: {error}"),
     }
@@ -78,7 +78,7 @@ fn aio() {
 
 #[test]
 fn aio_for_all() {
-    match builder(Engine::Aio).path(Some(Path::Ring)).build() {
+    match builder(Engine::Aio).route(Some(Route::Ring)).build() {
         Ok(nowait) => keeps_every_promise(&Ctx::with(nowait, mounts::temp_dir())),
         Err(error) => eprintln!("skipped: {error}"),
     }
@@ -91,17 +91,17 @@ fn pool() {
 
 #[test]
 fn pool_for_all() {
-    keeps_every_promise(&Ctx::new(Nowait::builder().path(Some(Path::Pool))));
+    keeps_every_promise(&Ctx::new(Nowait::builder().route(Some(Route::Pool))));
 }
 
 #[test]
 fn pool_of_one_thread() {
-    keeps_every_promise(&Ctx::new(builder(Engine::Pool).path(Some(Path::Pool)).pool_threads_max(1)));
+    keeps_every_promise(&Ctx::new(builder(Engine::Pool).route(Some(Route::Pool)).pool_threads_max(1)));
 }
 
 #[test]
 fn inline_where_possible() {
-    keeps_every_promise(&Ctx::new(Nowait::builder().path(Some(Path::Inline))));
+    keeps_every_promise(&Ctx::new(Nowait::builder().route(Some(Route::Inline))));
 }
 
 #[test]
@@ -130,8 +130,8 @@ fn simulator_with_faults() {
 
 #[test]
 fn simulator_with_faults_and_forced_paths() {
-    for path in [Path::Inline, Path::Ring, Path::Pool] {
-        keeps_every_promise(&Ctx::simulated(Nowait::builder().path(Some(path)), every_fault_but_errors()));
+    for route in [Route::Inline, Route::Ring, Route::Pool] {
+        keeps_every_promise(&Ctx::simulated(Nowait::builder().route(Some(route)), every_fault_but_errors()));
     }
 }
 
@@ -200,10 +200,10 @@ fn counters_tell_the_way() {
     assert!(awaited.inline >= least, "cached reads are served inline: {awaited:?}");
     assert_eq!(waited.blocking, READS);
 
-    let (awaited, waited) = awaited_and_waited(&builder(Engine::Pool).path(Some(Path::Pool)).build().unwrap());
+    let (awaited, waited) = awaited_and_waited(&builder(Engine::Pool).route(Some(Route::Pool)).build().unwrap());
     assert_eq!((awaited.pool, waited.pool, awaited.attempts), (READS, READS, 0));
 
-    match builder(Engine::Uring).path(Some(Path::Ring)).build() {
+    match builder(Engine::Uring).route(Some(Route::Ring)).build() {
         Ok(ring) => {
             let (awaited, waited) = awaited_and_waited(&ring);
             assert_eq!((awaited.ring, waited.ring, awaited.attempts), (READS, READS, 0));

@@ -12,7 +12,7 @@ use common::{Sample, Watchdog, assert_settled, child, contents, eventually, poll
 use futures::StreamExt;
 use futures::future::{join_all, maybe_done};
 use futures::stream::FuturesUnordered;
-use nowait::{Engine, File, Nowait, OpenOptions, Path};
+use nowait::{Engine, File, Nowait, OpenOptions, Route};
 use tokio::runtime;
 
 const LEN: usize = 2 << 20;
@@ -52,7 +52,7 @@ fn padded(sample: &Sample, offset: u64) -> Vec<u8> {
 /// Instances by the ways of serving that matter to executors.
 fn instances() -> Vec<Nowait> {
     let auto = Nowait::builder();
-    let builders = [auto.clone(), auto.clone().engine(Engine::Pool), auto.path(Some(Path::Ring))];
+    let builders = [auto.clone(), auto.clone().engine(Engine::Pool), auto.route(Some(Route::Ring))];
     builders.into_iter().map(|builder| builder.build().unwrap()).collect()
 }
 
@@ -272,7 +272,7 @@ fn attached_runtimes_need_no_thread_of_ours() {
 }
 
 fn attached() {
-    let nowait = match Nowait::builder().engine(Engine::Uring).path(Some(Path::Ring)).build() {
+    let nowait = match Nowait::builder().engine(Engine::Uring).route(Some(Route::Ring)).build() {
         Ok(nowait) => nowait,
         Err(error) => return eprintln!("skipped: {error}"),
     };
@@ -618,7 +618,7 @@ fn child() {
             runtime.block_on(runtime.spawn(begin)).unwrap();
         }
         "instances" => {
-            let nowait = Nowait::builder().path([None, Some(Path::Ring)][i % 2]).build().unwrap();
+            let nowait = Nowait::builder().route([None, Some(Route::Ring)][i % 2]).build().unwrap();
             let file = sample.cool().open(&nowait);
             futures::executor::block_on(few(&file));
             // Dropped with reads in flight.

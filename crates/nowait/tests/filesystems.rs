@@ -4,12 +4,12 @@ mod common;
 mod promises;
 
 use common::mounts::{self, Kind, Mount};
-use nowait::{Engine, Nowait, Path};
+use nowait::{Engine, Nowait, Route};
 use promises::{Ctx, keeps_every_promise};
 
 fn on(kind: Kind) {
     let Some(mount) = Mount::or_skip(kind) else { return };
-    for builder in [Nowait::builder(), Nowait::builder().strict(true), Nowait::builder().path(Some(Path::Ring))] {
+    for builder in [Nowait::builder(), Nowait::builder().strict(true), Nowait::builder().route(Some(Route::Ring))] {
         let folder = tempfile::tempdir_in(mount.path()).unwrap();
         keeps_every_promise(&Ctx::with(builder.build().unwrap(), folder));
     }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use common::rng::Rng;
 use common::{Sample, Watchdog, assert_settled, cold, contents, expected, has_memory, open, poll_once};
 use nowait::sim::{Faults, Sim};
-use nowait::{Engine, Error, ErrorKind, File, Gathered, Nowait, Path};
+use nowait::{Engine, Error, ErrorKind, File, Gathered, Nowait, Route};
 
 type Extent = (u64, usize);
 
@@ -143,7 +143,7 @@ fn strict() {
 
 #[test]
 fn ring_for_all() {
-    on_real_files(Nowait::builder().path(Some(Path::Ring)));
+    on_real_files(Nowait::builder().route(Some(Route::Ring)));
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn pool() {
 
 #[test]
 fn pool_for_all() {
-    on_real_files(Nowait::builder().path(Some(Path::Pool)));
+    on_real_files(Nowait::builder().route(Some(Route::Pool)));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn simulator_with_faults() {
 
 #[test]
 fn simulator_with_faults_and_no_attempts() {
-    on_simulator(Nowait::builder().path(Some(Path::Ring)), many_faults);
+    on_simulator(Nowait::builder().route(Some(Route::Ring)), many_faults);
     on_simulator(Nowait::builder(), |faults| (faults.nowait_refused, faults.short) = (true, 0.4));
 }
 
@@ -232,13 +232,13 @@ fn impossible_ranges_fail_by_themselves() {
     let sample = Sample::new(10_000);
     let largest = i64::MAX as u64;
     let ranges = [(0, 10), (u64::MAX - 5, 10), (largest, 1), (9995, 10), (u64::MAX, 1), (largest - 1, 1), (5, 5)];
-    for path in [None, Some(Path::Ring), Some(Path::Pool)] {
-        let file = sample.open(&Nowait::builder().path(path).build().unwrap());
+    for route in [None, Some(Route::Ring), Some(Route::Pool)] {
+        let file = sample.open(&Nowait::builder().route(route).build().unwrap());
         let mut output = [0xaa; 42];
         let exceptions = file.gather_into(&ranges, &mut output).unwrap();
         let failed = |errors: &[Error]| {
             let kinds: Vec<_> = errors.iter().map(|error| (error.range_index(), error.kind())).collect();
-            assert_eq!(kinds, [1, 2, 4].map(|i| (Some(i), ErrorKind::InvalidRange)), "{path:?}");
+            assert_eq!(kinds, [1, 2, 4].map(|i| (Some(i), ErrorKind::InvalidRange)), "{route:?}");
         };
         failed(exceptions.errors());
         assert_eq!(exceptions.short(), [(3, 5), (5, 0)]);
@@ -336,8 +336,8 @@ fn large_ranges() {
     let mut rng = Rng::for_test();
     let sample = Sample::new(24 << 20);
     let ranges = [(5, 3 << 20), (20 << 20, 7 << 20), (1 << 20, 1 << 20), (1, 1), (2 << 20, 9 << 20)];
-    for path in [None, Some(Path::Ring), Some(Path::Pool)] {
-        let file = sample.open(&Nowait::builder().path(path).build().unwrap());
+    for route in [None, Some(Route::Ring), Some(Route::Pool)] {
+        let file = sample.open(&Nowait::builder().route(route).build().unwrap());
         gather_in_every_way(&file, &sample.bytes, &ranges, &mut rng, &|| cold::drop_pages(&sample.path));
         gather_in_every_way(&file, &sample.bytes, &ranges, &mut rng, &|| {});
     }
@@ -349,7 +349,7 @@ fn dropped_half_way() {
     let mut rng = Rng::for_test();
     let sample = Sample::new(8 << 20);
     for round in 0..60 {
-        let nowait = Nowait::builder().path([None, Some(Path::Ring), Some(Path::Pool)][round % 3]).build().unwrap();
+        let nowait = Nowait::builder().route([None, Some(Route::Ring), Some(Route::Pool)][round % 3]).build().unwrap();
         let file = sample.cool().open(&nowait);
         let ranges: Vec<_> = (0..200).map(|_| (rng.below(8 << 20) as u64, 4096)).collect();
         let polls = rng.below(4);
@@ -410,8 +410,8 @@ fn dropped_at_every_step_of_a_simulator() {
 fn panic_in_a_taker() {
     let _watchdog = Watchdog::new("panic_in_a_taker", 60);
     let sample = Sample::new(8 << 20);
-    for path in [None, Some(Path::Ring), Some(Path::Pool)] {
-        let nowait = Nowait::builder().path(path).build().unwrap();
+    for route in [None, Some(Route::Ring), Some(Route::Pool)] {
+        let nowait = Nowait::builder().route(route).build().unwrap();
         let file = sample.cool().open(&nowait);
         let ranges: Vec<_> = (0..200).map(|i| (i * 40_000, 4096)).collect();
         let each = file.gather(&ranges).each(|i, _| assert!(i != 70, "on purpose"));
@@ -428,8 +428,8 @@ fn panic_in_a_taker() {
 fn waited_for_after_a_poll() {
     let _watchdog = Watchdog::new("waited_for_after_a_poll", 60);
     let sample = Sample::new(4 << 20);
-    for path in [None, Some(Path::Ring), Some(Path::Pool)] {
-        let file = sample.cool().open(&Nowait::builder().path(path).build().unwrap());
+    for route in [None, Some(Route::Ring), Some(Route::Pool)] {
+        let file = sample.cool().open(&Nowait::builder().route(route).build().unwrap());
         let ranges: Vec<_> = (0..600u64).map(|i| (i * 6011, 5000)).collect();
         let mut gather = Box::pin(file.gather(&ranges));
         if poll_once(gather.as_mut()).is_pending() {

@@ -12,7 +12,7 @@ use common::fuse::Stalling;
 use common::mounts::{self, LoopDevice};
 use common::{Watchdog, Way, assert_settled, at_most, child, eventually, poll_once};
 use nowait::sim::Sim;
-use nowait::{Buf, Engine, File, Nowait, OpenOptions, Path};
+use nowait::{Buf, Engine, File, Nowait, OpenOptions, Route};
 
 /// More than any queue to the kernel, or pool, holds.
 const HUNG: u64 = 300;
@@ -57,13 +57,13 @@ fn works(nowait: &Nowait, path: &FsPath) {
 #[test]
 fn in_the_simulator() {
     let _watchdog = Watchdog::new("isolation in the simulator", 60);
-    for (depth, path) in [(64, None), (4, Some(Path::Pool))] {
+    for (depth, route) in [(64, None), (4, Some(Route::Pool))] {
         let sim = Sim::new(1);
         sim.set_depth(depth);
         sim.create("hung", vec![0; 1 << 20]);
         sim.create("other", vec![0; 1 << 20]);
         let nowait =
-            Nowait::builder().engine(Engine::Sim(sim.clone())).path(path.or(Some(Path::Pool))).build().unwrap();
+            Nowait::builder().engine(Engine::Sim(sim.clone())).route(route.or(Some(Route::Pool))).build().unwrap();
         let file = OpenOptions::new().read(true).write(true).open_in(&nowait, "hung").wait().unwrap();
         sim.set_hung("hung", true);
         let hung = hang(&file);

@@ -12,17 +12,17 @@ use std::task::Poll;
 use common::mounts::temp_dir;
 use common::{Sample, Watchdog, Way, aio_instance, assert_settled, eventually, open_direct, poll_once};
 use nowait::sim::{Faults, Sim};
-use nowait::{Buf, Closed, Engine, ErrorKind, File, Nowait, OpenOptions, OperationName, Path};
+use nowait::{Buf, Closed, Engine, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Route};
 
 const PAGE: usize = 4096;
 
 /// An instance for each way in which an operation can end.
 fn instances() -> Vec<(&'static str, Nowait)> {
-    let forced = |path| Nowait::builder().path(Some(path)).build().unwrap();
-    let one = Nowait::builder().engine(Engine::Pool).path(Some(Path::Pool)).pool_threads_max(1).build().unwrap();
-    let sim = Nowait::builder().engine(Engine::Sim(Sim::new(1))).path(Some(Path::Ring)).build().unwrap();
+    let forced = |route| Nowait::builder().route(Some(route)).build().unwrap();
+    let one = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)).pool_threads_max(1).build().unwrap();
+    let sim = Nowait::builder().engine(Engine::Sim(Sim::new(1))).route(Some(Route::Ring)).build().unwrap();
     let auto = Nowait::builder().build().unwrap();
-    let instances = [("ring", forced(Path::Ring)), ("pool", one), ("sim", sim), ("auto", auto)];
+    let instances = [("ring", forced(Route::Ring)), ("pool", one), ("sim", sim), ("auto", auto)];
     instances.into_iter().chain(aio_instance().map(|aio| ("aio", aio))).collect()
 }
 
@@ -243,7 +243,7 @@ fn close_reports_the_error_of_close() {
         let file = way.run(options.write(true).create(true).open_in(&nowait, "file")).unwrap();
         way.run(file.write_all_at(vec![1; 10], 0)).unwrap();
         let error = file.close().unwrap_err();
-        assert_eq!((error.kind(), error.operation()), (ErrorKind::Io, OperationName::Close), "{way:?}, round {round}");
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Io, ErrorOp::Close), "{way:?}, round {round}");
         assert_eq!(error.path(), Some(FsPath::new("file")));
     }
 }
@@ -274,7 +274,7 @@ fn close_closes_once_a_map_was_populated_and_dropped() {
 #[test]
 fn a_read_given_up_in_block_on_keeps_no_descriptor() {
     let sample = Sample::new(8 << 20);
-    let ring = Nowait::builder().path(Some(Path::Ring)).build().unwrap();
+    let ring = Nowait::builder().route(Some(Route::Ring)).build().unwrap();
     for nowait in [Some(ring), aio_instance()].into_iter().flatten() {
         for count in [1, 20] {
             let Some(file) = open_direct(&nowait, &sample.path) else { return };

@@ -14,14 +14,14 @@ use common::child;
 use common::mounts::{self, Kind, Mount};
 use common::rng::Rng;
 use common::{Watchdog, at_most, eventually, rounds};
-use nowait::log::{By, Durability, Log, Options, Strategy, Sync, inspect, read};
+use nowait::log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, inspect, read};
 use nowait::{Engine, ErrorKind, Nowait};
 
 const SEGMENT_BYTES: u64 = 128 << 10;
 
 fn options() -> Options {
-    let strategy = Strategy { durability: Durability::Write, by: By::Ring, depth: 2 };
-    Options::new().create(true).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy))
+    let strategy = Strategy { durability: Durability::Write, by: Submitter::Ring, depth: 2 };
+    Options::new().create(true).segment_bytes(SEGMENT_BYTES).sync(SyncPolicy::Fixed(strategy))
 }
 
 /// What record `lsn` is, wherever it is appended.
@@ -126,7 +126,7 @@ fn life_of_a_log(dir: &Path, options: &Options) {
 fn on_file_system(kind: Kind) {
     let Some(mount) = Mount::or_skip(kind) else { return };
     life_of_a_log(&mount.path().join("log"), &options());
-    life_of_a_log(&mount.path().join("measured"), &options().sync(Sync::Auto));
+    life_of_a_log(&mount.path().join("measured"), &options().sync(SyncPolicy::Auto));
 }
 
 mounts::on_every_file_system!(on_file_system);
@@ -137,9 +137,9 @@ fn every_way_of_writing_and_every_engine() {
     for (index, engine) in [Engine::Auto, Engine::Aio, Engine::Pool].into_iter().enumerate() {
         let Ok(nowait) = Nowait::builder().engine(engine).build() else { continue };
         for durability in [Durability::Write, Durability::WriteAndSync] {
-            for by in [By::Ring, By::Call] {
+            for by in [Submitter::Ring, Submitter::Call] {
                 let strategy = Strategy { durability, by, depth: 3 };
-                let options = options().instance(&nowait).sync(Sync::Fixed(strategy));
+                let options = options().instance(&nowait).sync(SyncPolicy::Fixed(strategy));
                 life_of_a_log(&dir.path().join(format!("{index} {durability:?} {by:?}")), &options);
             }
         }
@@ -393,7 +393,7 @@ fn appends_wait_or_are_refused_when_too_much_is_pending() {
 fn wrong_options_and_records_are_refused() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let fixed = |depth| Sync::Fixed(Strategy { durability: Durability::Write, by: By::Ring, depth });
+    let fixed = |depth| SyncPolicy::Fixed(Strategy { durability: Durability::Write, by: Submitter::Ring, depth });
     for options in
         [options().segment_bytes(5000), options().segment_bytes(0), options().sync(fixed(0)), options().sync(fixed(65))]
     {

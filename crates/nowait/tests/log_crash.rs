@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use common::Watchdog;
 use common::rng::Rng;
-use nowait::log::{By, Durability, Log, Options, Strategy, Sync, Ticket, inspect_in, read_in};
+use nowait::log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, Ticket, inspect_in, read_in};
 use nowait::sim::{Faults, Sim, Unsynced};
 use nowait::{Engine, ErrorKind, Nowait};
 
@@ -27,8 +27,13 @@ fn on(sim: &Sim) -> Nowait {
 }
 
 fn options(nowait: &Nowait, durability: Durability, depth: u32) -> Options {
-    let strategy = Strategy { durability, by: By::Call, depth };
-    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(Sync::Fixed(strategy)).keeper(false)
+    let strategy = Strategy { durability, by: Submitter::Call, depth };
+    Options::new()
+        .create(true)
+        .instance(nowait)
+        .segment_bytes(SEGMENT_BYTES)
+        .sync(SyncPolicy::Fixed(strategy))
+        .keeper(false)
 }
 
 /// Of a record: its number, the life that it was appended in, and bytes that follow from both.

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use nowait::log::{By, Durability, Log, Options, Reader, Strategy, Sync, inspect_in, read_in};
+use nowait::log::{Durability, Log, Options, Reader, Strategy, Submitter, SyncPolicy, inspect_in, read_in};
 use nowait::sim::Sim;
 use nowait::{Engine, Nowait};
 
@@ -15,8 +15,8 @@ fn on(sim: &Sim) -> Nowait {
 }
 
 fn options(nowait: &Nowait) -> Options {
-    let strategy = Strategy { durability: Durability::Write, by: By::Call, depth: 1 };
-    Options::new().create(true).instance(nowait).segment_bytes(16 << 10).sync(Sync::Fixed(strategy)).keeper(false)
+    let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
+    Options::new().create(true).instance(nowait).segment_bytes(16 << 10).sync(SyncPolicy::Fixed(strategy)).keeper(false)
 }
 
 /// A log whose next segment had begun, without a byte of it on the disk, gave up the one before, with all that was acknowledged: after a

@@ -12,15 +12,16 @@ use std::time::{Duration, Instant};
 use common::mounts::{self, Kind, Mount};
 use common::rng::Rng;
 use nowait::log::{
-    By, Durability, Log, Options, Reader, Recovery, Strategy, Sync, inspect, inspect_in, read, read_aside_in, read_in,
+    Durability, Log, Options, Reader, Recovery, Strategy, Submitter, SyncPolicy, inspect, inspect_in, read,
+    read_aside_in, read_in,
 };
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, ErrorKind, Nowait};
 
 const DIR: &str = "/log";
 
-fn fixed(depth: u32) -> Sync {
-    Sync::Fixed(Strategy { durability: Durability::Write, by: By::Call, depth })
+fn fixed(depth: u32) -> SyncPolicy {
+    SyncPolicy::Fixed(Strategy { durability: Durability::Write, by: Submitter::Call, depth })
 }
 
 fn on(sim: &Sim) -> Nowait {
@@ -438,8 +439,8 @@ fn a_segment_that_is_used_again_is_not_torn() {
 fn what_is_read_is_durable() {
     let sim = Sim::manual(3);
     let nowait = on(&sim);
-    let strategy = Strategy { durability: Durability::WriteAndSync, by: By::Call, depth: 1 };
-    let (log, _) = Log::open(DIR, &simulated(&nowait).sync(Sync::Fixed(strategy))).unwrap();
+    let strategy = Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 };
+    let (log, _) = Log::open(DIR, &simulated(&nowait).sync(SyncPolicy::Fixed(strategy))).unwrap();
     let mut ticket = log.append(&record(1)).unwrap();
     assert!(common::poll_once(Pin::new(&mut ticket)).is_pending());
     // The write, not the sync.
@@ -480,7 +481,7 @@ fn direct_is_looked_at_where_the_log_is() {
     }
     if !can {
         assert_eq!(log.stats().in_flight.max, 1);
-        assert_eq!(log.strategy(), Strategy { durability: Durability::WriteAndSync, by: By::Call, depth: 1 });
+        assert_eq!(log.strategy(), Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 });
     }
     log.close().unwrap();
     // Where it came from it is as it was.

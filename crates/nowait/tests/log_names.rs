@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use common::child;
 use common::mounts;
 use nowait::ErrorKind;
-use nowait::log::{By, Durability, Log, Options, Strategy, Sync, inspect, read};
+use nowait::log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, inspect, read};
 
 fn options() -> Options {
-    let strategy = Strategy { durability: Durability::Write, by: By::Call, depth: 1 };
-    Options::new().create(true).segment_bytes(16 << 10).sync(Sync::Fixed(strategy))
+    let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
+    Options::new().create(true).segment_bytes(16 << 10).sync(SyncPolicy::Fixed(strategy))
 }
 
 /// Appends until the log has gone on in other segments several times; gives the last record.

@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 
 use common::mounts::{self, Kind, Mount};
 use common::{Watchdog, eventually};
-use nowait::log::{By, Durability, Log, Options, Recovery, Strategy, Sync, inspect, inspect_in};
+use nowait::log::{Durability, Log, Options, Recovery, Strategy, Submitter, SyncPolicy, inspect, inspect_in};
 use nowait::sim::{Faults, Sim, Unsynced};
 use nowait::{Engine, ErrorKind, Nowait};
 
 const DIR: &str = "/log";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn strategy(by: By, depth: u32) -> Sync {
-    Sync::Fixed(Strategy { durability: Durability::Write, by, depth })
+fn strategy(by: Submitter, depth: u32) -> SyncPolicy {
+    SyncPolicy::Fixed(Strategy { durability: Durability::Write, by, depth })
 }
 
 fn small() -> Options {
-    Options::new().create(true).segment_bytes(16 << 10).sync(strategy(By::Ring, 2))
+    Options::new().create(true).segment_bytes(16 << 10).sync(strategy(Submitter::Ring, 2))
 }
 
 fn on(sim: &Sim) -> Nowait {
@@ -33,7 +33,12 @@ fn on(sim: &Sim) -> Nowait {
 }
 
 fn on_sim(sim: &Sim, depth: u32) -> Options {
-    Options::new().create(true).instance(&on(sim)).segment_bytes(64 << 10).sync(strategy(By::Call, depth)).keeper(false)
+    Options::new()
+        .create(true)
+        .instance(&on(sim))
+        .segment_bytes(64 << 10)
+        .sync(strategy(Submitter::Call, depth))
+        .keeper(false)
 }
 
 fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
@@ -87,7 +92,7 @@ fn what_is_damaged_after_a_drop_is_damage() {
         for depth in [1, 3] {
             let dir = mounts::temp_dir();
             let path = dir.path().join("log");
-            let options = small().segment_bytes(64 << 10).sync(strategy(By::Ring, depth)).keeper(keeper);
+            let options = small().segment_bytes(64 << 10).sync(strategy(Submitter::Ring, depth)).keeper(keeper);
             let (log, _) = Log::open(&path, &options).unwrap();
             for _ in 0..9 {
                 log.append(&[1; 100]).unwrap().wait().unwrap();
@@ -224,8 +229,8 @@ fn what_a_kill_leaves_unstamped_is_bounded() {
 #[test]
 fn a_stamp_that_was_read_is_made_durable() {
     let sim = Sim::manual(1);
-    let strategy = Strategy { durability: Durability::WriteAndSync, by: By::Call, depth: 1 };
-    let options = || on_sim(&sim, 1).sync(Sync::Fixed(strategy));
+    let strategy = Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 };
+    let options = || on_sim(&sim, 1).sync(SyncPolicy::Fixed(strategy));
     let (log, _) = Log::open(DIR, &options()).unwrap();
     let mut ticket = log.append(b"first").unwrap();
     assert!(poll(Pin::new(&mut ticket)).is_pending());
@@ -600,7 +605,7 @@ fn closing_ends_whatever_goes_on() {
         let path = dir.path().join("log");
         let keeper = rng.below(2) == 0;
         let options =
-            small().keeper(keeper).pending_bytes_max(10_000).sync(strategy(By::Ring, 1 + rng.below(3) as u32));
+            small().keeper(keeper).pending_bytes_max(10_000).sync(strategy(Submitter::Ring, 1 + rng.below(3) as u32));
         let (log, _) = Log::open(&path, &options).unwrap();
         let acknowledged = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..6)

@@ -16,7 +16,7 @@ use common::rng::Rng;
 use common::{Watchdog, Way, assert_settled, cold, contents, expected, kept_of_dropped, poll_once, put, writable};
 use futures::future::join_all;
 use nowait::sim::{Faults, Sim};
-use nowait::{Builder, Engine, File, Nowait, OpenOptions, Path};
+use nowait::{Builder, Engine, File, Nowait, OpenOptions, Route};
 
 /// The file stays about as long as this.
 const LEN_MAX: usize = 300_000;
@@ -338,10 +338,10 @@ fn every_engine_and_path() {
         ("auto", Nowait::builder()),
         ("strict", Nowait::builder().strict(true)),
         ("pool", Nowait::builder().engine(Engine::Pool)),
-        ("pool of one thread", Nowait::builder().engine(Engine::Pool).path(Some(Path::Pool)).pool_threads_max(1)),
-        ("inline", Nowait::builder().path(Some(Path::Inline))),
-        ("for the pool", Nowait::builder().path(Some(Path::Pool))),
-        ("for the ring", Nowait::builder().path(Some(Path::Ring))),
+        ("pool of one thread", Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)).pool_threads_max(1)),
+        ("inline", Nowait::builder().route(Some(Route::Inline))),
+        ("for the pool", Nowait::builder().route(Some(Route::Pool))),
+        ("for the ring", Nowait::builder().route(Some(Route::Ring))),
         ("little inline", Nowait::builder().inline_bytes_max(3000)),
     ] {
         eprintln!("{name}");
@@ -351,13 +351,13 @@ fn every_engine_and_path() {
 
 #[test]
 fn simulator() {
-    for path in [None, Some(Path::Inline), Some(Path::Pool)] {
-        simulated(Nowait::builder().path(path), |_| {});
-        simulated(Nowait::builder().path(path), |faults| {
+    for route in [None, Some(Route::Inline), Some(Route::Pool)] {
+        simulated(Nowait::builder().route(route), |_| {});
+        simulated(Nowait::builder().route(route), |faults| {
             (faults.not_now, faults.empty_now, faults.short_now) = (0.3, 0.3, 0.3);
             (faults.short, faults.interrupted) = (0.3, 0.3);
         });
-        simulated(Nowait::builder().path(path).strict(true), |faults| {
+        simulated(Nowait::builder().route(route).strict(true), |faults| {
             (faults.nowait_refused, faults.short) = (true, 0.3);
         });
     }
@@ -365,7 +365,7 @@ fn simulator() {
 
 fn on_mount(kind: Kind) {
     let Some(mount) = Mount::or_skip(kind) else { return };
-    for builder in [Nowait::builder(), Nowait::builder().strict(true), Nowait::builder().path(Some(Path::Pool))] {
+    for builder in [Nowait::builder(), Nowait::builder().strict(true), Nowait::builder().route(Some(Route::Pool))] {
         on(builder, mount.path());
     }
 }

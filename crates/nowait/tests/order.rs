@@ -14,7 +14,7 @@ use common::rng::Rng;
 use common::{Watchdog, assert_settled, eventually, poll_once};
 use futures::future::{Either, join_all, select};
 use nowait::sim::{Faults, Sim};
-use nowait::{Buf, Builder, Engine, File, Nowait, OpenOptions, Path};
+use nowait::{Buf, Builder, Engine, File, Nowait, OpenOptions, Route};
 
 const LEN: usize = 4 << 20;
 /// Bytes are compared at this distance.
@@ -225,7 +225,7 @@ fn auto() {
 
 #[test]
 fn ring() {
-    on(Nowait::builder().engine(Engine::Uring).path(Some(Path::Ring)));
+    on(Nowait::builder().engine(Engine::Uring).route(Some(Route::Ring)));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn libaio() {
 
 #[test]
 fn pool() {
-    on(Nowait::builder().engine(Engine::Pool).path(Some(Path::Pool)));
+    on(Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)));
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn simulator() {
 fn settled_waits_for_what_was_abandoned() {
     let sim = Sim::manual(1);
     sim.create("file", vec![0; LEN]);
-    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).path(Some(Path::Pool)).build().unwrap();
+    let nowait = Nowait::builder().engine(Engine::Sim(sim.clone())).route(Some(Route::Pool)).build().unwrap();
     let file = OpenOptions::new().read(true).write(true).open_in(&nowait, "file");
     let file = std::thread::scope(|scope| {
         let opened = scope.spawn(|| file.wait());

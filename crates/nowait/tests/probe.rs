@@ -306,7 +306,7 @@ fn others_at_work_do_not_count() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // A ring hands reads on tmpfs to kernel workers.
-            let nowait = nowait::Nowait::builder().path(Some(nowait::Path::Ring)).build().unwrap();
+            let nowait = nowait::Nowait::builder().route(Some(nowait::Route::Ring)).build().unwrap();
             let file = common::open(&nowait, &path);
             while !done.load(Relaxed) {
                 nowait::block_on(file.read_exact_at(0, 4096)).unwrap();
@@ -406,7 +406,7 @@ fn a_running_program_is_watched() {
     let process = std::process::id();
     let watched = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let nowait = nowait::Nowait::builder().path(Some(nowait::Path::Ring)).build().unwrap();
+            let nowait = nowait::Nowait::builder().route(Some(nowait::Route::Ring)).build().unwrap();
             let file = common::open(&nowait, &path);
             while !done.load(Relaxed) {
                 nowait::block_on(file.read_exact_at(0, 4096)).unwrap();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::{Sample, Watchdog, aio_instance, assert_settled, child, mounts, open_direct, read_pages_in_every_way};
 use futures::future::join_all;
-use nowait::{Engine, ErrorKind, Nowait, Path};
+use nowait::{Engine, ErrorKind, Nowait, Route};
 use promises::{Ctx, keeps_every_promise};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -84,7 +84,7 @@ fn child() {
 fn late() {
     let sample = Sample::new(1 << 20);
     // Also what happens to be cached goes to a ring, so that both are used for certain.
-    let nowait = Nowait::builder().path(Some(Path::Ring)).build().unwrap();
+    let nowait = Nowait::builder().route(Some(Route::Ring)).build().unwrap();
     if is_refused_already(&nowait) {
         return;
     }

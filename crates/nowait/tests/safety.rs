@@ -18,7 +18,7 @@ use common::{
 };
 use futures::future::join_all;
 use nowait::sim::{Faults, Sim};
-use nowait::{Engine, File, Nowait, Path};
+use nowait::{Engine, File, Nowait, Route};
 
 const PAGE: usize = 4096;
 
@@ -160,8 +160,8 @@ fn abandoned_waiters_do_not_pile_up() {
     assert_settled(&nowait);
 }
 
-fn forced(path: Path) -> Nowait {
-    Nowait::builder().path(Some(path)).build().unwrap()
+fn forced(route: Route) -> Nowait {
+    Nowait::builder().route(Some(route)).build().unwrap()
 }
 
 /// Polls reads of cold data once and gives them up.
@@ -181,8 +181,8 @@ fn memory_of_abandoned_reads_stays_with_the_kernel() {
     const LEN: usize = 16 << 20;
     let mut rng = Rng::for_test();
     let sample = Sample::new(LEN);
-    for path in [Path::Ring, Path::Pool] {
-        let nowait = forced(path);
+    for route in [Route::Ring, Route::Pool] {
+        let nowait = forced(route);
         let file = sample.open(&nowait);
         for round in 0..24 {
             sample.cool();
@@ -199,7 +199,7 @@ fn memory_of_abandoned_reads_stays_with_the_kernel() {
                 thread.join().unwrap()
             });
             assert_settled(&nowait);
-            assert!(canaries.iter().flatten().all(|byte| *byte == 0x5a), "{path:?}, round {round}");
+            assert!(canaries.iter().flatten().all(|byte| *byte == 0x5a), "{route:?}, round {round}");
         }
     }
 }
@@ -209,7 +209,7 @@ fn thread_ends_with_abandoned_operations() {
     let _watchdog = Watchdog::new("thread_ends_with_abandoned_operations", 60);
     const LEN: usize = 16 << 20;
     let sample = Sample::new(LEN);
-    let nowait = forced(Path::Ring);
+    let nowait = forced(Route::Ring);
     let file = sample.cool().open(&nowait);
     let start = Instant::now();
     for round in 0..20 {
@@ -228,18 +228,18 @@ fn full_queues_finish_in_full() {
     const READS: usize = 5000;
     const LEN: usize = 20 << 20;
     let sample = Sample::new(LEN);
-    for path in [None, Some(Path::Ring), Some(Path::Pool)] {
+    for route in [None, Some(Route::Ring), Some(Route::Pool)] {
         for own in [false, true] {
-            let nowait = Nowait::builder().path(path).build().unwrap();
+            let nowait = Nowait::builder().route(route).build().unwrap();
             let file = sample.cool().open(&nowait);
             let offset = |i: usize| ((i * 7919 * PAGE) % LEN) as u64;
             let reads = join_all((0..READS).map(|i| file.read_exact_at(offset(i), PAGE)));
             let results = if own { nowait::block_on(reads) } else { futures::executor::block_on(reads) };
             for (i, result) in results.into_iter().enumerate() {
-                assert!(*result.unwrap() == *sample.expected(offset(i), PAGE), "{path:?}: read {i}");
+                assert!(*result.unwrap() == *sample.expected(offset(i), PAGE), "{route:?}: read {i}");
             }
             assert_settled(&nowait);
-            assert!(!own || path != Some(Path::Ring) || !nowait.has_ring() || nowait.stats().queued > 0);
+            assert!(!own || route != Some(Route::Ring) || !nowait.has_ring() || nowait.stats().queued > 0);
         }
     }
 }
@@ -251,7 +251,7 @@ fn submitting_thread_ends_before_its_reads() {
     let _watchdog = Watchdog::new("submitting_thread_ends_before_its_reads", 60);
     const LEN: usize = 16 << 20;
     let sample = Sample::new(LEN);
-    let nowait = forced(Path::Ring);
+    let nowait = forced(Route::Ring);
     let file = sample.open(&nowait);
     for round in 0..40u64 {
         sample.cool();
@@ -300,7 +300,7 @@ fn direct_reads_are_never_inline() {
 #[test]
 fn block_on_lets_go_of_what_its_future_left_behind() {
     let sample = Sample::new(4 << 20);
-    let nowait = forced(Path::Ring);
+    let nowait = forced(Route::Ring);
     let file = sample.cool().open(&nowait);
     let mut read = Some(Box::pin(file.read_exact_at(0, PAGE)));
     nowait::block_on(std::future::poll_fn(move |context| {
@@ -324,7 +324,7 @@ fn instances_come_and_go() {
     let sample = Sample::new(1 << 20);
     let before = common::resources();
     for round in 0..300 {
-        let nowait = forced(Path::Ring);
+        let nowait = forced(Route::Ring);
         let file = sample.open(&nowait);
         if round % 2 == 0 {
             futures::executor::block_on(file.read_exact_at(0, 10)).unwrap();
@@ -357,7 +357,7 @@ fn file_and_instance_dropped_with_work_in_flight() {
     const LEN: usize = 8 << 20;
     let sample = Sample::new(LEN);
     for round in 0..60 {
-        let nowait = forced([Path::Ring, Path::Pool][round % 2]);
+        let nowait = forced([Route::Ring, Route::Pool][round % 2]);
         let file = sample.cool().open(&nowait);
         let clone = file.clone();
         let mut rng = Rng::new(round as u64);
@@ -381,14 +381,14 @@ fn file_and_instance_dropped_with_work_in_flight() {
 #[test]
 fn leaked_futures_do_not_keep_files_open() {
     let sample = Sample::new(1 << 20);
-    for path in [Path::Ring, Path::Pool] {
-        let nowait = forced(path);
+    for route in [Route::Ring, Route::Pool] {
+        let nowait = forced(route);
         let file = sample.cool().open(&nowait);
         futures::executor::block_on(give_up(&file, &mut Rng::new(1), 10, End::Leak));
         nowait.drain();
         drop((file, nowait));
         let open = || descriptors_of(&sample.path);
-        assert!(eventually(|| open() == 0), "{path:?}: {} open", open());
+        assert!(eventually(|| open() == 0), "{route:?}: {} open", open());
     }
 }
 
@@ -397,7 +397,7 @@ fn leaked_futures_do_not_keep_files_open() {
 fn drain_waits_for_what_was_handed_on() {
     let _watchdog = Watchdog::new("drain_waits_for_what_was_handed_on", 60);
     let sample = Sample::new(1 << 20);
-    let nowait = forced(Path::Ring);
+    let nowait = forced(Route::Ring);
     let mut options = nowait::OpenOptions::new();
     options.read(true).custom_flags(libc::O_DIRECT);
     let file = match options.open_in(&nowait, &sample.path).wait() {
@@ -431,12 +431,12 @@ fn poll_with_panic<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 fn panicking_waker_inside_a_blocking_gather() {
     const LEN: usize = 32 << 20;
     let sample = Sample::new(LEN);
-    let ring = forced(Path::Ring);
+    let ring = forced(Route::Ring);
     if let Some(refusal) = ring.ring_refusal() {
         // On a thread of the pool the read would be complete before anyone gathers.
         return eprintln!("skipped: {refusal}");
     }
-    let pool = Nowait::builder().path(Some(Path::Pool)).pool_threads_max(1).build().unwrap();
+    let pool = Nowait::builder().route(Some(Route::Pool)).pool_threads_max(1).build().unwrap();
     let staged = sample.open(&ring);
     for (name, nowait) in [("ring", &ring), ("pool", &pool)] {
         let _watchdog = Watchdog::new(format!("panicking_waker_inside_a_blocking_gather, {name}"), 20);
@@ -471,8 +471,8 @@ fn panicking_wakers_harm_nobody_else() {
     const LEN: usize = 4 << 20;
     let sample = Sample::new(LEN);
     for (name, nowait) in [
-        ("ring", forced(Path::Ring)),
-        ("pool", Nowait::builder().path(Some(Path::Pool)).pool_threads_max(1).build().unwrap()),
+        ("ring", forced(Route::Ring)),
+        ("pool", Nowait::builder().route(Some(Route::Pool)).pool_threads_max(1).build().unwrap()),
     ] {
         let _watchdog = Watchdog::new(format!("panicking_wakers_harm_nobody_else, {name}"), 20);
         let file = sample.open(&nowait);
@@ -588,7 +588,8 @@ fn read_in_every_way(file: &File, sample: &Sample, count: u64) {
 }
 
 fn instances() -> Vec<Nowait> {
-    let builders = [None, Some(Path::Ring), Some(Path::Pool)].map(|path| Nowait::builder().path(path).build().unwrap());
+    let builders =
+        [None, Some(Route::Ring), Some(Route::Pool)].map(|route| Nowait::builder().route(route).build().unwrap());
     builders.into_iter().chain([Nowait::shared().clone()]).collect()
 }
 
@@ -676,7 +677,7 @@ fn assert_child_succeeds(child: libc::pid_t) {
 /// The child finds the file's lines as if nobody were at work there: that thread is not in the child.
 fn forked_while_a_thread_syncs() {
     let folder = common::mounts::temp_dir();
-    let nowait = Nowait::builder().path(Some(Path::Pool)).write_bytes_max(1 << 20, 1 << 20).build().unwrap();
+    let nowait = Nowait::builder().route(Some(Route::Pool)).write_bytes_max(1 << 20, 1 << 20).build().unwrap();
     let mut options = nowait::OpenOptions::new();
     let file = options.write(true).create(true).open_in(&nowait, folder.path().join("file")).wait().unwrap();
     for _ in 0..5 {
@@ -846,7 +847,7 @@ fn map_at(start: usize, len: usize) -> bool {
 fn forked_thread() {
     thread_local!(static MAPPED: std::cell::RefCell<Mapped> = const { std::cell::RefCell::new(Mapped(Vec::new())) });
     let sample = Sample::new(1 << 20);
-    let file = sample.open(&forced(Path::Ring));
+    let file = sample.open(&forced(Route::Ring));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // First touched, last dropped.

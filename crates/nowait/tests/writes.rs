@@ -18,13 +18,13 @@ use common::{
 };
 use futures::future::join_all;
 use nowait::sim::{Faults, Sim};
-use nowait::{Buf, BufferError, Engine, Error, ErrorKind, File, Nowait, OpenOptions, Path, Written, fs};
+use nowait::{Buf, BufferError, Engine, Error, ErrorKind, File, Nowait, OpenOptions, Route, Written, fs};
 
 const PAGE: usize = 4096;
 
 /// Instances that write on the caller's thread where they can, and such that never do.
 fn instances() -> [Nowait; 3] {
-    let pool = Nowait::builder().engine(Engine::Pool).path(Some(Path::Pool));
+    let pool = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool));
     [Nowait::builder(), Nowait::builder().strict(true), pool].map(|builder| builder.build().unwrap())
 }
 
@@ -220,7 +220,7 @@ fn empty_one_of_many_writes_fails_where_one_alone_does() {
 fn close_after_the_last_operation_closes() {
     let folder = temp_dir();
     let path = folder.path().join("file");
-    let nowait = Nowait::builder().engine(Engine::Pool).path(Some(Path::Pool)).build().unwrap();
+    let nowait = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)).build().unwrap();
     for round in 0..1000 {
         let file = create(&nowait, &path);
         let descriptor = format!("/proc/self/fd/{}", file.descriptor().unwrap().as_raw_fd());
@@ -394,7 +394,7 @@ fn take_from_image(image: &FsPath, bytes: &[u8]) {
 
 /// A disk that moves only when told to, on which all writes are submitted, and at most these bytes at a time.
 fn bounded(sim: &Sim, per_file: u64, per_instance: u64) -> (Nowait, File) {
-    // What refuses attempts is not written inline by the strict. (A forced path would submit the open, too.)
+    // What refuses attempts is not written inline by the strict. (A forced route would submit the open, too.)
     let builder = Nowait::builder().strict(true).write_bytes_max(per_file, per_instance);
     simulated(sim, builder, |faults| faults.nowait_refused = true)
 }
@@ -554,7 +554,7 @@ fn order_of_many_writes_is_kept_by_the_bound() {
     let _watchdog = Watchdog::new("order", 60);
     let mut rng = Rng::for_test();
     let folder = temp_dir();
-    let builder = Nowait::builder().engine(Engine::Pool).path(Some(Path::Pool)).write_bytes_max(250, 250);
+    let builder = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)).write_bytes_max(250, 250);
     let nowait = builder.build().unwrap();
     let file = create(&nowait, &folder.path().join("file"));
     for round in 0..3000 {
@@ -836,7 +836,7 @@ fn syncs_that_are_asked_for_together_share_calls() {
 #[test]
 fn writes_that_continue_each_other_share_calls() {
     let folder = temp_dir();
-    let nowait = Nowait::builder().engine(Engine::Pool).path(Some(Path::Pool)).pool_threads_max(1).build().unwrap();
+    let nowait = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)).pool_threads_max(1).build().unwrap();
     let file = create(&nowait, &folder.path().join("file"));
     let data = contents(100 * 1000, 1);
     let writes = data.chunks(1000).zip(0..).map(|(chunk, i)| file.write_all_at(chunk.to_vec(), i * 1000));

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 
 use crate::buf::{Buf, Memory};
 use crate::core::instance::Instance;
-use crate::core::policy::Path;
+use crate::core::policy::Route;
 use crate::core::throttle::Permit;
 use crate::direct::Direct;
 use crate::engine::{local, read_blocking, write_blocking};
-use crate::op::{Change, Direction, Done, LaneKind, Notify, OpenFile, Outcome, Owner, Request, Slot, Transfer};
+use crate::op::{Change, Direction, Done, Notify, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Transfer};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
@@ -55,22 +55,22 @@ impl Target<'_> {
     }
 
     /// The same for a request that overlaps nothing. What may take the kernel's report of a failed write-back has its turn in
-    /// the lane of syncs.
+    /// the queue of syncs.
     fn run_in_turn(&self, request: &mut Request) -> Outcome {
         let pool = &self.instance.engines().pool;
         let Some(file) = self.file else { return pool.run(None, request) };
-        if file.lane(request) == Some(LaneKind::Syncs) {
-            file.lanes().of(LaneKind::Syncs).enter_in_turn();
-            return self.run_in_lane(file, request);
+        if file.queue(request) == Some(QueueKind::Syncs) {
+            file.queues().of(QueueKind::Syncs).enter_in_turn();
+            return self.run_in_queue(file, request);
         }
         let outcome = pool.run_on(file, request);
-        file.heed(request, &outcome);
+        file.record_writeback_error(request, &outcome);
         outcome
     }
 
-    /// Runs what may take the kernel's report of a failed write-back on this thread, which has claimed the lane of syncs, and
-    /// gives the lane up.
-    pub(crate) fn run_in_lane(&self, file: &Arc<OpenFile>, request: &mut Request) -> Outcome {
+    /// Runs what may take the kernel's report of a failed write-back on this thread, which has claimed the queue of syncs, and
+    /// gives the queue up.
+    pub(crate) fn run_in_queue(&self, file: &Arc<OpenFile>, request: &mut Request) -> Outcome {
         let pool = &self.instance.engines().pool;
         let outcome = {
             let _syncing = file.begin_sync(|wait| wait());
@@ -79,8 +79,8 @@ impl Target<'_> {
                 _ => pool.run_on(file, request),
             }
         };
-        file.heed(request, &outcome);
-        pool.resume(file.lanes(), LaneKind::Syncs);
+        file.record_writeback_error(request, &outcome);
+        pool.resume(file.queues(), QueueKind::Syncs);
         outcome
     }
 
@@ -108,7 +108,7 @@ impl Target<'_> {
         transfer.announced = done.is_ok();
     }
 
-    /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced path has no say: no slot is made, since a
+    /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced route has no say: no slot is made, since a
     /// slot owns its memory.
     pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
         local::flush();
@@ -189,24 +189,24 @@ impl Target<'_> {
             // What this thread has collected was to be written before.
             local::do_what_is_due();
         }
-        let path = match (&mut request, self.file.map(|file| (file, &file.direct))) {
+        let route = match (&mut request, self.file.map(|file| (file, &file.direct))) {
             (Request::Read(transfer), Some((file, Some(direct)))) => {
-                self.direct_path(file, direct, transfer, Direction::Read)
+                self.direct_route(file, direct, transfer, Direction::Read)
             }
-            (Request::Write(..), Some((_, Some(_)))) if change.is_some_and(|change| change.alone) => Path::Pool,
+            (Request::Write(..), Some((_, Some(_)))) if change.is_some_and(|change| change.alone) => Route::Pool,
             (Request::Write(transfer, _), Some((file, Some(direct)))) => {
-                self.direct_path(file, direct, transfer, Direction::Write)
+                self.direct_route(file, direct, transfer, Direction::Write)
             }
             (Request::Read(transfer), Some((file, None))) => {
-                file.reads.slow_path(&self.instance.policy, transfer.left())
+                file.reads.slow_route(&self.instance.policy, transfer.left())
             }
             // Through the page cache a ring hands each write to a kernel worker that cannot be done at once, and each sync.
             // io_uring runs statx and nearly all advice on a kernel worker (io_uring/{statx,advise}.c, 6.12), and an open must be
             // followed by an fstat in any case.
-            _ => Path::Pool,
+            _ => Route::Pool,
         };
         let engines = self.instance.engines();
-        if path == Path::Pool || !engines.has_ring {
+        if route == Route::Pool || !engines.has_ring {
             self.announce(&mut request);
         }
         let owner = match self.file {
@@ -214,42 +214,42 @@ impl Target<'_> {
             None => Owner::Nobody(self.instance.counters.clone()),
         };
         let slot = Slot::new(request, owner, notify);
-        self.submit_slot(slot.clone(), path, change);
+        self.submit_slot(slot.clone(), route, change);
         slot
     }
 
     /// Makes a direct request ready for a ring, or leaves that to the thread of the pool that will do it.
-    fn direct_path(&self, file: &OpenFile, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Path {
+    fn direct_route(&self, file: &OpenFile, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Route {
         let Instance { policy, .. } = &**self.instance;
         let has_ring = self.instance.engines().has_ring;
         // A submission pins the memory's pages, and copies what lies amiss: of much, too long for a poll.
-        let path = file.reads.slow_path(policy, transfer.left());
-        if path == Path::Pool {
-            return path;
+        let route = file.reads.slow_route(policy, transfer.left());
+        if route == Route::Pool {
+            return route;
         }
         // libaio works on the blocks that a file gains, and on what says where its blocks are, inside the submission.
         let extends = || self.end_of(file).is_none_or(|end| transfer.position() + transfer.left() as u64 > end);
         if !has_ring && (policy.strict || (direction == Direction::Write && extends())) {
-            return Path::Pool;
+            return Route::Pool;
         }
         // Unless that was asked for, a ring is not to wait: kernel workers are few, and a device that hangs takes them all.
         let attempts = has_ring && policy.forced.is_none();
         if attempts && !file.rings(direction).allows() {
-            return Path::Pool;
+            return Route::Pool;
         }
         // What fails here fails again, and is told, where it is run.
         if file.align(direct.alignment(), transfer, direction).is_err() {
-            return Path::Pool;
+            return Route::Pool;
         }
         transfer.attempt = attempts;
-        path
+        route
     }
 
-    /// Gives a slot to the engine of a path; one that changes its file when it is its turn.
-    pub(crate) fn submit_slot(&self, slot: Arc<Slot>, path: Path, change: Option<Change>) {
+    /// Gives a slot to the engine of a route; one that changes its file when it is its turn.
+    pub(crate) fn submit_slot(&self, slot: Arc<Slot>, route: Route, change: Option<Change>) {
         let engines = self.instance.engines();
-        let engine = match (path, self.file) {
-            (Path::Pool, _) => &engines.pool,
+        let engine = match (route, self.file) {
+            (Route::Pool, _) => &engines.pool,
             (_, Some(file)) if file.direct.is_some() => engines.direct(),
             _ => &engines.ring,
         };

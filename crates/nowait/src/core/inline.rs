@@ -22,7 +22,7 @@ use crate::sys::{Wait, WriteFlags};
 pub(crate) enum Tried {
     /// A non-blocking attempt moved all of it.
     Hit,
-    /// This many bytes were moved. The slow path does the rest.
+    /// This many bytes were moved. The slow route does the rest.
     Part(usize),
     /// A plain call ran to its end.
     Called(Result<usize, Errno>),
@@ -137,7 +137,7 @@ impl Target<'_> {
                             return Tried::Part(0);
                         }
                     }
-                    // Any other error is reported by the slow path.
+                    // Any other error is reported by the slow route.
                     answer => {
                         if answer == Err(Errno::AGAIN) {
                             reads.attempt_accepted();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::core::policy::{HelperSelector, Path, Policy};
+use crate::core::policy::{HelperSelector, Policy, Route};
 use crate::core::throttle::Throttle;
 use crate::engine::libaio::shared::Aio;
 use crate::engine::local;
@@ -12,7 +12,7 @@ use crate::engine::pool::{Pool, THREADS_MAX};
 use crate::engine::shared::Uring;
 use crate::engine::sim::Sim;
 use crate::engine::{self};
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::stats::{Counters, Stats};
 use crate::sys::PerProcess;
 
@@ -72,10 +72,10 @@ impl Builder {
         self
     }
 
-    /// Sends every read one way: for measuring, and for those who know better. `Path::Inline` still leaves to the slow path
-    /// what is not cached. Default: the selector chooses for each operation.
-    pub fn path(mut self, path: Option<Path>) -> Self {
-        self.policy.forced = path;
+    /// Sends every operation by one route: for measuring, and for those who know better. `Route::Inline` still leaves what is
+    /// not cached to a ring or thread. Default: the selector chooses for each operation.
+    pub fn route(mut self, route: Option<Route>) -> Self {
+        self.policy.forced = route;
         self
     }
 
@@ -113,7 +113,7 @@ impl Builder {
             _ => None,
         };
         if let Some(refusal) = refusal {
-            let error = Error::new(Operation::Build, ErrorKind::EngineUnavailable);
+            let error = Error::new(ErrorOp::Build, ErrorKind::EngineUnavailable);
             return Err(error.detail(refusal.to_string()));
         }
         Ok(Nowait(Arc::new(instance)))
@@ -169,7 +169,7 @@ impl Nowait {
     pub fn attach_tokio(&self) -> Result<()> {
         self.0.engines().ring.attach_tokio().map_err(|error| {
             let advice = "call it inside a tokio runtime that runs and was built with enable_io or enable_all";
-            Error::new(Operation::Build, ErrorKind::Unsupported).explained(format!("{error}: {advice}"))
+            Error::new(ErrorOp::Build, ErrorKind::Unsupported).explained(format!("{error}: {advice}"))
         })
     }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::core::dispatch::Target;
 use crate::core::instance::Instance;
-use crate::error::{Error, ErrorKind, Operation as Name};
+use crate::error::{Error, ErrorKind, ErrorOp};
 use crate::op::OpenFile;
 
 pub(crate) struct Opened {
@@ -52,13 +52,13 @@ impl Opened {
         if end.is_none_or(|end| end > i64::MAX as u64) { Err(Errno::OVERFLOW) } else { Ok(()) }
     }
 
-    pub(crate) fn error(&self, operation: Name, errno: Errno) -> Error {
+    pub(crate) fn error(&self, operation: ErrorOp, errno: Errno) -> Error {
         let error = Error::from_errno(operation, errno).at(&self.path);
         match self.open.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
             // The descriptor is sound, so that EBADF says something else than it seems to.
             // (ftruncate(2) says EINVAL for a descriptor that is for reading only.)
             Ok(flags)
-                if (errno == Errno::BADF || (errno == Errno::INVAL && operation == Name::SetLen))
+                if (errno == Errno::BADF || (errno == Errno::INVAL && operation == ErrorOp::SetLen))
                     && !self.closed.load(Ordering::Relaxed) =>
             {
                 let needed = match flags & OFlags::RWMODE {

@@ -1,4 +1,4 @@
-//! The selector: evidence in, path out. Pure: no I/O, no clock, no allocation.
+//! The selector: evidence in, route out. Pure: no I/O, no clock, no allocation.
 //!
 //! One per open file. It starts from hope (the first read is tried inline) and learns from what the file's own operations
 //! did. Two kinds of inline call exist, and one rule serves both:
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 /// How an operation is served.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Path {
+pub enum Route {
     /// On the caller's thread.
     Inline,
     /// io_uring.
@@ -36,8 +36,8 @@ pub(crate) struct Policy {
     pub(crate) strict: bool,
     /// A plain inline call may take this long, and a nanosecond more for each byte that it copies.
     pub(crate) budget_ns: u64,
-    /// Every operation takes this path.
-    pub(crate) forced: Option<Path>,
+    /// Every operation takes this route.
+    pub(crate) forced: Option<Route>,
     /// An operation in a future copies at most this much inline: beyond it, the copy alone would hold up the executor.
     pub(crate) inline_bytes_max: usize,
 }
@@ -53,11 +53,11 @@ impl Policy {
 /// What to do with one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Try it inline with `RWF_NOWAIT`; what that leaves goes by the slow path.
+    /// Try it inline with `RWF_NOWAIT`; what that leaves goes by the slow route.
     Attempt,
     /// Run the plain call inline and report how long it took.
     Budgeted,
-    /// Go by the slow path at once.
+    /// Take the slow route at once.
     Slow,
 }
 
@@ -190,8 +190,8 @@ impl ReadSelector {
                 _ if self.inline.allows() => Choice::Attempt,
                 _ => Choice::Slow,
             },
-            Some(Path::Inline) if self.nowait.load(Relaxed) == NOWAIT_REFUSED => Choice::Budgeted,
-            Some(Path::Inline) => Choice::Attempt,
+            Some(Route::Inline) if self.nowait.load(Relaxed) == NOWAIT_REFUSED => Choice::Budgeted,
+            Some(Route::Inline) => Choice::Attempt,
             Some(_) => Choice::Slow,
         }
     }
@@ -199,12 +199,12 @@ impl ReadSelector {
     /// Which way is slow for this file: a ring only hands over to a kernel worker what the file cannot do without waiting,
     /// at several times a pool's cost, and it copies large cached reads on the submitter's thread.
     #[inline]
-    pub(crate) fn slow_path(&self, policy: &Policy, len: usize) -> Path {
+    pub(crate) fn slow_route(&self, policy: &Policy, len: usize) -> Route {
         match policy.forced {
-            Some(Path::Ring) => Path::Ring,
-            Some(Path::Pool) => Path::Pool,
-            _ if self.nowait.load(Relaxed) == NOWAIT_REFUSED || len > policy.inline_bytes_max => Path::Pool,
-            _ => Path::Ring,
+            Some(Route::Ring) => Route::Ring,
+            Some(Route::Pool) => Route::Pool,
+            _ if self.nowait.load(Relaxed) == NOWAIT_REFUSED || len > policy.inline_bytes_max => Route::Pool,
+            _ => Route::Ring,
         }
     }
 
@@ -237,7 +237,7 @@ impl ReadSelector {
         }
     }
 
-    /// An attempt found nothing cached, or failed in a way that the slow path will explain.
+    /// An attempt found nothing cached, or failed in a way that the slow route will explain.
     pub(crate) fn attempt_missed(&self) {
         self.hits.store(0, Relaxed);
         self.inline.bad(MISSES_BORNE);
@@ -357,8 +357,8 @@ impl WriteSelector {
             None if len > policy.inline_bytes_max => Choice::Slow,
             None if attempts && self.attempts.allows() => Choice::Attempt,
             None => self.instead(policy, is_cheap),
-            Some(Path::Inline) if attempts => Choice::Attempt,
-            Some(Path::Inline) => Choice::Budgeted,
+            Some(Route::Inline) if attempts => Choice::Attempt,
+            Some(Route::Inline) => Choice::Budgeted,
             Some(_) => Choice::Slow,
         }
     }
@@ -534,10 +534,10 @@ mod tests {
     #[test]
     fn refused_nowait_means_budgeted_calls_and_the_pool_and_strict_forbids_the_former() {
         let selector = ReadSelector::default();
-        assert_eq!(selector.slow_path(&POLICY, 4096), Path::Ring);
+        assert_eq!(selector.slow_route(&POLICY, 4096), Route::Ring);
         selector.attempt_refused();
         assert_eq!(selector.choose(&POLICY, 4096), Choice::Budgeted);
-        assert_eq!(selector.slow_path(&POLICY, 4096), Path::Pool);
+        assert_eq!(selector.slow_route(&POLICY, 4096), Route::Pool);
         assert_eq!(selector.choose(&Policy { strict: true, ..POLICY }, 4096), Choice::Slow);
         assert_eq!(selector.nowait_accepted(), Some(false));
     }
@@ -583,7 +583,7 @@ mod tests {
     #[test]
     fn appends_are_never_attempts_and_large_writes_of_any_kind_never_inline() {
         let writes = WriteSelector::default();
-        let forced = Policy { forced: Some(Path::Inline), ..POLICY };
+        let forced = Policy { forced: Some(Route::Inline), ..POLICY };
         assert_eq!(writes.choose(&POLICY, 4096, false, || true), Choice::Budgeted);
         assert_eq!(writes.choose(&forced, 4096, false, || true), Choice::Budgeted);
         for attempts in [false, true] {
@@ -592,13 +592,13 @@ mod tests {
     }
 
     #[test]
-    fn large_reads_and_forced_paths() {
+    fn large_reads_and_forced_routes() {
         let selector = ReadSelector::default();
         assert_eq!(selector.choose(&POLICY, 2 << 20), Choice::Slow);
-        assert_eq!(selector.slow_path(&POLICY, 2 << 20), Path::Pool);
-        let forced = |path| Policy { forced: Some(path), ..POLICY };
-        assert_eq!(selector.choose(&forced(Path::Ring), 1), Choice::Slow);
-        assert_eq!(selector.slow_path(&forced(Path::Ring), 2 << 20), Path::Ring);
-        assert_eq!(selector.choose(&forced(Path::Inline), 2 << 20), Choice::Attempt);
+        assert_eq!(selector.slow_route(&POLICY, 2 << 20), Route::Pool);
+        let forced = |route| Policy { forced: Some(route), ..POLICY };
+        assert_eq!(selector.choose(&forced(Route::Ring), 1), Choice::Slow);
+        assert_eq!(selector.slow_route(&forced(Route::Ring), 2 << 20), Route::Ring);
+        assert_eq!(selector.choose(&forced(Route::Inline), 2 << 20), Choice::Attempt);
     }
 }

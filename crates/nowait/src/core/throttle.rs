@@ -16,7 +16,7 @@ use crate::buf::lock;
 use crate::engine::{Engine, local, pool};
 use crate::op::help;
 use crate::op::outstanding::Resume;
-use crate::op::{Change, Lanes, OpenFile, Slot};
+use crate::op::{Change, FileQueues, OpenFile, Slot};
 use crate::stats::Count;
 
 /// Abandoned writes are looked for in a line of this length, and again when it has doubled.
@@ -36,7 +36,7 @@ struct State {
     waiting: usize,
     sweep_at: usize,
     /// Files of which a thread is giving a write to its engine; it looks for more before it ends.
-    admitting: Vec<Arc<Lanes>>,
+    admitting: Vec<Arc<FileQueues>>,
     /// Somebody left a write in line meanwhile: whoever admits asks for help with what it waits for.
     asks: bool,
 }
@@ -58,7 +58,7 @@ struct Entry {
 /// outlives the slot's own, and `File::close` would find the file in use.
 pub(crate) struct Permit {
     throttle: Arc<Throttle>,
-    lanes: Arc<Lanes>,
+    queues: Arc<FileQueues>,
     change: Change,
     number: u64,
 }
@@ -67,10 +67,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = lock(&self.throttle.state);
         state.under_way -= self.change.bytes;
-        let alone = self.lanes.is_written_alone() && !self.change.alone;
-        self.lanes.set_on_their_way(self.lanes.on_their_way() - self.change.bytes, alone);
+        let alone = self.queues.is_written_alone() && !self.change.alone;
+        self.queues.set_on_their_way(self.queues.on_their_way() - self.change.bytes, alone);
         drop(state);
-        self.lanes.outstanding().leave(self.number, self.change.durable);
+        self.queues.outstanding().leave(self.number, self.change.durable);
         self.throttle.admit(None);
     }
 }
@@ -111,9 +111,9 @@ impl Throttle {
         state.waiting += 1;
         let abandoned = state.sweep();
         drop(state);
-        for (lanes, Entry { slot, number, .. }) in abandoned {
+        for (queues, Entry { slot, number, .. }) in abandoned {
             pool::let_go(slot.discard());
-            lanes.outstanding().leave(number, false);
+            queues.outstanding().leave(number, false);
         }
         self.admit(Some(&slot));
     }
@@ -130,9 +130,9 @@ impl Throttle {
             file.outstanding().leave(number, false);
             return None;
         }
-        let (throttle, lanes) = (self.clone(), file.lanes().clone());
-        take_room(&mut state, &lanes, change);
-        Some(Permit { throttle, lanes, change, number })
+        let (throttle, queues) = (self.clone(), file.queues().clone());
+        take_room(&mut state, &queues, change);
+        Some(Permit { throttle, queues, change, number })
     }
 
     /// Whether a change could be submitted at once.
@@ -182,19 +182,19 @@ impl Throttle {
         }
         let admits = Admits;
         let mut asks = false;
-        while let Some((lanes, Entry { slot, engine, change, number })) = self.next(&mut state) {
-            state.admitting.push(lanes.clone());
+        while let Some((queues, Entry { slot, engine, change, number })) = self.next(&mut state) {
+            state.admitting.push(queues.clone());
             drop(state);
             // Also to one that was abandoned: whoever takes it discards it, and the permit with it.
-            slot.hold(Box::new(Permit { throttle: self.clone(), lanes: lanes.clone(), change, number }));
+            slot.hold(Box::new(Permit { throttle: self.clone(), queues: queues.clone(), change, number }));
             if own.is_some_and(|own| Arc::ptr_eq(own, &slot)) {
                 engine.submit(slot);
             } else {
                 local::elsewhere(|| engine.submit(slot));
             }
-            asks |= lanes.outstanding().is_awaited();
+            asks |= queues.outstanding().is_awaited();
             state = lock(&self.state);
-            state.admitting.retain(|file| !Arc::ptr_eq(file, &lanes));
+            state.admitting.retain(|file| !Arc::ptr_eq(file, &queues));
         }
         drop(admits);
         asks |= std::mem::take(&mut state.asks) && state.waiting > 0;
@@ -207,13 +207,13 @@ impl Throttle {
 
     /// Takes the next for which there is room, and counts it. Files take turns. What the instance's bound holds up holds up all
     /// behind it, or large writes would never have their turn; but for those of a file that has nothing on its way.
-    fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<Lanes>, Entry)> {
+    fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<FileQueues>, Entry)> {
         let mut is_full = false;
         for at in 0..state.files.len() {
             let Waiting { file, entries } = &state.files[at];
             let Some(Entry { change, number, .. }) = entries.front() else { continue };
             let (change, number) = (*change, *number);
-            if state.admitting.iter().any(|lanes| Arc::ptr_eq(lanes, file.lanes())) {
+            if state.admitting.iter().any(|queues| Arc::ptr_eq(queues, file.queues())) {
                 continue;
             }
             if is_full && file.on_their_way() > 0 || !fits_file(self.per_file, file, change) {
@@ -228,21 +228,21 @@ impl Throttle {
             }
             let mut waiting = state.files.remove(at)?;
             let entry = waiting.entries.pop_front();
-            let lanes = waiting.file.lanes().clone();
+            let queues = waiting.file.queues().clone();
             if !waiting.entries.is_empty() {
                 state.files.push_back(waiting);
             }
             state.waiting -= 1;
-            take_room(state, &lanes, change);
-            return Some((lanes, entry?));
+            take_room(state, &queues, change);
+            return Some((queues, entry?));
         }
         None
     }
 }
 
-fn take_room(state: &mut State, lanes: &Lanes, change: Change) {
+fn take_room(state: &mut State, queues: &FileQueues, change: Change) {
     state.under_way += change.bytes;
-    lanes.set_on_their_way(lanes.on_their_way() + change.bytes, lanes.is_written_alone() || change.alone);
+    queues.set_on_their_way(queues.on_their_way() + change.bytes, queues.is_written_alone() || change.alone);
 }
 
 /// One that is larger than the bound goes alone.
@@ -254,7 +254,7 @@ fn fits_file(per_file: u64, file: &OpenFile, change: Change) -> bool {
 
 impl State {
     /// Takes out what was abandoned, often enough that it never outnumbers what is still wanted by more than a constant factor.
-    fn sweep(&mut self) -> Vec<(Arc<Lanes>, Entry)> {
+    fn sweep(&mut self) -> Vec<(Arc<FileQueues>, Entry)> {
         if self.waiting < self.sweep_at.max(SWEEP_MIN) {
             return Vec::new();
         }
@@ -263,7 +263,7 @@ impl State {
             let (gone, wanted): (VecDeque<_>, VecDeque<_>) =
                 std::mem::take(&mut waiting.entries).into_iter().partition(|entry| entry.slot.is_abandoned());
             waiting.entries = wanted;
-            abandoned.extend(gone.into_iter().map(|entry| (waiting.file.lanes().clone(), entry)));
+            abandoned.extend(gone.into_iter().map(|entry| (waiting.file.queues().clone(), entry)));
         }
         self.files.retain(|waiting| !waiting.entries.is_empty());
         self.waiting -= abandoned.len();

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::direct::{self, Direct, Directness};
 use crate::op::{
-    Direction, Done, Handle, LaneKind, Lanes, OpenFile, Outcome, Owner, Request, Slot, Step, Transfer, step,
+    Direction, Done, FileQueues, Handle, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Step, Transfer, step,
 };
 use crate::sys::{self, Wait, WriteFlags};
 
@@ -33,7 +33,7 @@ pub(crate) type Helper = Arc<dyn Fn() + Send + Sync>;
 
 pub(crate) trait Engine: Send + Sync {
     /// One attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and any answer but bytes means
-    /// "not now": the slow path decides what is an error and what is the end of the file.
+    /// "not now": the slow route decides what is an error and what is the end of the file.
     fn try_now(&self, handle: &Handle, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
         let (transfer, result) = transfer_once(handle.descriptor()?, request, wait).ok_or(Errno::INVAL)?;
         let n = result?;
@@ -59,8 +59,8 @@ pub(crate) trait Engine: Send + Sync {
     fn submit(&self, slot: Arc<Slot>);
 
     /// A thread that entered a file's line, and worked there itself, leaves it to whoever has come since.
-    fn resume(&self, lanes: &Arc<Lanes>, kind: LaneKind) {
-        lanes.of(kind).leave();
+    fn resume(&self, queues: &Arc<FileQueues>, kind: QueueKind) {
+        queues.of(kind).leave();
     }
 
     /// Has a thread of its own call `helper`, now or later, or never: the caller does without it.
@@ -163,7 +163,7 @@ pub(crate) fn write_blocking(
 }
 
 /// One call for several writes, each of which goes on where the one before it ends.
-pub(crate) fn write_together<'r>(
+pub(crate) fn write_coalesced<'r>(
     handle: Option<&Handle>,
     writes: impl Iterator<Item = &'r Request>,
 ) -> Result<usize, Errno> {
@@ -399,6 +399,7 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             let length = std::num::NonZeroU64::new(*length);
             sys::retry(|| rustix::fs::fadvise(fd()?, *offset, length, *advice)).map(|()| Done::Nothing)
         }
+        Request::Call(call) => call.make(),
         Request::Fault { mapping, fault } => mapping.fault(fd()?, fault).map(Done::Faulted),
         Request::Close(handle) => {
             // The descriptor is gone whatever close(2) says: EINTR and EIO are not retried (close(2), NOTES).

@@ -23,10 +23,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Engine, Helper, run, run_for, write_together};
+use super::{Engine, Helper, run, run_for, write_coalesced};
 use crate::buf::lock;
 use crate::op::{
-    Backlog, Done, LaneKind, Lanes, Leftovers, Outcome, Request, SHARE, STUCK, Seat, Slot, Work, contained, on_threads,
+    Backlog, Done, FileQueues, Leftovers, Outcome, QueueKind, Request, SHARE, STUCK, Slot, Waiter, Work, contained,
+    on_threads,
 };
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
@@ -61,13 +62,13 @@ const LETTING_GO_MAX: usize = 4;
 const MERGED_BYTES_MAX: usize = 1 << 20;
 
 /// A line of a file.
-type Line = (Arc<Lanes>, LaneKind);
+type Line = (Arc<FileQueues>, QueueKind);
 
 #[derive(Default)]
 struct State {
     queue: Backlog,
     /// Files of which a line has nobody at work.
-    lanes: VecDeque<Line>,
+    file_queues: VecDeque<Line>,
     /// For whom others wait right now: before all else.
     helpers: VecDeque<Helper>,
     /// What ended operations left, to be dropped here.
@@ -98,13 +99,13 @@ impl State {
     fn wanted(&self) -> usize {
         let announced = self.queue.announced();
         let leftovers = self.leftovers.len().min(LETTING_GO_MAX - self.letting_go);
-        let whole = self.helpers.len() + self.lanes.len() + self.queue.len() - announced + leftovers;
+        let whole = self.helpers.len() + self.file_queues.len() + self.queue.len() - announced + leftovers;
         let line = whole * THREAD + announced * ANNOUNCED;
         (self.load + line).div_ceil(THREAD)
     }
 
     fn has_work(&self) -> bool {
-        self.queue.len() > 0 || !self.lanes.is_empty() || self.lets_go()
+        self.queue.len() > 0 || !self.file_queues.is_empty() || self.lets_go()
     }
 
     /// There are leftovers, and not too many threads drop some.
@@ -115,16 +116,16 @@ impl State {
     fn is_quiet(&self) -> bool {
         self.running == 0
             && self.queue.is_quiet()
-            && self.lanes.is_empty()
+            && self.file_queues.is_empty()
             && self.helpers.is_empty()
             && self.leftovers.is_empty()
     }
 
     /// Takes out work that a thread may do while the others hang.
     fn next_for_relief(&mut self) -> (Option<Arc<Slot>>, Option<Line>) {
-        // A lane is of a file for which no thread is at work.
-        match self.lanes.pop_front() {
-            Some(lane) => (None, Some(lane)),
+        // A queue is of a file for which no thread is at work.
+        match self.file_queues.pop_front() {
+            Some(file_queue) => (None, Some(file_queue)),
             None => (self.queue.pop_below(SHARE, on_threads), None),
         }
     }
@@ -155,19 +156,19 @@ impl Pool {
 
 impl Engine for Pool {
     fn submit(&self, slot: Arc<Slot>) {
-        match slot.with(|request, owner| owner.lane(request)).flatten() {
-            Some((lanes, kind)) => {
-                if lanes.of(kind).join(slot) {
-                    self.add(|state| state.lanes.push_back((lanes, kind)));
+        match slot.with(|request, owner| owner.queue(request)).flatten() {
+            Some((file_queues, kind)) => {
+                if file_queues.of(kind).join(slot) {
+                    self.add(|state| state.file_queues.push_back((file_queues, kind)));
                 }
             }
             None => self.add(|state| state.queue.push(slot)),
         }
     }
 
-    fn resume(&self, lanes: &Arc<Lanes>, kind: LaneKind) {
-        if lanes.of(kind).leave() {
-            self.add(|state| state.lanes.push_back((lanes.clone(), kind)));
+    fn resume(&self, file_queues: &Arc<FileQueues>, kind: QueueKind) {
+        if file_queues.of(kind).leave() {
+            self.add(|state| state.file_queues.push_back((file_queues.clone(), kind)));
         }
     }
 
@@ -292,9 +293,9 @@ fn relieve(shared: &Arc<Shared>) {
             state.stuck = false;
         }
         // Before it sleeps: what came while nobody stood by has rung for nobody.
-        let (slot, lane) = if state.stuck { state.next_for_relief() } else { (None, None) };
+        let (slot, file_queue) = if state.stuck { state.next_for_relief() } else { (None, None) };
         // Those that nobody wants any more were met on the way.
-        let ends = slot.is_some() || lane.is_some() || state.queue.has_shed();
+        let ends = slot.is_some() || file_queue.is_some() || state.queue.has_shed();
         if !(ends || state.stuck && state.lets_go()) {
             let (after, timeout) =
                 shared.relief.wait_timeout(state, STUCK).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -307,7 +308,7 @@ fn relieve(shared: &Arc<Shared>) {
         state.stands_by = false;
         state.reliefs += 1;
         stand_by(shared, &mut state);
-        state = if ends { serve_one(shared, state, slot, lane) } else { let_one_go(shared, state) };
+        state = if ends { serve_one(shared, state, slot, file_queue) } else { let_one_go(shared, state) };
         if state.is_quiet() {
             shared.quiet.notify_all();
         }
@@ -379,15 +380,15 @@ fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) ->
         // Turn and turn about, so that neither many files that are written nor a long queue keeps the other waiting.
         state.queue_first = !state.queue_first;
         let slot = if state.queue_first { state.queue.pop() } else { None };
-        let lane = if slot.is_none() { state.lanes.pop_front() } else { None };
-        let slot = if slot.is_none() && lane.is_none() { state.queue.pop() } else { slot };
-        if slot.is_none() && lane.is_none() && !state.queue.has_shed() {
+        let file_queue = if slot.is_none() { state.file_queues.pop_front() } else { None };
+        let slot = if slot.is_none() && file_queue.is_none() { state.queue.pop() } else { slot };
+        if slot.is_none() && file_queue.is_none() && !state.queue.has_shed() {
             if state.helpers.is_empty() && !state.lets_go() {
                 break;
             }
             continue;
         }
-        state = serve_one(shared, state, slot, lane);
+        state = serve_one(shared, state, slot, file_queue);
         state.ended += 1;
     }
     if state.is_quiet() {
@@ -412,18 +413,18 @@ fn let_one_go<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> 
     state
 }
 
-/// Runs what was taken out of the queue, or what is first in a lane; and ends what the queue has shed.
+/// Runs what was taken out of the queue, or what is first in a queue; and ends what the queue has shed.
 fn serve_one<'a>(
     shared: &'a Arc<Shared>,
     mut state: MutexGuard<'a, State>,
     slot: Option<Arc<Slot>>,
-    lane: Option<Line>,
+    file_queue: Option<Line>,
 ) -> MutexGuard<'a, State> {
     let shed = state.queue.take_shed();
     let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
     state.begins(weight);
     drop(state);
-    let goes_on = lane.filter(|(lanes, kind)| serve_lane(shared, lanes, *kind));
+    let goes_on = file_queue.filter(|(file_queues, kind)| serve_file_queue(shared, file_queues, *kind));
     if let Some(slot) = slot {
         if let Some(mut work) = slot.take_work() {
             let outcome = run_for(&work.owner, &mut work.request);
@@ -433,7 +434,7 @@ fn serve_one<'a>(
     let count = shed.len();
     shed.into_iter().for_each(|slot| drop(slot.discard()));
     state = lock(&shared.state);
-    state.lanes.extend(goes_on);
+    state.file_queues.extend(goes_on);
     state.queue.discarded(count);
     state.ends(weight);
     state
@@ -444,35 +445,35 @@ fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
     drop(slot.finish(outcome, Count::Pool));
 }
 
-/// Does what is first in a file's lane, and what can be done together with it. False when nothing was there, or a thread
-/// that waited in the lane owns it now.
-fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind) -> bool {
-    let mut waiting = lanes.of(kind).lock();
-    let seats = &mut waiting.seats;
-    let is_sync = |seat: &Seat| match seat {
-        Seat::Slot(slot) => slot.with(|request, _| matches!(request, Request::Sync { .. })) == Some(true),
-        Seat::Thread(_) => false,
+/// Does what is first in a file's queue, and what can be done together with it. False when nothing was there, or a thread
+/// that waited in the queue owns it now.
+fn serve_file_queue(shared: &Arc<Shared>, file_queues: &FileQueues, kind: QueueKind) -> bool {
+    let mut waiting = file_queues.of(kind).lock();
+    let waiters = &mut waiting.waiters;
+    let is_sync = |waiter: &Waiter| match waiter {
+        Waiter::Slot(slot) => slot.with(|request, _| matches!(request, Request::Sync { .. })) == Some(true),
+        Waiter::Thread(_) => false,
     };
-    let syncs = seats.front().is_some_and(is_sync);
-    let batch: Vec<_> = match seats.front() {
+    let syncs = waiters.front().is_some_and(is_sync);
+    let batch: Vec<_> = match waiters.front() {
         None => {
             waiting.busy = false;
             return false;
         }
-        Some(Seat::Thread(next)) => {
+        Some(Waiter::Thread(next)) => {
             let next = next.clone();
-            seats.pop_front();
+            waiters.pop_front();
             drop(waiting);
             next.hand_over();
             return false;
         }
-        Some(Seat::Slot(_)) if syncs => {
+        Some(Waiter::Slot(_)) if syncs => {
             // All of them, wherever they stand: each was asked for before this begins.
-            let (syncs, others) = std::mem::take(seats).into_iter().partition::<VecDeque<_>, _>(is_sync);
-            *seats = others;
-            syncs.into_iter().filter_map(Seat::into_slot).collect()
+            let (syncs, others) = std::mem::take(waiters).into_iter().partition::<VecDeque<_>, _>(is_sync);
+            *waiters = others;
+            syncs.into_iter().filter_map(Waiter::into_slot).collect()
         }
-        Some(Seat::Slot(_)) => next_writes(seats),
+        Some(Waiter::Slot(_)) => next_writes(waiters),
     };
     drop(waiting);
     let taken = batch.len();
@@ -488,10 +489,10 @@ fn serve_lane(shared: &Arc<Shared>, lanes: &Lanes, kind: LaneKind) -> bool {
 }
 
 /// Takes the first write, and those after it that go on where it ends.
-fn next_writes(seats: &mut VecDeque<Seat>) -> Vec<Arc<Slot>> {
+fn next_writes(waiters: &mut VecDeque<Waiter>) -> Vec<Arc<Slot>> {
     let mut taken = Vec::new();
     let (mut next, mut bytes, mut segments) = (None, 0, 0);
-    while let Some(Seat::Slot(slot)) = seats.front() {
+    while let Some(Waiter::Slot(slot)) = waiters.front() {
         let (place, length, count) = slot
             .with(|request, _| match request {
                 Request::Write(transfer, flags) => {
@@ -507,7 +508,7 @@ fn next_writes(seats: &mut VecDeque<Seat>) -> Vec<Arc<Slot>> {
         if !taken.is_empty() && !goes_on {
             break;
         }
-        taken.extend(seats.pop_front().and_then(Seat::into_slot));
+        taken.extend(waiters.pop_front().and_then(Waiter::into_slot));
         match place {
             Some((position, flags)) if !flags.contains(WriteFlags::APPEND) && !flags.contains(WriteFlags::ATOMIC) => {
                 next = Some((position + length as u64, flags));
@@ -520,10 +521,10 @@ fn next_writes(seats: &mut VecDeque<Seat>) -> Vec<Arc<Slot>> {
 
 /// Writes: as one, if all that was taken out of the line is still wanted, so that each goes on where the one before it ends. (Or does
 /// the one thing that is there.)
-fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: LaneKind) {
+fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind) {
     let mut failed = None;
     if whole && works.len() > 1 {
-        let result = write_together(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
+        let result = write_coalesced(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
         let durable = matches!(&works[0].1.request, Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE));
         // It may tell of an earlier write, and does so once: it is everybody's.
         failed = result.err().filter(|_| durable);
@@ -542,7 +543,7 @@ fn write(shared: &Arc<Shared>, mut works: Vec<(Arc<Slot>, Work)>, whole: bool, k
         let outcome = match failed {
             Some(errno) => Err(errno),
             None => {
-                let _syncing = (kind == LaneKind::Syncs).then(|| work.owner.begin_sync(|wait| give_way(shared, wait)));
+                let _syncing = (kind == QueueKind::Syncs).then(|| work.owner.begin_sync(|wait| give_way(shared, wait)));
                 run_for(&work.owner, &mut work.request)
             }
         };

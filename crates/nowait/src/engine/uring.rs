@@ -156,6 +156,7 @@ impl Ring {
                 | Request::CreateDir(_)
                 | Request::OpenDir(_)
                 | Request::List(_)
+                | Request::Call(_)
                 | Request::Open { .. }
                 | Request::Size
                 | Request::Advise { .. }

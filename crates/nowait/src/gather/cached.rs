@@ -13,7 +13,7 @@ use crate::core::inline::Tried;
 use crate::core::opened::Opened;
 use crate::core::policy::{Copied, ReadSelector};
 use crate::engine::{Engine, read_blocking, read_now};
-use crate::error::Operation as Name;
+use crate::error::ErrorOp;
 use crate::stats::Count;
 use crate::sys::{self, Wait};
 
@@ -309,7 +309,7 @@ impl<'a> FirstPass<'a> {
                 if n == length { Now::Part(n) } else { Now::Ended(n) }
             }
             Tried::Part(n) => Now::Part(n),
-            // The slow path reports it.
+            // The slow route reports it.
             Tried::Called(Err(_)) => Now::Part(0),
         }
     }
@@ -342,7 +342,7 @@ impl<'a> FirstPass<'a> {
                 self.take.take(first + number, Ok(&[]));
                 continue;
             }
-            let error = self.file.error(Name::Gather, Errno::OVERFLOW);
+            let error = self.file.error(ErrorOp::Gather, Errno::OVERFLOW);
             let error = error.index(first + number).range(*offset, *length as u64);
             self.take.take(first + number, Err(&error));
             self.found.exceptions.errors.push(error);

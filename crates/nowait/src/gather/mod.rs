@@ -24,7 +24,7 @@ use self::queued::Slow;
 use crate::buf::{Buf, Erased, Part, ReadBuffer};
 use crate::core::opened::Opened;
 use crate::engine::local;
-use crate::error::{BufferError, Error, ErrorKind, Operation as Name, Result};
+use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
 use crate::stats::Count;
 
@@ -187,7 +187,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             let buffer = self.buffer.take();
             let room = buffer.as_ref().map_or(usize::MAX, |buffer| buffer.as_ref().len());
             let total = total(self.file, &self.ranges, room);
-            let no_memory = || self.file.error(Name::Gather, Errno::NOMEM);
+            let no_memory = || self.file.error(ErrorOp::Gather, Errno::NOMEM);
             let result = match (total, buffer) {
                 (Ok(_), Some(buffer)) => Ok(buffer),
                 (Ok(total), None) => (self.make)(total).ok_or((no_memory().detail(format!("{total} bytes")), None)),
@@ -402,19 +402,19 @@ impl<B: AsRef<[u8]>> Gathered<B> {
 
 /// The sum of the lengths, when everything about the call as a whole is sound.
 fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
-    file.check(0, 0).map_err(|errno| file.error(Name::Gather, errno))?;
+    file.check(0, 0).map_err(|errno| file.error(ErrorOp::Gather, errno))?;
     let mut total = 0usize;
     for (index, (offset, length)) in ranges.iter().enumerate() {
         total = match total.checked_add(*length) {
             Some(total) if total <= isize::MAX as usize => total,
             _ => {
-                let error = file.error(Name::Gather, Errno::OVERFLOW).index(index).range(*offset, *length as u64);
+                let error = file.error(ErrorOp::Gather, Errno::OVERFLOW).index(index).range(*offset, *length as u64);
                 return Err(error.detail("the lengths add up to more than memory can hold"));
             }
         };
     }
     if total > room {
-        let error = Error::new(Name::Gather, ErrorKind::BufferTooSmall).at(&file.path);
+        let error = Error::new(ErrorOp::Gather, ErrorKind::BufferTooSmall).at(&file.path);
         return Err(error.detail(format!("{room} bytes for {total}")));
     }
     Ok(total)

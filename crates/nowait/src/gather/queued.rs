@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{Exceptions, Extent, Found, Options, REQUEST_BYTES_MAX, Take};
 use crate::buf::{Memory, Part};
 use crate::core::opened::Opened;
-use crate::error::Operation as Name;
+use crate::error::ErrorOp;
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
 use crate::sys::SEGMENTS_MAX;
 
@@ -365,7 +365,7 @@ impl Slow {
         };
         if let Some(errno) = range.error {
             let (offset, length) = range.extent;
-            let error = file.error(Name::Gather, errno).index(range.index).range(offset, length as u64);
+            let error = file.error(ErrorOp::Gather, errno).index(range.index).range(offset, length as u64);
             take.take(range.index, Err(&error));
             self.exceptions.errors.push(error);
         } else {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::folder::{CALIBRATION, Folder};
 use super::format::PAGE;
-use super::{By, Durability, Strategy};
+use super::{Durability, Strategy, Submitter};
 use crate::Buf;
 use crate::error::Result;
 use crate::file::{File, OpenOptions};
@@ -40,13 +40,13 @@ pub(super) fn choose(folder: &Folder, direct: bool) -> Result<Strategy> {
 fn measure(file: &File, direct: bool) -> Result<Strategy> {
     if file.descriptor().is_none() {
         // A simulated disk has no time.
-        return Ok(Strategy { durability: Durability::Write, by: By::Ring, depth: 2 });
+        return Ok(Strategy { durability: Durability::Write, by: Submitter::Ring, depth: 2 });
     }
     let ring = file.0.instance.engines().has_ring && direct;
     let ways = [
-        (Durability::Write, By::Ring, ring),
-        (Durability::Write, By::Call, true),
-        (Durability::WriteAndSync, By::Call, true),
+        (Durability::Write, Submitter::Ring, ring),
+        (Durability::Write, Submitter::Call, true),
+        (Durability::WriteAndSync, Submitter::Call, true),
     ];
     // Through the page cache a write that waits for the device is the same as one and a sync, and less is known of its failures.
     let ways =
@@ -61,7 +61,7 @@ fn measure(file: &File, direct: bool) -> Result<Strategy> {
     }
     let better = |best: (f64, Strategy), next: (f64, Strategy)| if next.0 > best.0 * GAIN { next } else { best };
     let Some((alone, mut strategy)) = rates.into_iter().reduce(better).filter(|(rate, _)| *rate > 0.0) else {
-        return Ok(Strategy { durability: Durability::WriteAndSync, by: By::Call, depth: 1 });
+        return Ok(Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 });
     };
     if rate(file, strategy, 2).is_ok_and(|two| two > alone * GAIN_BY_DEPTH) {
         strategy.depth = 2;
@@ -90,7 +90,7 @@ fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
             Durability::WriteAndSync => write,
         }
     };
-    if strategy.by == By::Call && places.len() == 1 {
+    if strategy.by == Submitter::Call && places.len() == 1 {
         write(places[0]).wait()?;
     } else {
         crate::block_on(async {

@@ -17,7 +17,7 @@ use super::format::{
 };
 use crate::core::instance::Nowait;
 use crate::engine::local;
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{DirectIo, File, OpenOptions};
 use crate::fs::Dir;
 use crate::write::Allocate;
@@ -184,7 +184,7 @@ impl Folder {
                 other => return other,
             }
         }
-        Err(Error::new(Name::Rename, ErrorKind::AlreadyExists).at(&Arc::from(self.join(&name))))
+        Err(Error::new(ErrorOp::Rename, ErrorKind::AlreadyExists).at(&Arc::from(self.join(&name))))
     }
 
     /// Puts a copy of a segment aside, durably but for its name. What cannot be read is zeros in it, and zeros take no room.
@@ -257,7 +257,7 @@ impl Folder {
 
     pub(super) fn damage(&self, number: u64, offset: u64, length: u64, what: impl Into<String>) -> Error {
         let path: Arc<Path> = Arc::from(self.segment_path(number));
-        Error::new(Name::Recover, ErrorKind::Damaged).at(&path).range(offset, length).detail(what)
+        Error::new(ErrorOp::Recover, ErrorKind::Damaged).at(&path).range(offset, length).detail(what)
     }
 }
 
@@ -351,7 +351,7 @@ impl Window {
                 _ => kept + length.next_multiple_of(self.piece),
             };
             if self.buffer.len() < wanted {
-                let no_memory = || Error::from_errno(Name::Read, Errno::NOMEM).at(&self.file.0.path);
+                let no_memory = || Error::from_errno(ErrorOp::Read, Errno::NOMEM).at(&self.file.0.path);
                 let mut larger = Buf::uncleared(wanted).ok_or_else(no_memory)?;
                 larger[..kept].copy_from_slice(&self.buffer[..kept]);
                 self.buffer = larger;
@@ -653,7 +653,7 @@ impl Blocks {
             Ok(true) => {}
         }
         let Unreadable { path, bytes, what } = self.take_unreadable().pop()?;
-        let error = Error::new(Name::Read, ErrorKind::Io).at(&Arc::from(path));
+        let error = Error::new(ErrorOp::Read, ErrorKind::Io).at(&Arc::from(path));
         Some(error.range(bytes.start, bytes.end - bytes.start).detail(what))
     }
 

@@ -13,7 +13,7 @@ use super::writer::{Core, Live, Shared};
 use rustix::io::Errno;
 
 use crate::buf::lock;
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
 use crate::sys;
 
@@ -277,7 +277,7 @@ impl Shared {
         };
         let thread = std::thread::Builder::new().name("nowait-log-spare".into()).spawn(run).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
-            let error = Error::from_errno(Name::Append, errno).at(&self.folder.path);
+            let error = Error::from_errno(ErrorOp::Append, errno).at(&self.folder.path);
             error.detail("no thread can be started that prepares the next segment")
         })?;
         preparer.is_busy = true;
@@ -308,7 +308,7 @@ fn next_segment(shared: &Arc<Shared>, number: u64, retired: Option<u64>) -> Resu
     shared.folder.prepare(number, bytes, direct, || {
         let core = shared.core();
         if core.closing {
-            return Err(Error::new(Name::Append, ErrorKind::Closed).at(&shared.folder.path));
+            return Err(Error::new(ErrorOp::Append, ErrorKind::Closed).at(&shared.folder.path));
         }
         let waited_for = core.appends_wait > 0 || !core.rooms.is_empty();
         let hurry = waited_for || core.room_left(shared.usable_end()) < bytes / 2;
@@ -342,16 +342,16 @@ fn reuse(folder: &Folder, bytes: u64, direct: bool, old: u64, number: u64) -> Re
 #[cfg(test)]
 mod tests {
     use super::super::writer::NoRoom;
-    use super::super::{By, Durability, Log, Options, Strategy, Sync};
+    use super::super::{Durability, Log, Options, Strategy, Submitter, SyncPolicy};
     use super::*;
     use crate::sim::{Faults, Sim};
     use crate::{Engine, Nowait};
 
     fn log_on(sim: &Sim) -> Log {
         let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
-        let strategy = Strategy { durability: Durability::Write, by: By::Call, depth: 1 };
+        let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
         let options =
-            Options::new().create(true).instance(&instance).segment_bytes(32 << 10).sync(Sync::Fixed(strategy));
+            Options::new().create(true).instance(&instance).segment_bytes(32 << 10).sync(SyncPolicy::Fixed(strategy));
         Log::open("/log", &options.keeper(false)).unwrap().0
     }
 

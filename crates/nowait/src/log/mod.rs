@@ -79,7 +79,7 @@ use rustix::io::Errno;
 use crate::buf::lock;
 use crate::core::instance::Nowait;
 use crate::engine::local;
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::fs;
 use folder::{Blocks, CONTROL, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
@@ -97,7 +97,7 @@ pub use stats::{LogStats, Percentiles};
 /// How blocks get to stable storage.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Sync {
+pub enum SyncPolicy {
     /// Measured when the log is made, in some 200 ms, and kept with it.
     #[default]
     Auto,
@@ -111,7 +111,7 @@ pub struct Strategy {
     /// What makes a block durable.
     pub durability: Durability,
     /// Who asks the kernel for it, when a thread waits.
-    pub by: By,
+    pub by: Submitter,
     /// Blocks in flight at most, from 1 to 64.
     pub depth: u32,
 }
@@ -127,7 +127,7 @@ pub enum Durability {
 
 /// Who asks the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Submitter {
     /// The waiting thread's own ring: one sleep for the write and the flush of the device's cache.
     Ring,
     /// A system call of the waiting thread.
@@ -147,15 +147,15 @@ impl Durability {
     }
 }
 
-impl By {
-    fn of(code: u32) -> By {
-        if code == 2 { By::Call } else { By::Ring }
+impl Submitter {
+    fn of(code: u32) -> Submitter {
+        if code == 2 { Submitter::Call } else { Submitter::Ring }
     }
 
     fn code(self) -> u32 {
         match self {
-            By::Ring => 1,
-            By::Call => 2,
+            Submitter::Ring => 1,
+            Submitter::Call => 2,
         }
     }
 }
@@ -168,7 +168,7 @@ pub struct Options {
     segment_bytes: u64,
     pending_bytes_max: u64,
     reserve_bytes: u64,
-    sync: Sync,
+    sync: SyncPolicy,
     salvage: bool,
     keeper: bool,
 }
@@ -194,7 +194,7 @@ impl Options {
             segment_bytes: 64 << 20,
             pending_bytes_max: 16 << 20,
             reserve_bytes: 0,
-            sync: Sync::Auto,
+            sync: SyncPolicy::Auto,
             salvage: false,
             keeper: true,
         }
@@ -235,7 +235,7 @@ impl Options {
     }
 
     /// How blocks get to stable storage, in a log that is made; one that is there keeps its own, unless it is told here. Default: measured.
-    pub fn sync(mut self, sync: Sync) -> Self {
+    pub fn sync(mut self, sync: SyncPolicy) -> Self {
         self.sync = sync;
         self
     }
@@ -257,8 +257,8 @@ impl Options {
 
     fn check(&self, dir: &Arc<Path>) -> Result<()> {
         let depth = match self.sync {
-            Sync::Auto => 1,
-            Sync::Fixed(strategy) => strategy.depth,
+            SyncPolicy::Auto => 1,
+            SyncPolicy::Fixed(strategy) => strategy.depth,
         };
         let sound = self.segment_bytes % PAGE as u64 == 0
             && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
@@ -268,7 +268,7 @@ impl Options {
             return Ok(());
         }
         let text = "a segment is a multiple of 4096 bytes, 16 KiB to 1 TiB; 1 to 64 blocks are in flight; a reserve has 1 EiB at most";
-        Err(Error::new(Name::Open, ErrorKind::InvalidInput).at(dir).explained(text))
+        Err(Error::new(ErrorOp::Open, ErrorKind::InvalidInput).at(dir).explained(text))
     }
 }
 
@@ -451,7 +451,7 @@ impl Log {
             return Ok(());
         }
         let Some(stamp) = shared.begin_closing(true) else {
-            return Err(shared.error(Name::Append, ErrorKind::Closed, "the log was closed already"));
+            return Err(shared.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed already"));
         };
         let result = stamp.and_then(|group| shared.wait(0, &group).map(drop));
         self.0.end();
@@ -548,7 +548,7 @@ impl Lock {
         let file = folder.open_file(options.read(true).write(true).create(true), LOCK)?;
         let lock = Lock { file, folder: folder.clone() };
         if let Some(fd) = lock.file.descriptor() {
-            lock_one(fd, folder)?.map_err(|errno| Error::from_errno(Name::Open, errno).at(&lock.file.0.path))?;
+            lock_one(fd, folder)?.map_err(|errno| Error::from_errno(ErrorOp::Open, errno).at(&lock.file.0.path))?;
         }
         if let Some(fd) = folder.descriptor() {
             // A directory cannot be locked everywhere: over NFS flock(2) is a lock of bytes, which asks for a file that is open for
@@ -580,7 +580,7 @@ fn lock_one(fd: BorrowedFd<'_>, folder: &Folder) -> Result<std::result::Result<(
             answer => return Ok(answer),
         }
     }
-    let error = Error::new(Name::Open, ErrorKind::Locked).at(&folder.path);
+    let error = Error::new(ErrorOp::Open, ErrorKind::Locked).at(&folder.path);
     Err(error.explained("the log is open for writing, here or in another process; close it there first"))
 }
 
@@ -592,7 +592,7 @@ fn open_folder(instance: &Nowait, path: &Arc<Path>) -> Result<Folder> {
 }
 
 fn no_log(path: &Arc<Path>) -> Error {
-    Error::new(Name::Open, ErrorKind::NotFound).at(path).explained(
+    Error::new(ErrorOp::Open, ErrorKind::NotFound).at(path).explained(
         "there is no log here; see whether the volume that should hold it is mounted, or have one made with create(true)",
     )
 }
@@ -607,7 +607,7 @@ fn may_make(folder: &Folder, options: &Options, contents: Contents) -> Result<()
         "there is no log in this directory, and something else, such as {}; name one that is empty or does not exist",
         Path::new(&other).display()
     );
-    Err(Error::new(Name::Open, ErrorKind::InvalidInput).at(&folder.path).explained(text))
+    Err(Error::new(ErrorOp::Open, ErrorKind::InvalidInput).at(&folder.path).explained(text))
 }
 
 fn start_keeper(shared: &Arc<Shared>, lock: Arc<Lock>) -> Result<std::thread::JoinHandle<()>> {
@@ -619,7 +619,7 @@ fn start_keeper(shared: &Arc<Shared>, lock: Arc<Lock>) -> Result<std::thread::Jo
     };
     thread.spawn(run).map_err(|error| {
         let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
-        Error::from_errno(Name::Open, errno).at(&shared.folder.path).detail("the log's thread cannot be started")
+        Error::from_errno(ErrorOp::Open, errno).at(&shared.folder.path).detail("the log's thread cannot be started")
     })
 }
 
@@ -633,8 +633,8 @@ fn make(folder: &Folder, options: &Options) -> Result<()> {
     let direct = is_direct(&file);
     drop(file);
     let strategy = match options.sync {
-        Sync::Auto => calibrate::choose(folder, direct)?,
-        Sync::Fixed(strategy) => strategy,
+        SyncPolicy::Auto => calibrate::choose(folder, direct)?,
+        SyncPolicy::Fixed(strategy) => strategy,
     };
     let control = Control {
         log_id: new_id(),
@@ -672,7 +672,7 @@ fn new_id() -> format::LogId {
 fn strategy(control: &Control) -> Strategy {
     Strategy {
         durability: Durability::of(control.sync),
-        by: By::of(control.caller),
+        by: Submitter::of(control.caller),
         depth: control.depth.clamp(1, DEPTH_MAX),
     }
 }
@@ -684,13 +684,13 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
         // So many are left that none is counted past the last.
         if last > NUMBER_MAX / 2 {
             let text = format!("the {what} number {last} was not given by a log: move what bears it away");
-            return Err(Error::new(Name::Recover, ErrorKind::Damaged).at(&folder.path).explained(text));
+            return Err(Error::new(ErrorOp::Recover, ErrorKind::Damaged).at(&folder.path).explained(text));
         }
     }
     let chosen = match options.sync {
-        Sync::Fixed(strategy) => Some(strategy),
-        Sync::Auto if recovery.control_lost => Some(calibrate::choose(&folder, control.direct)?),
-        Sync::Auto => None,
+        SyncPolicy::Fixed(strategy) => Some(strategy),
+        SyncPolicy::Auto if recovery.control_lost => Some(calibrate::choose(&folder, control.direct)?),
+        SyncPolicy::Auto => None,
     };
     if let Some(strategy) = chosen {
         (control.sync, control.caller, control.depth) =
@@ -787,12 +787,12 @@ fn truncate_suffix(shared: &Arc<Shared>, lsn: u64) -> Result<()> {
             return Err(error);
         }
         if core.closing {
-            return Err(shared.error(Name::Append, ErrorKind::Closed, "the log was closed; open it anew"));
+            return Err(shared.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed; open it anew"));
         }
         let first = core.segments.first().map_or(1, |segment| segment.header.first_lsn());
         if lsn + 1 < first || lsn >= core.next_lsn {
             let text = format!("the log has records {first} to {}, and {lsn} is not among them", core.next_lsn - 1);
-            return Err(shared.error(Name::Append, ErrorKind::NoSuchRecord, text));
+            return Err(shared.error(ErrorOp::Append, ErrorKind::NoSuchRecord, text));
         }
         if !core.is_quiet() {
             // A stamp is on its way, or what was appended since.
@@ -839,7 +839,7 @@ fn place_behind(shared: &Shared, segments: &[Segment], lsn: u64) -> Result<End> 
     };
     if lsn > segment.last_lsn {
         let text = format!("record {lsn} was lost, and left out by a salvage; cut after record {}", segment.last_lsn);
-        return Err(shared.error(Name::Append, ErrorKind::NoSuchRecord, text));
+        return Err(shared.error(ErrorOp::Append, ErrorKind::NoSuchRecord, text));
     }
     let number = segment.header.number;
     let file = shared.folder.open(number, false, shared.control.direct)?;
@@ -1053,6 +1053,6 @@ fn find(instance: &Nowait, dir: &Path) -> Result<(Folder, Found)> {
         }
         before = doubts;
     }
-    let error = Error::new(Name::Recover, ErrorKind::WouldBlock).at(&folder.path);
+    let error = Error::new(ErrorOp::Recover, ErrorKind::WouldBlock).at(&folder.path);
     Err(error.explained("the log is written so quickly that no look at it is like the one before; look again later"))
 }

@@ -7,7 +7,7 @@ use super::folder::{Blocks, Folder, Run, Window};
 use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
 use super::recover::{Damage, Found, Segment};
 use super::writer::{Core, Shared};
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 
 /// A record of a log.
@@ -226,7 +226,7 @@ impl Reader {
             match &self.source {
                 Source::Live(shared) => drop(super::durable(shared, self.next_lsn).await?),
                 Source::Found(still) if self.next_lsn > still.last_lsn => {
-                    return Err(Error::new(Name::Read, ErrorKind::Closed).at(&still.folder.path));
+                    return Err(Error::new(ErrorOp::Read, ErrorKind::Closed).at(&still.folder.path));
                 }
                 Source::Found(_) => {}
             }
@@ -260,7 +260,7 @@ impl Reader {
         if left.saturating_add(1) < self.next_lsn {
             let text =
                 format!("the log was cut off after record {left}, and others may have come since; read on from there");
-            return Err(shared.error(Name::Read, ErrorKind::NoSuchRecord, text));
+            return Err(shared.error(ErrorOp::Read, ErrorKind::NoSuchRecord, text));
         }
         (self.epoch, self.segment) = (core.epoch, None);
         Ok(())
@@ -372,7 +372,7 @@ impl Reader {
     fn unreadable(&self) -> Error {
         let (lsn, first) = (self.next_lsn, self.source.first_lsn());
         let folder = self.source.folder();
-        let gone = |text: String| Error::new(Name::Read, ErrorKind::NoSuchRecord).at(&folder.path).explained(text);
+        let gone = |text: String| Error::new(ErrorOp::Read, ErrorKind::NoSuchRecord).at(&folder.path).explained(text);
         if lsn < first {
             return gone(format!("record {lsn} was cut off the log, whose first one is {first}"));
         }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::Strategy;
 use super::folder::{Behind, Blocks, CONTROL, Contents, Folder, Run, Unreadable, Window, aside_number, is_direct};
 use super::format::{BadControl, BlockHeader, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{Advice, File, OpenOptions};
 
 /// What was found in a log's directory.
@@ -107,7 +107,10 @@ impl Damage {
     pub(super) fn error(&self) -> Error {
         let path = Arc::from(self.path.as_path());
         let length = self.bytes.end.saturating_sub(self.bytes.start);
-        Error::new(Name::Recover, ErrorKind::Damaged).at(&path).range(self.bytes.start, length).detail(self.to_string())
+        Error::new(ErrorOp::Recover, ErrorKind::Damaged)
+            .at(&path)
+            .range(self.bytes.start, length)
+            .detail(self.to_string())
     }
 }
 
@@ -216,7 +219,7 @@ fn read_control(folder: &Folder) -> Result<ControlFile> {
         }
         Err(BadControl::Version(version)) => {
             let text = format!("the log is of version {version} of the format, this library knows 1; use a later one");
-            let error = Error::new(Name::Recover, ErrorKind::Unsupported).at(&Arc::from(path));
+            let error = Error::new(ErrorOp::Recover, ErrorKind::Unsupported).at(&Arc::from(path));
             Err(error.range(0, CONTROL_BYTES as u64).explained(text))
         }
         Ok(_) | Err(BadControl::Damaged) => {
@@ -250,7 +253,7 @@ fn rebuild_control(folder: &Folder, numbers: &[u64]) -> Result<Control> {
             log_id: header.log_id,
             segment_bytes: header.bytes,
             sync: super::Durability::WriteAndSync.code(),
-            caller: super::By::Call.code(),
+            caller: super::Submitter::Call.code(),
             depth: 1,
             direct,
         };
@@ -266,7 +269,7 @@ fn rebuild_control(folder: &Folder, numbers: &[u64]) -> Result<Control> {
 fn no_control(folder: &Folder, why: &str) -> Error {
     let path = Arc::from(folder.join(CONTROL));
     let text = format!("the control file is lost, and {why}; it is the same as when the log was made: restore it");
-    Error::new(Name::Recover, ErrorKind::Damaged).at(&path).range(0, CONTROL_BYTES as u64).explained(text)
+    Error::new(ErrorOp::Recover, ErrorKind::Damaged).at(&path).range(0, CONTROL_BYTES as u64).explained(text)
 }
 
 /// What is whole in the files that salvages put aside, by LSN. None where there is no log.

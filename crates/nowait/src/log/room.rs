@@ -9,7 +9,7 @@ use super::Log;
 use super::format::FRAME_BYTES;
 use super::writer::{NoRoom, Shared};
 use crate::engine::local;
-use crate::error::{ErrorKind, Operation as Name, Result};
+use crate::error::{ErrorKind, ErrorOp, Result};
 
 /// Result of [`Log::room`] in the making.
 #[must_use = "nothing waits until it is awaited or waited for"]
@@ -91,7 +91,7 @@ impl Shared {
             true => "no append waits in a callback of the log: await `room` elsewhere and try again",
             false => "await `room` and try again",
         };
-        Err(self.error(Name::Append, ErrorKind::WouldBlock, format!("{why}; {advice}")))
+        Err(self.error(ErrorOp::Append, ErrorKind::WouldBlock, format!("{why}; {advice}")))
     }
 
     fn poll_room(self: &Arc<Self>, payload: usize, waker: &Waker) -> Poll<Result<()>> {

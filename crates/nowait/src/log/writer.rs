@@ -25,10 +25,10 @@ use super::format::{
 use super::keeper::Preparer;
 use super::recover::Segment;
 use super::stats::{Numbers, Powers};
-use super::{By, Durability};
+use super::{Durability, Submitter};
 use crate::buf::lock;
 use crate::engine::sim::Sim;
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
 use crate::sys;
 use crate::{Buf, BufferResult, Write};
@@ -392,7 +392,7 @@ impl NoRoom {
         match self {
             NoRoom::Refused(error) => error,
             NoRoom::Budget | NoRoom::NoSpare => {
-                shared.error(Name::Append, ErrorKind::NoSpace, "the segment has no room")
+                shared.error(ErrorOp::Append, ErrorKind::NoSpace, "the segment has no room")
             }
         }
     }
@@ -474,13 +474,13 @@ impl Shared {
         sys::fork_generation() != self.generation
     }
 
-    pub(super) fn error(&self, name: Name, kind: ErrorKind, text: impl Into<String>) -> Error {
+    pub(super) fn error(&self, name: ErrorOp, kind: ErrorKind, text: impl Into<String>) -> Error {
         Error::new(name, kind).at(&self.folder.path).explained(text)
     }
 
     pub(super) fn forked(&self) -> Error {
         let text = "the log was opened before the fork, and belongs to the parent; open another one in the child";
-        self.error(Name::Append, ErrorKind::InvalidInput, text)
+        self.error(ErrorOp::Append, ErrorKind::InvalidInput, text)
     }
 
     /// What becomes of a record that was not acknowledged.
@@ -494,13 +494,13 @@ impl Shared {
             let text = format!("record {lsn} was not written, since a write of the log had failed; open the log anew");
             (ErrorKind::Poisoned, text)
         };
-        self.error(Name::Append, kind, format!("{text} ({})", poison.error))
+        self.error(ErrorOp::Append, kind, format!("{text} ({})", poison.error))
     }
 
     pub(super) fn poisoned(&self, core: &Core) -> Option<Error> {
         let poison = core.poison.as_ref()?;
         let text = format!("a write of the log failed: nothing more is taken; open the log anew ({})", poison.error);
-        Some(self.error(Name::Append, ErrorKind::Poisoned, text))
+        Some(self.error(ErrorOp::Append, ErrorKind::Poisoned, text))
     }
 
     // Appending.
@@ -524,7 +524,7 @@ impl Shared {
         for record in records {
             if block.put(record).is_none() {
                 (block.payload, block.records) = (had, had_records);
-                let error = Error::from_errno(Name::Append, Errno::NOMEM).at(&self.folder.path);
+                let error = Error::from_errno(ErrorOp::Append, Errno::NOMEM).at(&self.folder.path);
                 return Err(NoRoom::Refused(error));
             }
         }
@@ -543,7 +543,7 @@ impl Shared {
             return Err(NoRoom::Refused(error));
         }
         if core.closing {
-            let error = self.error(Name::Append, ErrorKind::Closed, "the log was closed; open it anew");
+            let error = self.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed; open it anew");
             return Err(NoRoom::Refused(error));
         }
         match core.pending_bytes > 0 && core.pending_bytes + payload as u64 > self.limits.pending_bytes_max {
@@ -561,7 +561,7 @@ impl Shared {
     fn payload_of(&self, records: &[&[u8]]) -> Result<usize> {
         let payload: usize = records.iter().map(|record| FRAME_BYTES + record.len()).sum();
         if records.is_empty() {
-            return Err(self.error(Name::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
+            return Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
         }
         self.check_payload(payload).map(|()| payload)
     }
@@ -574,7 +574,7 @@ impl Shared {
                 "{payload} bytes do not fit into a segment of {} bytes; append less at a time, or make the log with larger segments",
                 self.control.segment_bytes
             );
-            return Err(self.error(Name::Append, ErrorKind::InvalidInput, text));
+            return Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, text));
         }
         Ok(())
     }
@@ -640,7 +640,7 @@ impl Shared {
             "no segment can be prepared, and {left} bytes of those that are there are left{what}; \
              make space, such as by truncate_prefix ({error})"
         );
-        NoRoom::Refused(self.error(Name::Append, ErrorKind::NoSpace, text))
+        NoRoom::Refused(self.error(ErrorOp::Append, ErrorKind::NoSpace, text))
     }
 
     /// Goes on in the next segment.
@@ -824,7 +824,7 @@ impl Shared {
     fn why(&self, lsn: u64) -> Error {
         match &self.core().poison {
             Some(poison) => self.failure(poison, lsn),
-            None => self.error(Name::Append, ErrorKind::Indeterminate, format!("record {lsn} was cut off")),
+            None => self.error(ErrorOp::Append, ErrorKind::Indeterminate, format!("record {lsn} was cut off")),
         }
     }
 
@@ -833,9 +833,9 @@ impl Shared {
         let id = takeoff.id;
         let mut sealed = self.seal(takeoff);
         let write = self.write(&mut sealed);
-        let written = match By::of(self.control.caller) {
-            By::Ring if self.folder.instance.has_ring() => write.submit().wait(),
-            By::Ring | By::Call => write.wait(),
+        let written = match Submitter::of(self.control.caller) {
+            Submitter::Ring if self.folder.instance.has_ring() => write.submit().wait(),
+            Submitter::Ring | Submitter::Call => write.wait(),
         };
         let mut result = written.map(drop).map_err(|failed| failed.error);
         if result.is_ok() && self.durability() == Durability::WriteAndSync {
@@ -1064,7 +1064,11 @@ impl Shared {
             return Err(self.failure(&poison, lsn));
         }
         if core.closing && lsn >= core.next_lsn {
-            return Err(self.error(Name::Append, ErrorKind::Closed, format!("the log was closed before record {lsn}")));
+            return Err(self.error(
+                ErrorOp::Append,
+                ErrorKind::Closed,
+                format!("the log was closed before record {lsn}"),
+            ));
         }
         match core.watchers.iter_mut().find(|(known, old)| *known == lsn && old.will_wake(&waker)) {
             Some(_) => {}
@@ -1082,7 +1086,7 @@ impl Shared {
         }
         if core.closing {
             let error =
-                self.error(Name::Append, ErrorKind::Closed, "the log was closed, and its last stamp is on its way");
+                self.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed, and its last stamp is on its way");
             return Err(NoRoom::Refused(error));
         }
         let group = self.begin_stamp(&mut core)?;
@@ -1100,7 +1104,7 @@ impl Shared {
         self.make_room(core, 0, true)?;
         let Some(block) = core.open.as_mut() else { return Err(NoRoom::NoSpare) };
         if block.make_room(block.bytes()).is_none() {
-            return Err(NoRoom::Refused(Error::from_errno(Name::Append, Errno::NOMEM).at(&self.folder.path)));
+            return Err(NoRoom::Refused(Error::from_errno(ErrorOp::Append, Errno::NOMEM).at(&self.folder.path)));
         }
         (block.stamps, block.last, block.closed) = (true, last, closed);
         let group = block.group.clone();

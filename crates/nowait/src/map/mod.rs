@@ -57,7 +57,7 @@ use rustix::mm;
 pub use self::populate::{Mechanism, Populate, Populated, Populating, Progress, Stopped};
 use crate::buf::mapping::{Access, Fault, How, Mapping, Place, page_bytes};
 use crate::core::opened::Opened;
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
 use crate::op::Request;
 use crate::operation::{Answer, On, Operation};
@@ -195,7 +195,7 @@ impl Map {
         };
         let range = self.0.clip(range);
         let done = self.0.mapping.advise(&self.0.pages(range.clone()), advice);
-        done.map_err(|errno| self.0.error(Name::Advise, errno, &range))
+        done.map_err(|errno| self.0.error(ErrorOp::Advise, errno, &range))
     }
 }
 
@@ -304,7 +304,7 @@ impl fmt::Debug for MapMut {
 }
 
 fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map> {
-    let error = |errno| file.0.error(Name::Map, errno);
+    let error = |errno| file.0.error(ErrorOp::Map, errno);
     let size = file.size().wait().map_err(|failed| match failed.raw_os_error() {
         Some(errno) => error(Errno::from_raw_os_error(errno)),
         None => failed,
@@ -315,7 +315,7 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
         return Err(error(Errno::INVAL).detail(format!("the range begins at {start} and ends before, at {end}")));
     };
     if end > size {
-        let error = Error::new(Name::Map, ErrorKind::UnexpectedEof).at(&file.0.path).range(start, length);
+        let error = Error::new(ErrorOp::Map, ErrorKind::UnexpectedEof).at(&file.0.path).range(start, length);
         return Err(error.detail(format!("the file has {size} bytes")));
     }
     let lead = (start % page_bytes() as u64) as usize;
@@ -380,7 +380,7 @@ impl Inner {
         (range.start + self.place.lead) / page * page..end.min(self.mapping.length())
     }
 
-    fn error(&self, operation: Name, errno: Errno, range: &Range<usize>) -> Error {
+    fn error(&self, operation: ErrorOp, errno: Errno, range: &Range<usize>) -> Error {
         place_error(self.place, &self.file.0, operation, errno, range)
     }
 
@@ -390,13 +390,13 @@ impl Inner {
 }
 
 /// An error about a range of a map, in terms of the file.
-fn place_error(place: Place, file: &Opened, operation: Name, errno: Errno, range: &Range<usize>) -> Error {
+fn place_error(place: Place, file: &Opened, operation: ErrorOp, errno: Errno, range: &Range<usize>) -> Error {
     file.error(operation, errno).range(place.offset().saturating_add(range.start as u64), range.len() as u64)
 }
 
 /// Why pages could not be brought in; in terms of the file.
 fn not_populated(place: Place, file: &Arc<Opened>, errno: Errno, range: &Range<usize>) -> Error {
-    let error = place_error(place, file, Name::Populate, errno, range);
+    let error = place_error(place, file, ErrorOp::Populate, errno, range);
     let end = place.offset() + range.end as u64;
     // madvise(2): EFAULT where a touch would raise SIGBUS; EHWPOISON where memory is broken.
     match (errno, File(file.clone()).size().wait()) {
@@ -428,7 +428,7 @@ fn gathered(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     let (place, file) = (fault.place, on.file());
     match &fault.beyond {
         Some(beyond) => {
-            let error = place_error(place, file, Name::Populate, errno, beyond);
+            let error = place_error(place, file, ErrorOp::Populate, errno, beyond);
             Err(error.explained(format!("the map has {} bytes; check the ranges", place.length)))
         }
         None => Err(not_populated(place, file, errno, &(0..place.length))),

@@ -20,7 +20,7 @@ use crate::buf::mapping::{Fault, How, Missing, page_bytes};
 use crate::core::memory;
 use crate::core::opened::Opened;
 use crate::engine::local;
-use crate::error::{Error, Operation as Name, Result};
+use crate::error::{Error, ErrorOp, Result};
 use crate::op::{Done, Outcome, Request, contained};
 use crate::operation::run_in_pool;
 
@@ -160,7 +160,7 @@ impl<'m> Populate<'m> {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `File::close`.
     pub fn start(self) -> Result<Populating> {
         let map = self.map;
-        map.file.0.check(0, 0).map_err(|errno| map.error(Name::Populate, errno, &self.range))?;
+        map.file.0.check(0, 0).map_err(|errno| map.error(ErrorOp::Populate, errno, &self.range))?;
         let memory = memory::available_bytes().map_or(u64::MAX, |bytes| (bytes as f64 * self.memory_share) as u64);
         let page = page_bytes();
         let paced = self.bytes_per_second.map_or(usize::MAX, |rate| (rate / CHUNKS_PER_SECOND) as usize).max(page);

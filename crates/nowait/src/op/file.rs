@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::lane::{LaneKind, Lanes};
 use super::outstanding::{Outstanding, Span, Syncing};
+use super::queue::{FileQueues, QueueKind};
 use super::request::{Handle, Outcome, Request};
 use super::transfer::{Direction, Transfer};
 use crate::core::policy::{ReadSelector, Rings, WriteSelector};
@@ -26,7 +26,7 @@ pub(crate) struct OpenFile {
     pub(crate) reads: ReadSelector,
     pub(crate) writes: WriteSelector,
     /// Writes and syncs that a thread will do. A thread that works there has a share of this, and none of the file.
-    lanes: PerProcess<Arc<Lanes>>,
+    queues: PerProcess<Arc<FileQueues>>,
     /// What every write asks for. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to tell of failed
     /// write-backs. Opened with `O_APPEND`: to append. The kernel ignores the offset, which then says nothing of
     /// blocks, neighbours or the end, and half a record by an attempt would let another come between.
@@ -93,7 +93,7 @@ impl OpenFile {
             handle,
             reads,
             writes: WriteSelector::default(),
-            lanes: PerProcess::new(),
+            queues: PerProcess::new(),
             appender: OnceLock::new(),
             end: AtomicU64::new(END_UNKNOWN),
             written_to: AtomicU64::new(END_UNKNOWN),
@@ -153,7 +153,7 @@ impl OpenFile {
     }
 
     /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does. The caller has
-    /// claimed the lane of syncs, and `begin_sync`ed.
+    /// claimed the queue of syncs, and `begin_sync`ed.
     pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
         if let Some(errno) = self.failure() {
             return Err(errno);
@@ -188,7 +188,7 @@ impl OpenFile {
 
     /// The changes of this file that have begun and not ended.
     pub(crate) fn outstanding(&self) -> &Outstanding {
-        self.lanes().outstanding()
+        self.queues().outstanding()
     }
 
     /// The bytes that a write of `length` bytes changes.
@@ -216,7 +216,7 @@ impl OpenFile {
         })
     }
 
-    /// Claims the kernel's report of failed write-backs for a call that may take it, beside the lane of syncs: no direct
+    /// Claims the kernel's report of failed write-backs for a call that may take it, beside the queue of syncs: no direct
     /// durable write is under way meanwhile.
     pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
         self.direct.is_some().then(|| self.outstanding().begin_sync(sleep))
@@ -225,12 +225,12 @@ impl OpenFile {
     /// The bytes of writes that are on their way: with an engine, or about to be.
     #[inline]
     pub(crate) fn on_their_way(&self) -> u64 {
-        self.lanes().on_their_way()
+        self.queues().on_their_way()
     }
 
     /// What is on its way has the file to itself.
     pub(crate) fn is_written_alone(&self) -> bool {
-        self.lanes().is_written_alone()
+        self.queues().is_written_alone()
     }
 
     /// Nobody knows any more where the file ends.
@@ -252,8 +252,8 @@ impl OpenFile {
         (errno != 0).then(|| Errno::from_raw_os_error(errno))
     }
 
-    pub(crate) fn lanes(&self) -> &Arc<Lanes> {
-        self.lanes.get(Arc::default)
+    pub(crate) fn queues(&self) -> &Arc<FileQueues> {
+        self.queues.get(Arc::default)
     }
 
     /// Whether the kernel tells of an earlier failed write-back in the answer to `request`, and to nobody after that.
@@ -265,20 +265,20 @@ impl OpenFile {
         }
     }
 
-    /// The lane in which a request has its turn.
-    pub(crate) fn lane(&self, request: &Request) -> Option<LaneKind> {
+    /// The queue in which a request has its turn.
+    pub(crate) fn queue(&self, request: &Request) -> Option<QueueKind> {
         match request {
             Request::Write(..) if self.direct.is_some() => None,
             // Of two that learn of failed write-backs at a time, one could be told what the other should say.
-            _ if self.learns_of_failures(request) => Some(LaneKind::Syncs),
-            Request::Write(..) => Some(LaneKind::Writes),
+            _ if self.learns_of_failures(request) => Some(QueueKind::Syncs),
+            Request::Write(..) => Some(QueueKind::Writes),
             _ => None,
         }
     }
 
     /// Takes note of what an answer tells of lost data. (Of a sync's, [`OpenFile::synced`] does, once: many may share it, and it may be
     /// acknowledged before the last of them has heard.)
-    pub(crate) fn heed(&self, request: &Request, outcome: &Outcome) {
+    pub(crate) fn record_writeback_error(&self, request: &Request, outcome: &Outcome) {
         if let Err(errno) = outcome {
             if self.learns_of_failures(request) && !matches!(request, Request::Sync { .. }) {
                 self.note_failure(*errno);

@@ -1,6 +1,9 @@
 //! What can be asked of an engine, of what, and what it answers.
 
+use std::any::Any;
 use std::ffi::OsString;
+use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,7 +94,33 @@ pub(crate) enum Request {
         mapping: Arc<Mapping>,
         fault: Fault,
     },
+    /// A call of std that blocks, on a path or a descriptor of its own: what few ask for, and no engine has to know.
+    Call(Call),
     Close(Handle),
+}
+
+/// A blocking call that is made at most once, and what it answers with: [`Done::Value`].
+pub(crate) struct Call(Option<Box<dyn FnOnce() -> io::Result<Value> + Send>>);
+
+/// What a [`Call`] found: a value of the type that its operation concludes with.
+pub(crate) type Value = Box<dyn Any + Send>;
+
+impl Call {
+    pub(crate) fn new<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> Call {
+        Call(Some(Box::new(|| call().map(|value| Box::new(value) as Value))))
+    }
+
+    /// Makes the call. An error without an errno is one of the arguments: std's own check of a path with a zero byte.
+    pub(crate) fn make(&mut self) -> Outcome {
+        let call = self.0.take().ok_or(Errno::INVAL)?;
+        call().map(Done::Value).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Call")
+    }
 }
 
 /// A directory that is held open.
@@ -137,6 +166,7 @@ pub(crate) enum Done {
     Opened(Handle, Directness),
     Size(u64),
     Names(Vec<OsString>),
+    Value(Value),
     /// Which pages of a map are not in the page cache, if that was asked.
     Faulted(Option<Missing>),
 }

@@ -26,8 +26,8 @@ use rustix::io::Errno;
 use super::batch::Batch;
 use super::file::{Begun, IN_QUEUE, ON_THREAD, OpenFile, in_queues};
 use super::help;
-use super::lane::{LaneKind, Lanes};
 use super::outstanding::Syncing;
+use super::queue::{FileQueues, QueueKind};
 use super::request::{Done, Handle, Outcome, Request};
 use super::sync::{Mutex, MutexGuard, lock};
 use super::transfer::{Direction, Step, Transfer, step};
@@ -83,7 +83,7 @@ impl Leftovers {
             Request::Read(Transfer { memory, .. }) | Request::Write(Transfer { memory, .. }, _) => {
                 memory.runs_code_of_users() || memory.len() > MEMORY_BYTES_MAX
             }
-            Request::Fault { .. } | Request::Close(_) => true,
+            Request::Fault { .. } | Request::Call(_) | Request::Close(_) => true,
             _ => matches!(outcome, Ok(Done::Opened(..))),
         };
         self.file.is_some() || self.unwanted.as_deref().is_some_and(waits)
@@ -152,10 +152,10 @@ impl Owner {
     }
 
     /// The line of its file that `request` stands in.
-    pub(crate) fn lane(&self, request: &Request) -> Option<(Arc<Lanes>, LaneKind)> {
+    pub(crate) fn queue(&self, request: &Request) -> Option<(Arc<FileQueues>, QueueKind)> {
         let file = self.file()?;
-        let kind = file.lane(request)?;
-        Some((file.lanes().clone(), kind))
+        let kind = file.queue(request)?;
+        Some((file.queues().clone(), kind))
     }
 
     /// Makes the file's data durable by `sync`: see [`OpenFile::synced`].
@@ -483,7 +483,7 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
         file.begun.fetch_sub(inner.begun, Relaxed);
     }
     if let (Owner::File(file), Some(request)) = (&owner, &inner.request) {
-        file.heed(request, &outcome);
+        file.record_writeback_error(request, &outcome);
     }
     let held = inner.held.take();
     let stage = std::mem::replace(&mut inner.stage, Stage::Taken);

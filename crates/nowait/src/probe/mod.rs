@@ -58,7 +58,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::buf::Buf;
 use crate::core::instance::Nowait;
 use crate::engine::local;
-use crate::error::{Error, ErrorKind, Operation as Name, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{DirectIo, File, OpenOptions};
 use kernel::{PAGE, page_is_cached};
 pub use place::{AtomicWrites, Device, Place};
@@ -118,7 +118,7 @@ impl Options {
     /// may not be read. What else cannot be done is in the report.
     pub fn run(&self, path: impl AsRef<Path>) -> Result<Report> {
         let path: Arc<Path> = Arc::from(path.as_ref());
-        let failed = |error: std::io::Error| Error::from_errno(Name::Probe, errno_of(&error)).at(&path);
+        let failed = |error: std::io::Error| Error::from_errno(ErrorOp::Probe, errno_of(&error)).at(&path);
         std::thread::scope(|scope| {
             let named = std::thread::Builder::new().name("nowait-probe".to_owned());
             let thread = named.spawn_scoped(scope, || self.run_here(&path)).map_err(failed)?;
@@ -127,20 +127,22 @@ impl Options {
     }
 
     fn run_here(&self, path: &Arc<Path>) -> Result<Report> {
-        let failed = |error: &std::io::Error| Error::from_errno(Name::Probe, errno_of(error)).at(path);
+        let failed = |error: &std::io::Error| Error::from_errno(ErrorOp::Probe, errno_of(error)).at(path);
         let kind = fs::metadata(&**path).map_err(|error| failed(&error))?.file_type();
         let subject = match kind {
             kind if kind.is_dir() => Subject::Directory,
             kind if kind.is_file() => Subject::File,
             kind if kind.is_block_device() => Subject::Device,
-            _ => return Err(Error::new(Name::Probe, ErrorKind::NotSeekable).at(path)),
+            _ => return Err(Error::new(ErrorOp::Probe, ErrorKind::NotSeekable).at(path)),
         };
         let real = fs::canonicalize(&**path).map_err(|error| failed(&error))?;
         let nowait = Nowait::builder().build()?;
         let reach = Reach::of(&nowait);
         let file = match (subject, open_quietly(&real)) {
-            (Subject::Directory, file) => file.map_err(|errno| Error::from_errno(Name::Open, errno).at(path)).map(Some),
-            (_, file) => file.map(Some).map_err(|errno| Error::from_errno(Name::Open, errno).at(path)),
+            (Subject::Directory, file) => {
+                file.map_err(|errno| Error::from_errno(ErrorOp::Open, errno).at(path)).map(Some)
+            }
+            (_, file) => file.map(Some).map_err(|errno| Error::from_errno(ErrorOp::Open, errno).at(path)),
         };
         let (file, mut file_error) = match file {
             Ok(file) => (file, None),
@@ -163,7 +165,7 @@ impl Options {
             match self.scratch(dir, attributes, &nowait, &mut eye, &mut abilities) {
                 Ok(rows) => scratch = rows,
                 Err(error) => {
-                    let error = Error::from_errno(Name::Probe, errno_of(&error)).at(&Arc::from(&**dir));
+                    let error = Error::from_errno(ErrorOp::Probe, errno_of(&error)).at(&Arc::from(&**dir));
                     let text = "no scratch file can be made and filled there; name a directory that takes new files";
                     scratch_error = Some(error.explained(text));
                 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf};
-use crate::error::{Error, Moved, Operation as Name, Result};
+use crate::error::{Error, ErrorOp, Moved, Result};
 use crate::file::File;
 use crate::op::{Done, Request};
 use crate::operation::Started;
@@ -200,7 +200,7 @@ impl Reader {
     }
 
     fn error(&self, errno: rustix::io::Errno, length: usize) -> Error {
-        self.file.0.error(Name::Read, errno).range(self.position, length as u64)
+        self.file.0.error(ErrorOp::Read, errno).range(self.position, length as u64)
     }
 
     fn wait_fill(&mut self) -> io::Result<()> {

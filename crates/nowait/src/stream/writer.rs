@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{Caller, Step, Stream, wait};
 use crate::buf::{BUF_ALIGNMENT, Buf};
-use crate::error::{BufferResult, Error, Operation as Name, Result, Written};
+use crate::error::{BufferResult, Error, ErrorOp, Result, Written};
 use crate::file::File;
 use crate::op::{Done, Request};
 use crate::operation::Started;
@@ -196,7 +196,7 @@ impl Writer {
         ready!(self.poll_room(context, BEHIND_BYTES_MAX - REQUEST_BYTES))?;
         let end = self.position();
         if let Err(errno) = self.file.0.check(self.position, self.filled) {
-            let error = self.file.0.error(Name::Write, errno).range(self.position, self.filled as u64);
+            let error = self.file.0.error(ErrorOp::Write, errno).range(self.position, self.filled as u64);
             return Poll::Ready(Err(self.fail(error)));
         }
         let appends = self.file.0.open.write_flags().contains(WriteFlags::APPEND);
@@ -277,7 +277,7 @@ impl Writer {
             // To a round place, so that what follows is of whole blocks.
             let length = REQUEST_BYTES - (self.position % BUF_ALIGNMENT as u64) as usize;
             let Some(buffer) = Buf::uncleared(length) else {
-                return Poll::Ready(Err(self.file.0.error(Name::Write, Errno::NOMEM)));
+                return Poll::Ready(Err(self.file.0.error(ErrorOp::Write, Errno::NOMEM)));
             };
             self.buffer = buffer;
         }

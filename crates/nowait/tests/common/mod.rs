@@ -225,7 +225,7 @@ pub(crate) fn open_direct(nowait: &Nowait, path: &Path) -> Option<File> {
 
 /// An instance whose direct I/O goes to libaio, wherever else a ring would do; says so where that cannot be.
 pub(crate) fn aio_instance() -> Option<Nowait> {
-    match Nowait::builder().engine(nowait::Engine::Aio).path(Some(nowait::Path::Ring)).build() {
+    match Nowait::builder().engine(nowait::Engine::Aio).route(Some(nowait::Route::Ring)).build() {
         Ok(nowait) => Some(nowait),
         Err(error) => {
             eprintln!("skipped: {error}");

@@ -1,6 +1,6 @@
 //! What operations on names promise.
 
-use nowait::{OperationName, fs};
+use nowait::{ErrorOp, fs};
 
 use super::*;
 use crate::common::Way;
@@ -53,11 +53,11 @@ fn directories_are_made_and_listed(ctx: &Ctx) {
         assert_lists(ctx, &below.join("."), &["third"]);
         for path in [&below, &directory.join("first")] {
             let error = way.run(fs::create_dir_in(&ctx.nowait, path)).unwrap_err();
-            assert_eq!((error.kind(), error.operation()), (ErrorKind::AlreadyExists, OperationName::CreateDir));
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::AlreadyExists, ErrorOp::CreateDir));
             assert_names(&error, &["create directory", &path.display().to_string()]);
         }
         let error = way.run(fs::list_in(&ctx.nowait, directory.join("first"))).unwrap_err();
-        assert_eq!((error.raw_os_error(), error.operation()), (Some(libc::ENOTDIR), OperationName::List));
+        assert_eq!((error.raw_os_error(), error.operation()), (Some(libc::ENOTDIR), ErrorOp::List));
         assert_eq!(way.run(fs::remove_file_in(&ctx.nowait, &below)).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert_open_fails(ctx, &below, ErrorKind::IsADirectory);
     }
@@ -97,11 +97,11 @@ fn missing_names_are_not_found(ctx: &Ctx) {
     let (missing, other) = (ctx.path(), ctx.path());
     for way in Way::ALL {
         for (error, name) in [
-            (way.run(fs::rename_in(&ctx.nowait, &missing, &other)).unwrap_err(), OperationName::Rename),
-            (way.run(fs::rename_new_in(&ctx.nowait, &missing, &other)).unwrap_err(), OperationName::Rename),
-            (way.run(fs::remove_file_in(&ctx.nowait, &missing)).unwrap_err(), OperationName::Remove),
-            (way.run(fs::sync_dir_in(&ctx.nowait, &missing)).unwrap_err(), OperationName::Sync),
-            (way.run(fs::list_in(&ctx.nowait, &missing)).unwrap_err(), OperationName::List),
+            (way.run(fs::rename_in(&ctx.nowait, &missing, &other)).unwrap_err(), ErrorOp::Rename),
+            (way.run(fs::rename_new_in(&ctx.nowait, &missing, &other)).unwrap_err(), ErrorOp::Rename),
+            (way.run(fs::remove_file_in(&ctx.nowait, &missing)).unwrap_err(), ErrorOp::Remove),
+            (way.run(fs::sync_dir_in(&ctx.nowait, &missing)).unwrap_err(), ErrorOp::Sync),
+            (way.run(fs::list_in(&ctx.nowait, &missing)).unwrap_err(), ErrorOp::List),
         ] {
             assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, name));
             assert_names(&error, &[&missing.display().to_string()]);

@@ -38,7 +38,7 @@ use super::Engine;
 use crate::buf::lock;
 use crate::direct::Directness;
 use crate::op::{
-    Backlog, Done, Handle, LaneKind, Lanes, Outcome, Owner, Request, SHARE, Seat, Slot, Step, Transfer, Work,
+    Backlog, Done, FileQueues, Handle, Outcome, Owner, QueueKind, Request, SHARE, Slot, Step, Transfer, Waiter, Work,
     in_queues, step,
 };
 use crate::stats::Count;
@@ -525,8 +525,8 @@ impl World {
                     }
                 }
             }
-            // There is nothing that could be mapped.
-            Request::Fault { .. } => Err(Errno::OPNOTSUPP),
+            // There is nothing that could be mapped, or that a call of std would find.
+            Request::Fault { .. } | Request::Call(_) => Err(Errno::OPNOTSUPP),
             Request::CreateDir(path) => {
                 let path = plain(path);
                 if self.store.node(&path).is_some() {
@@ -626,9 +626,9 @@ impl Disk {
         let work = slot.take_work();
         // What may take a file's report has its turn, beside threads that block.
         let file = work.as_ref().and_then(|work| Some((work.owner.file()?, &work.request)));
-        let file = file.filter(|(file, request)| file.lane(request) == Some(LaneKind::Syncs));
-        let lane = file.map(|(file, _)| file.lanes().clone());
-        let waits = lane.as_ref().is_some_and(|lanes| !lanes.of(LaneKind::Syncs).enter());
+        let file = file.filter(|(file, request)| file.queue(request) == Some(QueueKind::Syncs));
+        let queue = file.map(|(file, _)| file.queues().clone());
+        let waits = queue.as_ref().is_some_and(|queues| !queues.of(QueueKind::Syncs).enter());
         let work = match work {
             Some(work) if waits => {
                 slot.put_back(work);
@@ -647,7 +647,7 @@ impl Disk {
             match (&end, owner) {
                 (None, owner) => rest = under_way(owner.handle(), request),
                 // Before anybody else asks the disk.
-                (Some(outcome), Owner::File(file)) => file.heed(request, outcome),
+                (Some(outcome), Owner::File(file)) => file.record_writeback_error(request, outcome),
                 (Some(_), Owner::Nobody(_)) => {}
             }
             slot.put_back(work);
@@ -668,10 +668,10 @@ impl Disk {
         }
         let shed = world.line.take_shed();
         drop(world);
-        match lane {
-            // It waits in the lane, unless that has just become free.
-            Some(lanes) if waits && !lanes.of(LaneKind::Syncs).join(slot.clone()) => {}
-            Some(lanes) => self.give_up(&lanes),
+        match queue {
+            // It waits in the queue, unless that has just become free.
+            Some(queues) if waits && !queues.of(QueueKind::Syncs).join(slot.clone()) => {}
+            Some(queues) => self.give_up(&queues),
             None => {}
         }
         // A completion wakes whom it may, with nothing locked.
@@ -689,12 +689,12 @@ impl Disk {
         true
     }
 
-    /// Gives up a file's lane of syncs, which this thread owns. Slots that waited in it are in flight again.
-    fn give_up(&self, lanes: &Lanes) {
-        let lane = lanes.of(LaneKind::Syncs);
-        while lane.leave() {
-            let first = lane.lock().seats.pop_front();
-            if let Some(slot) = first.and_then(Seat::into_slot) {
+    /// Gives up a file's queue of syncs, which this thread owns. Slots that waited in it are in flight again.
+    fn give_up(&self, queues: &FileQueues) {
+        let queue = queues.of(QueueKind::Syncs);
+        while queue.leave() {
+            let first = queue.lock().waiters.pop_front();
+            if let Some(slot) = first.and_then(Waiter::into_slot) {
                 self.submit(slot);
             }
         }
@@ -796,9 +796,9 @@ impl Engine for SimEngine {
         self.0.submit(slot);
     }
 
-    fn resume(&self, lanes: &Arc<Lanes>, kind: LaneKind) {
-        if kind == LaneKind::Syncs {
-            self.0.give_up(lanes);
+    fn resume(&self, queues: &Arc<FileQueues>, kind: QueueKind) {
+        if kind == QueueKind::Syncs {
+            self.0.give_up(queues);
         }
     }
 

@@ -11,39 +11,39 @@ use super::sync::{Mutex, MutexGuard, lock};
 
 /// Operations on one file of which a thread does one at a time: the kernel would make others wait for the file's lock.
 #[derive(Default)]
-pub(crate) struct Lane(Mutex<Waiting>);
+pub(crate) struct FileQueue(Mutex<Waiting>);
 
 #[derive(Default)]
 pub(crate) struct Waiting {
-    pub(crate) seats: VecDeque<Seat>,
-    /// A thread owns the lane, or was called.
+    pub(crate) waiters: VecDeque<Waiter>,
+    /// A thread owns the queue, or was called.
     pub(crate) busy: bool,
 }
 
-/// Who waits for a lane.
-pub(crate) enum Seat {
+/// Who waits for a queue.
+pub(crate) enum Waiter {
     Slot(Arc<Slot>),
-    /// A thread that will do its work itself. Whoever takes the seat hands the lane over.
+    /// A thread that will do its work itself. Whoever takes the waiter hands the queue over.
     Thread(Arc<Parked>),
 }
 
-impl Seat {
+impl Waiter {
     pub(crate) fn into_slot(self) -> Option<Arc<Slot>> {
         match self {
-            Seat::Slot(slot) => Some(slot),
-            Seat::Thread(_) => None,
+            Waiter::Slot(slot) => Some(slot),
+            Waiter::Thread(_) => None,
         }
     }
 }
 
-/// A thread that waits in a lane.
+/// A thread that waits in a queue.
 pub(crate) struct Parked {
     owns: AtomicBool,
     thread: Thread,
 }
 
 impl Parked {
-    /// Hands the lane to the thread.
+    /// Hands the queue to the thread.
     pub(crate) fn hand_over(&self) {
         self.owns.store(true, SeqCst);
         self.thread.unpark();
@@ -52,15 +52,15 @@ impl Parked {
 
 /// What threads that write have in common, of one file and in one process.
 #[derive(Default)]
-pub(crate) struct Lanes {
-    lanes: [Lane; 2],
+pub(crate) struct FileQueues {
+    queues: [FileQueue; 2],
     /// Bytes of writes on their way, and whether these are of one that nothing may be beside; changed under the throttle's lock.
     under_way: AtomicU64,
     alone: AtomicBool,
     outstanding: Outstanding,
 }
 
-impl Lanes {
+impl FileQueues {
     pub(crate) fn outstanding(&self) -> &Outstanding {
         &self.outstanding
     }
@@ -70,8 +70,8 @@ impl Lanes {
         self.alone.load(Relaxed)
     }
 
-    pub(crate) fn of(&self, kind: LaneKind) -> &Lane {
-        &self.lanes[kind as usize]
+    pub(crate) fn of(&self, kind: QueueKind) -> &FileQueue {
+        &self.queues[kind as usize]
     }
 
     #[inline]
@@ -86,41 +86,41 @@ impl Lanes {
     }
 }
 
-impl Lane {
+impl FileQueue {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Waiting> {
         lock(&self.0)
     }
 
-    /// Claims the lane for this thread; false if another owns it.
+    /// Claims the queue for this thread; false if another owns it.
     pub(crate) fn enter(&self) -> bool {
         !std::mem::replace(&mut self.lock().busy, true)
     }
 
-    /// Claims the lane for this thread, which sleeps until those before it are done.
+    /// Claims the queue for this thread, which sleeps until those before it are done.
     pub(crate) fn enter_in_turn(&self) {
         let mut waiting = self.lock();
         if !std::mem::replace(&mut waiting.busy, true) {
             return;
         }
         let parked = Arc::new(Parked { owns: AtomicBool::new(false), thread: std::thread::current() });
-        waiting.seats.push_back(Seat::Thread(parked.clone()));
+        waiting.waiters.push_back(Waiter::Thread(parked.clone()));
         drop(waiting);
         while !parked.owns.load(SeqCst) {
             std::thread::park();
         }
     }
 
-    /// Gives the lane up. True when a thread must be called for those who wait: a thread that is next owns it already.
+    /// Gives the queue up. True when a thread must be called for those who wait: a thread that is next owns it already.
     pub(crate) fn leave(&self) -> bool {
         let mut waiting = self.lock();
-        match waiting.seats.pop_front() {
-            Some(Seat::Thread(next)) => {
+        match waiting.waiters.pop_front() {
+            Some(Waiter::Thread(next)) => {
                 drop(waiting);
                 next.hand_over();
                 false
             }
-            Some(seat) => {
-                waiting.seats.push_front(seat);
+            Some(waiter) => {
+                waiting.waiters.push_front(waiter);
                 true
             }
             None => {
@@ -133,14 +133,14 @@ impl Lane {
     /// Queues a slot. True when a thread must be called.
     pub(crate) fn join(&self, slot: Arc<Slot>) -> bool {
         let mut waiting = self.lock();
-        waiting.seats.push_back(Seat::Slot(slot));
+        waiting.waiters.push_back(Waiter::Slot(slot));
         !std::mem::replace(&mut waiting.busy, true)
     }
 }
 
 /// Which line of its file a request stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LaneKind {
+pub(crate) enum QueueKind {
     Writes,
     Syncs,
 }
