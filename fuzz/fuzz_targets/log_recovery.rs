@@ -54,7 +54,7 @@ static FILES: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| {
             log.tend();
         }
     }
-    let names = nowait::fs::list_in(&nowait, DIR).wait().expect("a directory");
+    let names = nowait.list(DIR).wait().expect("a directory");
     let mut names: Vec<String> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
     names.sort();
     let file = |name: String| sim.contents(format!("{DIR}/{name}")).map(|bytes| (name, bytes));

@@ -137,6 +137,24 @@ pub enum ErrorOp {
     List,
     /// Making a directory.
     CreateDir,
+    /// Asking for size, times, type and permissions.
+    Metadata,
+    /// Changing permissions.
+    SetPermissions,
+    /// Changing times.
+    SetTimes,
+    /// Locking or unlocking.
+    Lock,
+    /// Duplicating a descriptor.
+    Duplicate,
+    /// Giving a file another name, or a symbolic one.
+    Link,
+    /// Reading a symbolic link.
+    ReadLink,
+    /// Resolving a path.
+    Canonicalize,
+    /// Copying a file.
+    Copy,
     /// Appending to a log.
     Append,
     /// Reading what a log holds.
@@ -165,6 +183,15 @@ impl fmt::Display for ErrorOp {
             ErrorOp::Remove => "remove",
             ErrorOp::List => "list",
             ErrorOp::CreateDir => "create directory",
+            ErrorOp::Metadata => "read metadata of",
+            ErrorOp::SetPermissions => "set permissions of",
+            ErrorOp::SetTimes => "set times of",
+            ErrorOp::Lock => "lock",
+            ErrorOp::Duplicate => "duplicate",
+            ErrorOp::Link => "link",
+            ErrorOp::ReadLink => "read link",
+            ErrorOp::Canonicalize => "resolve",
+            ErrorOp::Copy => "copy",
             ErrorOp::Append => "append to",
             ErrorOp::Recover => "recover",
             ErrorOp::Probe => "probe",

@@ -2,21 +2,22 @@
 
 use std::fmt;
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buf::{Buf, Erased, Memory, ReadBuffer};
+use crate::buf::{Buf, Erased, Memory, ReadBuffer, ReadBuffers};
 use crate::core::instance::{Instance, Nowait};
 use crate::core::opened::Opened;
 use crate::direct::{self, Alignment, Directness};
 use crate::engine::local;
-use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Moved, Result};
-use crate::op::{Done, Handle, OpenFile, PathAt, Request, Transfer};
-use crate::operation::{Answer, Conclude, On, Operation};
+use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result};
+use crate::op::{Call, Done, Handle, OpenFile, PathAt, Request, Transfer};
+use crate::operation::{Answer, Conclude, On, Operation, called};
 use crate::stats::Count;
 use crate::sys;
 
@@ -218,6 +219,27 @@ impl File {
         OpenOptions::new().read(true).open(path)
     }
 
+    /// Opens a file for writing, creates it if there is none, and cuts it to length zero if there is one.
+    ///
+    /// # Errors
+    /// See [`OpenOptions::open_in`].
+    pub fn create(path: impl AsRef<Path>) -> Operation<'static, Result<File>> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(path)
+    }
+
+    /// Creates a file for reading and writing, and fails if there is one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`]; see [`OpenOptions::open_in`].
+    pub fn create_new(path: impl AsRef<Path>) -> Operation<'static, Result<File>> {
+        OpenOptions::new().read(true).write(true).create_new(true).open(path)
+    }
+
+    /// Returns [`OpenOptions::new`].
+    pub fn options() -> OpenOptions {
+        OpenOptions::new()
+    }
+
     /// Takes over a file, or block device, that is open already. `path` is what errors will name.
     ///
     /// # Errors
@@ -282,11 +304,19 @@ impl File {
         self.read(Transfer::new(buffer.into_room().0, offset), |answer| read(answer, B::from_room))
     }
 
+    /// Fills `buffer` from `offset`; else as [`File::read_at`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::UnexpectedEof`] if the file ends before; the buffer then holds what is there. Else as [`File::read_at`].
+    pub fn read_exact_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, BufferResult<B>> {
+        self.read(Transfer::new(buffer.into_room().0, offset), read_full)
+    }
+
     /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's, which is not cleared first.
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] when the file ends before; else as [`File::read_at`].
-    pub fn read_exact_at(&self, offset: u64, length: usize) -> Operation<'_, Result<Buf>> {
+    pub fn read_range(&self, offset: u64, length: usize) -> Operation<'_, Result<Buf>> {
         let refused = |errno| {
             let request = Request::Read(Transfer::void(offset, length));
             Operation::refused(On::File(&self.0), errno, request, read_exact)
@@ -301,10 +331,13 @@ impl File {
         }
     }
 
-    /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
-    pub fn read_vectored_at<B: ReadBuffer>(&self, buffers: Vec<B>, offset: u64) -> Operation<'_, Moved<Vec<B>>> {
-        let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_room().0).collect());
-        self.read(Transfer::new(memory, offset), |answer| read(answer, all_from_room))
+    /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise. Any number of one type, or
+    /// a tuple of different ones: see [`ReadBuffers`].
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_vectored_at<B: ReadBuffers>(&self, buffers: B, offset: u64) -> Operation<'_, Moved<B>> {
+        self.read(Transfer::new(buffers.into_room().0, offset), |answer| read(answer, B::from_room))
     }
 
     fn read<T>(&self, transfer: Transfer, conclude: Conclude<T>) -> Operation<'_, T> {
@@ -345,6 +378,104 @@ impl File {
         self.simple(Request::Size, size)
     }
 
+    /// Returns size, times, type and permissions (`statx(2)`).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] on a simulator, and what `statx(2)` reports.
+    pub fn metadata(&self) -> Operation<'_, Result<fs::Metadata>> {
+        self.call(ErrorOp::Metadata, |fd| to_std(fd)?.metadata())
+    }
+
+    /// Sets the permissions (`fchmod(2)`).
+    ///
+    /// # Errors
+    /// As [`File::metadata`], of `fchmod(2)`.
+    pub fn set_permissions(&self, permissions: fs::Permissions) -> Operation<'_, Result<()>> {
+        self.call(ErrorOp::SetPermissions, |fd| to_std(fd)?.set_permissions(permissions))
+    }
+
+    /// Sets the times of the last access and change (`futimens(2)`).
+    ///
+    /// # Errors
+    /// As [`File::metadata`], of `futimens(2)`.
+    pub fn set_times(&self, times: fs::FileTimes) -> Operation<'_, Result<()>> {
+        self.call(ErrorOp::SetTimes, move |fd| to_std(fd)?.set_times(times))
+    }
+
+    /// Waits for the file's exclusive lock: nobody else who asks has it, here or in another process (`flock(2)`).
+    ///
+    /// The lock belongs to this open of the file: its clones and [`try_clone`](File::try_clone)s have it too. It ends with
+    /// [`unlock`](File::unlock), or with the last of them. A future that is dropped gives up the lock that it still gets.
+    ///
+    /// # Errors
+    /// As [`File::metadata`], of `flock(2)`.
+    pub fn lock(&self) -> Operation<'_, Result<()>> {
+        self.locked(FlockOperation::LockExclusive)
+    }
+
+    /// Waits for a shared lock: others may have one too, and nobody an exclusive one. Else as [`File::lock`].
+    ///
+    /// # Errors
+    /// As [`File::lock`].
+    pub fn lock_shared(&self) -> Operation<'_, Result<()>> {
+        self.locked(FlockOperation::LockShared)
+    }
+
+    /// Takes the file's exclusive lock unless another has one; returns whether it did. Else as [`File::lock`].
+    ///
+    /// # Errors
+    /// As [`File::lock`].
+    pub fn try_lock(&self) -> Operation<'_, Result<bool>> {
+        self.try_locked(FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Takes a shared lock unless another has the exclusive one; returns whether it did. Else as [`File::lock`].
+    ///
+    /// # Errors
+    /// As [`File::lock`].
+    pub fn try_lock_shared(&self) -> Operation<'_, Result<bool>> {
+        self.try_locked(FlockOperation::NonBlockingLockShared)
+    }
+
+    /// Gives up the lock, if there is one.
+    ///
+    /// # Errors
+    /// As [`File::lock`].
+    pub fn unlock(&self) -> Operation<'_, Result<()>> {
+        self.call(ErrorOp::Lock, |fd| Ok(rustix::fs::flock(fd, FlockOperation::Unlock)?))
+    }
+
+    fn locked(&self, operation: FlockOperation) -> Operation<'_, Result<()>> {
+        let call = self.to_call(ErrorOp::Lock, move |fd| Held::lock(fd, operation));
+        self.simple(call, |answer| called::<Held>(answer).map(Held::keep))
+    }
+
+    fn try_locked(&self, operation: FlockOperation) -> Operation<'_, Result<bool>> {
+        let call = self.to_call(ErrorOp::Lock, move |fd| match Held::lock(fd, operation) {
+            Ok(held) => Ok(Some(held)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        });
+        self.simple(call, |answer| Ok(called::<Option<Held>>(answer)?.map(Held::keep).is_some()))
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        operation: ErrorOp,
+        function: impl FnOnce(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
+    ) -> Operation<'_, Result<T>> {
+        self.simple(self.to_call(operation, function), called)
+    }
+
+    fn to_call<T: Send + 'static>(
+        &self,
+        operation: ErrorOp,
+        function: impl FnOnce(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
+    ) -> Request {
+        let call = |_: &Path, fd: Option<BorrowedFd<'_>>| function(fd.ok_or(Errno::BADF)?);
+        Request::Call(Box::new(Call::new(operation, self.path(), call)))
+    }
+
     /// Tells the page cache what to expect of `length` bytes from `offset`; a length of zero means to the end.
     ///
     /// # Errors
@@ -365,6 +496,40 @@ impl File {
         Operation::checked(On::File(&self.0), self.0.check(0, 0), request, conclude)
     }
 
+    /// Duplicates the descriptor (`F_DUPFD_CLOEXEC`, `fcntl(2)`): a file that is closed by itself, with the same position,
+    /// lock and flags. Never waits. For a share of this file there is [`Clone`], which costs no descriptor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::TooManyFiles`], [`ErrorKind::Unsupported`] on a simulator.
+    pub fn try_clone(&self) -> Result<File> {
+        let error = |errno| self.0.error(ErrorOp::Duplicate, errno);
+        self.0.check(0, 0).map_err(error)?;
+        let fd = self.descriptor().ok_or(Errno::OPNOTSUPP).map_err(error)?;
+        let fd = sys::retry(|| rustix::io::fcntl_dupfd_cloexec(fd, 0)).map_err(error)?;
+        let directness = direct::look(fd.as_fd());
+        Ok(File::new(Handle::Descriptor(fd), directness, self.0.path.clone(), self.0.instance.clone()))
+    }
+
+    /// Gives the descriptor back as std's file, if nothing else uses this one: no clone, map or stream, and no operation,
+    /// also none whose future was dropped ([`Nowait::drain`] waits for those).
+    ///
+    /// # Errors
+    /// The file, if it is in use or of a simulator.
+    pub fn into_std(self) -> std::result::Result<fs::File, File> {
+        if self.descriptor().is_none() {
+            return Err(self);
+        }
+        local::flush();
+        let mut opened = Arc::try_unwrap(self.0).map_err(File)?;
+        if Arc::get_mut(&mut opened.open).is_none() {
+            return Err(File(Arc::new(opened)));
+        }
+        match Arc::into_inner(opened.open).map(|open| open.handle) {
+            Some(Handle::Descriptor(fd)) => Ok(fs::File::from(fd)),
+            _ => unreachable!("it has a descriptor, and nothing else has a share"),
+        }
+    }
+
     /// Closes the file for all clones: operations made after this fail with [`ErrorKind::Closed`]; those made before finish.
     ///
     /// Blocks for `close(2)`, and reports its error, if this was the last use: all other clones are
@@ -383,6 +548,58 @@ impl File {
         let outcome = instance.engines().pool.run(None, &mut Request::Close(handle));
         outcome.map(|_| Closed::Now).map_err(|errno| Error::from_errno(ErrorOp::Close, errno).at(&path))
     }
+}
+
+/// Takes over an open file on the instance that the process shares; see [`File::from_std`]. Errors name the path that
+/// `/proc/self/fd` has for it.
+impl TryFrom<fs::File> for File {
+    type Error = Error;
+
+    fn try_from(file: fs::File) -> Result<File> {
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = fs::read_link(&link).unwrap_or_else(|_| link.into());
+        File::from_std(Nowait::shared(), file, path)
+    }
+}
+
+/// The descriptor, as [`File::descriptor`].
+///
+/// # Panics
+/// For a file of a simulator, which has none.
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor().expect("a file of a simulator has no descriptor; ask File::descriptor")
+    }
+}
+
+/// A lock that nobody has been told of. Dropped, it is given up.
+struct Held(Option<OwnedFd>);
+
+impl Held {
+    fn lock(fd: BorrowedFd<'_>, operation: FlockOperation) -> io::Result<Held> {
+        // Before the lock, since it can fail.
+        let own = fd.try_clone_to_owned()?;
+        sys::retry(|| rustix::fs::flock(fd, operation))?;
+        Ok(Held(Some(own)))
+    }
+
+    /// The lock is the file's from now on.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(fd) = &self.0 {
+            let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
+        }
+    }
+}
+
+/// A file of std's on a descriptor of its own, for what std does by one call.
+fn to_std(fd: BorrowedFd<'_>) -> io::Result<fs::File> {
+    fd.try_clone_to_owned().map(fs::File::from)
 }
 
 /// What [`File::close`] came to.
@@ -447,16 +664,16 @@ fn read<B>(answer: Answer<'_>, back: fn(Erased, usize) -> B) -> Moved<B> {
     }
 }
 
-/// Buffers that `left` bytes were read into, one after the other.
-fn all_from_room<B: ReadBuffer>(memory: Erased, mut left: usize) -> Vec<B> {
-    let from_room = |memory: Memory| {
-        let n = left.min(memory.len());
-        left -= n;
-        B::from_room(Erased(memory), n)
+/// Returns the buffer if it was filled.
+fn read_full<B: ReadBuffer>(answer: Answer<'_>) -> BufferResult<B> {
+    let on = answer.on;
+    let (offset, length) = match &*answer.request {
+        Request::Read(transfer) => transfer.asked(),
+        other => unreachable!("a read is answered with its transfer, not {other:?}"),
     };
-    match memory.0 {
-        Memory::Many(many) => many.into_iter().map(from_room).collect(),
-        other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
+    match read(answer, B::from_room)? {
+        (n, buffer) if n < length => Err(BufferError { error: ended(on.file(), offset, length, n), buffer }),
+        (_, buffer) => Ok(buffer),
     }
 }
 
@@ -505,8 +722,6 @@ fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use super::*;
     use crate::core::instance::Engine;
     use crate::direct::Direct;

@@ -1,20 +1,49 @@
-//! Names: renaming and removing files, making and listing directories, making names durable, and replacing a file as a whole.
+//! Names, directories and whole files: what `std::fs` has, and what makes it durable.
 //!
-//! Everything here blocks in the kernel, and is done by a thread of the pool, never by an executor's.
+//! Each function works on the instance that the process shares; [`Nowait`] has the same as methods. Everything here blocks in
+//! the kernel. As a future it is done by a thread of the pool, never by an executor's.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
+use std::fs::{FileType, Metadata, Permissions};
 use std::hash::{BuildHasher, Hasher};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rustix::io::Errno;
 
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
-use crate::op::{Done, Handle, OpenDir, PathAt, Request};
-use crate::operation::{Answer, On, Operation};
+use crate::op::{Call, Done, Handle, OpenDir, PathAt, Request};
+use crate::operation::{Answer, On, Operation, Steps, called};
+
+/// One entry of a directory: [`read_dir`].
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    path: PathBuf,
+    file_type: FileType,
+}
+
+impl DirEntry {
+    /// The directory's path, and the name in it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name in the directory.
+    pub fn file_name(&self) -> &std::ffi::OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    /// File, directory, symbolic link or anything else; a link is not followed.
+    pub fn file_type(&self) -> FileType {
+        self.file_type
+    }
+}
 
 /// Renames a file or directory, replacing a file that has the new name. All or nothing for whoever looks; durable after
 /// [`sync_dir`] of the directories (`rename(2)`).
@@ -22,16 +51,7 @@ use crate::operation::{Answer, On, Operation};
 /// # Errors
 /// What `rename(2)` reports.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    rename_in(Nowait::shared(), from, to)
-}
-
-/// As [`rename`], on an instance.
-///
-/// # Errors
-/// As [`rename`].
-pub fn rename_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-    let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: true };
-    named(nowait, request)
+    Nowait::shared().rename(from, to)
 }
 
 /// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`, `renameat2(2)`).
@@ -39,16 +59,7 @@ pub fn rename_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) 
 /// # Errors
 /// [`ErrorKind::AlreadyExists`]; what else `renameat2(2)` reports.
 pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    rename_new_in(Nowait::shared(), from, to)
-}
-
-/// As [`rename_new`], on an instance.
-///
-/// # Errors
-/// As [`rename_new`].
-pub fn rename_new_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-    let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: false };
-    named(nowait, request)
+    Nowait::shared().rename_new(from, to)
 }
 
 /// Removes a name of a file; the file goes with its last name and the last handle (`unlink(2)`).
@@ -56,48 +67,24 @@ pub fn rename_new_in(nowait: &Nowait, from: impl AsRef<Path>, to: impl AsRef<Pat
 /// # Errors
 /// What `unlink(2)` reports.
 pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    remove_file_in(Nowait::shared(), path)
+    Nowait::shared().remove_file(path)
 }
 
-/// As [`remove_file`], on an instance.
-///
-/// # Errors
-/// As [`remove_file`].
-pub fn remove_file_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-    named(nowait, Request::Remove(path.as_ref().into()))
-}
-
-/// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of the one that it is in.
+/// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of its parent.
 ///
 /// # Errors
 /// [`ErrorKind::AlreadyExists`], also where a file has the name; what else `mkdir(2)` reports.
 pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    create_dir_in(Nowait::shared(), path)
+    Nowait::shared().create_dir(path)
 }
 
-/// As [`create_dir`], on an instance.
-///
-/// # Errors
-/// As [`create_dir`].
-pub fn create_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-    named(nowait, Request::CreateDir(path.as_ref().into()))
-}
-
-/// Gives the names in a directory, sorted: of files, directories and whatever else is there, but not `.` and `..`. What is created,
-/// renamed or removed meanwhile may be among them or not (`readdir(3)`).
+/// Returns the names in a directory, sorted: of files, directories and whatever else is there, but not `.` and `..`. A name
+/// that is created, renamed or removed meanwhile may be among them or not (`readdir(3)`).
 ///
 /// # Errors
 /// What `opendir(3)` and `readdir(3)` report.
 pub fn list(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<OsString>>> {
-    list_in(Nowait::shared(), path)
-}
-
-/// As [`list`], on an instance.
-///
-/// # Errors
-/// As [`list`].
-pub fn list_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Vec<OsString>>> {
-    Operation::new(On::Paths(&nowait.0), Request::List(path.as_ref().into()), listed)
+    Nowait::shared().list(path)
 }
 
 /// Makes the names in a directory durable: those of files that were created, renamed and removed there (`fsync(2)`, NOTES).
@@ -105,48 +92,411 @@ pub fn list_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<
 /// # Errors
 /// What `open(2)` and `fsync(2)` report.
 pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
-    sync_dir_in(Nowait::shared(), path)
+    Nowait::shared().sync_dir(path)
 }
 
-/// As [`sync_dir`], on an instance.
+/// Returns size, times, type and permissions of what a path leads to; symbolic links are followed (`statx(2)`).
 ///
 /// # Errors
-/// As [`sync_dir`].
-pub fn sync_dir_in(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-    named(nowait, Request::SyncDir(path.as_ref().into()))
+/// What [`std::fs::metadata`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
+    Nowait::shared().metadata(path)
 }
 
-/// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the old contents or the
-/// new, whole. Durable when this is ready.
-///
-/// The data is written to a file with a temporary name in the same directory, synced, and renamed; then the directory is synced. The
-/// new file has the mode of a new one (0o666 less the umask), and is not a link if the old one was.
+/// As [`metadata`], of a symbolic link itself.
 ///
 /// # Errors
-/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is gone. (A future that is
-/// dropped half-way leaves it there, as a crash does: a name that begins with a dot and ends in `.tmp`.)
-pub async fn write_atomic<B: WriteBuffer>(path: impl AsRef<Path>, data: B) -> Result<()> {
-    write_atomic_in(Nowait::shared(), path, data).await
+/// What [`std::fs::symlink_metadata`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
+    Nowait::shared().symlink_metadata(path)
 }
 
-/// As [`write_atomic`], on an instance.
+/// Tells whether a path leads to anything. A broken symbolic link leads to nothing.
 ///
 /// # Errors
-/// As [`write_atomic`].
-pub async fn write_atomic_in<B: WriteBuffer>(nowait: &Nowait, path: impl AsRef<Path>, data: B) -> Result<()> {
-    let path = path.as_ref();
-    let (directory, file, temporary) = create_beside(nowait, path).await?;
-    let done = async {
-        file.write_all_at(data, 0).await?;
-        file.sync_all().await?;
-        file.close()?;
-        rename_in(nowait, &temporary, path).await
-    };
-    if let Err(error) = done.await {
-        let _ = remove_file_in(nowait, &temporary).await;
-        return Err(error);
+/// What [`std::fs::exists`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
+    Nowait::shared().exists(path)
+}
+
+/// Sets the permissions of a file or directory (`chmod(2)`).
+///
+/// # Errors
+/// What [`std::fs::set_permissions`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Operation<'static, Result<()>> {
+    Nowait::shared().set_permissions(path, permissions)
+}
+
+/// Returns the entries of a directory with their types, sorted by name, without `.` and `..` (`readdir(3)`).
+///
+/// # Errors
+/// What [`std::fs::read_dir`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntry>>> {
+    Nowait::shared().read_dir(path)
+}
+
+/// Makes a directory, and those above it that are missing. It is no error if all of them are there.
+///
+/// # Errors
+/// What [`std::fs::create_dir_all`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
+    Nowait::shared().create_dir_all(path)
+}
+
+/// Removes an empty directory (`rmdir(2)`).
+///
+/// # Errors
+/// What [`std::fs::remove_dir`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
+    Nowait::shared().remove_dir(path)
+}
+
+/// Removes a directory with all that is in it. Symbolic links are removed, not followed.
+///
+/// # Errors
+/// What [`std::fs::remove_dir_all`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
+    Nowait::shared().remove_dir_all(path)
+}
+
+/// Gives a file another name on the same file system (`link(2)`).
+///
+/// # Errors
+/// What [`std::fs::hard_link`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
+    Nowait::shared().hard_link(from, to)
+}
+
+/// Makes a symbolic link `to` that leads to `from` (`symlink(2)`).
+///
+/// # Errors
+/// What `symlink(2)` reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
+    Nowait::shared().symlink(from, to)
+}
+
+/// Returns where a symbolic link leads (`readlink(2)`).
+///
+/// # Errors
+/// What [`std::fs::read_link`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
+    Nowait::shared().read_link(path)
+}
+
+/// Returns the absolute path without symbolic links, `.` and `..` (`realpath(3)`).
+///
+/// # Errors
+/// What [`std::fs::canonicalize`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
+    Nowait::shared().canonicalize(path)
+}
+
+/// Copies a file with its permissions, and returns the number of bytes. The kernel copies, or shares the blocks where the file
+/// system can (`copy_file_range(2)`). An existing file is replaced. Nothing is durable yet.
+///
+/// # Errors
+/// What [`std::fs::copy`] reports. [`ErrorKind::Unsupported`] on a simulator.
+pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
+    Nowait::shared().copy(from, to)
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// As [`OpenOptions::open_in`] and [`File::read_at`].
+pub fn read(path: impl AsRef<Path>) -> Steps<'static, Result<Vec<u8>>> {
+    Nowait::shared().read(path)
+}
+
+/// Creates a file, or cuts it to nothing, and writes `data` as its contents. Nothing is durable yet; see [`write_atomic`].
+///
+/// # Errors
+/// As [`OpenOptions::open_in`] and [`File::write_all_at`].
+pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
+    Nowait::shared().write(path, data)
+}
+
+/// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the old contents or the new,
+/// whole. Durable when this is ready.
+///
+/// The data is written to a file with a temporary name in the same directory, synced, and renamed; then the directory is
+/// synced. The new file has the mode of a new one (0o666 less the umask), and is not a link if the old one was.
+///
+/// # Errors
+/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is gone. (A future that
+/// is dropped half-way leaves it there, as a crash does: a name that begins with a dot and ends in `.tmp`.)
+pub fn write_atomic(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
+    Nowait::shared().write_atomic(path, data)
+}
+
+impl Nowait {
+    /// [`fs::rename`](rename), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::rename`](rename).
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: true };
+        named(self, request)
     }
-    sync_dir_in(nowait, directory).await
+
+    /// [`fs::rename_new`](rename_new), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::rename_new`](rename_new).
+    pub fn rename_new(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        let request = Request::Rename { from: from.as_ref().into(), to: to.as_ref().into(), replace: false };
+        named(self, request)
+    }
+
+    /// [`fs::remove_file`](remove_file), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::remove_file`](remove_file).
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(self, Request::Remove(path.as_ref().into()))
+    }
+
+    /// [`fs::create_dir`](create_dir), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::create_dir`](create_dir).
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(self, Request::CreateDir(path.as_ref().into()))
+    }
+
+    /// [`fs::list`](list), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::list`](list).
+    pub fn list(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Vec<OsString>>> {
+        Operation::new(On::Paths(&self.0), Request::List(path.as_ref().into()), listed)
+    }
+
+    /// [`fs::sync_dir`](sync_dir), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::sync_dir`](sync_dir).
+    pub fn sync_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(self, Request::SyncDir(path.as_ref().into()))
+    }
+
+    /// [`fs::metadata`](metadata), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::metadata`](metadata).
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Metadata>> {
+        call(self, ErrorOp::Metadata, path.as_ref(), |path| std::fs::metadata(path))
+    }
+
+    /// [`fs::symlink_metadata`](symlink_metadata), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::symlink_metadata`](symlink_metadata).
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Metadata>> {
+        call(self, ErrorOp::Metadata, path.as_ref(), |path| std::fs::symlink_metadata(path))
+    }
+
+    /// [`fs::exists`](exists), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::exists`](exists).
+    pub fn exists(&self, path: impl AsRef<Path>) -> Operation<'_, Result<bool>> {
+        call(self, ErrorOp::Metadata, path.as_ref(), |path| std::fs::exists(path))
+    }
+
+    /// [`fs::set_permissions`](set_permissions), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::set_permissions`](set_permissions).
+    pub fn set_permissions(&self, path: impl AsRef<Path>, permissions: Permissions) -> Operation<'_, Result<()>> {
+        call(self, ErrorOp::SetPermissions, path.as_ref(), |path| std::fs::set_permissions(path, permissions))
+    }
+
+    /// [`fs::read_dir`](read_dir), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::read_dir`](read_dir).
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<Vec<DirEntry>>> {
+        call(self, ErrorOp::List, path.as_ref(), entries)
+    }
+
+    /// [`fs::create_dir_all`](create_dir_all), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::create_dir_all`](create_dir_all).
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        call(self, ErrorOp::CreateDir, path.as_ref(), |path| std::fs::create_dir_all(path))
+    }
+
+    /// [`fs::remove_dir`](remove_dir), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::remove_dir`](remove_dir).
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        call(self, ErrorOp::Remove, path.as_ref(), |path| std::fs::remove_dir(path))
+    }
+
+    /// [`fs::remove_dir_all`](remove_dir_all), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::remove_dir_all`](remove_dir_all).
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        call(self, ErrorOp::Remove, path.as_ref(), |path| std::fs::remove_dir_all(path))
+    }
+
+    /// [`fs::hard_link`](hard_link), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::hard_link`](hard_link).
+    pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        let to = to.as_ref().to_path_buf();
+        call_on_two(self, ErrorOp::Link, from.as_ref(), to, |from, to| std::fs::hard_link(from, to))
+    }
+
+    /// [`fs::symlink`](symlink), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::symlink`](symlink).
+    pub fn symlink(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        let to = to.as_ref().to_path_buf();
+        call_on_two(self, ErrorOp::Link, from.as_ref(), to, |from, to| std::os::unix::fs::symlink(from, to))
+    }
+
+    /// [`fs::read_link`](read_link), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::read_link`](read_link).
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Operation<'_, Result<PathBuf>> {
+        call(self, ErrorOp::ReadLink, path.as_ref(), |path| std::fs::read_link(path))
+    }
+
+    /// [`fs::canonicalize`](canonicalize), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::canonicalize`](canonicalize).
+    pub fn canonicalize(&self, path: impl AsRef<Path>) -> Operation<'_, Result<PathBuf>> {
+        call(self, ErrorOp::Canonicalize, path.as_ref(), |path| std::fs::canonicalize(path))
+    }
+
+    /// [`fs::copy`](copy), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::copy`](copy).
+    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<u64>> {
+        let to = to.as_ref().to_path_buf();
+        call_on_two(self, ErrorOp::Copy, from.as_ref(), to, |from, to| std::fs::copy(from, to))
+    }
+
+    /// [`fs::read`](read), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::read`](read).
+    pub fn read(&self, path: impl AsRef<Path>) -> Steps<'_, Result<Vec<u8>>> {
+        let path = path.as_ref().to_path_buf();
+        Steps::new(async move {
+            let file = OpenOptions::new().read(true).open_in(self, path).await?;
+            let length = usize::try_from(file.size().await?).unwrap_or(usize::MAX);
+            read_whole(&file, length).await
+        })
+    }
+
+    /// [`fs::write`](write), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::write`](write).
+    pub fn write(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'_, Result<()>> {
+        let path = path.as_ref().to_path_buf();
+        Steps::new(async move {
+            let file = OpenOptions::new().write(true).create(true).truncate(true).open_in(self, path).await?;
+            file.write_all_at(data, 0).await?;
+            file.close().map(drop)
+        })
+    }
+
+    /// [`fs::write_atomic`](write_atomic), on this instance.
+    ///
+    /// # Errors
+    /// Those of [`fs::write_atomic`](write_atomic).
+    pub fn write_atomic(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'_, Result<()>> {
+        let path = path.as_ref().to_path_buf();
+        Steps::new(async move {
+            let (directory, file, temporary) = create_beside(self, &path).await?;
+            let done = async {
+                file.write_all_at(data, 0).await?;
+                file.sync_all().await?;
+                file.close()?;
+                self.rename(&temporary, &path).await
+            };
+            if let Err(error) = done.await {
+                let _ = self.remove_file(&temporary).await;
+                return Err(error);
+            }
+            self.sync_dir(directory).await
+        })
+    }
+}
+
+/// Calls `function` with a path, on a thread that may wait.
+fn call<'n, T: Send + 'static>(
+    nowait: &'n Nowait,
+    operation: ErrorOp,
+    path: &Path,
+    function: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> Operation<'n, Result<T>> {
+    let call = Call::new(operation, path, |path, _| function(path));
+    Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), called)
+}
+
+/// As [`call`], with two paths.
+fn call_on_two<'n, T: Send + 'static>(
+    nowait: &'n Nowait,
+    operation: ErrorOp,
+    from: &Path,
+    to: PathBuf,
+    function: impl FnOnce(&Path, &Path) -> io::Result<T> + Send + 'static,
+) -> Operation<'n, Result<T>> {
+    let second = to.clone();
+    let mut call = Call::new(operation, from, move |from, _| function(from, &second));
+    call.to = Some(to);
+    Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), called)
+}
+
+fn entries(path: &Path) -> io::Result<Vec<DirEntry>> {
+    let entry = |entry: io::Result<std::fs::DirEntry>| {
+        let entry = entry?;
+        Ok(DirEntry { path: entry.path(), file_type: entry.file_type()? })
+    };
+    let mut entries: Vec<_> = std::fs::read_dir(path)?.map(entry).collect::<io::Result<_>>()?;
+    entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(entries)
+}
+
+/// Reads a file from its start to its end, which may lie elsewhere than `length` by now, or (in /proc) always has.
+async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
+    /// What is asked for when the end is not where it was said to be.
+    const MORE_BYTES: usize = 64 << 10;
+    let mut contents = Vec::new();
+    let mut wanted = length;
+    loop {
+        let room = memory(wanted).ok_or_else(|| file.0.error(ErrorOp::Read, Errno::NOMEM))?;
+        let (n, piece) = file.read_at(room, contents.len() as u64).await?;
+        if contents.is_empty() {
+            contents = piece;
+        } else {
+            contents.extend_from_slice(&piece);
+        }
+        if n < wanted {
+            return Ok(contents);
+        }
+        wanted = MORE_BYTES;
+    }
+}
+
+/// Returns room for `length` bytes, at least one; `None` if memory is short.
+fn memory(length: usize) -> Option<Vec<u8>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(length.max(1)).ok()?;
+    Some(room)
 }
 
 /// Creates a file of its own in a path's directory.

@@ -14,7 +14,7 @@
 //! use nowait::{Buf, File, Result};
 //!
 //! async fn page(file: &File, number: u64) -> Result<Buf> {
-//!     file.read_exact_at(number * 4096, 4096).await
+//!     file.read_range(number * 4096, 4096).await
 //! }
 //!
 //! # fn main() -> Result<()> {
@@ -22,14 +22,14 @@
 //! # let path = dir.path().join("table.dat");
 //! # std::fs::write(&path, vec![7; 3 * 4096]).unwrap();
 //! let file = File::open(path).wait()?;
-//! let first = file.read_exact_at(0, 4096).wait()?;
+//! let first = file.read_range(0, 4096).wait()?;
 //! let third = nowait::block_on(page(&file, 2))?;
 //! # assert_eq!((&first[..], &third[..]), (&[7; 4096][..], &[7; 4096][..]));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`File::read_exact_at`] brings a pooled, page-aligned [`Buf`]. [`File::read_at`] fills a buffer of the caller's and gives it
+//! [`File::read_range`] brings a pooled, page-aligned [`Buf`]. [`File::read_at`] fills a buffer of the caller's and gives it
 //! back, with an error too ([`BufferError`]). [`File::read_into`] blocks and fills a borrowed slice. A result is short only at
 //! the end of the file.
 //!
@@ -105,7 +105,7 @@
 //! # let path = dir.path().join("table.dat");
 //! # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
 //! # let file = nowait::File::open(&path).wait()?;
-//! let pages = nowait::block_on(join_all((0..64).map(|i| file.read_exact_at(i * 16_384, 4096))));
+//! let pages = nowait::block_on(join_all((0..64).map(|i| file.read_range(i * 16_384, 4096))));
 //! for page in pages {
 //!     assert_eq!(page?.len(), 4096);
 //! }
@@ -147,7 +147,7 @@
 //! # std::fs::write(&path, vec![7; 8192]).unwrap();
 //! # let nowait = nowait::Nowait::builder().build()?;
 //! # let file = nowait::OpenOptions::new().read(true).open_in(&nowait, &path).wait()?;
-//! # nowait::block_on(file.read_exact_at(0, 4096))?;
+//! # nowait::block_on(file.read_range(0, 4096))?;
 //! let stats = nowait.stats();
 //! println!("inline {}, ring {}, pool {}", stats.inline, stats.ring, stats.pool);
 //! println!("attempts {}, of which {} found nothing cached", stats.attempts, stats.misses);
@@ -185,7 +185,7 @@
 //! # std::fs::write(&path, vec![7; 8192]).unwrap();
 //! # let file = nowait::File::open(&path).wait()?;
 //! // Polled once: there if it was cached, else given up; the kernel goes on reading into the page cache.
-//! match file.read_exact_at(4096, 4096).now_or_never() {
+//! match file.read_range(4096, 4096).now_or_never() {
 //!     Some(page) => println!("cached: {} bytes", page?.len()),
 //!     None => println!("not cached"),
 //! }
@@ -245,12 +245,12 @@ mod write;
 
 pub use self::core::instance::{Builder, Engine, Nowait, Refusal};
 pub use self::core::policy::Route;
-pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, WriteBuffer};
+pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
 pub use engine::sim;
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered};
-pub use operation::{Operation, Started, Write};
+pub use operation::{Operation, Started, Steps, Write};
 pub use probe::probe;
 pub use stats::Stats;
 pub use write::{Allocate, Settled, WriteMany};
@@ -273,11 +273,11 @@ pub use write::{Allocate, Settled, WriteMany};
 /// // 256 blocks, 32 in flight at any time, each handled as it completes.
 /// let sum = nowait::block_on(async {
 ///     let mut offsets = (0..256).map(|block| block * 4096);
-///     let mut reads: FuturesUnordered<_> = offsets.by_ref().take(32).map(|at| file.read_exact_at(at, 4096)).collect();
+///     let mut reads: FuturesUnordered<_> = offsets.by_ref().take(32).map(|at| file.read_range(at, 4096)).collect();
 ///     let mut sum = 0;
 ///     while let Some(block) = reads.next().await {
 ///         sum += block?.iter().map(|byte| u64::from(*byte)).sum::<u64>();
-///         reads.extend(offsets.next().map(|at| file.read_exact_at(at, 4096)));
+///         reads.extend(offsets.next().map(|at| file.read_range(at, 4096)));
 ///     }
 ///     Ok::<u64, nowait::Error>(sum)
 /// })?;

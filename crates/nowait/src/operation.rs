@@ -13,7 +13,8 @@ use crate::core::instance::Instance;
 use crate::core::opened::Opened;
 use crate::core::policy::Route;
 use crate::engine::{local, pool};
-use crate::op::{Callback, Leftovers, Notify, Outcome, Owner, QueueKind, Request, Slot};
+use crate::error::{Error, Result};
+use crate::op::{Callback, Done, Leftovers, Notify, Outcome, Owner, QueueKind, Request, Slot};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
@@ -54,6 +55,25 @@ pub(crate) struct Answer<'a> {
 /// Turns an answer into what the caller gets.
 pub(crate) type Conclude<T> = fn(Answer<'_>) -> T;
 
+/// Concludes a call of std's.
+pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) -> Result<T> {
+    let Request::Call(call) = request else { unreachable!("a call is answered with itself, not {request:?}") };
+    match outcome {
+        Ok(Done::Value(value)) => match value.downcast() {
+            Ok(value) => Ok(*value),
+            Err(_) => unreachable!("{call:?} is answered with what it returned"),
+        },
+        Ok(other) => unreachable!("{call:?} is not answered with {other:?}"),
+        Err(errno) => {
+            let error = Error::from_errno(call.operation, errno).at(&Arc::from(&*call.path));
+            Err(match &call.to {
+                Some(to) => error.detail(format!("to {}", to.display())),
+                None => error,
+            })
+        }
+    }
+}
+
 /// A file operation that has not begun, and gives a `T`: `.await` it on any executor, [`wait`](Operation::wait) for it, or
 /// [`start`](Operation::start) it.
 ///
@@ -88,7 +108,12 @@ impl<'f, T> Operation<'f, T> {
 
     /// One that was `checked` before it began.
     #[inline]
-    pub(crate) fn checked(on: On<'f>, checked: Result<(), Errno>, request: Request, conclude: Conclude<T>) -> Self {
+    pub(crate) fn checked(
+        on: On<'f>,
+        checked: std::result::Result<(), Errno>,
+        request: Request,
+        conclude: Conclude<T>,
+    ) -> Self {
         match checked {
             Ok(()) => Operation::new(on, request, conclude),
             Err(errno) => Operation::refused(on, errno, request, conclude),
@@ -375,13 +400,13 @@ impl OwnOn {
 /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
 /// # let file = nowait::File::open(&path).wait()?;
 /// // Eight reads, under way at the same time.
-/// let reads: Vec<_> = (0..8).map(|page| file.read_exact_at(page * 4096, 4096).start()).collect();
+/// let reads: Vec<_> = (0..8).map(|page| file.read_range(page * 4096, 4096).start()).collect();
 /// for read in reads {
 ///     assert_eq!(read.wait()?.len(), 4096);
 /// }
 /// // A callback, on the thread that notices the completion.
 /// let (send, receive) = std::sync::mpsc::channel();
-/// file.read_exact_at(0, 4096).on_complete(move |page| send.send(page).unwrap());
+/// file.read_range(0, 4096).on_complete(move |page| send.send(page).unwrap());
 /// assert_eq!(receive.recv().unwrap()?.len(), 4096);
 /// # Ok(())
 /// # }
@@ -529,5 +554,30 @@ impl<T> Future for Write<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         Pin::new(&mut self.0).poll(context)
+    }
+}
+
+/// Several operations, one after the other: `.await` them on any executor, or [`wait`](Steps::wait) for the last.
+///
+/// Nothing begins before. Dropped half-way, it stops after the operation under way.
+#[must_use = "nothing happens until it is awaited or waited for"]
+pub struct Steps<'f, T>(Pin<Box<dyn Future<Output = T> + Send + 'f>>);
+
+impl<'f, T> Steps<'f, T> {
+    pub(crate) fn new(steps: impl Future<Output = T> + Send + 'f) -> Self {
+        Steps(Box::pin(steps))
+    }
+
+    /// Runs the operations on this thread, as in [`block_on`](crate::block_on).
+    pub fn wait(self) -> T {
+        local::drive(self)
+    }
+}
+
+impl<T> Future for Steps<'_, T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        self.0.as_mut().poll(context)
     }
 }

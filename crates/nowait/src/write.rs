@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::buf::{Erased, Memory, WriteBuffer};
+use crate::buf::{Erased, Memory, WriteBuffer, WriteBuffers};
 use crate::core::opened::Opened;
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
@@ -70,11 +70,14 @@ impl File {
         self.write(Transfer::new(buffer.into_memory().0, offset), WriteFlags::NONE, wrote_all::<B>)
     }
 
-    /// Writes several buffers, one after the other, at `offset`; as [`File::write_at`] otherwise.
-    pub fn write_vectored_at<B: WriteBuffer>(&self, buffers: Vec<B>, offset: u64) -> Write<'_, Moved<Vec<B>>> {
-        let memory = Memory::Many(buffers.into_iter().map(|buffer| buffer.into_memory().0).collect());
-        let conclude = |answer: Answer<'_>| wrote(answer, Short::Allowed, all_back);
-        self.write(Transfer::new(memory, offset), WriteFlags::NONE, conclude)
+    /// Writes several buffers, one after the other, at `offset`; as [`File::write_at`] otherwise. Any number of one type, or
+    /// a tuple of different ones: see [`WriteBuffers`].
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_vectored_at<B: WriteBuffers>(&self, buffers: B, offset: u64) -> Write<'_, Moved<B>> {
+        let transfer = Transfer::new(buffers.into_memory().0, offset);
+        self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
     }
 
     /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux 4.16). Appends of one
@@ -110,7 +113,8 @@ impl File {
     ) -> std::result::Result<Started<BufferResult<B>>, BufferError<B>> {
         // What this thread has collected was to be written before.
         local::do_what_is_due();
-        let length = buffer.as_ref().len();
+        let memory = buffer.into_memory().0;
+        let length = memory.len();
         let engines = self.0.instance.engines();
         let open = &self.0.open;
         let flags = open.write_flags();
@@ -122,9 +126,11 @@ impl File {
         };
         if !engines.throttle.has_room(open, change) {
             let error = self.0.error(ErrorOp::Write, Errno::AGAIN).range(offset, length as u64);
+            let buffer = B::from_memory(Erased(memory));
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
         }
-        Ok(self.write_all_at(buffer, offset).start().finish_on_drop())
+        let write = self.write(Transfer::new(memory, offset), WriteFlags::NONE, wrote_all::<B>);
+        Ok(write.start().finish_on_drop())
     }
 
     /// Writes many buffers, each at its place, as one batch: those that continue the one before in the list are merged into one
@@ -136,8 +142,8 @@ impl File {
         let mut runs: Vec<Run> = Vec::new();
         let mut next = None;
         for (index, (offset, buffer)) in writes.into_iter().enumerate() {
-            let length = buffer.as_ref().len();
             let memory = buffer.into_memory().0;
+            let length = memory.len();
             let goes_on = next == Some(offset) && self.0.check(offset, length).is_ok();
             match runs.last_mut() {
                 Some(run)
@@ -270,13 +276,6 @@ impl File {
 /// A merged write is not larger than what one thread writes in one go.
 const RUN_BYTES_MAX: usize = 1 << 20;
 const RUN_SEGMENTS_MAX: usize = 64;
-
-fn all_back<B: WriteBuffer>(memory: Erased) -> Vec<B> {
-    match memory.0 {
-        Memory::Many(many) => many.into_iter().map(|memory| B::from_memory(Erased(memory))).collect(),
-        other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
-    }
-}
 
 /// Whether a write of which a part was taken is a success.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -122,7 +122,7 @@ fn buffered_transfers_are_the_pools() {
     let sample = Sample::new(1 << 20);
     let file = common::writable(&nowait, &sample.path);
     for way in Way::ALL {
-        assert!(*way.run(file.read_exact_at(5000, 6000)).unwrap() == *sample.expected(5000, 6000));
+        assert!(*way.run(file.read_range(5000, 6000)).unwrap() == *sample.expected(5000, 6000));
         way.run(file.write_all_at(sample.expected(5000, 6000).to_vec(), 5000)).unwrap();
     }
     let stats = nowait.stats();
@@ -134,7 +134,7 @@ fn buffered_transfers_are_the_pools() {
 fn large_transfers_are_the_pools() {
     let Some((nowait, sample, file)) = direct(8 << 20) else { return };
     for way in Way::ALL {
-        assert!(*way.run(file.read_exact_at(1 << 20, 3 << 20)).unwrap() == *sample.expected(1 << 20, 3 << 20));
+        assert!(*way.run(file.read_range(1 << 20, 3 << 20)).unwrap() == *sample.expected(1 << 20, 3 << 20));
         way.run(file.write_all_at(buffer(sample.expected(1 << 20, 3 << 20)), 1 << 20)).unwrap();
     }
     assert_eq!(nowait.stats().aio, 0);
@@ -171,7 +171,7 @@ fn errors_are_those_of_the_plain_call() {
     // Refused alone: the others of its submission are not.
     let (bad, good) = nowait::block_on(futures::future::join(
         join_all((0..20).map(|_| deaf.read_at(Buf::zeroed(PAGE), 0))),
-        join_all((0..20u64).map(|i| file.read_exact_at(i * 8192, PAGE))),
+        join_all((0..20u64).map(|i| file.read_range(i * 8192, PAGE))),
     ));
     assert!(bad.into_iter().all(|read| read.is_err()));
     for (i, read) in good.into_iter().enumerate() {
@@ -187,7 +187,7 @@ fn full_queues_finish_in_full() {
     for own in [false, true] {
         let before = nowait.stats();
         let offset = |i: u64| (i * 7919 % 4096) * PAGE as u64;
-        let reads = join_all((0..5000).map(|i| file.read_exact_at(offset(i), PAGE)));
+        let reads = join_all((0..5000).map(|i| file.read_range(offset(i), PAGE)));
         let results = if own { nowait::block_on(reads) } else { futures::executor::block_on(reads) };
         for (i, result) in results.into_iter().enumerate() {
             assert!(*result.unwrap() == *sample.expected(offset(i as u64), PAGE), "own {own}: read {i}");
@@ -210,7 +210,7 @@ fn a_ring_and_a_context_on_one_thread() {
     for round in 0..50u64 {
         sample.cool();
         let offset = |i: u64| ((i * 7919 + round * 31) % 1024) * PAGE as u64;
-        let read = |i: u64| if (i + round) % 2 == 0 { &direct } else { &buffered }.read_exact_at(offset(i), PAGE);
+        let read = |i: u64| if (i + round) % 2 == 0 { &direct } else { &buffered }.read_range(offset(i), PAGE);
         for (i, read) in nowait::block_on(join_all((0..200).map(read))).into_iter().enumerate() {
             assert!(*read.unwrap() == *sample.expected(offset(i as u64), PAGE), "round {round}: read {i}");
         }
@@ -230,7 +230,7 @@ fn foreign_waker_wakes_a_sleeper() {
             std::thread::sleep(Duration::from_micros(round * 3));
             send.send(round).unwrap();
         });
-        let reads = join_all((0..4).map(|i| file.read_exact_at((i * 7 + round) % 1024 * PAGE as u64, PAGE)));
+        let reads = join_all((0..4).map(|i| file.read_range((i * 7 + round) % 1024 * PAGE as u64, PAGE)));
         let (told, reads) = nowait::block_on(futures::future::join(receive, reads));
         assert_eq!(told.unwrap(), round);
         reads.into_iter().for_each(|read| drop(read.unwrap()));
@@ -310,7 +310,7 @@ fn threads_come_and_go_quickly() {
             for i in 0..16u64 {
                 let (file, sample) = (&file, &sample);
                 scope.spawn(move || {
-                    let page = nowait::block_on(file.read_exact_at(i * PAGE as u64, PAGE)).unwrap();
+                    let page = nowait::block_on(file.read_range(i * PAGE as u64, PAGE)).unwrap();
                     assert!(*page == *sample.expected(i * PAGE as u64, PAGE));
                 });
             }
@@ -327,7 +327,7 @@ fn submitting_thread_ends_before_its_reads() {
     let Some((nowait, _sample, file)) = direct(16 << 20) else { return };
     for round in 0..40u64 {
         let offset = |i: u64| (i * 7919 + round) % 4096 * PAGE as u64;
-        let mut reads: Vec<_> = (0..100).map(|i| Box::pin(file.read_exact_at(offset(i), PAGE))).collect();
+        let mut reads: Vec<_> = (0..100).map(|i| Box::pin(file.read_range(offset(i), PAGE))).collect();
         let submitted = std::thread::scope(|scope| {
             let submit = || {
                 reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
@@ -382,7 +382,7 @@ fn panicking_wakers_harm_nobody_else() {
     let Some((nowait, sample, file)) = direct(4 << 20) else { return };
     let waker = Waker::from(Arc::new(Panics));
     for round in 0..10u64 {
-        let mut reads: Vec<_> = (0..64).map(|i| Box::pin(file.read_exact_at(i * 8192, PAGE))).collect();
+        let mut reads: Vec<_> = (0..64).map(|i| Box::pin(file.read_range(i * 8192, PAGE))).collect();
         for (i, read) in reads.iter_mut().enumerate() {
             let _ = match i % 8 {
                 0 => read.as_mut().poll(&mut Context::from_waker(&waker)),

@@ -46,19 +46,15 @@ fn cached_reads_allocate_nothing() {
     std::fs::read(&sample.path).unwrap();
     let (mut slice, mut buffer) = ([0; 4096], Some(vec![0; 4096]));
     assert_eq!(allocations(|i| file.read_exact_into(&mut slice, i * 4096).unwrap()), 0, "read_exact_into");
-    assert_eq!(
-        allocations(|i| drop(file.read_exact_at(i * 4096, 4096).wait().unwrap())),
-        0,
-        "read_exact_at, waited for"
-    );
+    assert_eq!(allocations(|i| drop(file.read_range(i * 4096, 4096).wait().unwrap())), 0, "read_range, waited for");
     let mut read_at = |i: u64| {
         let (n, back) = futures::executor::block_on(file.read_at(buffer.take().unwrap(), i * 4096)).unwrap();
         assert_eq!(n, 4096);
         buffer = Some(back);
     };
     assert_eq!(allocations(&mut read_at), 0, "read_at, awaited");
-    let exact = |i: u64| drop(futures::executor::block_on(file.read_exact_at(i * 4096, 4096)).unwrap());
-    assert_eq!(allocations(exact), 0, "read_exact_at, awaited");
+    let exact = |i: u64| drop(futures::executor::block_on(file.read_range(i * 4096, 4096)).unwrap());
+    assert_eq!(allocations(exact), 0, "read_range, awaited");
     let mut memory = vec![0; 64 * 100];
     let ranges: Vec<(u64, usize)> = (0..64).map(|i| (i * 5000, 100)).collect();
     assert_eq!(allocations(|_| assert!(file.gather_into(&ranges, &mut memory).unwrap().is_empty())), 0, "gather_into");

@@ -109,7 +109,7 @@ fn no_second_descriptor() {
             assert_eq!((error.kind(), error.bytes_written()), (ErrorKind::Unsupported, Some(Written::First(0))));
             assert!(error.to_string().contains("open it with append(true)"), "{error}");
             way.run(log.append(b", and more".to_vec())).unwrap();
-            assert_eq!(file.read_exact_at(0, 23).wait().unwrap()[..], *b"what is there, and more");
+            assert_eq!(file.read_range(0, 23).wait().unwrap()[..], *b"what is there, and more");
             assert_eq!(file.size().wait().unwrap(), 23);
             std::fs::remove_file(&path).unwrap();
         }
@@ -130,11 +130,11 @@ fn append_to_a_block_device_is_refused() {
                 let error = way.run(file.append(vec![9; 4096])).unwrap_err().error;
                 assert_eq!((error.kind(), error.bytes_written()), (ErrorKind::Unsupported, Some(Written::First(0))));
                 assert!(error.to_string().contains("write at an offset"), "{error}");
-                assert!(*file.read_exact_at(0, old.len()).wait().unwrap() == *old, "nothing was written");
+                assert!(*file.read_range(0, old.len()).wait().unwrap() == *old, "nothing was written");
                 // With `O_APPEND`, which devices ignore, the offset counts.
                 let file = options.append(true).open_in(&nowait, device.path()).wait().unwrap();
                 way.run(file.write_all_at(old[8192..12288].to_vec(), 8192)).unwrap();
-                assert!(*file.read_exact_at(0, old.len()).wait().unwrap() == *old);
+                assert!(*file.read_range(0, old.len()).wait().unwrap() == *old);
             }
         }
         assert_settled(&nowait);

@@ -157,7 +157,7 @@ fn simulated_io_error_is_reported_with_the_buffer() {
     let error = futures::executor::block_on(file.read_at(vec![9; 50], 25)).unwrap_err();
     assert_eq!((error.error.kind(), error.error.raw_os_error()), (ErrorKind::Io, Some(libc::EIO)));
     assert_eq!((error.error.offset(), error.error.length(), error.buffer.len()), (Some(25), Some(50), 50));
-    assert_eq!(file.read_exact_at(0, 10).wait().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(file.read_range(0, 10).wait().unwrap_err().kind(), ErrorKind::Io);
     assert_settled(&ctx.nowait);
     assert_eq!(ctx.nowait.stats().failed, 2);
 }
@@ -184,9 +184,9 @@ fn awaited_and_waited(nowait: &Nowait) -> (Stats, Stats) {
     let sample = Sample::new(1 << 20);
     let file = sample.open(nowait);
     let awaited = counted(nowait, || {
-        (0..READS).for_each(|i| drop(futures::executor::block_on(file.read_exact_at(i, 100)).unwrap()));
+        (0..READS).for_each(|i| drop(futures::executor::block_on(file.read_range(i, 100)).unwrap()));
     });
-    let waited = counted(nowait, || (0..READS).for_each(|i| drop(file.read_exact_at(i, 100).wait().unwrap())));
+    let waited = counted(nowait, || (0..READS).for_each(|i| drop(file.read_range(i, 100).wait().unwrap())));
     (awaited, waited)
 }
 
@@ -220,7 +220,7 @@ fn counters_of_cold_reads_and_of_failures() {
         let file = sample.cool().open(&nowait);
         let cold = counted(&nowait, || {
             for i in 0..READS {
-                let read = file.read_exact_at((i * 7919 % 1024) * 4096, 4096);
+                let read = file.read_range((i * 7919 % 1024) * 4096, 4096);
                 drop(futures::executor::block_on(read).unwrap());
             }
         });
@@ -244,8 +244,8 @@ fn counters_of_dropped_operations() {
     let nowait = builder(Engine::Sim(sim.clone())).build().unwrap();
     let file = common::open(&nowait, "a".as_ref());
     let dropped = counted(&nowait, || {
-        drop(file.read_exact_at(0, 10));
-        let mut read = Box::pin(file.read_exact_at(0, 10));
+        drop(file.read_range(0, 10));
+        let mut read = Box::pin(file.read_range(0, 10));
         assert!(poll_once(read.as_mut()).is_pending());
         drop(read);
     });

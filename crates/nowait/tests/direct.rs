@@ -328,7 +328,7 @@ fn writes_of_devices_at_any_place_change_that_and_nothing_else() {
                     }
                 };
                 assert!(written <= 700, "{written}");
-                let there = file.read_exact_at(offset, 700).wait().unwrap();
+                let there = file.read_range(offset, 700).wait().unwrap();
                 assert!(there[..written] == data[..written]);
                 bytes[offset as usize..].copy_from_slice(&there);
                 assert_holds(&file, &bytes, &format!("a write over the end of a device, {way:?}"));
@@ -469,7 +469,7 @@ fn a_file_in_memory_is_served_through_the_page_cache() {
         std::fs::write(&path, &bytes).unwrap();
         let file = open(&nowait, &path);
         assert_eq!(file.direct(), DirectIo::Refused);
-        assert!(*file.read_exact_at(1, 3 * PAGE).wait().unwrap() == bytes[1..1 + 3 * PAGE]);
+        assert!(*file.read_range(1, 3 * PAGE).wait().unwrap() == bytes[1..1 + 3 * PAGE]);
         assert_eq!(nowait.stats().widened_bytes, 0);
         let plain = OpenOptions::new().read(true).open_in(&nowait, &path).wait().unwrap();
         assert_eq!(plain.direct(), DirectIo::NotAsked);

@@ -215,7 +215,7 @@ fn tokio_merely_entered() {
             let _entered = runtime.enter();
             futures::executor::block_on(read_mix(&file, sample));
             nowait::block_on(read_mix(&file, sample));
-            assert_eq!(file.read_exact_at(0, PAGE).wait().unwrap().len(), PAGE);
+            assert_eq!(file.read_range(0, PAGE).wait().unwrap().len(), PAGE);
         }
     });
 }
@@ -338,9 +338,9 @@ fn tokio_task_that_blocks() {
                 // The task's budget is used up by cached reads; waiting must not depend on it.
                 let cached = sample.open(Nowait::shared());
                 for i in 0..300 {
-                    cached.read_exact_at(i, 1).wait().unwrap();
-                    file.read_exact_at(i, 1).wait().unwrap();
-                    assert!(nowait::block_on(cached.read_exact_at(i, 1)).unwrap().len() == 1);
+                    cached.read_range(i, 1).wait().unwrap();
+                    file.read_range(i, 1).wait().unwrap();
+                    assert!(nowait::block_on(cached.read_range(i, 1)).unwrap().len() == 1);
                 }
             });
             runtime.block_on(task).unwrap();
@@ -359,7 +359,7 @@ fn tokio_task_waits_for_what_it_began() {
             read_mix(&file, sample).await;
             for i in 0..20 {
                 sample.cool();
-                let mut read = Box::pin(file.read_exact_at(i * 60_000, PAGE));
+                let mut read = Box::pin(file.read_range(i * 60_000, PAGE));
                 if poll_once(read.as_mut()).is_pending() {
                     std::pin::Pin::into_inner(read).wait().unwrap();
                 }
@@ -381,7 +381,7 @@ fn tokio_ends_with_reads_in_flight() {
             let runtime = if round % 2 == 0 { runtimes.multi_thread() } else { runtimes.current_thread() };
             for i in 0..50 {
                 let file = file.clone();
-                runtime.spawn(async move { drop(file.read_exact_at(i * 4099 * 7, PAGE).await.unwrap()) });
+                runtime.spawn(async move { drop(file.read_range(i * 4099 * 7, PAGE).await.unwrap()) });
             }
             runtime.block_on(tokio::task::yield_now());
             match round % 4 {
@@ -391,7 +391,7 @@ fn tokio_ends_with_reads_in_flight() {
             }
         }
         assert_settled(&nowait);
-        assert_eq!(futures::executor::block_on(file.read_exact_at(0, 100)).unwrap().len(), 100);
+        assert_eq!(futures::executor::block_on(file.read_range(0, 100)).unwrap().len(), 100);
     }
 }
 
@@ -457,7 +457,7 @@ fn waits_in_many_threads() {
                 scope.spawn(move || {
                     for i in 0..100 {
                         let offset = ((thread * 100 + i) * 7919) % (LEN - PAGE);
-                        let read = file.read_exact_at(offset as u64, PAGE).wait().unwrap();
+                        let read = file.read_range(offset as u64, PAGE).wait().unwrap();
                         assert!(*read == *sample.expected(offset as u64, PAGE));
                     }
                 });
@@ -477,10 +477,10 @@ fn futures_are_send_and_files_are_shared() {
     send(&File::open("x"));
     send(&file.read_at(vec![0u8; 1], 0));
     send(&file.read_vectored_at(vec![vec![0u8; 1]], 0));
-    send(&file.read_exact_at(0, 1));
+    send(&file.read_range(0, 1));
     send(&file.size());
     send(&file.advise(0, 0, nowait::Advice::Normal));
-    send(&async { file.read_exact_at(0, 1).await });
+    send(&async { file.read_range(0, 1).await });
 }
 
 #[test]
@@ -533,7 +533,7 @@ fn foreign_waker_wakes_a_sleeper() {
         for round in 0..50u64 {
             nowait::block_on(later()).unwrap();
             sample.cool();
-            let reads = join_all((0..8).map(|i| file.read_exact_at(round * 20_000 + i * 100_000, PAGE)));
+            let reads = join_all((0..8).map(|i| file.read_range(round * 20_000 + i * 100_000, PAGE)));
             let (signal, reads) = nowait::block_on(futures::future::join(later(), reads));
             signal.unwrap();
             reads.into_iter().for_each(|read| assert_eq!(read.unwrap().len(), PAGE));
@@ -548,13 +548,13 @@ fn nested_blocking() {
     for nowait in instances() {
         let file = sample.cool().open(&nowait);
         let inner = async |i: u64| {
-            let first = file.read_exact_at(i * 50_000, PAGE).wait().unwrap();
-            let second = nowait::block_on(file.read_exact_at(i * 50_000 + 9000, PAGE)).unwrap();
+            let first = file.read_range(i * 50_000, PAGE).wait().unwrap();
+            let second = nowait::block_on(file.read_range(i * 50_000 + 9000, PAGE)).unwrap();
             futures::executor::block_on(async {
                 assert!(*first == *sample.expected(i * 50_000, PAGE));
                 nowait::block_on(later()).unwrap();
             });
-            let third = file.read_exact_at(i * 50_000 + 20_000, PAGE).await.unwrap();
+            let third = file.read_range(i * 50_000 + 20_000, PAGE).await.unwrap();
             (second, third)
         };
         let results = nowait::block_on(join_all((0..20).map(inner)));
@@ -587,7 +587,7 @@ fn short_lived_threads_leave_nothing_behind() {
 }
 
 async fn few(file: &File) {
-    let reads = join_all((0..20).map(|i| file.read_exact_at(i * 50_000, PAGE))).await;
+    let reads = join_all((0..20).map(|i| file.read_range(i * 50_000, PAGE))).await;
     reads.into_iter().for_each(|read| assert_eq!(read.unwrap().len(), PAGE));
 }
 

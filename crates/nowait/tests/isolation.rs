@@ -42,9 +42,9 @@ fn works(nowait: &Nowait, path: &FsPath) {
         let file = way.run(options.read(true).write(true).direct(direct).open_in(nowait, path)).unwrap();
         for i in 0..40 {
             way.run(file.write_all_at(Buf::zeroed(4096), i * 8192)).unwrap();
-            way.run(file.read_exact_at((i + 1) * 4096, 4096)).unwrap();
+            way.run(file.read_range((i + 1) * 4096, 4096)).unwrap();
         }
-        let many = (0..40).map(|i| file.read_exact_at(i * 4096, 4096));
+        let many = (0..40).map(|i| file.read_range(i * 4096, 4096));
         way.run_future(futures::future::join_all(many)).into_iter().for_each(|read| drop(read.unwrap()));
         // Beyond the end, where a direct write has to wait for blocks.
         let end = way.run(file.size()).unwrap();
@@ -253,15 +253,14 @@ fn a_file_that_is_busy_in_a_ring_and_needs_a_thread() {
             let reads = async |first: u64| {
                 let mut at = first;
                 while !stop.load(SeqCst) {
-                    drop(busy.read_exact_at(at % 100_000 * 4096, 4096).await.unwrap());
+                    drop(busy.read_range(at % 100_000 * 4096, 4096).await.unwrap());
                     at += 3777;
                 }
             };
             futures::executor::block_on(futures::future::join_all((0..32).map(reads)));
         });
         let file = busy.clone();
-        let mut large: Hung<'static> =
-            Box::pin(async move { drop(file.read_exact_at(READS_AT, 4 << 20).await.unwrap()) });
+        let mut large: Hung<'static> = Box::pin(async move { drop(file.read_range(READS_AT, 4 << 20).await.unwrap()) });
         let ended = ends(&mut large);
         stop.store(true, SeqCst);
         assert!(ended, "a read that is too large for a ring waits for the reads of another file");

@@ -86,7 +86,7 @@ fn close_closes_once_every_result_is_there() {
                         write.unwrap();
                     }
                 });
-                way.run(file.read_exact_at(0, PAGE)).unwrap();
+                way.run(file.read_range(0, PAGE)).unwrap();
                 way.run(file.write_all_at(Buf::zeroed(PAGE), 0)).unwrap();
                 way.run(file.write_all_at(Buf::zeroed(PAGE), PAGE as u64).durable()).unwrap();
                 way.run(file.sync_data()).unwrap();
@@ -168,7 +168,7 @@ fn close_says_that_a_clone_or_an_operation_uses_the_file() {
         let path = folder.path().join("file");
         for file in files(&nowait, folder.path()) {
             assert_eq!(file.clone().close().unwrap(), Closed::Later, "{name}: it has a clone");
-            let error = file.read_exact_at(0, 1).wait().unwrap_err();
+            let error = file.read_range(0, 1).wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Closed);
         }
         assert_eq!(descriptors_of(&path), 0, "{name}: the clone was the last use");
@@ -280,7 +280,7 @@ fn a_read_given_up_in_block_on_keeps_no_descriptor() {
             let Some(file) = open_direct(&nowait, &sample.path) else { return };
             nowait::block_on(async {
                 for i in 0..count {
-                    let mut read = Box::pin(file.read_exact_at(i * 65536, PAGE));
+                    let mut read = Box::pin(file.read_range(i * 65536, PAGE));
                     assert!(futures::poll!(&mut read).is_pending());
                 }
             });
@@ -378,7 +378,7 @@ mod destructors {
                         assert_eq!(n, PAGE, "{name}, file {number}, {how:?}, {way:?}");
                         way.run(file.write_all_at(vec![1; PAGE], 0).durable()).unwrap();
                         way.run(file.sync_all()).unwrap();
-                        way.run(file.read_exact_at(0, PAGE)).unwrap();
+                        way.run(file.read_range(0, PAGE)).unwrap();
                     }
                     assert_settled(&nowait);
                 }

@@ -163,7 +163,7 @@ impl Model {
                 ((*path).clone(), mark.bytes.start + random.below(mark.bytes.len()))
             }
             _ => {
-                let names = nowait::fs::list_in(&on(&copy), DIR).wait().unwrap();
+                let names = on(&copy).list(DIR).wait().unwrap();
                 let path = Path::new(DIR).join(&names[random.below(names.len())]);
                 let length = copy.contents(&path).unwrap().len();
                 (path, random.below(length.max(1)))
@@ -283,7 +283,7 @@ fn a_bit_that_turns_anywhere_loses_nothing_silently() {
     }
     log.close().unwrap();
     let (mut found_out, mut harmless) = (0, 0);
-    let names = nowait::fs::list_in(&nowait, DIR).wait().unwrap();
+    let names = nowait.list(DIR).wait().unwrap();
     let files: Vec<_> = names.iter().map(|name| Path::new(DIR).join(name)).collect();
     let files: Vec<_> = files.iter().map(|path| (path, sim.contents(path).unwrap())).collect();
     for (path, good) in &files {
@@ -324,7 +324,7 @@ fn begin(log: &Log, length: usize) -> Ticket {
 }
 
 fn segments(sim: &Sim) -> Vec<PathBuf> {
-    let names = nowait::fs::list_in(&on(sim), DIR).wait().unwrap();
+    let names = on(sim).list(DIR).wait().unwrap();
     let paths = names.iter().map(|name| Path::new(DIR).join(name));
     paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect()
 }

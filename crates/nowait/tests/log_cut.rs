@@ -130,7 +130,7 @@ fn no_page_that_goes_bad_undoes_a_cut() {
         if reopened {
             drop(Log::open(DIR, &options(&nowait)).unwrap());
         }
-        let names = nowait::fs::list_in(&nowait, DIR).wait().unwrap();
+        let names = nowait.list(DIR).wait().unwrap();
         let files: Vec<(PathBuf, Vec<u8>)> = names
             .iter()
             .map(|name| Path::new(DIR).join(name))

@@ -46,7 +46,7 @@ fn record(lsn: u64) -> Vec<u8> {
 
 /// Segments, oldest first.
 fn segments(sim: &Sim) -> Vec<PathBuf> {
-    let names = nowait::fs::list_in(&on(sim), DIR).wait().unwrap();
+    let names = on(sim).list(DIR).wait().unwrap();
     names
         .iter()
         .map(|name| Path::new(DIR).join(name))
@@ -156,7 +156,7 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
 
         // Salvaged: what was before the damage is there, what comes has new numbers, and nothing whole is gone from the disk.
         let bytes_of = |sim: &Sim| -> Vec<(PathBuf, Vec<u8>)> {
-            let names = nowait::fs::list_in(&on(sim), DIR).wait().unwrap();
+            let names = on(sim).list(DIR).wait().unwrap();
             let path = |name: &std::ffi::OsString| Path::new(DIR).join(name);
             names.iter().map(|name| (path(name), sim.contents(path(name)).unwrap())).collect()
         };
@@ -219,7 +219,7 @@ fn a_salvage_that_is_cut_off_is_as_if_it_had_been_or_had_not() {
         assert_eq!(log.append(&record(41)).unwrap().wait().unwrap(), 41, "{recovery:?}");
         log.close().unwrap();
         // Every record but the lost one is in some file.
-        let names = nowait::fs::list_in(&nowait, DIR).wait().unwrap();
+        let names = nowait.list(DIR).wait().unwrap();
         let files = names.iter().map(|name| crashed.contents(Path::new(DIR).join(name)).unwrap());
         let there: BTreeSet<u64> = files.flat_map(|bytes| blocks(&bytes)).map(|(_, lsn)| lsn).collect();
         assert_eq!(there, (1..=41).collect());
@@ -309,7 +309,7 @@ fn reads_that_fail_at_random_lose_nothing() {
             assert!(recovery.next_lsn > recovery.last_lsn);
             log.close().unwrap();
         }
-        let names = nowait::fs::list_in(&nowait, DIR).wait().unwrap();
+        let names = nowait.list(DIR).wait().unwrap();
         let files = names.iter().map(|name| sim.contents(Path::new(DIR).join(name)).unwrap());
         let there: BTreeSet<u64> = files.flat_map(|bytes| blocks(&bytes)).map(|(_, lsn)| lsn).collect();
         assert!(there.is_superset(&(1..=40).collect()), "seed {seed}: {there:?}");
@@ -338,7 +338,7 @@ fn numbers_that_no_log_gave_are_refused_or_left_alone() {
         let error = Log::open(DIR, &simulated(&nowait)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
         assert!(error.to_string().contains(&number.to_string()), "{error}");
-        nowait::fs::remove_file_in(&nowait, &path).wait().unwrap();
+        nowait.remove_file(&path).wait().unwrap();
     }
     let error = Log::open(DIR, &simulated(&nowait).reserve_bytes(u64::MAX)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -512,7 +512,7 @@ fn what_was_salvaged_opens_whatever_had_changed() {
             }
             while log.tend() {}
         }
-        let names = nowait::fs::list_in(&nowait, DIR).wait().unwrap();
+        let names = nowait.list(DIR).wait().unwrap();
         let path = |name| Path::new(DIR).join(name);
         names.iter().map(|name| (path(name), sim.contents(path(name)).unwrap())).collect()
     };

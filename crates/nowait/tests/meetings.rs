@@ -44,7 +44,7 @@ fn try_write_overtakes_collected() {
                 Err(refused) => drop(file.write_all_at(refused.buffer, 0).await.unwrap()),
             }
             write.await;
-            let got = file.read_exact_at(0, PAGE).wait().unwrap();
+            let got = file.read_range(0, PAGE).wait().unwrap();
             bad += usize::from(got[0] != 3);
         }
     });
@@ -67,7 +67,7 @@ fn stream_writer_overtakes_collected() {
             writer.put(page(3)).await.unwrap();
             writer.finish().await.unwrap();
             write.await;
-            let got = file.read_exact_at(0, PAGE).wait().unwrap();
+            let got = file.read_range(0, PAGE).wait().unwrap();
             bad += usize::from(got[0] != 3);
         }
     });
@@ -136,7 +136,7 @@ fn the_slowest_help() {
             scope.spawn(move || {
                 while !done.load(SeqCst) {
                     nowait::block_on(async {
-                        let mut read = Box::pin(file_ref().read_exact_at(0, 4096));
+                        let mut read = Box::pin(file_ref().read_range(0, 4096));
                         let _ = poll_once(read.as_mut());
                     });
                     thread::sleep(Duration::from_micros(300));

@@ -309,7 +309,7 @@ fn others_at_work_do_not_count() {
             let nowait = nowait::Nowait::builder().route(Some(nowait::Route::Ring)).build().unwrap();
             let file = common::open(&nowait, &path);
             while !done.load(Relaxed) {
-                nowait::block_on(file.read_exact_at(0, 4096)).unwrap();
+                nowait::block_on(file.read_range(0, 4096)).unwrap();
             }
         });
         let report = Options::new().run(folder.path()).unwrap();
@@ -409,7 +409,7 @@ fn a_running_program_is_watched() {
             let nowait = nowait::Nowait::builder().route(Some(nowait::Route::Ring)).build().unwrap();
             let file = common::open(&nowait, &path);
             while !done.load(Relaxed) {
-                nowait::block_on(file.read_exact_at(0, 4096)).unwrap();
+                nowait::block_on(file.read_range(0, 4096)).unwrap();
             }
         });
         assert!(common::eventually(|| !watch(process, Duration::ZERO).unwrap().threads.is_empty()));

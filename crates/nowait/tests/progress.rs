@@ -192,7 +192,7 @@ fn a_future_that_is_moved() {
     on_each(Nowait::builder, |_, file| {
         thread::scope(|scope| {
             nowait::block_on(async {
-                let mut read = Box::pin(file.read_exact_at(0, 64 << 10));
+                let mut read = Box::pin(file.read_range(0, 64 << 10));
                 if poll_once(read.as_mut()).is_pending() {
                     let end = scope.spawn(|| futures::executor::block_on(read).unwrap().len());
                     assert_eq!(end.join().unwrap(), 64 << 10);
@@ -220,7 +220,7 @@ fn a_set_of_futures_that_is_moved() {
     on_each(Nowait::builder, |_, file| {
         for _ in 0..5 {
             nowait::block_on(async {
-                let mut set: FuturesUnordered<_> = (0..4).map(|i| file.read_exact_at(i * 8192, 4096)).collect();
+                let mut set: FuturesUnordered<_> = (0..4).map(|i| file.read_range(i * 8192, 4096)).collect();
                 let first = futures::poll!(set.next());
                 let rest = move || futures::executor::block_on(set.map(|read| read.unwrap().len()).collect::<Vec<_>>());
                 let rest = thread::scope(|scope| scope.spawn(rest).join().unwrap());
@@ -243,7 +243,7 @@ fn a_file_is_closed_whose_reads_were_given_up() {
         let give_up = || {
             let file = direct(nowait, &path);
             nowait::block_on(async {
-                let mut reads: Vec<_> = (0..20).map(|i| Box::pin(file.read_exact_at(i * 4096, 4096))).collect();
+                let mut reads: Vec<_> = (0..20).map(|i| Box::pin(file.read_range(i * 4096, 4096))).collect();
                 reads.iter_mut().for_each(|read| drop(poll_once(read.as_mut())));
             });
         };
@@ -253,7 +253,7 @@ fn a_file_is_closed_whose_reads_were_given_up() {
             let (nowait, path) = (nowait.clone(), path.clone());
             move || {
                 let file = direct(&nowait, &path);
-                let mut reads: Vec<_> = (0..20).map(|i| Box::pin(file.read_exact_at(i * 4096, 4096))).collect();
+                let mut reads: Vec<_> = (0..20).map(|i| Box::pin(file.read_range(i * 4096, 4096))).collect();
                 nowait::block_on(async { reads.iter_mut().for_each(|read| drop(poll_once(read.as_mut()))) });
             }
         })
@@ -295,7 +295,7 @@ fn a_future_that_is_polled_once_and_kept() {
     on_each(Nowait::builder, |_, file| {
         let (kept,) = nowait::block_on(async { (begun(file, 0),) });
         file.write_all_at(page(3), 0).wait().unwrap();
-        assert!(file.read_exact_at(0, PAGE).wait().unwrap().iter().all(|byte| *byte == 3));
+        assert!(file.read_range(0, PAGE).wait().unwrap().iter().all(|byte| *byte == 3));
         let mut kept = kept;
         assert!(matches!(poll_once(kept.as_mut()), Poll::Ready(())));
     });

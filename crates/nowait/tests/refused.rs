@@ -89,7 +89,7 @@ fn late() {
         return;
     }
     let file = sample.open(&nowait);
-    let reads = || join_all((0..300).map(|i| file.read_exact_at(i * 3000, 4096)));
+    let reads = || join_all((0..300).map(|i| file.read_range(i * 3000, 4096)));
     let read_all = || {
         let _watchdog = Watchdog::new("reads after a late filter", 20);
         for own in [true, false] {

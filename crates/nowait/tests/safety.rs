@@ -133,7 +133,7 @@ fn dropped_or_leaked_in_random_interleavings() {
 fn line_is_first_come_first_served() {
     let (sim, _nowait, file) = manual(5, &contents(1000, 3), |faults| faults.not_now = 1.0);
     sim.set_depth(1);
-    let mut reads: Vec<_> = (0..200).map(|i| Box::pin(file.read_exact_at(i, 1))).collect();
+    let mut reads: Vec<_> = (0..200).map(|i| Box::pin(file.read_range(i, 1))).collect();
     reads.iter_mut().for_each(|read| assert!(poll_once(read.as_mut()).is_pending()));
     while !reads.is_empty() {
         assert!(sim.step());
@@ -148,7 +148,7 @@ fn abandoned_waiters_do_not_pile_up() {
     sim.set_depth(1);
     let mut wanted = Vec::new();
     for i in 0..100_000 {
-        let mut read = Box::pin(file.read_exact_at(i % 1000, 1));
+        let mut read = Box::pin(file.read_range(i % 1000, 1));
         assert!(poll_once(read.as_mut()).is_pending());
         if i % 1000 == 0 {
             wanted.push(read);
@@ -233,7 +233,7 @@ fn full_queues_finish_in_full() {
             let nowait = Nowait::builder().route(route).build().unwrap();
             let file = sample.cool().open(&nowait);
             let offset = |i: usize| ((i * 7919 * PAGE) % LEN) as u64;
-            let reads = join_all((0..READS).map(|i| file.read_exact_at(offset(i), PAGE)));
+            let reads = join_all((0..READS).map(|i| file.read_range(offset(i), PAGE)));
             let results = if own { nowait::block_on(reads) } else { futures::executor::block_on(reads) };
             for (i, result) in results.into_iter().enumerate() {
                 assert!(*result.unwrap() == *sample.expected(offset(i), PAGE), "{route:?}: read {i}");
@@ -256,7 +256,7 @@ fn submitting_thread_ends_before_its_reads() {
     for round in 0..40u64 {
         sample.cool();
         let offset = |i: u64| (i * 7919 * PAGE as u64 + round) % (LEN - PAGE) as u64;
-        let mut reads: Vec<_> = (0..100).map(|i| Box::pin(file.read_exact_at(offset(i), PAGE))).collect();
+        let mut reads: Vec<_> = (0..100).map(|i| Box::pin(file.read_range(offset(i), PAGE))).collect();
         let submitted = std::thread::scope(|scope| {
             let submit = || {
                 reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
@@ -284,7 +284,7 @@ fn direct_reads_are_never_inline() {
         Err(error) => return eprintln!("skipped: direct I/O: {error}"),
     };
     let before = nowait.stats();
-    let reads = join_all((0..64).map(|i| file.read_exact_at(i * 16384, PAGE)));
+    let reads = join_all((0..64).map(|i| file.read_range(i * 16384, PAGE)));
     for (i, read) in futures::executor::block_on(reads).into_iter().enumerate() {
         assert!(*read.unwrap() == *sample.expected(i as u64 * 16384, PAGE), "read {i}");
     }
@@ -302,7 +302,7 @@ fn block_on_lets_go_of_what_its_future_left_behind() {
     let sample = Sample::new(4 << 20);
     let nowait = forced(Route::Ring);
     let file = sample.cool().open(&nowait);
-    let mut read = Some(Box::pin(file.read_exact_at(0, PAGE)));
+    let mut read = Some(Box::pin(file.read_range(0, PAGE)));
     nowait::block_on(std::future::poll_fn(move |context| {
         assert!(read.as_mut().unwrap().as_mut().poll(context).is_pending());
         Poll::Ready(())
@@ -327,7 +327,7 @@ fn instances_come_and_go() {
         let nowait = forced(Route::Ring);
         let file = sample.open(&nowait);
         if round % 2 == 0 {
-            futures::executor::block_on(file.read_exact_at(0, 10)).unwrap();
+            futures::executor::block_on(file.read_range(0, 10)).unwrap();
         }
         #[cfg(feature = "tokio")]
         {
@@ -337,7 +337,7 @@ fn instances_come_and_go() {
                 nowait.attach_tokio().unwrap();
             }
             let clone = file.clone();
-            runtime.block_on(runtime.spawn(async move { clone.read_exact_at(0, 10).await.unwrap() })).unwrap();
+            runtime.block_on(runtime.spawn(async move { clone.read_range(0, 10).await.unwrap() })).unwrap();
             runtime.shutdown_background();
         }
     }
@@ -446,7 +446,7 @@ fn panicking_waker_inside_a_blocking_gather() {
             sample.cool();
             let mut memory = vec![0u8; 8 << 20];
             nowait::block_on(std::future::poll_fn(|_| {
-                let mut read = Box::pin(staged.read_exact_at((2 << 20) + round * 100_000, 100));
+                let mut read = Box::pin(staged.read_range((2 << 20) + round * 100_000, 100));
                 assert!(poll_with_panic(read.as_mut()).is_pending());
                 assert!(file.gather_into(&ranges, &mut memory).unwrap().is_empty());
                 for ((offset, len), range) in ranges.iter().zip(memory.chunks(1 << 20)) {
@@ -478,7 +478,7 @@ fn panicking_wakers_harm_nobody_else() {
         let file = sample.open(&nowait);
         for round in 0..10 {
             sample.cool();
-            let mut reads: Vec<_> = (0..64).map(|i| Box::pin(file.read_exact_at(i * 60_000 + round, 100))).collect();
+            let mut reads: Vec<_> = (0..64).map(|i| Box::pin(file.read_range(i * 60_000 + round, 100))).collect();
             for (i, read) in reads.iter_mut().enumerate() {
                 // Completions may be dealt with, and wakers run, at any submission.
                 let _ = catch_unwind(AssertUnwindSafe(|| match i % 8 {
@@ -487,7 +487,7 @@ fn panicking_wakers_harm_nobody_else() {
                 }));
             }
             drop(reads);
-            let reads = join_all((0..64).map(|i| file.read_exact_at(i * 60_000 + 9000, 100)));
+            let reads = join_all((0..64).map(|i| file.read_range(i * 60_000 + 9000, 100)));
             futures::executor::block_on(reads).into_iter().for_each(|read| assert_eq!(read.unwrap().len(), 100));
         }
         assert_settled(&nowait);
@@ -507,7 +507,7 @@ fn announced() {
         let nowait = Nowait::builder().engine(Engine::Pool).strict(strict).build().unwrap();
         let file = sample.cool().open(&nowait);
         let before = common::resources().1;
-        let reads = join_all((0..64).map(|i| file.read_exact_at((i * 7919 * PAGE as u64) % LEN as u64, PAGE)));
+        let reads = join_all((0..64).map(|i| file.read_range((i * 7919 * PAGE as u64) % LEN as u64, PAGE)));
         for read in futures::executor::block_on(reads) {
             assert_eq!(read.unwrap().len(), PAGE);
         }
@@ -574,14 +574,14 @@ fn read_in_every_way(file: &File, sample: &Sample, count: u64) {
     let right = |i: u64, read: nowait::Result<nowait::Buf>| {
         assert!(*read.unwrap() == *sample.expected(offset(i), PAGE), "read {i}");
     };
-    let all = || join_all((0..count).map(|i| file.read_exact_at(offset(i), PAGE)));
+    let all = || join_all((0..count).map(|i| file.read_range(offset(i), PAGE)));
     sample.cool();
     let other = std::thread::scope(|scope| scope.spawn(|| futures::executor::block_on(all())).join().unwrap());
     (0..).zip(other).for_each(|(i, read)| right(i, read));
     sample.cool();
     (0..).zip(nowait::block_on(all())).for_each(|(i, read)| right(i, read));
     sample.cool();
-    (0..count).for_each(|i| right(i, file.read_exact_at(offset(i), PAGE).wait()));
+    (0..count).for_each(|i| right(i, file.read_range(offset(i), PAGE).wait()));
     let mut memory = vec![0; PAGE];
     file.read_exact_into(&mut memory, offset(1)).unwrap();
     assert!(memory == sample.expected(offset(1), PAGE));
@@ -701,7 +701,7 @@ fn forked() {
         let file = sample.open(&nowait);
         read_in_every_way(&file, &sample, 100);
         // In flight, in both kinds of ring, when the fork comes.
-        let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_exact_at(i * 50_000, PAGE))).collect();
+        let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_range(i * 50_000, PAGE))).collect();
         sample.cool();
         reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
         in_fork(|| read_in_every_way(&file, &sample, 100));
@@ -716,7 +716,7 @@ fn forked() {
                 // A child of a child, and the drop of what the parent made.
                 in_fork(|| read_in_every_way(&file, &sample, 20));
             });
-            assert_eq!(file.read_exact_at(0, 10).await.unwrap().len(), 10);
+            assert_eq!(file.read_range(0, 10).await.unwrap().len(), 10);
         });
         read_in_every_way(&file, &sample, 100);
         // The child may drop what is the parent's.
@@ -734,7 +734,7 @@ fn forked_with_libaio() {
     let Some((nowait, file)) = aio_file(&sample) else { return };
     read_pages_in_every_way(&file, &sample, 100);
     // In flight, in both kinds of context, when the fork comes.
-    let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_exact_at(i * 8192, PAGE))).collect();
+    let mut reads: Vec<_> = (0..50).map(|i| Box::pin(file.read_range(i * 8192, PAGE))).collect();
     reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
     in_fork(|| {
         read_pages_in_every_way(&file, &sample, 100);
@@ -747,7 +747,7 @@ fn forked_with_libaio() {
         assert_eq!(futures::executor::block_on(read).unwrap().len(), PAGE);
     }
     nowait::block_on(async {
-        let mut read = Box::pin(file.read_exact_at(0, PAGE));
+        let mut read = Box::pin(file.read_range(0, PAGE));
         assert!(poll_once(read.as_mut()).is_pending());
         in_fork(|| {
             read_pages_in_every_way(&file, &sample, 100);
@@ -761,7 +761,7 @@ fn forked_with_libaio() {
     let (file, nowait) = owned.unwrap();
     std::thread::scope(|scope| {
         let ends = scope.spawn(|| {
-            nowait::block_on(file.read_exact_at(0, PAGE)).unwrap();
+            nowait::block_on(file.read_range(0, PAGE)).unwrap();
             in_fork(|| nowait.drain());
         });
         ends.join().unwrap();
@@ -780,9 +780,9 @@ fn forked_while_others_read() {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !done.load(SeqCst) {
-                    let reads = (0..50).map(|i| file.read_exact_at(i * 1000, PAGE).wait().unwrap());
+                    let reads = (0..50).map(|i| file.read_range(i * 1000, PAGE).wait().unwrap());
                     drop(reads.collect::<Vec<_>>());
-                    futures::executor::block_on(file.read_exact_at(0, PAGE)).unwrap();
+                    futures::executor::block_on(file.read_range(0, PAGE)).unwrap();
                 }
             });
         }
@@ -790,9 +790,9 @@ fn forked_while_others_read() {
             for _ in 0..150 {
                 in_fork(|| {
                     for i in 0..20 {
-                        assert_eq!(file.read_exact_at(i * 1000, PAGE).wait().unwrap().len(), PAGE);
-                        assert_eq!(futures::executor::block_on(file.read_exact_at(i, PAGE)).unwrap().len(), PAGE);
-                        assert_eq!(nowait::block_on(file.read_exact_at(i, PAGE)).unwrap().len(), PAGE);
+                        assert_eq!(file.read_range(i * 1000, PAGE).wait().unwrap().len(), PAGE);
+                        assert_eq!(futures::executor::block_on(file.read_range(i, PAGE)).unwrap().len(), PAGE);
+                        assert_eq!(nowait::block_on(file.read_range(i, PAGE)).unwrap().len(), PAGE);
                     }
                 });
             }
@@ -852,7 +852,7 @@ fn forked_thread() {
         scope.spawn(|| {
             // First touched, last dropped.
             MAPPED.with(|_| {});
-            nowait::block_on(file.read_exact_at(0, PAGE)).unwrap();
+            nowait::block_on(file.read_range(0, PAGE)).unwrap();
             let mappings = ring_mappings();
             // SAFETY: as in `in_fork`; this thread's destructors run in the child, the last of which exits.
             match unsafe { libc::fork() } {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use common::rng::Rng;
 use common::{Way, assert_settled, contents, poll_once, put, writable};
 use nowait::sim::{Faults, Sim, Unsynced};
-use nowait::{Advice, Allocate, Engine, ErrorKind, File, Nowait, OpenOptions, Written, fs};
+use nowait::{Advice, Allocate, Engine, ErrorKind, File, Nowait, OpenOptions, Written};
 
 const SECTOR: usize = 512;
 
@@ -282,16 +282,16 @@ fn names_are_kept_or_lost_until_their_directory_is_synced() {
     file.write_all_at(vec![2], 0).durable().wait().unwrap();
     file.sync_all().wait().unwrap();
     assert_eq!(sim.unsynced(), [Unsynced::Created { path: "b".into() }], "a sync of the file is none of the name");
-    fs::remove_file_in(&nowait, "a").wait().unwrap();
+    nowait.remove_file("a").wait().unwrap();
     assert_eq!(sim.unsynced().last(), Some(&Unsynced::Removed { path: "a".into() }));
     let (a, b) = (("a", 1), ("b", 2));
     assert_eq!(outcomes(&sim, files), set([there(&[a]), there(&[a, b]), there(&[b]), there(&[])]));
-    assert_eq!(fs::sync_dir_in(&nowait, "d").wait().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(nowait.sync_dir("d").wait().unwrap_err().kind(), ErrorKind::NotFound);
     sim.create("d/a", [3]);
-    fs::sync_dir_in(&nowait, "d").wait().unwrap();
+    nowait.sync_dir("d").wait().unwrap();
     assert_eq!(sim.unsynced().len(), 2, "of another directory");
     // What comes after it began is not in it.
-    let mut sync = pin!(fs::sync_dir_in(&nowait, "."));
+    let mut sync = pin!(nowait.sync_dir("."));
     assert!(poll_once(sync.as_mut()).is_pending());
     create(&nowait, "c");
     assert!(sim.step() && poll_once(sync.as_mut()).is_ready());
@@ -303,22 +303,22 @@ fn names_are_kept_or_lost_until_their_directory_is_synced() {
 fn of_a_rename_old_or_new_is_there() {
     let (sim, nowait, _file) = disk(&[1]);
     sim.create("b", [2]);
-    fs::rename_in(&nowait, "a", "b").wait().unwrap();
+    nowait.rename("a", "b").wait().unwrap();
     assert_eq!(sim.unsynced(), [Unsynced::Renamed { from: "a".into(), to: "b".into() }]);
     assert_eq!(outcomes(&sim, files), set([there(&[("a", 1), ("b", 2)]), there(&[("b", 1)])]));
     // Twice: never in two places.
-    fs::rename_in(&nowait, "b", "c").wait().unwrap();
+    nowait.rename("b", "c").wait().unwrap();
     let right =
         set([there(&[("a", 1), ("b", 2)]), there(&[("b", 1)]), there(&[("b", 2), ("c", 1)]), there(&[("c", 1)])]);
     assert_eq!(outcomes(&sim, files), right);
-    fs::sync_dir_in(&nowait, "").wait().unwrap();
+    nowait.sync_dir("").wait().unwrap();
     assert_eq!(outcomes(&sim, files), set([there(&[("c", 1)])]));
     // From one directory to another: both have to be synced.
     sim.create("d/x", []);
-    fs::rename_in(&nowait, "c", "d/a").wait().unwrap();
+    nowait.rename("c", "d/a").wait().unwrap();
     for directory in ["d", "."] {
         assert_eq!(outcomes(&sim, files), set([there(&[("c", 1)]), there(&[("d/a", 1)])]));
-        fs::sync_dir_in(&nowait, directory).wait().unwrap();
+        nowait.sync_dir(directory).wait().unwrap();
     }
     assert_eq!(outcomes(&sim, files), set([there(&[("d/a", 1)])]));
 }
@@ -327,18 +327,18 @@ fn of_a_rename_old_or_new_is_there() {
 #[test]
 fn with_a_directory_goes_what_is_in_it() {
     let (sim, nowait, _file) = disk(&[1]);
-    fs::create_dir_in(&nowait, "d").wait().unwrap();
+    nowait.create_dir("d").wait().unwrap();
     create(&nowait, "d/a").write_all_at(vec![4], 0).durable().wait().unwrap();
-    fs::sync_dir_in(&nowait, "d").wait().unwrap();
+    nowait.sync_dir("d").wait().unwrap();
     assert_eq!(sim.unsynced(), [Unsynced::Created { path: "d".into() }]);
     assert_eq!(outcomes(&sim, files), set([there(&[("a", 1)]), there(&[("a", 1), ("d/a", 4)])]));
     // Empty, it is there all the same.
-    fs::remove_file_in(&nowait, "d/a").wait().unwrap();
-    fs::sync_dir_in(&nowait, "d").wait().unwrap();
-    fs::sync_dir_in(&nowait, "").wait().unwrap();
+    nowait.remove_file("d/a").wait().unwrap();
+    nowait.sync_dir("d").wait().unwrap();
+    nowait.sync_dir("").wait().unwrap();
     let left = sim.crash(|_, _| false);
-    assert!(fs::list_in(&instance(&left), "d").wait().unwrap().is_empty());
-    assert_eq!(fs::list_in(&instance(&left), ".").wait().unwrap(), ["a", "d"]);
+    assert!(instance(&left).list("d").wait().unwrap().is_empty());
+    assert_eq!(instance(&left).list(".").wait().unwrap(), ["a", "d"]);
 }
 
 /// A file that is renamed before its contents are synced.
@@ -347,13 +347,13 @@ fn a_name_may_be_durable_before_what_it_names() {
     let (sim, nowait, _file) = disk(&[1]);
     let file = create(&nowait, "b");
     file.write_all_at(vec![2], 0).wait().unwrap();
-    fs::rename_in(&nowait, "b", "a").wait().unwrap();
-    fs::sync_dir_in(&nowait, "").wait().unwrap();
+    nowait.rename("b", "a").wait().unwrap();
+    nowait.sync_dir("").wait().unwrap();
     assert_eq!(images(&sim), set([vec![], vec![0], vec![2]]));
     // Written and renamed in the right order it is all or nothing, at every step.
     let (sim, nowait, _file) = disk(&[1; 600]);
     let right = set([vec![1; 600], vec![2; 600]]);
-    let mut replace = pin!(fs::write_atomic_in(&nowait, "a", vec![2u8; 600]));
+    let mut replace = pin!(nowait.write_atomic("a", vec![2u8; 600]));
     while poll_once(replace.as_mut()).is_pending() {
         assert!(images(&sim).is_subset(&right), "{:?}", sim.unsynced());
         sim.step();
@@ -364,15 +364,15 @@ fn a_name_may_be_durable_before_what_it_names() {
 #[test]
 fn a_removed_file_is_read_through_its_handles_and_comes_back() {
     let (sim, nowait, file) = disk(b"old");
-    fs::remove_file_in(&nowait, "a").wait().unwrap();
+    nowait.remove_file("a").wait().unwrap();
     file.write_all_at(b"new".to_vec(), 0).wait().unwrap();
-    assert_eq!(*file.read_exact_at(0, 3).wait().unwrap(), *b"new");
+    assert_eq!(*file.read_range(0, 3).wait().unwrap(), *b"new");
     assert_eq!(sim.contents("a"), None);
     create(&nowait, "a");
-    assert_eq!(*file.read_exact_at(0, 3).wait().unwrap(), *b"new");
+    assert_eq!(*file.read_range(0, 3).wait().unwrap(), *b"new");
     let right = set([None, Some(b"old".to_vec()), Some(b"new".to_vec()), Some(Vec::new())]);
     assert_eq!(outcomes(&sim, |left| left.contents("a")), right);
-    fs::sync_dir_in(&nowait, "").wait().unwrap();
+    nowait.sync_dir("").wait().unwrap();
     assert_eq!(outcomes(&sim, |left| left.contents("a")), set([Some(Vec::new())]));
 }
 
@@ -380,7 +380,7 @@ fn a_removed_file_is_read_through_its_handles_and_comes_back() {
 fn what_is_put_there_is_durable_and_replaces() {
     let (sim, nowait, file) = disk(b"old");
     file.write_all_at(b"new".to_vec(), 0).wait().unwrap();
-    fs::rename_in(&nowait, "a", "b").wait().unwrap();
+    nowait.rename("a", "b").wait().unwrap();
     sim.create("b", "damaged");
     assert_eq!(sim.contents("b").unwrap(), b"damaged");
     assert_eq!(outcomes(&sim, |left| left.contents("b")), set([Some(b"damaged".to_vec())]));
@@ -450,7 +450,7 @@ fn a_write_that_fails_has_written_some_of_its_sectors() {
         assert!(images(&sim).contains(&[0; 2 * SECTOR][..]), "none of it is durable");
         assert!(images(&sim).contains(&now));
         found.insert((now[0], now[SECTOR]));
-        drop(file.read_exact_at(0, SECTOR).wait().unwrap());
+        drop(file.read_range(0, SECTOR).wait().unwrap());
     }
     assert_eq!(found, set([(0, 0), (0, 1), (1, 0), (1, 1)]));
 }
@@ -459,7 +459,7 @@ fn a_write_that_fails_has_written_some_of_its_sectors() {
 fn reads_fail_alone() {
     let (sim, _nowait, file) = disk(&[0; SECTOR]);
     sim.set_faults(faults(|faults| faults.read_error = 1.0));
-    assert_eq!(file.read_exact_at(0, 1).wait().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(file.read_range(0, 1).wait().unwrap_err().kind(), ErrorKind::Io);
     file.write_all_at(vec![1; 10], 0).wait().unwrap();
 }
 
@@ -491,7 +491,7 @@ fn what_a_failed_sync_has_lost_no_later_one_brings_back() {
     let (sim, nowait, _file) = disk(&[]);
     create(&nowait, "b");
     sim.set_faults(faults(|faults| faults.sync_error = 1.0));
-    assert_eq!(fs::sync_dir_in(&nowait, "").wait().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(nowait.sync_dir("").wait().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(sim.unsynced().len(), 1);
 }
 
@@ -535,7 +535,7 @@ fn a_full_disk_takes_what_fits_and_removal_frees() {
     let left = sim.crash(|_, _| true);
     let error = writable(&instance(&left), "a".as_ref()).append(vec![1]).wait().unwrap_err();
     assert_eq!(error.error.kind(), ErrorKind::NoSpace);
-    fs::remove_file_in(&nowait, "b").wait().unwrap();
+    nowait.remove_file("b").wait().unwrap();
     file.append(vec![4; 500]).wait().unwrap();
     assert_eq!(file.append(vec![4]).wait().unwrap_err().error.kind(), ErrorKind::NoSpace);
     file.set_len(10).wait().unwrap();

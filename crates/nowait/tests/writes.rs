@@ -413,7 +413,7 @@ fn no_more_bytes_are_on_their_way_than_allowed() {
         }
         writes.iter_mut().for_each(|write| assert!(poll_once(write.as_mut()).is_ready()));
         assert_settled(&nowait);
-        let bytes = file.read_exact_at(0, 300_000).wait().unwrap();
+        let bytes = file.read_range(0, 300_000).wait().unwrap();
         assert!(bytes.chunks(3000).enumerate().all(|(i, chunk)| chunk == [i as u8; 3000]));
     }
 }
@@ -564,7 +564,7 @@ fn order_of_many_writes_is_kept_by_the_bound() {
             (0..40).map(|i| (rng.below(100) as u64, vec![i + 1; 1 + rng.below([20, 200][i as usize % 2])])).collect();
         writes.iter().for_each(|(offset, data)| put(&mut bytes, *offset, data));
         Way::ALL[round % 2 * 2].run_future(file.write_many(writes)).unwrap();
-        assert!(*file.read_exact_at(0, 300).wait().unwrap() == bytes[..], "round {round}");
+        assert!(*file.read_range(0, 300).wait().unwrap() == bytes[..], "round {round}");
     }
 }
 
@@ -602,7 +602,7 @@ fn direct_writes_arrive() {
             }
             for way in Way::ALL {
                 way.run(file.write_all_at(page_of(9), 0).durable()).unwrap();
-                assert!(*file.read_exact_at(0, PAGE).wait().unwrap() == *page_of(9));
+                assert!(*file.read_range(0, PAGE).wait().unwrap() == *page_of(9));
             }
             assert_settled(&nowait);
         }

@@ -7,6 +7,9 @@
 //! `unsafe` here: allocation and mappings, and slices of memory that several parts share.
 
 pub(crate) mod mapping;
+mod vectored;
+
+pub use vectored::{ReadBuffers, WriteBuffers};
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::convert::identity;
@@ -223,6 +226,20 @@ impl DerefMut for Buf {
     }
 }
 
+/// A copy of the bytes.
+///
+/// # Panics
+/// When there is no memory for it, as for a `Vec`.
+impl From<&[u8]> for Buf {
+    fn from(bytes: &[u8]) -> Buf {
+        let Some(mut buf) = Buf::uncleared(bytes.len()) else {
+            panic!("no memory for a buffer of {} bytes", bytes.len())
+        };
+        buf.copy_from_slice(bytes);
+        buf
+    }
+}
+
 /// An empty buffer, without memory.
 impl Default for Buf {
     fn default() -> Buf {
@@ -364,6 +381,7 @@ pub(crate) enum Memory {
     /// Only to be written from, as are those below.
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
+    SharedVec(Arc<Vec<u8>>),
     #[cfg(feature = "bytes")]
     Bytes(bytes::Bytes),
 }
@@ -381,6 +399,7 @@ impl Memory {
             Memory::Many(many) => many.iter().map(Memory::len).sum(),
             Memory::Static(bytes) => bytes.len(),
             Memory::Shared(bytes) => bytes.len(),
+            Memory::SharedVec(bytes) => bytes.len(),
             #[cfg(feature = "bytes")]
             Memory::Bytes(bytes) => bytes.len(),
         }
@@ -410,6 +429,7 @@ impl Memory {
             Memory::Many(many) => many.iter_mut().for_each(|memory| memory.segments(out)),
             Memory::Static(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
             Memory::Shared(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
+            Memory::SharedVec(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
             #[cfg(feature = "bytes")]
             Memory::Bytes(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
         }
@@ -509,8 +529,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`, [`Buf`], and
-/// `bytes::BytesMut` with the `bytes` feature.
+/// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`, `[u8; N]` (which an operation
+/// moves to the heap meanwhile), [`Buf`], and `bytes::BytesMut` with the `bytes` feature.
 ///
 /// How many bytes `File::read_at` asks for is the buffer's to say:
 ///
@@ -524,7 +544,7 @@ mod sealed {
 /// So 0 means the end of the file if the buffer had room. A buffer that is cleared and used again has its capacity left:
 /// to read a certain number of bytes, which may be none, give it that length, or skip the read of none.
 ///
-/// Memory is cleared before it is lent to the kernel. To read without that use `File::read_exact_at`.
+/// Memory is cleared before it is lent to the kernel. To read without that use `File::read_range`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no buffer that a read can own",
     note = "give a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `read_into`"
@@ -549,12 +569,13 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
 }
 
 /// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`], and what can only be read from:
-/// `&'static [u8]`, `Arc<[u8]>`, `String`, and `bytes::Bytes` with the `bytes` feature.
+/// `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>`, `Arc<Vec<u8>>`, `String`, and `bytes::Bytes` with the `bytes`
+/// feature.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no buffer that a write can own",
     note = "give a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `write_from`"
 )]
-pub trait WriteBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
+pub trait WriteBuffer: sealed::Sealed + Send + Sized + 'static {
     #[doc(hidden)]
     fn into_memory(self) -> Erased;
     #[doc(hidden)]
@@ -567,8 +588,8 @@ pub trait WriteBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
 pub struct Erased(pub(crate) Memory);
 
 macro_rules! buffer {
-    ($trait:ident, $type:ty, $variant:ident, $into:expr, $back:expr $(, $room:ident)?) => {
-        impl $trait for $type {
+    ($trait:ident, $type:ty, $variant:ident, $into:expr, $back:expr $(, $room:ident)? $(; const $size:ident)?) => {
+        impl$(<const $size: usize>)? $trait for $type {
             $(
                 #[inline]
                 fn into_room(mut self) -> Erased {
@@ -613,9 +634,9 @@ macro_rules! read_and_write_buffer {
 }
 
 macro_rules! write_buffer {
-    ($type:ty, $variant:ident, $into:expr, $back:expr) => {
-        impl sealed::Sealed for $type {}
-        buffer!(WriteBuffer, $type, $variant, $into, $back);
+    ($type:ty, $variant:ident, $into:expr, $back:expr $(; const $size:ident)?) => {
+        impl$(<const $size: usize>)? sealed::Sealed for $type {}
+        buffer!(WriteBuffer, $type, $variant, $into, $back $(; const $size)?);
     };
 }
 
@@ -623,14 +644,29 @@ read_and_write_buffer!(Vec<u8>, Vec, identity, identity, Room);
 // As a `Vec`: a `Box` may not be moved while a pointer into it is in use, a `Vec` may. Neither way allocates.
 read_and_write_buffer!(Box<[u8]>, Vec, <[u8]>::into_vec, Vec::into_boxed_slice);
 read_and_write_buffer!(Buf, Buf, identity, identity);
+// An array has its bytes within itself, and they would move with it.
+impl<const N: usize> sealed::Sealed for [u8; N] {}
+buffer!(ReadBuffer, [u8; N], Vec, |bytes: Self| bytes.to_vec(), |bytes: Vec<u8>| *as_array(&bytes); const N);
+buffer!(WriteBuffer, [u8; N], Vec, |bytes: Self| bytes.to_vec(), |bytes: Vec<u8>| *as_array(&bytes); const N);
 #[cfg(feature = "bytes")]
 read_and_write_buffer!(bytes::BytesMut, BytesMut, identity, identity, BytesRoom);
 write_buffer!(&'static [u8], Static, identity, identity);
+write_buffer!(&'static [u8; N], Static, |bytes: Self| bytes.as_slice(), as_array; const N);
+write_buffer!(&'static str, Static, str::as_bytes, |bytes| std::str::from_utf8(bytes).unwrap_or_default());
+write_buffer!(Arc<Vec<u8>>, SharedVec, identity, identity);
 write_buffer!(Arc<[u8]>, Shared, identity, identity);
 // The bytes come back unchanged, and so still are text.
 write_buffer!(String, Vec, String::into_bytes, |bytes| String::from_utf8(bytes).unwrap_or_default());
 #[cfg(feature = "bytes")]
 write_buffer!(bytes::Bytes, Bytes, identity, identity);
+
+/// The bytes of an array that was given as a buffer.
+fn as_array<const N: usize>(bytes: &[u8]) -> &[u8; N] {
+    match bytes.try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("an operation gives back the memory it was given, not {} bytes", bytes.len()),
+    }
+}
 
 #[cfg(test)]
 mod tests {

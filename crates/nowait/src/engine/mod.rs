@@ -399,7 +399,7 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             let length = std::num::NonZeroU64::new(*length);
             sys::retry(|| rustix::fs::fadvise(fd()?, *offset, length, *advice)).map(|()| Done::Nothing)
         }
-        Request::Call(call) => call.make(),
+        Request::Call(call) => call.make(fd().ok()),
         Request::Fault { mapping, fault } => mapping.fault(fd()?, fault).map(Done::Faulted),
         Request::Close(handle) => {
             // The descriptor is gone whatever close(2) says: EINTR and EIO are not retried (close(2), NOTES).

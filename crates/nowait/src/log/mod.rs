@@ -81,7 +81,6 @@ use crate::core::instance::Nowait;
 use crate::engine::local;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
-use crate::fs;
 use folder::{Blocks, CONTROL, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
 use format::{Control, End, NUMBER_MAX, PAGE, SegmentHeader};
 use keeper::Tended;
@@ -299,7 +298,7 @@ impl Log {
         let path: Arc<Path> = Arc::from(dir.as_ref());
         options.check(&path)?;
         if options.create {
-            match fs::create_dir_in(&instance, &path).wait() {
+            match instance.create_dir(&path).wait() {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }

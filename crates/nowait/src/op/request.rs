@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::transfer::Transfer;
 use crate::buf::mapping::{Fault, Mapping, Missing};
 use crate::direct::Directness;
+use crate::error::ErrorOp;
 use crate::sys::WriteFlags;
 
 /// What an engine knows a file by.
@@ -94,32 +95,47 @@ pub(crate) enum Request {
         mapping: Arc<Mapping>,
         fault: Fault,
     },
-    /// A call of std that blocks, on a path or a descriptor of its own: what few ask for, and no engine has to know.
-    Call(Call),
+    /// A blocking call of std's that no engine has a better way for.
+    Call(Box<Call>),
     Close(Handle),
 }
 
-/// A blocking call that is made at most once, and what it answers with: [`Done::Value`].
-pub(crate) struct Call(Option<Box<dyn FnOnce() -> io::Result<Value> + Send>>);
+/// A blocking call that is made at most once, and answered with [`Done::Value`].
+pub(crate) struct Call {
+    pub(crate) operation: ErrorOp,
+    pub(crate) path: PathBuf,
+    /// The second path, for those that have two.
+    pub(crate) to: Option<PathBuf>,
+    function: Option<Function>,
+}
 
-/// What a [`Call`] found: a value of the type that its operation concludes with.
+type Function = Box<dyn FnOnce(&Path, Option<BorrowedFd<'_>>) -> io::Result<Value> + Send>;
+
+/// What a [`Call`] returned: a value of the type that its operation concludes with.
 pub(crate) type Value = Box<dyn Any + Send>;
 
 impl Call {
-    pub(crate) fn new<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> Call {
-        Call(Some(Box::new(|| call().map(|value| Box::new(value) as Value))))
+    /// `function` gets the path, and the descriptor of an open file.
+    pub(crate) fn new<T: Send + 'static>(
+        operation: ErrorOp,
+        path: &Path,
+        function: impl FnOnce(&Path, Option<BorrowedFd<'_>>) -> io::Result<T> + Send + 'static,
+    ) -> Call {
+        let function: Function = Box::new(|path, fd| function(path, fd).map(|value| Box::new(value) as Value));
+        Call { operation, path: path.into(), to: None, function: Some(function) }
     }
 
-    /// Makes the call. An error without an errno is one of the arguments: std's own check of a path with a zero byte.
-    pub(crate) fn make(&mut self) -> Outcome {
-        let call = self.0.take().ok_or(Errno::INVAL)?;
-        call().map(Done::Value).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    /// An error without an errno is std's own: of a path with a zero byte, say.
+    pub(crate) fn make(&mut self, fd: Option<BorrowedFd<'_>>) -> Outcome {
+        let function = self.function.take().ok_or(Errno::INVAL)?;
+        let value = function(&self.path, fd).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
+        Ok(Done::Value(value))
     }
 }
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Call")
+        write!(f, "Call({} {})", self.operation, self.path.display())
     }
 }
 

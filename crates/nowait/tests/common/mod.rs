@@ -243,9 +243,9 @@ pub(crate) fn read_pages_in_every_way(file: &File, sample: &Sample, count: u64) 
     let right = |(i, read): (u64, nowait::Result<nowait::Buf>)| {
         assert!(*read.unwrap() == *sample.expected(offset(i), PAGE), "page {i}");
     };
-    let all = || futures::future::join_all((0..count).map(|i| file.read_exact_at(offset(i), PAGE)));
+    let all = || futures::future::join_all((0..count).map(|i| file.read_range(offset(i), PAGE)));
     let other = std::thread::scope(|scope| scope.spawn(|| futures::executor::block_on(all())).join().unwrap());
     (0..).zip(other).for_each(right);
     (0..).zip(nowait::block_on(all())).for_each(right);
-    (0..count.min(50)).map(|i| (i, file.read_exact_at(offset(i), PAGE).wait())).for_each(right);
+    (0..count.min(50)).map(|i| (i, file.read_range(offset(i), PAGE).wait())).for_each(right);
 }

@@ -128,7 +128,7 @@ promises! {
     empty_buffers_are_filled_as_far_as_they_have_room
     read_at_is_short_only_at_the_end_of_the_file
     read_at_gives_what_pread_gives_at_random_ranges
-    read_exact_at_gives_all_or_says_how_much_there_is
+    read_range_gives_all_or_says_how_much_there_is
     vectored_reads_fill_buffer_after_buffer
     blocking_reads_fill_borrowed_memory
     size_and_advice
@@ -215,7 +215,7 @@ fn empty_buffers_are_filled_as_far_as_they_have_room(ctx: &Ctx) {
         let sizes = [100, 3, 5000];
         let rooms = sizes.map(|size| capacity(&make(size)));
         for offset in [0, 17, LEN as u64 - 101, LEN as u64] {
-            for result in three_ways!(file.read_vectored_at(sizes.map(&make).into(), offset)) {
+            for result in three_ways!(file.read_vectored_at(Vec::from(sizes.map(&make)), offset)) {
                 let (n, buffers) = result.map_err(Error::from).unwrap();
                 let mut place = offset;
                 for (buffer, room) in buffers.iter().zip(rooms) {
@@ -275,16 +275,16 @@ fn read_at_gives_what_pread_gives_at_random_ranges(ctx: &Ctx) {
     }
 }
 
-fn read_exact_at_gives_all_or_says_how_much_there_is(ctx: &Ctx) {
+fn read_range_gives_all_or_says_how_much_there_is(ctx: &Ctx) {
     let bytes = contents(LEN, 4);
     let file = ctx.file(&bytes);
     for (offset, len) in [(0, LEN), (0, 0), (17, 4096), (LEN as u64 - 1, 1), (LEN as u64, 0), (LEN as u64 + 9, 0)] {
-        for result in three_ways!(file.read_exact_at(offset, len)) {
+        for result in three_ways!(file.read_range(offset, len)) {
             assert!(*result.unwrap() == *expected(&bytes, offset, len), "offset {offset}, length {len}");
         }
     }
     for (offset, len) in [(0, LEN + 1), (LEN as u64 - 5, 6), (LEN as u64, 1), (1 << 40, 100)] {
-        for result in three_ways!(file.read_exact_at(offset, len)) {
+        for result in three_ways!(file.read_range(offset, len)) {
             let error = result.unwrap_err();
             let there = expected(&bytes, offset, len).len();
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
@@ -368,7 +368,7 @@ fn closed_for_every_clone(ctx: &Ctx) {
         assert_eq!(error.buffer, [1; 9], "an error gives the buffer back");
         closed(&error.error);
     }
-    three_ways!(clone.read_exact_at(0, 9)).into_iter().for_each(|result| closed(&result.unwrap_err()));
+    three_ways!(clone.read_range(0, 9)).into_iter().for_each(|result| closed(&result.unwrap_err()));
     three_ways!(clone.size()).into_iter().for_each(|result| closed(&result.unwrap_err()));
     three_ways!(clone.advise(0, 0, Advice::Random)).into_iter().for_each(|result| closed(&result.unwrap_err()));
     closed(&clone.read_into(&mut [0; 9], 0).unwrap_err());
@@ -414,11 +414,11 @@ fn ranges_beyond_the_largest_offset_are_refused(ctx: &Ctx) {
             assert_eq!(error.buffer, vec![vec![3; len]]);
             refused(&error.error);
         }
-        three_ways!(file.read_exact_at(offset, len)).into_iter().for_each(|result| refused(&result.unwrap_err()));
+        three_ways!(file.read_range(offset, len)).into_iter().for_each(|result| refused(&result.unwrap_err()));
         refused(&file.read_into(&mut vec![0; len], offset).unwrap_err());
     }
     // Before memory is asked for.
-    assert_eq!(file.read_exact_at(1, usize::MAX).wait().unwrap_err().kind(), ErrorKind::InvalidRange);
+    assert_eq!(file.read_range(1, usize::MAX).wait().unwrap_err().kind(), ErrorKind::InvalidRange);
 }
 
 /// Opening fails in this way, whoever waits for it.
@@ -480,7 +480,7 @@ fn what_is_no_file_is_not_taken_over(ctx: &Ctx) {
         assert_names(&error, &["open", name, advice]);
     }
     let taken = File::from_std(&ctx.nowait, std::fs::File::open(&path).unwrap(), &path).unwrap();
-    for result in three_ways!(taken.read_exact_at(0, 5)) {
+    for result in three_ways!(taken.read_range(0, 5)) {
         assert_eq!(result.unwrap()[..], *b"words");
     }
 }
@@ -505,7 +505,7 @@ fn cold_and_cached_data_are_the_same(ctx: &Ctx) {
         // The second read finds cached what the first one brought in.
         for i in 0..32 {
             let offset = i * 31_013;
-            for result in three_ways!(file.read_exact_at(offset, 5000)) {
+            for result in three_ways!(file.read_range(offset, 5000)) {
                 assert!(*result.unwrap() == *expected(&bytes, offset, 5000), "offset {offset}");
             }
         }
@@ -537,7 +537,7 @@ fn large_reads(ctx: &Ctx) {
         if cold {
             ctx.cool(&file);
         }
-        for result in three_ways!(file.read_exact_at(12_345, 3 << 20)) {
+        for result in three_ways!(file.read_range(12_345, 3 << 20)) {
             assert!(*result.unwrap() == *expected(&bytes, 12_345, 3 << 20));
         }
     }

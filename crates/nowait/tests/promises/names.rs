@@ -1,6 +1,6 @@
 //! What operations on names promise.
 
-use nowait::{ErrorOp, fs};
+use nowait::ErrorOp;
 
 use super::*;
 use crate::common::Way;
@@ -9,13 +9,13 @@ promises! {
     directories_are_made_and_listed
     files_are_renamed_and_removed
     missing_names_are_not_found
-    files_are_replaced_as_a_whole
+    files_are_replaced_written_and_read_as_a_whole
 }
 
 /// A directory of its own, made.
 fn directory(ctx: &Ctx) -> PathBuf {
     let path = ctx.path();
-    fs::create_dir_in(&ctx.nowait, &path).wait().unwrap();
+    ctx.nowait.create_dir(&path).wait().unwrap();
     path
 }
 
@@ -28,7 +28,7 @@ fn create(ctx: &Ctx, path: &Path, bytes: &[u8]) {
 #[track_caller]
 fn assert_lists(ctx: &Ctx, directory: &Path, right: &[&str]) {
     for way in Way::ALL {
-        assert_eq!(way.run(fs::list_in(&ctx.nowait, directory)).unwrap(), right, "{way:?}");
+        assert_eq!(way.run(ctx.nowait.list(directory)).unwrap(), right, "{way:?}");
     }
 }
 
@@ -36,7 +36,7 @@ fn assert_lists(ctx: &Ctx, directory: &Path, right: &[&str]) {
 fn assert_holds(ctx: &Ctx, path: &Path, bytes: &[u8]) {
     let file = open(&ctx.nowait, path);
     assert_eq!(file.size().wait().unwrap(), bytes.len() as u64);
-    assert!(file.read_exact_at(0, bytes.len()).wait().unwrap()[..] == *bytes);
+    assert!(file.read_range(0, bytes.len()).wait().unwrap()[..] == *bytes);
 }
 
 fn directories_are_made_and_listed(ctx: &Ctx) {
@@ -47,18 +47,18 @@ fn directories_are_made_and_listed(ctx: &Ctx) {
             create(ctx, &directory.join(name), b"");
         }
         let below = directory.join("below");
-        way.run(fs::create_dir_in(&ctx.nowait, &below)).unwrap();
+        way.run(ctx.nowait.create_dir(&below)).unwrap();
         create(ctx, &below.join("third"), b"");
         assert_lists(ctx, &directory, &[".hidden", "below", "first", "first of all", "second"]);
         assert_lists(ctx, &below.join("."), &["third"]);
         for path in [&below, &directory.join("first")] {
-            let error = way.run(fs::create_dir_in(&ctx.nowait, path)).unwrap_err();
+            let error = way.run(ctx.nowait.create_dir(path)).unwrap_err();
             assert_eq!((error.kind(), error.operation()), (ErrorKind::AlreadyExists, ErrorOp::CreateDir));
             assert_names(&error, &["create directory", &path.display().to_string()]);
         }
-        let error = way.run(fs::list_in(&ctx.nowait, directory.join("first"))).unwrap_err();
+        let error = way.run(ctx.nowait.list(directory.join("first"))).unwrap_err();
         assert_eq!((error.raw_os_error(), error.operation()), (Some(libc::ENOTDIR), ErrorOp::List));
-        assert_eq!(way.run(fs::remove_file_in(&ctx.nowait, &below)).unwrap_err().kind(), ErrorKind::IsADirectory);
+        assert_eq!(way.run(ctx.nowait.remove_file(&below)).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert_open_fails(ctx, &below, ErrorKind::IsADirectory);
     }
     // More than one call of the kernel's gives.
@@ -75,21 +75,21 @@ fn files_are_renamed_and_removed(ctx: &Ctx) {
         create(ctx, &first, b"1");
         create(ctx, &second, b"2");
         let replaced = open(&ctx.nowait, &second);
-        let error = way.run(fs::rename_new_in(&ctx.nowait, &first, &second)).unwrap_err();
+        let error = way.run(ctx.nowait.rename_new(&first, &second)).unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::AlreadyExists, Some(libc::EEXIST)));
         assert_names(&error, &["rename", &first.display().to_string(), &second.display().to_string()]);
-        way.run(fs::rename_in(&ctx.nowait, &first, &second)).unwrap();
+        way.run(ctx.nowait.rename(&first, &second)).unwrap();
         assert_lists(ctx, &directory, &["second"]);
         assert_holds(ctx, &second, b"1");
-        way.run(fs::rename_new_in(&ctx.nowait, &second, &first)).unwrap();
+        way.run(ctx.nowait.rename_new(&second, &first)).unwrap();
         assert_lists(ctx, &directory, &["first"]);
-        way.run(fs::sync_dir_in(&ctx.nowait, &directory)).unwrap();
+        way.run(ctx.nowait.sync_dir(&directory)).unwrap();
         let removed = open(&ctx.nowait, &first);
-        way.run(fs::remove_file_in(&ctx.nowait, &first)).unwrap();
+        way.run(ctx.nowait.remove_file(&first)).unwrap();
         assert_lists(ctx, &directory, &[]);
         // Handles keep what they were opened for.
-        assert_eq!(*replaced.read_exact_at(0, 1).wait().unwrap(), *b"2");
-        assert_eq!(*removed.read_exact_at(0, 1).wait().unwrap(), *b"1");
+        assert_eq!(*replaced.read_range(0, 1).wait().unwrap(), *b"2");
+        assert_eq!(*removed.read_range(0, 1).wait().unwrap(), *b"1");
     }
 }
 
@@ -97,11 +97,11 @@ fn missing_names_are_not_found(ctx: &Ctx) {
     let (missing, other) = (ctx.path(), ctx.path());
     for way in Way::ALL {
         for (error, name) in [
-            (way.run(fs::rename_in(&ctx.nowait, &missing, &other)).unwrap_err(), ErrorOp::Rename),
-            (way.run(fs::rename_new_in(&ctx.nowait, &missing, &other)).unwrap_err(), ErrorOp::Rename),
-            (way.run(fs::remove_file_in(&ctx.nowait, &missing)).unwrap_err(), ErrorOp::Remove),
-            (way.run(fs::sync_dir_in(&ctx.nowait, &missing)).unwrap_err(), ErrorOp::Sync),
-            (way.run(fs::list_in(&ctx.nowait, &missing)).unwrap_err(), ErrorOp::List),
+            (way.run(ctx.nowait.rename(&missing, &other)).unwrap_err(), ErrorOp::Rename),
+            (way.run(ctx.nowait.rename_new(&missing, &other)).unwrap_err(), ErrorOp::Rename),
+            (way.run(ctx.nowait.remove_file(&missing)).unwrap_err(), ErrorOp::Remove),
+            (way.run(ctx.nowait.sync_dir(&missing)).unwrap_err(), ErrorOp::Sync),
+            (way.run(ctx.nowait.list(&missing)).unwrap_err(), ErrorOp::List),
         ] {
             assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, name));
             assert_names(&error, &[&missing.display().to_string()]);
@@ -109,15 +109,20 @@ fn missing_names_are_not_found(ctx: &Ctx) {
     }
 }
 
-fn files_are_replaced_as_a_whole(ctx: &Ctx) {
+fn files_are_replaced_written_and_read_as_a_whole(ctx: &Ctx) {
     let directory = directory(ctx);
     let path = directory.join("file");
     for len in [10, 0, 100_000] {
         for way in Way::ALL {
             let data = contents(len, len as u64);
-            way.run_future(fs::write_atomic_in(&ctx.nowait, &path, data.clone())).unwrap();
+            way.run_future(ctx.nowait.write_atomic(&path, data.clone())).unwrap();
             assert_holds(ctx, &path, &data);
             assert_lists(ctx, &directory, &["file"]);
+            // In place.
+            way.run_future(ctx.nowait.write(&path, vec![1; len / 2])).unwrap();
+            assert_holds(ctx, &path, &vec![1; len / 2]);
+            ctx.nowait.write(&path, data.clone()).wait().unwrap();
+            assert!(way.run_future(ctx.nowait.read(&path)).unwrap() == data);
         }
     }
 }

@@ -61,9 +61,9 @@ fn what_has_begun_goes_on_with_nobody_to_poll_it(ctx: &Ctx) {
     let before = ended();
     // Also under a `block_on` that does not look at them.
     let mut begun: Vec<Started<_>> =
-        places().map(|(offset, length)| file.read_exact_at(offset, length).submit()).collect();
+        places().map(|(offset, length)| file.read_range(offset, length).submit()).collect();
     begun.extend(nowait::block_on(async {
-        places().map(|(offset, length)| file.read_exact_at(offset, length).submit()).collect::<Vec<_>>()
+        places().map(|(offset, length)| file.read_range(offset, length).submit()).collect::<Vec<_>>()
     }));
     assert!(eventually(|| ended() == before + 80), "{:?}", ctx.nowait.stats());
     // They are awaited on another thread.
@@ -82,7 +82,7 @@ fn dropped_ones_are_abandoned_detached_ones_are_made(ctx: &Ctx) {
     let kept = write(3).finish_on_drop();
     assert_eq!(kept.wait().unwrap()[0], 4);
     assert_settled(&ctx.nowait);
-    let read = file.read_exact_at(0, 5 * 4096).wait().unwrap();
+    let read = file.read_range(0, 5 * 4096).wait().unwrap();
     for (page, bytes) in read.chunks(4096).enumerate() {
         let number = page as u8 + 1;
         match page {
@@ -100,7 +100,7 @@ fn callbacks_get_the_result_once(ctx: &Ctx) {
     let (send, receive) = channel();
     let ask = |number: usize, (offset, length): (u64, usize)| {
         let send = send.clone();
-        file.read_exact_at(offset, length).on_complete(move |read| send.send((number, read)).unwrap());
+        file.read_range(offset, length).on_complete(move |read| send.send((number, read)).unwrap());
     };
     places().enumerate().for_each(|(number, place)| ask(number, place));
     // Before it looks at anything.
@@ -116,7 +116,7 @@ fn callbacks_get_the_result_once(ctx: &Ctx) {
     // One begins the next.
     fn chain(file: File, left: usize, done: std::sync::mpsc::Sender<()>) {
         let next = file.clone();
-        file.read_exact_at(left as u64 * 16, 16).on_complete(move |read| {
+        file.read_range(left as u64 * 16, 16).on_complete(move |read| {
             read.unwrap();
             if left > 0 { chain(next, left - 1, done) } else { done.send(()).unwrap() }
         });
@@ -129,12 +129,12 @@ fn callbacks_get_the_result_once(ctx: &Ctx) {
 fn a_callback_that_panics_harms_nobody(ctx: &Ctx) {
     let file = ctx.file(&contents(LEN, 34));
     for _ in 0..20 {
-        file.read_exact_at(0, 100).on_complete(|_| panic_any("on purpose"));
+        file.read_range(0, 100).on_complete(|_| panic_any("on purpose"));
     }
     let (send, receive) = channel();
     for _ in 0..20 {
         let send = send.clone();
-        file.read_exact_at(100, 100).on_complete(move |read| send.send(read.is_ok()).unwrap());
+        file.read_range(100, 100).on_complete(move |read| send.send(read.is_ok()).unwrap());
     }
     for _ in 0..20 {
         assert!(receive.recv_timeout(PATIENCE).unwrap());
@@ -155,12 +155,12 @@ fn what_is_refused_at_once_is_told_too(ctx: &Ctx) {
 fn a_file_closes_when_its_last_result_was_taken(ctx: &Ctx) {
     for round in 0..20 {
         let file = ctx.file(b"bytes");
-        let read = file.read_exact_at(0, 5).submit();
+        let read = file.read_range(0, 5).submit();
         read.wait().unwrap();
         assert_eq!(file.close().unwrap(), Closed::Now, "waited for, round {round}");
         let file = ctx.file(b"bytes");
         let (send, receive) = channel();
-        file.read_exact_at(0, 5).on_complete(move |read| send.send(read).unwrap());
+        file.read_range(0, 5).on_complete(move |read| send.send(read).unwrap());
         receive.recv_timeout(PATIENCE).unwrap().unwrap();
         assert_eq!(file.close().unwrap(), Closed::Now, "called back, round {round}");
     }
@@ -171,9 +171,9 @@ fn a_callback_may_come_later_and_outlives_the_file(ctx: &Ctx) {
     let (send, receive) = channel();
     for (offset, length) in places() {
         let file = ctx.file(&bytes);
-        let begun = file.read_exact_at(offset, length).submit();
-        let never_polled = file.read_exact_at(offset, length);
-        let mut polled = Box::pin(file.read_exact_at(offset, length));
+        let begun = file.read_range(offset, length).submit();
+        let never_polled = file.read_range(offset, length);
+        let mut polled = Box::pin(file.read_range(offset, length));
         let is_pending = poll_once(polled.as_mut()).is_pending();
         let tell = || {
             let send = send.clone();
@@ -183,7 +183,7 @@ fn a_callback_may_come_later_and_outlives_the_file(ctx: &Ctx) {
         if is_pending {
             (*std::pin::Pin::into_inner(polled)).on_complete(tell());
         } else {
-            send.send(file.read_exact_at(offset, length).wait()).unwrap();
+            send.send(file.read_range(offset, length).wait()).unwrap();
         }
         drop(file);
         begun.on_complete(tell());

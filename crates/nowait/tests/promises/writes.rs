@@ -59,7 +59,7 @@ fn assert_holds(ctx: &Ctx, file: &File, bytes: &[u8]) {
 }
 
 fn every_kind_of_buffer_is_written_and_comes_back(ctx: &Ctx) {
-    fn check<B: WriteBuffer>(ctx: &Ctx, make: impl Fn(Vec<u8>) -> B) {
+    fn check<B: WriteBuffer + AsRef<[u8]>>(ctx: &Ctx, make: impl Fn(Vec<u8>) -> B) {
         let mut bytes = text(LEN, 1);
         let file = ctx.writable(&bytes);
         let mut seed = 100;
@@ -89,6 +89,7 @@ fn every_kind_of_buffer_is_written_and_comes_back(ctx: &Ctx) {
     });
     check::<Arc<[u8]>>(ctx, Arc::from);
     check::<&'static [u8]>(ctx, |data| data.leak());
+    check::<&'static str>(ctx, |data| String::from_utf8(data).unwrap().leak());
     check::<String>(ctx, |data| String::from_utf8(data).unwrap());
     #[cfg(feature = "bytes")]
     check::<bytes::Bytes>(ctx, bytes::Bytes::from);
@@ -338,7 +339,7 @@ fn check_records<'f>(
             scope.spawn(move || numbers.for_each(|number| drop(write(file, record(number), number).wait().unwrap())));
         }
     });
-    let bytes = file.read_exact_at(0, file.size().wait().unwrap() as usize).wait().unwrap();
+    let bytes = file.read_range(0, file.size().wait().unwrap() as usize).wait().unwrap();
     let mut all: Vec<Vec<u8>> = (0..TASKS * RECORDS).map(record).collect();
     let mut found = Vec::new();
     if ctx.short_calls {
@@ -644,7 +645,7 @@ fn dropped_writes_leave_old_or_new(ctx: &Ctx) {
         let kept: Vec<_> = writes.iter_mut().filter_map(|(.., write)| write.take()).collect();
         futures::executor::block_on(join_all(kept));
         ctx.nowait.drain();
-        let now = file.read_exact_at(0, bytes.len()).wait().unwrap();
+        let now = file.read_range(0, bytes.len()).wait().unwrap();
         for (start, data, _) in &writes {
             let place = *start..start + data.len();
             let kept = kept_of_dropped(
@@ -752,7 +753,7 @@ fn many_writes_dropped_half_way_are_each_whole_or_not_there(ctx: &Ctx) {
         let data: Vec<u8> = run(i).flat_map(|(_, data)| data).collect();
         let start = i * STRIDE / PART * PART;
         let place = start..start + data.len();
-        let now = file.read_exact_at(start as u64, data.len()).wait().unwrap();
+        let now = file.read_range(start as u64, data.len()).wait().unwrap();
         let whole = ctx.folder().is_some();
         match kept_of_dropped(&bytes[place.clone()], &data, &now, start as u64, whole) {
             Some(kept) if kept == 0 || kept == data.len() || !whole => {

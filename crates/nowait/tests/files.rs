@@ -1,0 +1,246 @@
+//! What `std::fs` and `std::fs::File` have: every call is answered as std answers it, in each way of calling.
+
+mod common;
+
+use std::fs::{self as std_fs, FileTimes, Permissions};
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use common::{Watchdog, Way, eventually};
+use nowait::sim::Sim;
+use nowait::{Engine, ErrorKind, ErrorOp, File, Nowait, OpenOptions, fs};
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+/// Each kernel engine that can be had here.
+fn instances() -> Vec<Nowait> {
+    let builder = |engine| Nowait::builder().engine(engine);
+    let builders = [builder(Engine::Auto), builder(Engine::Aio), builder(Engine::Pool).pool_threads_max(1)];
+    builders.into_iter().filter_map(|builder| builder.build().ok()).collect()
+}
+
+fn on_each(test: impl Fn(&Nowait, Way, &Path)) {
+    for nowait in instances() {
+        for way in Way::ALL {
+            test(&nowait, way, folder().path());
+        }
+    }
+}
+
+#[test]
+fn metadata_is_that_of_std() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, [7; 1234]).unwrap();
+        std::os::unix::fs::symlink(&path, folder.join("link")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.join("broken")).unwrap();
+        let same = |a: &std_fs::Metadata, b: &std_fs::Metadata| {
+            assert_eq!((a.dev(), a.ino(), a.mode(), a.len()), (b.dev(), b.ino(), b.mode(), b.len()));
+            assert_eq!(a.modified().unwrap(), b.modified().unwrap());
+        };
+        for name in ["file", "link", "."] {
+            let path = folder.join(name);
+            same(&way.run(nowait.metadata(&path)).unwrap(), &std_fs::metadata(&path).unwrap());
+        }
+        let link = folder.join("link");
+        same(&way.run(nowait.symlink_metadata(&link)).unwrap(), &std_fs::symlink_metadata(&link).unwrap());
+        let file = way.run(OpenOptions::new().read(true).open_in(nowait, &path)).unwrap();
+        same(&way.run(file.metadata()).unwrap(), &std_fs::metadata(&path).unwrap());
+
+        for (name, there) in [("file", true), ("link", true), ("broken", false), ("missing", false)] {
+            assert_eq!(way.run(nowait.exists(folder.join(name))).unwrap(), there, "{name}");
+        }
+        assert_eq!(way.run(nowait.read_link(&link)).unwrap(), path);
+        assert_eq!(way.run(nowait.canonicalize(folder.join(".").join("link"))).unwrap(), path.canonicalize().unwrap());
+        let error = way.run(nowait.metadata(folder.join("missing"))).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, ErrorOp::Metadata));
+        assert_eq!(error.path(), Some(&*folder.join("missing")));
+        assert_eq!(way.run(nowait.metadata("a\0b")).unwrap_err().kind(), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn permissions_and_times_are_set() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "x").unwrap();
+        let mode = || std_fs::metadata(&path).unwrap().mode() & 0o777;
+        way.run(nowait.set_permissions(&path, Permissions::from_mode(0o640))).unwrap();
+        assert_eq!(mode(), 0o640);
+        let file = way.run(OpenOptions::new().write(true).open_in(nowait, &path)).unwrap();
+        way.run(file.set_permissions(Permissions::from_mode(0o600))).unwrap();
+        assert_eq!(mode(), 0o600);
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        way.run(file.set_times(FileTimes::new().set_modified(time))).unwrap();
+        assert_eq!(std_fs::metadata(&path).unwrap().modified().unwrap(), time);
+        let error = way.run(nowait.set_permissions(folder.join("no"), Permissions::from_mode(0))).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, ErrorOp::SetPermissions));
+    });
+}
+
+#[test]
+fn directories_links_and_copies_are_made_and_removed() {
+    on_each(|nowait, way, folder| {
+        let deep = folder.join("a/b/c");
+        way.run(nowait.create_dir_all(&deep)).unwrap();
+        way.run(nowait.create_dir_all(&deep)).unwrap();
+        std_fs::write(deep.join("file"), [9; 300_000]).unwrap();
+        way.run(nowait.hard_link(deep.join("file"), deep.join("hard"))).unwrap();
+        assert_eq!(std_fs::metadata(deep.join("hard")).unwrap().nlink(), 2);
+        way.run(nowait.symlink("file", deep.join("soft"))).unwrap();
+        assert_eq!(std_fs::read_link(deep.join("soft")).unwrap(), Path::new("file"));
+        std_fs::set_permissions(deep.join("file"), Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(way.run(nowait.copy(deep.join("file"), deep.join("copy"))).unwrap(), 300_000);
+        assert!(std_fs::read(deep.join("copy")).unwrap() == [9; 300_000]);
+        assert_eq!(std_fs::metadata(deep.join("copy")).unwrap().mode() & 0o777, 0o600);
+
+        let entries = way.run(nowait.read_dir(&deep)).unwrap();
+        let names: Vec<_> = entries.iter().map(|entry| entry.file_name().to_str().unwrap()).collect();
+        assert_eq!(names, ["copy", "file", "hard", "soft"]);
+        assert!(entries[0].file_type().is_file() && entries[3].file_type().is_symlink());
+        assert_eq!(entries[1].path(), deep.join("file"));
+
+        let error = way.run(nowait.remove_dir(&deep)).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::DirectoryNotEmpty, ErrorOp::Remove));
+        let error = way.run(nowait.hard_link(deep.join("file"), deep.join("soft"))).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::AlreadyExists, ErrorOp::Link));
+        assert!(error.to_string().contains(deep.join("soft").to_str().unwrap()), "{error}");
+        way.run(nowait.remove_dir_all(folder.join("a/b"))).unwrap();
+        way.run(nowait.remove_dir(folder.join("a"))).unwrap();
+        assert_eq!(std_fs::read_dir(folder).unwrap().count(), 0);
+    });
+}
+
+/// Files that say they are empty, and files that are.
+#[test]
+fn whole_files_are_read_to_their_end() {
+    on_each(|nowait, way, folder| {
+        let status = way.run_future(nowait.read("/proc/self/limits")).unwrap();
+        assert_eq!(status, std_fs::read("/proc/self/limits").unwrap());
+        std_fs::write(folder.join("empty"), "").unwrap();
+        assert!(way.run_future(nowait.read(folder.join("empty"))).unwrap().is_empty());
+        assert_eq!(nowait.read(folder).wait().unwrap_err().kind(), ErrorKind::IsADirectory);
+    });
+}
+
+#[test]
+fn on_the_shared_instance() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    fs::write(&path, "some bytes").wait().unwrap();
+    assert_eq!(fs::read(&path).wait().unwrap(), b"some bytes");
+    fs::write_atomic(&path, "others").wait().unwrap();
+    assert_eq!(fs::read(&path).wait().unwrap(), b"others");
+    assert!(fs::exists(&path).wait().unwrap());
+    let file = File::create(&path).wait().unwrap();
+    assert_eq!(file.size().wait().unwrap(), 0);
+    assert_eq!(File::create_new(&path).wait().unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let file = File::options().read(true).write(true).open(&path).wait().unwrap();
+    file.write_all_at([b'x'; 3], 0).wait().unwrap();
+    file.write_all_at(Arc::new(vec![b'y'; 2]), 0).wait().unwrap();
+    assert_eq!(file.read_at([0; 5], 0).wait().unwrap(), (3, *b"yyx\0\0"));
+    file.write_all_at("abc", 0).wait().unwrap();
+    assert_eq!(file.read_exact_at(vec![0; 2], 1).wait().unwrap(), b"bc");
+    let error = file.read_exact_at(vec![0; 3], 1).wait().unwrap_err();
+    assert_eq!((error.error.kind(), error.buffer), (ErrorKind::UnexpectedEof, vec![b'b', b'c', 0]));
+}
+
+#[test]
+fn descriptors_come_from_std_and_go_back() {
+    on_each(|nowait, _, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "0123456789").unwrap();
+        let file = File::try_from(std_fs::File::open(&path).unwrap()).unwrap();
+        assert_eq!(file.path(), path);
+        assert_eq!(File::try_from(std_fs::File::open(folder).unwrap()).unwrap_err().kind(), ErrorKind::IsADirectory);
+
+        let file =
+            File::from_std(nowait, std_fs::File::options().read(true).write(true).open(&path).unwrap(), &path).unwrap();
+        let number = file.as_fd().as_raw_fd();
+        let clone = file.clone();
+        let file = file.into_std().unwrap_err();
+        drop(clone);
+        // An operation under way has a share.
+        let read = file.read_range(0, 10).submit();
+        let (file, kept) = match file.into_std() {
+            Err(file) => (read.wait().map(|_| file).unwrap(), true),
+            Ok(_) => panic!("the operation lost its file"),
+        };
+        assert!(kept);
+        let twin = file.try_clone().unwrap();
+        assert_ne!(twin.as_fd().as_raw_fd(), number);
+        nowait.drain();
+        let mut std = file.into_std().unwrap();
+        assert_eq!(std.as_raw_fd(), number);
+        std.write_all(b"ab").unwrap();
+        assert_eq!(twin.read_range(0, 4).wait().unwrap()[..], *b"ab23");
+    });
+}
+
+#[test]
+fn locks_exclude_others() {
+    let _watchdog = Watchdog::new("locks_exclude_others", 60);
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "").unwrap();
+        let open = || OpenOptions::new().read(true).open_in(nowait, &path).wait().unwrap();
+        let (first, second) = (open(), open());
+        way.run(first.lock()).unwrap();
+        assert!(!way.run(second.try_lock()).unwrap());
+        assert!(!way.run(second.try_lock_shared()).unwrap());
+        let waiting = second.lock().submit();
+        way.run(first.unlock()).unwrap();
+        waiting.wait().unwrap();
+        assert!(!way.run(first.try_lock_shared()).unwrap());
+        way.run(second.unlock()).unwrap();
+        way.run(first.lock_shared()).unwrap();
+        assert!(way.run(second.try_lock_shared()).unwrap());
+        assert!(!way.run(second.try_lock()).unwrap());
+    });
+}
+
+/// A lock that comes when nobody waits for it any more is given up.
+#[test]
+fn a_lock_whose_future_was_dropped_is_given_up() {
+    let _watchdog = Watchdog::new("a_lock_whose_future_was_dropped_is_given_up", 60);
+    for nowait in instances() {
+        let folder = folder();
+        let path = folder.path().join("file");
+        std_fs::write(&path, "").unwrap();
+        let open = || OpenOptions::new().read(true).open_in(&nowait, &path).wait().unwrap();
+        let (first, second, third) = (open(), open(), open());
+        first.lock().wait().unwrap();
+        drop(second.lock().submit());
+        first.unlock().wait().unwrap();
+        // `second` is open still, and would hold it.
+        assert!(eventually(|| third.try_lock().wait().unwrap()));
+        third.unlock().wait().unwrap();
+        nowait.drain();
+        assert!(third.try_lock().wait().unwrap());
+        drop(second);
+    }
+}
+
+#[test]
+fn a_simulator_has_files_and_directories_only() {
+    let sim = Sim::new(1);
+    sim.create("file", vec![1; 100]);
+    let nowait = Nowait::builder().engine(Engine::Sim(sim)).build().unwrap();
+    let file = OpenOptions::new().read(true).open_in(&nowait, "file").wait().unwrap();
+    let kinds = [
+        nowait.metadata("file").wait().unwrap_err().kind(),
+        nowait.copy("file", "other").wait().unwrap_err().kind(),
+        file.metadata().wait().unwrap_err().kind(),
+        file.lock().wait().unwrap_err().kind(),
+        file.try_clone().unwrap_err().kind(),
+    ];
+    assert_eq!(kinds, [ErrorKind::Unsupported; 5]);
+    assert!(file.into_std().is_err());
+    assert_eq!(nowait.read("file").wait().unwrap(), [1; 100]);
+}
