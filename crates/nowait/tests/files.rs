@@ -79,7 +79,7 @@ fn permissions_and_times_are_set() {
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         way.run(file.set_times(FileTimes::new().set_modified(time))).unwrap();
         assert_eq!(std_fs::metadata(&path).unwrap().modified().unwrap(), time);
-        let error = way.run(nowait.set_permissions(folder.join("no"), Permissions::from_mode(0))).unwrap_err();
+        let error = way.run(nowait.set_permissions(folder.join("no"), Permissions::from_mode(0o600))).unwrap_err();
         assert_eq!((error.kind(), error.operation()), (ErrorKind::NotFound, ErrorOp::SetPermissions));
     });
 }
