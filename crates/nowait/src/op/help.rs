@@ -8,7 +8,7 @@
 //! * a write that has to wait for others, and whoever gives an engine a write that others wait for (`core/throttle.rs`);
 //! * a thread or task that waits for a file's changes to end, or for its durable writes (`op/outstanding.rs`);
 //! * a future that is polled by another thread than the one that submitted (`op/slot.rs`);
-//! * a thread that goes, or returns from its `block_on`, and leaves operations behind (`engine/local.rs`).
+//! * a thread that goes, or returns from its `block_on`, and leaves operations behind (`engine/local/mod.rs`).
 //!
 //! And without being asked, help comes to a thread that has not been in its queue for a while and has something in flight there:
 //! whoever waits for that may not be known, such as a set of futures that was moved and polls only those that were woken.

@@ -1,7 +1,7 @@
 //! libaio for futures on any executor, where io_uring is refused: direct I/O without a thread for each operation.
 //!
 //! One context, to which any thread submits, and the reaper thread that notices completions by the context's eventfd. A thread
-//! that blocks has a context of its own (`engine/local.rs`). Each future submits by itself: there is no turn at whose end several could
+//! that blocks has a context of its own (`engine/local/context.rs`). Each future submits by itself: there is no turn at whose end several could
 //! be submitted together. Nothing is cancelled: the kernel cannot, for files.
 //!
 //! `unsafe` here: a slot's pointer travels through the kernel as user data, and what it owns is lent to the kernel.

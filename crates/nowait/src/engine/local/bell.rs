@@ -1,0 +1,101 @@
+//! How a thread is woken, wherever it sleeps: in its queue to the kernel, in which its bell (an
+//! eventfd) is polled, or parked.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::task::Wake;
+use std::thread::Thread;
+use std::time::Duration;
+
+use rustix::event::EventfdFlags;
+
+/// Bounds the wait for a poll of the thread's own bell, which rings.
+pub(super) const BELL_WAIT_MAX: Duration = Duration::from_secs(1);
+
+const AWAKE: u8 = 0;
+pub(super) const IN_QUEUE: u8 = 1;
+pub(super) const PARKED: u8 = 2;
+
+/// Wakes a thread wherever it sleeps. One per thread.
+pub(super) struct Bell {
+    sleep: AtomicU8,
+    eventfd: Option<OwnedFd>,
+    thread: Thread,
+}
+
+impl Bell {
+    pub(super) fn new() -> Arc<Bell> {
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        Arc::new(Bell { sleep: AtomicU8::new(AWAKE), eventfd, thread: std::thread::current() })
+    }
+
+    pub(super) fn descriptor(&self) -> Option<&OwnedFd> {
+        self.eventfd.as_ref()
+    }
+
+    fn ring(&self) {
+        match self.sleep.load(SeqCst) {
+            IN_QUEUE => self.write(),
+            PARKED => self.thread.unpark(),
+            _ => {}
+        }
+    }
+
+    pub(super) fn write(&self) {
+        // The counter is far from full, and a ringing bell need not ring again.
+        let _ = self.descriptor().map(|fd| rustix::io::write(fd, &1u64.to_ne_bytes()));
+    }
+
+    /// Notes that its thread is awake.
+    pub(super) fn awake(&self) {
+        self.sleep.store(AWAKE, SeqCst);
+    }
+
+    pub(super) fn clear(&self) {
+        if let Some(fd) = self.descriptor() {
+            let _ = rustix::io::read(fd, &mut [0; 8]);
+        }
+    }
+}
+
+/// The waker of one `drive`.
+pub(super) struct Notice {
+    notified: AtomicBool,
+    pub(super) bell: Arc<Bell>,
+}
+
+impl Notice {
+    pub(super) fn new(bell: Arc<Bell>) -> Arc<Notice> {
+        Arc::new(Notice { notified: AtomicBool::new(false), bell })
+    }
+
+    /// Clears the flag. A swap, which also reads it: the next poll sees what the waker wrote
+    /// before.
+    pub(super) fn forget(&self) {
+        self.notified.swap(false, SeqCst);
+    }
+
+    /// Announces the sleep, then reads the flag; a waker sets the flag, then looks for a sleeper.
+    /// One of them sees the other. False if the flag was set: the thread stays awake.
+    pub(super) fn falls_asleep(&self, how: u8) -> bool {
+        self.bell.sleep.store(how, SeqCst);
+        let sleeps = !self.notified.load(SeqCst);
+        if !sleeps {
+            self.bell.awake();
+        }
+        sleeps
+    }
+}
+
+impl Wake for Notice {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.notified.swap(true, SeqCst) {
+            self.bell.ring();
+        }
+    }
+}
