@@ -262,7 +262,7 @@ impl File {
     }
 
     fn new(handle: Handle, directness: Directness, path: Arc<Path>, instance: Arc<Instance>) -> File {
-        let open = OpenFile::new(handle, directness, instance.counters.clone());
+        let open = instance.open_file(handle, directness);
         File(Arc::new(Opened::new(open, path, instance)))
     }
 

@@ -16,6 +16,9 @@ use seccompiler::{
 /// The filter comes when the rings exist and are in use.
 const LATE: &str = "late";
 
+/// As late, to a pool of one thread.
+const ONE_THREAD: &str = "one thread";
+
 const LOCKED_MEMORY: &str = "locked memory";
 
 /// What else is refused, in a process without io_uring.
@@ -49,6 +52,13 @@ fn by_a_filter_that_comes_late() {
     child::play(LATE);
 }
 
+/// Symptom: `pool_threads_max` did not bound operations that a ring handed on: a pool of the whole
+/// process took them. Now the pool is that of the file's instance, and outlives it.
+#[test]
+fn handed_on_to_a_pool_of_one_thread() {
+    child::play(ONE_THREAD);
+}
+
 #[test]
 fn by_a_limit_on_locked_memory() {
     child::play(LOCKED_MEMORY);
@@ -65,8 +75,11 @@ fn with_libaio_or_without() {
 #[test]
 fn child() {
     let Some(role) = child::role() else { return };
-    if role.parse::<i32>().is_err() && role != LOCKED_MEMORY && role != LATE {
+    if role.parse::<i32>().is_err() && ![LOCKED_MEMORY, LATE, ONE_THREAD].contains(&&*role) {
         return direct(&role);
+    }
+    if role == ONE_THREAD {
+        return one_thread();
     }
     if role == LOCKED_MEMORY {
         return without_locked_memory();
@@ -108,6 +121,49 @@ fn late() {
     let stats = nowait.stats();
     assert!(before.ring > 0 && stats.ring == before.ring && stats.pool > before.pool, "{before:?}, then {stats:?}");
     assert_settled(&nowait);
+}
+
+/// Everything is handed on, first with the instance at hand, then after it was dropped.
+fn one_thread() {
+    const LENGTH: usize = 1 << 20;
+    let _watchdog = Watchdog::new("a pool of one thread", 60);
+    let sample = Sample::new(2 * LENGTH);
+    let nowait = Nowait::builder().route(Some(Route::Ring)).pool_threads_max(1).build().unwrap();
+    if is_refused_already(&nowait) {
+        return;
+    }
+    let file = sample.open(&nowait);
+    let offsets = || (0..64).map(|i| i * 4096);
+    let read = |offset| file.read_at(vec![0; LENGTH], offset);
+    // Makes both kinds of ring.
+    nowait::block_on(join_all(offsets().take(4).map(read)));
+    futures::executor::block_on(join_all(offsets().take(4).map(read)));
+    filter(libc::EPERM, &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter]);
+    for own in [true, false] {
+        let reads = join_all(offsets().map(read));
+        let results = if own { nowait::block_on(reads) } else { futures::executor::block_on(reads) };
+        for (offset, result) in offsets().zip(results) {
+            assert!(*result.unwrap().1 == *sample.expected(offset, LENGTH), "read at {offset}");
+        }
+    }
+    assert_eq!(nowait.stats().handed_on, 128);
+    // Idle threads stay for seconds: these are all that there were.
+    assert_eq!(threads("nowait-pool"), 1);
+    assert_settled(&nowait);
+    let started: Vec<_> = offsets().map(|offset| read(offset).start()).collect();
+    drop(file);
+    drop(nowait);
+    for (offset, read) in offsets().zip(started) {
+        assert!(*read.wait().unwrap().1 == *sample.expected(offset, LENGTH), "read at {offset}");
+    }
+    assert!(common::eventually(|| threads("nowait-pool") == 0), "a pool without an instance ends");
+}
+
+/// Threads of this process that have this name.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.filter(|of| of.trim_end() == name).count()
 }
 
 /// Direct I/O without io_uring, with more or less of libaio.

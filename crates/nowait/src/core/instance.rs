@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use crate::core::policy::{HelperSelector, Policy, Route};
 use crate::core::throttle::Throttle;
+use crate::direct::Directness;
 use crate::engine::libaio::shared::Aio;
 use crate::engine::local;
-use crate::engine::pool::{Pool, THREADS_MAX};
+use crate::engine::pool::{InstancePool, THREADS_MAX};
 use crate::engine::shared::Uring;
 use crate::engine::sim::Sim;
 use crate::engine::{self};
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
+use crate::op::{Handle, OpenFile};
 use crate::stats::{Counters, Stats};
 use crate::sys::PerProcess;
 
@@ -80,7 +82,7 @@ impl Builder {
     }
 
     /// The most threads that the pool has at a time, at least one. They come with work and go after 5 s without.
-    /// Default: 64.
+    /// Where none of them ends anything for a second, others serve the files that do not hang. Default: 64.
     pub fn pool_threads_max(mut self, threads: usize) -> Self {
         self.threads_max = threads.max(1);
         self
@@ -103,7 +105,7 @@ impl Builder {
             counters: Arc::default(),
             helpers: HelperSelector::default(),
             engine: self.engine,
-            threads_max: self.threads_max,
+            pool: Arc::new(InstancePool::new(self.threads_max)),
             writes_max: self.writes_max,
             engines: PerProcess::new(),
         };
@@ -265,7 +267,7 @@ pub(crate) struct Instance {
     pub(crate) counters: Arc<Counters>,
     pub(crate) helpers: HelperSelector,
     engine: Engine,
-    threads_max: usize,
+    pool: Arc<InstancePool>,
     writes_max: (u64, u64),
     engines: PerProcess<Engines>,
 }
@@ -310,6 +312,11 @@ impl Instance {
         }
     }
 
+    /// An open file, as this instance's engines know it.
+    pub(crate) fn open_file(&self, handle: Handle, directness: Directness) -> OpenFile {
+        OpenFile::new(handle, directness, self.counters.clone(), self.pool.clone())
+    }
+
     pub(crate) fn engines(&self) -> &Engines {
         self.engines.get(|| {
             let throttle = Arc::new(Throttle::new(self.writes_max.0, self.writes_max.1));
@@ -317,7 +324,7 @@ impl Instance {
                 let sim = sim.engine();
                 return Engines { ring: sim.clone(), pool: sim, has_ring: false, throttle, refusal: None, aio: None };
             }
-            let pool: Arc<dyn engine::Engine> = Arc::new(Pool::new(self.threads_max));
+            let pool: Arc<dyn engine::Engine> = self.pool.get().clone();
             let ring = match self.engine {
                 Engine::Auto | Engine::Uring => Some(Uring::new()),
                 _ => None,

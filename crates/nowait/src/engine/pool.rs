@@ -26,8 +26,8 @@ use rustix::io::Errno;
 use super::{Engine, Helper, run, run_for, write_coalesced};
 use crate::buf::lock;
 use crate::op::{
-    Backlog, Done, FileQueues, Leftovers, Outcome, QueueKind, Request, SHARE, STUCK, Slot, Waiter, Work, contained,
-    on_threads,
+    Backlog, Done, Fallback, FileQueues, Leftovers, Outcome, QueueKind, Request, SHARE, STUCK, Slot, Waiter, Work,
+    contained, on_threads,
 };
 use crate::stats::Count;
 use crate::sys::{PerProcess, SEGMENTS_MAX, WriteFlags};
@@ -568,7 +568,31 @@ fn sync(shared: &Arc<Shared>, works: Vec<(Arc<Slot>, Work)>) {
     }
 }
 
-/// The process's common pool.
+/// The pool of an instance, made on first use in each process. It outlives the instance while open files hold it, and files
+/// live on in slots: so those that are handed on later still find it. Each slot in its queue holds it, too, but only until a
+/// thread has finished the slot.
+pub(crate) struct InstancePool {
+    threads_max: usize,
+    pool: PerProcess<Arc<Pool>>,
+}
+
+impl InstancePool {
+    pub(crate) fn new(threads_max: usize) -> InstancePool {
+        InstancePool { threads_max, pool: PerProcess::new() }
+    }
+
+    pub(crate) fn get(&self) -> &Arc<Pool> {
+        self.pool.get(|| Arc::new(Pool::new(self.threads_max)))
+    }
+}
+
+impl Fallback for InstancePool {
+    fn take(&self, slot: Arc<Slot>) {
+        self.get().submit(slot);
+    }
+}
+
+/// The process's common pool, which drops leftovers.
 fn common() -> &'static Pool {
     static COMMON: PerProcess<Pool> = PerProcess::new();
     COMMON.get(|| Pool::new(THREADS_MAX))
@@ -606,14 +630,17 @@ pub(crate) fn discard(shed: Vec<Arc<Slot>>) {
     shed.into_iter().for_each(|slot| let_go(slot.discard()));
 }
 
-/// Hands a slot to the common pool: for queues to the kernel, which hand on what they cannot do themselves.
+/// Hands a slot that a queue to the kernel cannot serve to the pool of its file's instance.
 pub(crate) fn hand_on(slot: Arc<Slot>) {
-    slot.hand_on();
-    common().submit(slot);
+    match slot.hand_on() {
+        Some(fallback) => fallback.take(slot),
+        // Without a file, as no request for such a queue is.
+        None => common().submit(slot),
+    }
 }
 
-/// Waits until nothing that was handed on is under way, by whomever.
-pub(crate) fn drain_handed_on() {
+/// Waits until the leftovers of ended operations are dropped, of all instances.
+pub(crate) fn drain_leftovers() {
     common().drain();
 }
 

@@ -566,7 +566,7 @@ impl Engine for Uring {
         #[cfg(feature = "tokio")]
         self.runtimes.all().iter().for_each(|shard| shard.drain());
         self.shards.all().iter().for_each(|shard| shard.drain());
-        pool::drain_handed_on();
+        pool::drain_leftovers();
     }
 }
 

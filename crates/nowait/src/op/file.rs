@@ -10,11 +10,18 @@ use rustix::io::Errno;
 use super::outstanding::{Outstanding, Span, Syncing};
 use super::queue::{FileQueues, QueueKind};
 use super::request::{Handle, Outcome, Request};
+use super::slot::Slot;
 use super::transfer::{Direction, Transfer};
 use crate::core::policy::{ReadSelector, Rings, WriteSelector};
 use crate::direct::{Alignment, Direct, Directness};
 use crate::stats::{Count, Counters};
 use crate::sys::{self, PerProcess, WriteFlags};
+
+/// Takes the slots that a queue to the kernel cannot serve: the pool of the instance that opened the file.
+pub(crate) trait Fallback: Send + Sync {
+    /// Takes a slot and finishes it, as an engine does. Called with nothing locked.
+    fn take(&self, slot: Arc<Slot>);
+}
 
 /// An open file as an engine knows it, and where its operations are counted.
 pub(crate) struct OpenFile {
@@ -42,6 +49,8 @@ pub(crate) struct OpenFile {
     sync_failure: AtomicI32,
     pub(super) begun: Begun,
     pub(crate) counters: Arc<Counters>,
+    /// No share of the instance, which may be dropped while slots are with an engine.
+    pub(super) fallback: Arc<dyn Fallback>,
 }
 
 /// How many operations of a file queues to the kernel have, and how many threads. No share of the file.
@@ -63,7 +72,12 @@ pub(crate) fn on_threads(begun: u64) -> u32 {
 pub(crate) const END_UNKNOWN: u64 = u64::MAX;
 
 impl OpenFile {
-    pub(crate) fn new(handle: Handle, directness: Directness, counters: Arc<Counters>) -> OpenFile {
+    pub(crate) fn new(
+        handle: Handle,
+        directness: Directness,
+        counters: Arc<Counters>,
+        fallback: Arc<dyn Fallback>,
+    ) -> OpenFile {
         let flags = handle.flags();
         let reads = ReadSelector::default();
         let direct_refused = matches!(directness, Directness::Refused);
@@ -100,6 +114,7 @@ impl OpenFile {
             sync_failure: AtomicI32::new(0),
             begun: Begun::default(),
             counters,
+            fallback,
         }
     }
 

@@ -14,7 +14,7 @@ mod transfer;
 
 pub(crate) use backlog::{Backlog, PLACES_MIN, SHARE, STUCK};
 pub(crate) use batch::Batch;
-pub(crate) use file::{Change, END_UNKNOWN, OpenFile, in_queues, on_threads};
+pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, in_queues, on_threads};
 pub(crate) use queue::{FileQueues, QueueKind, Waiter};
 pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, PathAt, Request};
 pub(crate) use slot::{Callback, Leftovers, Notify, Owner, Slot, Work};

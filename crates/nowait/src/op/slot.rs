@@ -24,7 +24,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::io::Errno;
 
 use super::batch::Batch;
-use super::file::{Begun, IN_QUEUE, ON_THREAD, OpenFile, in_queues};
+use super::file::{Begun, Fallback, IN_QUEUE, ON_THREAD, OpenFile, in_queues};
 use super::help;
 use super::outstanding::Syncing;
 use super::queue::{FileQueues, QueueKind};
@@ -262,15 +262,14 @@ impl Slot {
         }
     }
 
-    /// Engine: it goes to another engine, and is under way no longer.
-    pub(crate) fn hand_on(&self) {
+    /// Engine: it goes to another engine, and is under way no longer. Returns the one of its file; none without a file.
+    pub(crate) fn hand_on(&self) -> Option<Arc<dyn Fallback>> {
         let inner = &mut *lock(&self.0);
-        if let Some(owner) = &inner.owner {
-            owner.counters().add(Count::HandedOn);
-            if let Owner::File(file) = owner {
-                file.begun.fetch_sub(std::mem::take(&mut inner.begun), Relaxed);
-            }
-        }
+        let owner = inner.owner.as_ref()?;
+        owner.counters().add(Count::HandedOn);
+        let file = owner.file()?;
+        file.begun.fetch_sub(std::mem::take(&mut inner.begun), Relaxed);
+        Some(file.fallback.clone())
     }
 
     /// Engine: a ring has refused it.
@@ -548,12 +547,22 @@ pub(super) mod fixture {
         }
     }
 
+    /// No engine of these tests hands slots on.
+    #[cfg(not(nowait_loom))]
+    struct NoPool;
+    #[cfg(not(nowait_loom))]
+    impl Fallback for NoPool {
+        fn take(&self, _: Arc<Slot>) {
+            unreachable!("no slot is handed on");
+        }
+    }
+
     /// A file, and a slot with a read of it.
     #[cfg(not(nowait_loom))]
     pub(in crate::op) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
         let counters = Arc::new(Counters::default());
         let handle = Handle::Simulated { file: 0, flags: rustix::fs::OFlags::empty() };
-        let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone()));
+        let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone(), Arc::new(NoPool)));
         let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
         let slot = Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()));
         (file, slot, counters)

@@ -77,7 +77,7 @@ impl Engine for Aio {
             line = self.desk.quiet.wait(line).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         drop(line);
-        pool::drain_handed_on();
+        pool::drain_leftovers();
     }
 }
 
