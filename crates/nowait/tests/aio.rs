@@ -61,7 +61,8 @@ fn keeps_its_promises(nowait: &Nowait, folder: &FsPath) {
             }
             _ => {
                 let data = contents(pages * PAGE, round);
-                let (n, _) = way.run(file.write_vectored_at(data.chunks(PAGE).map(buffer).collect(), offset)).unwrap();
+                let (n, _) =
+                    way.run(file.write_vectored_at(data.chunks(PAGE).map(buffer).collect::<Vec<_>>(), offset)).unwrap();
                 assert_eq!(n, data.len());
                 put(&mut bytes, offset, &data);
             }

@@ -1,6 +1,7 @@
 //! Several buffers for one vectored transfer: any number of one type, or a few of different types.
 
-use super::{Erased, Memory, ReadBuffer, WriteBuffer, sealed::Sealed};
+use super::callers::{Erased, ReadBuffer, WriteBuffer, sealed::Sealed};
+use super::memory::Memory;
 
 /// Buffers that a vectored read fills one after the other, and that come back with the result: a `Vec` or an array of
 /// [`ReadBuffer`]s, or a tuple of two to six of different types.
@@ -157,7 +158,7 @@ tuples! { (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) }
 mod tests {
     use std::sync::Arc;
 
-    use super::super::Buf;
+    use super::super::pooled::Buf;
     use super::*;
 
     #[test]

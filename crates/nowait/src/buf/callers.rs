@@ -1,0 +1,174 @@
+//! The buffers that callers bring: which types an operation can own, for reads and for writes.
+
+use std::convert::identity;
+use std::sync::Arc;
+
+use super::memory::Memory;
+use super::pooled::Buf;
+
+pub(super) mod sealed {
+    pub trait Sealed {}
+}
+
+/// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`, `[u8; N]` (which an operation
+/// moves to the heap meanwhile), [`Buf`], and `bytes::BytesMut` with the `bytes` feature.
+///
+/// How many bytes `File::read_at` asks for is the buffer's to say:
+///
+/// * A buffer with bytes in it is filled from its start, over them, up to its length, as by std's positioned reads. Its
+///   length does not change, and spare capacity is not used.
+/// * An empty `Vec<u8>` or `BytesMut` is filled up to its capacity, and is then as long as what was read. So
+///   `Vec::with_capacity(n)` reads up to `n` bytes.
+/// * A buffer without room (`Vec::new()`, an empty `Box<[u8]>` or [`Buf`]) asks for nothing and gets 0, wherever in the
+///   file.
+///
+/// So 0 means the end of the file if the buffer had room. A buffer that is cleared and used again has its capacity left:
+/// to read a certain number of bytes, which may be none, give it that length, or skip the read of none.
+///
+/// Memory is cleared before it is lent to the kernel. To read without that use `File::read_range`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no buffer that a read can own",
+    note = "give a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `read_into`"
+)]
+pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
+    #[doc(hidden)]
+    fn into_memory(self) -> Erased;
+    #[doc(hidden)]
+    fn from_memory(memory: Erased) -> Self;
+    /// All that a read may fill.
+    #[doc(hidden)]
+    #[inline]
+    fn into_room(self) -> Erased {
+        self.into_memory()
+    }
+    /// What `into_room` gave, of which the first `n` bytes were read.
+    #[doc(hidden)]
+    #[inline]
+    fn from_room(memory: Erased, _n: usize) -> Self {
+        Self::from_memory(memory)
+    }
+}
+
+/// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`], and what can only be read from:
+/// `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>`, `Arc<Vec<u8>>`, `String`, and `bytes::Bytes` with the `bytes`
+/// feature.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no buffer that a write can own",
+    note = "give a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `write_from`"
+)]
+pub trait WriteBuffer: sealed::Sealed + Send + Sized + 'static {
+    #[doc(hidden)]
+    fn into_memory(self) -> Erased;
+    #[doc(hidden)]
+    fn from_memory(memory: Erased) -> Self;
+}
+
+/// A buffer whose type is put aside while an operation owns it.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Erased(pub(crate) Memory);
+
+macro_rules! buffer {
+    ($trait:ident, $type:ty, $variant:ident, $into:expr, $back:expr $(, $room:ident)? $(; const $size:ident)?) => {
+        impl$(<const $size: usize>)? $trait for $type {
+            $(
+                #[inline]
+                fn into_room(mut self) -> Erased {
+                    if !self.is_empty() || self.capacity() == 0 {
+                        return ReadBuffer::into_memory(self);
+                    }
+                    self.resize(self.capacity(), 0);
+                    Erased(Memory::$room(self))
+                }
+                #[inline]
+                fn from_room(memory: Erased, n: usize) -> Self {
+                    match memory.0 {
+                        Memory::$room(mut buffer) => {
+                            buffer.truncate(n);
+                            buffer
+                        }
+                        other => ReadBuffer::from_memory(Erased(other)),
+                    }
+                }
+            )?
+            #[inline]
+            fn into_memory(self) -> Erased {
+                Erased(Memory::$variant($into(self)))
+            }
+            #[inline]
+            fn from_memory(memory: Erased) -> Self {
+                match memory.0 {
+                    Memory::$variant(buffer) => $back(buffer),
+                    other => unreachable!("an operation gives back the memory it was given, not {other:?}"),
+                }
+            }
+        }
+    };
+}
+
+macro_rules! read_and_write_buffer {
+    ($type:ty, $variant:ident, $into:expr, $back:expr $(, $room:ident)?) => {
+        impl sealed::Sealed for $type {}
+        buffer!(ReadBuffer, $type, $variant, $into, $back $(, $room)?);
+        buffer!(WriteBuffer, $type, $variant, $into, $back);
+    };
+}
+
+macro_rules! write_buffer {
+    ($type:ty, $variant:ident, $into:expr, $back:expr $(; const $size:ident)?) => {
+        impl$(<const $size: usize>)? sealed::Sealed for $type {}
+        buffer!(WriteBuffer, $type, $variant, $into, $back $(; const $size)?);
+    };
+}
+
+read_and_write_buffer!(Vec<u8>, Vec, identity, identity, Room);
+// As a `Vec`: a `Box` may not be moved while a pointer into it is in use, a `Vec` may. Neither way allocates.
+read_and_write_buffer!(Box<[u8]>, Vec, <[u8]>::into_vec, Vec::into_boxed_slice);
+read_and_write_buffer!(Buf, Buf, identity, identity);
+// An array has its bytes within itself, and they would move with it.
+impl<const N: usize> sealed::Sealed for [u8; N] {}
+buffer!(ReadBuffer, [u8; N], Vec, |bytes: Self| bytes.to_vec(), |bytes: Vec<u8>| *as_array(&bytes); const N);
+buffer!(WriteBuffer, [u8; N], Vec, |bytes: Self| bytes.to_vec(), |bytes: Vec<u8>| *as_array(&bytes); const N);
+#[cfg(feature = "bytes")]
+read_and_write_buffer!(bytes::BytesMut, BytesMut, identity, identity, BytesRoom);
+write_buffer!(&'static [u8], Static, identity, identity);
+write_buffer!(&'static [u8; N], Static, |bytes: Self| bytes.as_slice(), as_array; const N);
+write_buffer!(&'static str, Static, str::as_bytes, |bytes| std::str::from_utf8(bytes).unwrap_or_default());
+write_buffer!(Arc<Vec<u8>>, SharedVec, identity, identity);
+write_buffer!(Arc<[u8]>, Shared, identity, identity);
+// The bytes come back unchanged, and so still are text.
+write_buffer!(String, Vec, String::into_bytes, |bytes| String::from_utf8(bytes).unwrap_or_default());
+#[cfg(feature = "bytes")]
+write_buffer!(bytes::Bytes, Bytes, identity, identity);
+
+/// The bytes of an array that was given as a buffer.
+fn as_array<const N: usize>(bytes: &[u8]) -> &[u8; N] {
+    match bytes.try_into() {
+        Ok(array) => array,
+        Err(_) => unreachable!("an operation gives back the memory it was given, not {} bytes", bytes.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::Segments;
+
+    #[test]
+    fn every_buffer_type_comes_back_as_itself() {
+        fn round_trip<B: ReadBuffer + AsRef<[u8]>>(buffer: B) {
+            let len = buffer.as_ref().len();
+            let mut memory = buffer.into_memory();
+            let mut segments = Segments::none();
+            memory.0.segments(&mut segments);
+            assert_eq!(segments.len(), len);
+            assert_eq!(B::from_memory(memory).as_ref().len(), len);
+        }
+        round_trip(vec![0u8; 10]);
+        round_trip(vec![0u8; 10].into_boxed_slice());
+        round_trip(Buf::zeroed(10));
+        round_trip(Vec::new());
+        #[cfg(feature = "bytes")]
+        round_trip(bytes::BytesMut::zeroed(10));
+    }
+}
