@@ -223,8 +223,8 @@ pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, R
 /// synced. The new file has the mode of a new one (0o666 less the umask), and is not a link if the old one was.
 ///
 /// # Errors
-/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is gone. (A future that
-/// is dropped half-way leaves it there, as a crash does: a name that begins with a dot and ends in `.tmp`.)
+/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is removed, as when
+/// the future is dropped half-way. (A crash leaves it: a name that begins with a dot and ends in `.tmp`.)
 pub fn write_atomic(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
     Nowait::shared().write_atomic(path, data)
 }
@@ -420,18 +420,9 @@ impl Nowait {
     pub fn write_atomic(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'_, Result<()>> {
         let path = path.as_ref().to_path_buf();
         Steps::new(async move {
-            let (directory, file, temporary) = create_beside(self, &path).await?;
-            let done = async {
-                file.write_all_at(data, 0).await?;
-                file.sync_all().await?;
-                file.close()?;
-                self.rename(&temporary, &path).await
-            };
-            if let Err(error) = done.await {
-                let _ = self.remove_file(&temporary).await;
-                return Err(error);
-            }
-            self.sync_dir(directory).await
+            let (file, temporary) = create_beside(self, &path).await?;
+            file.write_all_at(data, 0).await?;
+            temporary.commit(self, file, &path).await
         })
     }
 }
@@ -500,17 +491,46 @@ fn memory(length: usize) -> Option<Vec<u8>> {
 }
 
 /// Creates a file of its own in a path's directory.
-async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(PathBuf, File, PathBuf)> {
+pub(crate) async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(File, Temporary)> {
     const TRIES: u32 = 8;
     for last in (0..TRIES).rev() {
         let (directory, temporary) = beside(path)?;
         match OpenOptions::new().write(true).create_new(true).open_in(nowait, &temporary).await {
-            Ok(file) => return Ok((directory, file, temporary)),
+            Ok(file) => return Ok((file, Temporary { nowait: nowait.clone(), path: Some(temporary), directory })),
             Err(error) if error.kind() == ErrorKind::AlreadyExists && last > 0 => {}
             Err(error) => return Err(error),
         }
     }
     unreachable!("the last try returns")
+}
+
+/// The name of a file that is to replace another. Dropped, it is removed, by a thread of the pool.
+pub(crate) struct Temporary {
+    nowait: Nowait,
+    /// None once it is gone.
+    path: Option<PathBuf>,
+    directory: PathBuf,
+}
+
+impl Temporary {
+    /// Makes `file` durable and gives it the name `path`, durably.
+    pub(crate) async fn commit(mut self, nowait: &Nowait, file: File, path: &Path) -> Result<()> {
+        file.sync_all().await?;
+        file.close()?;
+        if let Some(temporary) = &self.path {
+            nowait.rename(temporary, path).await?;
+        }
+        self.path = None;
+        nowait.sync_dir(&self.directory).await
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take() {
+            self.nowait.remove_file(path).submit().detach();
+        }
+    }
 }
 
 /// A path's directory, and a name in it that nothing else uses.

@@ -249,7 +249,7 @@ pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, ReadBuffers, WriteBuffer, 
 pub use engine::sim;
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions};
-pub use gather::{Exceptions, Gather, GatherEach, Gathered};
+pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 pub use operation::{Operation, Started, Steps, Write};
 pub use probe::probe;
 pub use stats::Stats;

@@ -227,6 +227,44 @@ fn errors_belong_to_the_ranges_that_they_hit() {
     assert!(failed > 100 && fine > 1000, "{failed} failed, {fine} did not");
 }
 
+/// In every form, exactly or not, and as `Bytes`.
+#[test]
+fn ranges_have_the_forms_of_their_callers() {
+    let sample = Sample::new(10_000);
+    let file = sample.open(&Nowait::builder().build().unwrap());
+    let pairs = [(5, 10), (4000, 5000), (7, 0)];
+    // The last ends before it starts.
+    #[allow(clippy::reversed_empty_ranges)]
+    let ranges = [5..15, 4000..9000, 7..3];
+    let right = |gathered: Gathered| assert_right(gathered, sample.expected(0, 10_000), &pairs);
+    right(file.gather(pairs).wait().unwrap());
+    right(file.gather(&pairs).wait().unwrap());
+    right(file.gather(pairs.to_vec()).wait().unwrap());
+    right(file.gather(&pairs.to_vec()).wait().unwrap());
+    right(file.gather(std::borrow::Cow::from(&pairs[..])).wait().unwrap());
+    right(file.gather(ranges.clone()).wait().unwrap());
+    right(file.gather(&ranges).wait().unwrap());
+    right(file.gather(&ranges[..]).wait().unwrap());
+    right(file.gather(ranges.to_vec()).wait().unwrap());
+    right(file.gather(&ranges.to_vec()).wait().unwrap());
+    right(file.gather_exact(&ranges).wait().unwrap());
+    right(futures::executor::block_on(file.gather_exact(pairs)).unwrap());
+
+    let short = file.gather_exact([0..10, 9990..10_001, 20_000..20_001]).wait().unwrap_err();
+    assert_eq!((short.kind(), short.range_index()), (ErrorKind::UnexpectedEof, Some(1)));
+    assert_eq!((short.offset(), short.length()), (Some(9990), Some(11)));
+    let bad = file.gather_exact([(0, 10), (u64::MAX, 5), (9999, 5)]).wait().unwrap_err();
+    assert_eq!((bad.kind(), bad.range_index()), (ErrorKind::InvalidRange, Some(1)));
+
+    #[cfg(feature = "bytes")]
+    {
+        let all = file.gather([5..15, 9990..10_010]).wait().unwrap().into_bytes().unwrap();
+        assert!(all[0] == sample.expected(5, 10) && all[1] == sample.expected(9990, 10) && all.len() == 2);
+        let error = file.gather([(0, 10), (u64::MAX, 5)]).wait().unwrap().into_bytes().unwrap_err();
+        assert_eq!(error.range_index(), Some(1));
+    }
+}
+
 #[test]
 fn impossible_ranges_fail_by_themselves() {
     let sample = Sample::new(10_000);

@@ -217,6 +217,14 @@ impl From<&[u8]> for Buf {
     }
 }
 
+/// The bytes as they are, without a copy. Their memory goes back to the pool with the last share.
+#[cfg(feature = "bytes")]
+impl From<Buf> for bytes::Bytes {
+    fn from(buf: Buf) -> bytes::Bytes {
+        bytes::Bytes::from_owner(buf)
+    }
+}
+
 /// An empty buffer, without memory.
 impl Default for Buf {
     fn default() -> Buf {

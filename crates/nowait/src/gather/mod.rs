@@ -8,6 +8,7 @@
 mod ahead;
 mod cached;
 mod queued;
+mod ranges;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,11 +22,13 @@ use rustix::io::Errno;
 
 use self::cached::FirstPass;
 use self::queued::Slow;
+pub use self::ranges::Ranges;
 use crate::buf::{Buf, Erased, Part, ReadBuffer};
 use crate::core::opened::Opened;
 use crate::engine::local;
 use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
+use crate::operation::Steps;
 use crate::stats::Count;
 
 /// The most bytes that one request asks for. Larger ranges are split, and run side by side. (A merged read of 6 MB hung
@@ -75,20 +78,45 @@ pub struct Gather<'f, B: ReadBuffer = Buf> {
 impl<B: ReadBuffer> Unpin for Gather<'_, B> {}
 
 impl File {
-    /// Reads all of `ranges`, each an offset and a length in bytes, into one buffer of the library's.
+    /// Reads all of `ranges` into one buffer of the library's. See [`Ranges`] for the forms that they may have.
     ///
     /// They may be unsorted, overlap, repeat, be empty, or lie past the end of the file: a range comes back short when the
     /// file ends inside it, and empty when it ends before. An error of one range leaves the others alone.
-    pub fn gather<'f>(&'f self, ranges: impl Into<Cow<'f, [Extent]>>) -> Gather<'f> {
+    pub fn gather<'f>(&'f self, ranges: impl Ranges<'f>) -> Gather<'f> {
         Gather {
             file: &self.0,
-            ranges: ranges.into(),
+            ranges: ranges.into_extents(),
             options: Options::default(),
             buffer: None,
             make: Buf::uncleared,
             work: None,
             ready: false,
         }
+    }
+
+    /// As [`File::gather`], for who needs all of it: an error of a range, or the end of the file in one, is an error of the whole.
+    ///
+    /// # Errors
+    /// The first range's in the order of the list, with its [`range_index`](Error::range_index); [`ErrorKind::UnexpectedEof`] for
+    /// one that the end of the file cuts short; else as [`File::gather_into`].
+    pub fn gather_exact<'f>(&'f self, ranges: impl Ranges<'f>) -> Steps<'f, Result<Gathered>> {
+        let ranges = ranges.into_extents();
+        Steps::new(async move {
+            let gathered = self.gather(&*ranges).await?;
+            let short = gathered.exceptions.short.first();
+            match gathered.errors().first() {
+                Some(error) if short.is_none_or(|short| error.range_index() < Some(short.0)) => Err(error.clone()),
+                _ => match short {
+                    Some(&(index, n)) => {
+                        let (offset, length) = ranges[index];
+                        let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&self.0.path);
+                        let error = error.range(offset, length as u64).index(index);
+                        Err(error.detail(format!("{n} bytes are there")))
+                    }
+                    None => Ok(gathered),
+                },
+            }
+        })
     }
 
     /// Blocks until all of `ranges` are read into the first bytes of `output`, and tells what did not come in full. Ranges
@@ -397,6 +425,22 @@ impl<B: AsRef<[u8]>> Gathered<B> {
     /// The buffer with all ranges one after the other; zero where no byte of the file belongs.
     pub fn into_buffer(self) -> B {
         self.buffer
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl Gathered<Buf> {
+    /// The ranges as `Bytes`, in the caller's order, without a copy: they share the buffer, whose memory goes back to the pool with
+    /// the last of them. A range that the end of the file cuts short is shorter.
+    ///
+    /// # Errors
+    /// The first of any range.
+    pub fn into_bytes(self) -> Result<Vec<bytes::Bytes>> {
+        let place = |index| self.get(index).map(|range| self.span(index).start..self.span(index).start + range.len());
+        let places = (0..self.len()).map(place).collect::<std::result::Result<Vec<_>, _>>();
+        let places = places.map_err(Error::clone)?;
+        let all = bytes::Bytes::from(self.buffer);
+        Ok(places.into_iter().map(|place| all.slice(place)).collect())
     }
 }
 

@@ -1,13 +1,16 @@
 //! A file from one place to another, in order: [`Reader`] reads ahead and [`Writer`] writes behind, at the depth that a device needs, with
 //! requests of a size that suits it, whatever the caller's pieces are.
 //!
-//! Both serve who blocks (`std::io::{Read, BufRead, Seek, Write}`) and tasks (`AsyncRead`, `AsyncBufRead` and `AsyncWrite` of tokio and
-//! of `futures-io`, with the features of these names). Without a copy: [`Reader::chunk`] gives a buffer as it was read, and
-//! [`Writer::put`] takes one as it is to be written.
+//! Both serve threads (`std::io::{Read, BufRead, Seek, Write}`) and tasks (`AsyncRead`, `AsyncBufRead`, `AsyncSeek` and `AsyncWrite`
+//! of tokio and of `futures-io`, with the features of these names). Without a copy: [`Reader::chunk`] gives a buffer as it was
+//! read, and [`Writer::put`] takes one as it is to be written. [`Cursor`] is both in turn, with one position. [`AtomicWriter`]
+//! replaces a file as a whole.
 //!
 //! Through the page cache the kernel reads ahead, and a stream adds little but larger calls; past it
 //! ([`OpenOptions::direct`](crate::OpenOptions::direct)) nobody else does.
 
+mod atomic;
+mod cursor;
 mod reader;
 mod writer;
 
@@ -15,6 +18,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+pub use atomic::AtomicWriter;
+pub use cursor::Cursor;
 pub use reader::Reader;
 pub use writer::Writer;
 

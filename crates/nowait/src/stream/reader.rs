@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -25,8 +26,12 @@ const CACHED_BYTES: usize = 128 << 10;
 ///
 /// What another program changes meanwhile may be seen or not, as with any buffer. At the end of the file it gives nothing; if the file
 /// has grown since, the next call goes on.
+///
+/// With the feature `stream` it is a `futures_core::Stream` of `bytes::Bytes`, for the body of a response, say.
 pub struct Reader {
     file: File,
+    /// It ends here, if the file does not end before. None for all of the file.
+    to: Option<u64>,
     /// What was read and not given, from `used` on.
     chunk: Buf,
     used: usize,
@@ -41,6 +46,8 @@ pub struct Reader {
     window_max: usize,
     /// Where the file ended when it was last asked.
     end: u64,
+    /// A seek from the end that waits for the size.
+    seeking: Option<(i64, Started<Result<u64>>)>,
 }
 
 struct Ahead {
@@ -51,8 +58,15 @@ struct Ahead {
 impl Reader {
     /// Reads `file` from `offset` on.
     pub fn new(file: &File, offset: u64) -> Reader {
+        Reader { to: None, ..Reader::range(file, offset..u64::MAX) }
+    }
+
+    /// Reads a range of `file`, whose end it takes for the end of the file. Positions are those in the file.
+    pub fn range(file: &File, range: Range<u64>) -> Reader {
+        let Range { start: offset, end: to } = range;
         Reader {
             file: file.clone(),
+            to: Some(to),
             chunk: Buf::default(),
             used: 0,
             position: offset,
@@ -62,6 +76,7 @@ impl Reader {
             window: AHEAD_BYTES_FIRST,
             window_max: AHEAD_BYTES_MAX,
             end: 0,
+            seeking: None,
         }
     }
 
@@ -130,8 +145,8 @@ impl Reader {
     }
 
     /// Has something to give, unless the file has ended.
-    fn poll_fill(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
-        if self.unused() > 0 {
+    pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        if self.unused() > 0 || self.is_past_range(self.position) {
             return Poll::Ready(Ok(()));
         }
         if self.file.0.open.direct.is_none() && caller == Caller::Thread && self.ahead.is_empty() {
@@ -163,7 +178,7 @@ impl Reader {
 
     /// By one plain call.
     fn read_cached(&mut self) -> Result<()> {
-        let length = CACHED_BYTES - (self.position % BUF_ALIGNMENT as u64) as usize;
+        let length = self.within(self.position, CACHED_BYTES - (self.position % BUF_ALIGNMENT as u64) as usize);
         let mut chunk = self.buffer(length)?;
         let done = self.file.read_into(&mut chunk, self.position)?;
         chunk.truncate(done);
@@ -181,10 +196,16 @@ impl Reader {
                 self.end = size;
             }
         }
-        while self.ahead.is_empty() || (self.ahead_bytes < self.window && self.next < self.end) {
+        let wanted = |reader: &Reader| match reader.ahead.is_empty() {
+            true => !reader.is_past_range(reader.next),
+            false => {
+                reader.ahead_bytes < reader.window && reader.next < reader.end && !reader.is_past_range(reader.next)
+            }
+        };
+        while wanted(self) {
             let request = REQUEST_BYTES_MAX.min(self.window);
             // To a round place, so that what follows is of whole blocks.
-            let length = request - (self.next % BUF_ALIGNMENT as u64) as usize;
+            let length = self.within(self.next, request - (self.next % BUF_ALIGNMENT as u64) as usize);
             self.file.0.check(self.next, length).map_err(|errno| self.error(errno, length))?;
             let buffer = self.buffer(length)?;
             let read = caller.submit(|| self.file.read_at(buffer, self.next).submit());
@@ -193,6 +214,21 @@ impl Reader {
             self.next += length as u64;
         }
         Ok(())
+    }
+
+    /// As many of `length` bytes from `offset` as are in the range.
+    fn within(&self, offset: u64, length: usize) -> usize {
+        let left = self.to.and_then(|to| usize::try_from(to.saturating_sub(offset)).ok());
+        left.map_or(length, |left| left.min(length))
+    }
+
+    fn is_past_range(&self, place: u64) -> bool {
+        self.to.is_some_and(|to| place >= to)
+    }
+
+    /// Where it ends, in a file of `size` bytes.
+    fn end_of(&self, size: u64) -> u64 {
+        self.to.map_or(size, |to| to.min(size))
     }
 
     fn buffer(&self, length: usize) -> Result<Buf> {
@@ -233,7 +269,8 @@ impl Read for Reader {
         if self.unused() == 0 && self.ahead.is_empty() && self.file.0.open.direct.is_none() && out.len() >= CACHED_BYTES
         {
             // Straight to where it is wanted.
-            let n = self.file.read_into(out, self.position)?;
+            let length = self.within(self.position, out.len());
+            let n = self.file.read_into(&mut out[..length], self.position)?;
             (self.chunk, self.used) = (Buf::default(), 0);
             self.position += n as u64;
             self.next = self.position;
@@ -255,23 +292,102 @@ impl BufRead for Reader {
     }
 }
 
+/// [`SeekFrom::End`] counts from the end of the range or of the file, whichever comes first.
 impl Seek for Reader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let place = match to {
             SeekFrom::Start(offset) => Some(offset),
             SeekFrom::Current(by) => self.position().checked_add_signed(by),
-            SeekFrom::End(by) => self.file.size().wait()?.checked_add_signed(by),
+            SeekFrom::End(by) => self.end_of(self.file.size().wait()?).checked_add_signed(by),
         };
+        Ok(self.seek_to(place)?)
+    }
+}
+
+impl Reader {
+    fn seek_to(&mut self, place: Option<u64>) -> Result<u64> {
         let place = place.ok_or_else(|| self.error(rustix::io::Errno::INVAL, 0))?;
+        self.seeking = None;
         self.go_to(place);
         Ok(place)
+    }
+
+    /// Begins to seek for a task; [`poll_sought`](Reader::poll_sought) ends it.
+    pub(super) fn start_seek(&mut self, to: SeekFrom) -> Result<()> {
+        match to {
+            SeekFrom::Start(offset) => self.seek_to(Some(offset))?,
+            SeekFrom::Current(by) => self.seek_to(self.position().checked_add_signed(by))?,
+            SeekFrom::End(by) => {
+                self.seeking = Some((by, self.file.size().start()));
+                return Ok(());
+            }
+        };
+        Ok(())
+    }
+
+    #[cfg(feature = "futures-io")]
+    pub(super) fn is_seeking(&self) -> bool {
+        self.seeking.is_some()
+    }
+
+    pub(super) fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        let Some((by, size)) = &mut self.seeking else { return Poll::Ready(Ok(self.position())) };
+        let by = *by;
+        let size = ready!(Pin::new(size).poll(context));
+        self.seeking = None;
+        Poll::Ready(size.and_then(|size| self.seek_to(self.end_of(size).checked_add_signed(by))))
+    }
+
+    pub(super) fn poll_read_into(
+        &mut self,
+        context: &mut Context<'_>,
+        caller: Caller,
+        out: &mut [u8],
+    ) -> Poll<Result<usize>> {
+        if !out.is_empty() {
+            ready!(self.poll_fill(context, caller))?;
+        }
+        Poll::Ready(Ok(self.give(out)))
+    }
+}
+
+/// Ends at the end of the file or range, or with the first error.
+#[cfg(feature = "stream")]
+impl futures_core::Stream for Reader {
+    type Item = Result<bytes::Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        ready!(self.poll_fill(context, Caller::Task))?;
+        Poll::Ready(self.take_chunk().map(|chunk| Ok(chunk.into())))
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl tokio::io::AsyncSeek for Reader {
+    fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
+        Ok(Reader::start_seek(&mut self, to)?)
+    }
+
+    fn poll_complete(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        self.poll_sought(context).map_err(io::Error::from)
+    }
+}
+
+#[cfg(feature = "futures-io")]
+impl futures_io::AsyncSeek for Reader {
+    fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
+        // Polled again, it is the same seek: a place is gone to once more, and the size is asked for once.
+        if self.seeking.is_none() {
+            Reader::start_seek(&mut self, to)?;
+        }
+        self.poll_sought(context).map_err(io::Error::from)
     }
 }
 
 #[cfg(feature = "tokio")]
 impl tokio::io::AsyncRead for Reader {
     fn poll_read(
-        mut self: std::pin::Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         out: &mut tokio::io::ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
@@ -286,24 +402,20 @@ impl tokio::io::AsyncRead for Reader {
 
 #[cfg(feature = "tokio")]
 impl tokio::io::AsyncBufRead for Reader {
-    fn poll_fill_buf(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let this = self.get_mut();
         ready!(this.poll_fill(context, Caller::Task))?;
         Poll::Ready(Ok(&this.chunk[this.used..]))
     }
 
-    fn consume(mut self: std::pin::Pin<&mut Self>, n: usize) {
+    fn consume(mut self: Pin<&mut Self>, n: usize) {
         BufRead::consume(&mut *self, n);
     }
 }
 
 #[cfg(feature = "futures-io")]
 impl futures_io::AsyncRead for Reader {
-    fn poll_read(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut Context<'_>,
-        out: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_fill(context, Caller::Task))?;
         Poll::Ready(Ok(self.give(out)))
     }
@@ -311,13 +423,13 @@ impl futures_io::AsyncRead for Reader {
 
 #[cfg(feature = "futures-io")]
 impl futures_io::AsyncBufRead for Reader {
-    fn poll_fill_buf(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+    fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let this = self.get_mut();
         ready!(this.poll_fill(context, Caller::Task))?;
         Poll::Ready(Ok(&this.chunk[this.used..]))
     }
 
-    fn consume(mut self: std::pin::Pin<&mut Self>, n: usize) {
+    fn consume(mut self: Pin<&mut Self>, n: usize) {
         BufRead::consume(&mut *self, n);
     }
 }

@@ -1,6 +1,7 @@
 //! Writes behind.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::io::{self, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -94,6 +95,14 @@ impl Writer {
         Put { writer: self, buffer: Some(buffer) }
     }
 
+    /// Writes a copy of `bytes`. As `write_all` of std, tokio or futures, with this crate's error.
+    ///
+    /// # Errors
+    /// Those of an earlier write.
+    pub fn put_slice<'w>(&'w mut self, bytes: &'w [u8]) -> PutSlice<'w> {
+        PutSlice { writer: self, bytes }
+    }
+
     /// Waits until all is written, and gives the file its length. Not durable.
     ///
     /// # Errors
@@ -112,7 +121,7 @@ impl Writer {
         Step { stream: self, poll: Writer::poll_sync }
     }
 
-    fn poll_sync(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+    pub(super) fn poll_sync(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         if self.syncing.is_none() {
             ready!(self.poll_finish(context, caller))?;
             self.syncing = Some(caller.submit(|| self.file.sync_data().submit()));
@@ -123,7 +132,7 @@ impl Writer {
         Poll::Ready(synced)
     }
 
-    fn poll_finish(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+    pub(super) fn poll_finish(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         if self.filled > 0 && self.failed.is_none() {
             // What fails is told below, when the file has its length again.
             let _ = ready!(self.poll_send(context, caller));
@@ -265,7 +274,7 @@ impl Writer {
     }
 
     /// Takes what there is room for.
-    fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8], caller: Caller) -> Poll<Result<usize>> {
+    pub(super) fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8], caller: Caller) -> Poll<Result<usize>> {
         ready!(self.poll_restored(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
@@ -337,11 +346,49 @@ impl Put<'_> {
     }
 }
 
-impl std::future::Future for Put<'_> {
+impl Future for Put<'_> {
     type Output = Result<()>;
-    fn poll(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let Put { writer, buffer } = &mut *self;
         writer.poll_put(context, buffer, Caller::Task)
+    }
+}
+
+/// Bytes on their way into a [`Writer`]: await it, or [`wait`](PutSlice::wait) for it.
+#[must_use = "nothing is written until it is awaited or waited for"]
+pub struct PutSlice<'w> {
+    writer: &'w mut Writer,
+    bytes: &'w [u8],
+}
+
+impl PutSlice<'_> {
+    /// Blocks the thread until the bytes have been taken.
+    ///
+    /// # Errors
+    /// Those of an earlier write.
+    pub fn wait(mut self) -> Result<()> {
+        wait(&mut self, PutSlice::poll_all)
+    }
+
+    fn poll_all(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        while !self.bytes.is_empty() {
+            let n = ready!(self.writer.poll_take(context, self.bytes, caller))?;
+            self.bytes = &self.bytes[n..];
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Future for PutSlice<'_> {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.poll_all(context, Caller::Task)
+    }
+}
+
+impl Stream for PutSlice<'_> {
+    fn file(&self) -> &File {
+        &self.writer.file
     }
 }
 
@@ -378,15 +425,6 @@ impl Stream for Put<'_> {
     }
 }
 
-/// Bytes on their way into a writer.
-struct Taking<'a>(&'a mut Writer, &'a [u8]);
-
-impl Stream for Taking<'_> {
-    fn file(&self) -> &File {
-        &self.0.file
-    }
-}
-
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let is_plain = self.file.0.open.direct.is_none() && self.behind.is_empty() && self.failed.is_none();
@@ -405,9 +443,8 @@ impl Write for Writer {
             self.filled += n;
             return Ok(n);
         }
-        let n = wait(&mut Taking(self, bytes), |Taking(writer, bytes), context, caller| {
-            writer.poll_take(context, bytes, caller)
-        })?;
+        let n =
+            wait(&mut self.put_slice(bytes), |put, context, caller| put.writer.poll_take(context, put.bytes, caller))?;
         Ok(n)
     }
 
@@ -418,38 +455,30 @@ impl Write for Writer {
 
 #[cfg(feature = "tokio")]
 impl tokio::io::AsyncWrite for Writer {
-    fn poll_write(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
     }
 
-    fn poll_flush(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_finish(context, Caller::Task).map_err(io::Error::from)
     }
 
-    fn poll_shutdown(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_finish(context, Caller::Task).map_err(io::Error::from)
     }
 }
 
 #[cfg(feature = "futures-io")]
 impl futures_io::AsyncWrite for Writer {
-    fn poll_write(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
     }
 
-    fn poll_flush(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_finish(context, Caller::Task).map_err(io::Error::from)
     }
 
-    fn poll_close(mut self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_finish(context, Caller::Task).map_err(io::Error::from)
     }
 }

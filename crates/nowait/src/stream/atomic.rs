@@ -1,0 +1,84 @@
+//! Replaces a file by what is written in order.
+
+use std::path::{Path, PathBuf};
+
+use super::Writer;
+use crate::core::instance::Nowait;
+use crate::error::Result;
+use crate::file::File;
+use crate::fs::{Temporary, create_beside};
+use crate::operation::Steps;
+
+/// Replaces the contents of a file, or creates it, by what is written to its [`writer`](AtomicWriter::writer): whoever opens
+/// the file, also after a crash, finds the old contents or the new, whole. As [`fs::write_atomic`](crate::fs::write_atomic), for
+/// contents that come in pieces.
+///
+/// Nothing is replaced before [`commit`](AtomicWriter::commit). Dropped without it, the old contents stay, and the temporary
+/// file is removed by a thread of the pool. (A crash leaves it: a name that begins with a dot and ends in `.tmp`.)
+///
+/// ```
+/// use std::io::Write;
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("table");
+/// let mut new = nowait::stream::AtomicWriter::create(&path).wait()?;
+/// for row in 0..1000 {
+///     writeln!(new.writer(), "row {row}")?;
+/// }
+/// new.commit().wait()?;
+/// # assert_eq!(std::fs::read_to_string(&path)?.lines().count(), 1000);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is replaced before `commit`"]
+pub struct AtomicWriter {
+    nowait: Nowait,
+    writer: Writer,
+    file: File,
+    temporary: Temporary,
+    path: PathBuf,
+}
+
+impl AtomicWriter {
+    /// Creates the temporary file, in the directory of `path`.
+    ///
+    /// # Errors
+    /// Those of [`OpenOptions::open`](crate::OpenOptions::open), of a new file in that directory.
+    pub fn create(path: impl AsRef<Path>) -> Steps<'static, Result<AtomicWriter>> {
+        Nowait::shared().replace(path)
+    }
+
+    /// Where the new contents are written, in order: for threads and tasks, as the traits say.
+    pub fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// Makes what was written durable, gives it the file's name, and makes the name durable.
+    ///
+    /// # Errors
+    /// Those of the writes and of the steps. Unless the last one failed, the old contents are untouched and the temporary file
+    /// is removed.
+    pub fn commit(self) -> Steps<'static, Result<()>> {
+        let AtomicWriter { nowait, mut writer, file, temporary, path } = self;
+        Steps::new(async move {
+            writer.finish().await?;
+            drop(writer);
+            temporary.commit(&nowait, file, &path).await
+        })
+    }
+}
+
+impl Nowait {
+    /// [`AtomicWriter::create`], on this instance.
+    ///
+    /// # Errors
+    /// Those of [`AtomicWriter::create`].
+    pub fn replace(&self, path: impl AsRef<Path>) -> Steps<'_, Result<AtomicWriter>> {
+        let path = path.as_ref().to_path_buf();
+        Steps::new(async move {
+            let (file, temporary) = create_beside(self, &path).await?;
+            Ok(AtomicWriter { nowait: self.clone(), writer: Writer::new(&file, 0), file, temporary, path })
+        })
+    }
+}

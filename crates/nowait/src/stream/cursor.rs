@@ -1,0 +1,234 @@
+//! A file with a position, for reads and writes in turn.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use super::{Caller, Reader, Step, Stream, Writer, wait};
+use crate::error::Result;
+use crate::file::File;
+
+/// A file with one position for reads and writes, as `std::fs::File` and `tokio::fs::File` have: for code that wants `Read`,
+/// `Write` and `Seek`, or their async forms, of one object. A [`Reader`] or a [`Writer`] alone serves better where one will do.
+///
+/// While it reads it reads ahead, and while it writes it writes behind. What was written is complete before the next read or
+/// seek. Else its text is that of the two.
+pub struct Cursor {
+    file: File,
+    side: Side,
+    /// Begun by a task.
+    seek: Option<SeekFrom>,
+}
+
+/// What the last call did.
+enum Side {
+    Read(Reader),
+    Write(Writer),
+}
+
+impl Cursor {
+    /// Reads and writes `file` from `offset` on.
+    pub fn new(file: &File, offset: u64) -> Cursor {
+        Cursor { file: file.clone(), side: Side::Read(Reader::new(file, offset)), seek: None }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Place in the file of the next byte.
+    pub fn position(&self) -> u64 {
+        match &self.side {
+            Side::Read(reader) => reader.position(),
+            Side::Write(writer) => writer.position(),
+        }
+    }
+
+    /// Waits until what was written is durable; see [`Writer::sync_data`].
+    ///
+    /// # Errors
+    /// The first of any write, or those of `fdatasync(2)`.
+    pub fn sync_data(&mut self) -> Step<'_, Cursor, Result<()>> {
+        Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_sync(context, caller) }
+    }
+
+    /// The reader, when what was written is complete.
+    fn poll_reader(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<&mut Reader>> {
+        if let Side::Write(writer) = &mut self.side {
+            let finished = ready!(writer.poll_finish(context, caller));
+            // Told once: what the file holds is to be read, in any case.
+            self.side = Side::Read(Reader::new(&self.file, self.position()));
+            finished?;
+        }
+        match &mut self.side {
+            Side::Read(reader) => Poll::Ready(Ok(reader)),
+            Side::Write(_) => unreachable!("it was exchanged above"),
+        }
+    }
+
+    /// The writer. What was read ahead is not wanted any more.
+    fn writer(&mut self) -> &mut Writer {
+        if let Side::Read(reader) = &self.side {
+            self.side = Side::Write(Writer::new(&self.file, reader.position()));
+        }
+        match &mut self.side {
+            Side::Write(writer) => writer,
+            Side::Read(_) => unreachable!("it was exchanged above"),
+        }
+    }
+
+    fn poll_flushed(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        match &mut self.side {
+            Side::Read(_) => Poll::Ready(Ok(())),
+            Side::Write(writer) => writer.poll_finish(context, caller),
+        }
+    }
+
+    #[cfg(any(feature = "tokio", feature = "futures-io"))]
+    fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        if self.seek.is_none() {
+            // Nothing is to be done, unless the reader waits for the size.
+            return match &mut self.side {
+                Side::Read(reader) => reader.poll_sought(context),
+                Side::Write(writer) => Poll::Ready(Ok(writer.position())),
+            };
+        }
+        let to = self.seek;
+        let reader = ready!(self.poll_reader(context, Caller::Task))?;
+        if let Some(to) = to {
+            reader.start_seek(to)?;
+        }
+        self.seek = None;
+        self.poll_sought(context)
+    }
+
+    #[cfg(any(feature = "tokio", feature = "futures-io"))]
+    fn poll_read_into(&mut self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+        let reader = ready!(self.poll_reader(context, Caller::Task))?;
+        reader.poll_read_into(context, Caller::Task, out).map_err(io::Error::from)
+    }
+}
+
+impl Stream for Cursor {
+    fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+/// Blocks until the reader may read.
+fn reader(cursor: &mut Cursor) -> io::Result<&mut Reader> {
+    if let Side::Write(_) = cursor.side {
+        wait(cursor, |cursor, context, caller| cursor.poll_reader(context, caller).map_ok(drop))?;
+    }
+    match &mut cursor.side {
+        Side::Read(reader) => Ok(reader),
+        Side::Write(_) => unreachable!("it was exchanged above"),
+    }
+}
+
+impl Read for Cursor {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        reader(self)?.read(out)
+    }
+}
+
+impl Write for Cursor {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.side {
+            Side::Read(_) => Ok(()),
+            Side::Write(_) => Ok(wait(self, Cursor::poll_flushed)?),
+        }
+    }
+}
+
+impl Seek for Cursor {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        reader(self)?.seek(to)
+    }
+}
+
+#[cfg(feature = "tokio")]
+mod tokio_io {
+    use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
+
+    use super::*;
+
+    impl AsyncRead for Cursor {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            out: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let reader = ready!(self.poll_reader(context, Caller::Task))?;
+            Pin::new(reader).poll_read(context, out)
+        }
+    }
+
+    impl AsyncWrite for Cursor {
+        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.writer().poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.poll_flushed(context, Caller::Task).map_err(io::Error::from)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.poll_flushed(context, Caller::Task).map_err(io::Error::from)
+        }
+    }
+
+    impl AsyncSeek for Cursor {
+        fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
+            self.seek = Some(to);
+            Ok(())
+        }
+
+        fn poll_complete(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<u64>> {
+            self.poll_sought(context).map_err(io::Error::from)
+        }
+    }
+}
+
+#[cfg(feature = "futures-io")]
+mod futures_traits {
+    use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
+
+    use super::*;
+
+    impl AsyncRead for Cursor {
+        fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+            self.poll_read_into(context, out)
+        }
+    }
+
+    impl AsyncWrite for Cursor {
+        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.writer().poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.poll_flushed(context, Caller::Task).map_err(io::Error::from)
+        }
+
+        fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.poll_flushed(context, Caller::Task).map_err(io::Error::from)
+        }
+    }
+
+    impl AsyncSeek for Cursor {
+        fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
+            let waits = matches!(&self.side, Side::Read(reader) if reader.is_seeking());
+            // Polled again, it is the same seek.
+            if !waits {
+                self.seek = Some(to);
+            }
+            self.poll_sought(context).map_err(io::Error::from)
+        }
+    }
+}
