@@ -5,6 +5,7 @@
 //! bytes are on the heap, so that moving its owner does not move them. All of it is initialised at all times.
 
 mod callers;
+mod cursor;
 pub(crate) mod mapping;
 mod memory;
 mod part;
@@ -16,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
 pub use self::callers::{Erased, ReadBuffer, WriteBuffer};
+pub(crate) use self::cursor::{Cursor, Direction};
 pub(crate) use self::memory::Memory;
 pub(crate) use self::part::Part;
 pub use self::pooled::{BUF_ALIGNMENT, Buf};

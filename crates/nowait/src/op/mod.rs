@@ -18,9 +18,9 @@ pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, in_queues, on_thr
 pub(crate) use queue::{FileQueues, QueueKind, Waiter};
 pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, PathAt, Request};
 pub(crate) use slot::{Callback, Leftovers, Notify, Owner, Slot, Work};
-pub(crate) use transfer::{Direction, Step, Transfer, step};
+pub(crate) use transfer::{Step, Transfer, step};
 
-pub(crate) use crate::buf::contained;
+pub(crate) use crate::buf::{Direction, contained};
 
 /// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
 mod sync {

@@ -30,8 +30,8 @@ use super::outstanding::Syncing;
 use super::queue::{FileQueues, QueueKind};
 use super::request::{Done, Handle, Outcome, Request};
 use super::sync::{Mutex, MutexGuard, lock};
-use super::transfer::{Direction, Step, Transfer, step};
-use crate::buf::{Memory, contained};
+use super::transfer::{Step, Transfer, step};
+use crate::buf::{Direction, Memory, contained};
 use crate::stats::{Count, Counters, thread_number};
 
 pub(crate) type Callback = Box<dyn FnOnce(Outcome, Request) + Send>;

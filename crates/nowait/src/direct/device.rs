@@ -1,0 +1,241 @@
+//! What a device asks of a request's place, length and memory; and whether a file has direct I/O.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::buf::{BUF_ALIGNMENT, Buf};
+use crate::sys;
+
+/// What a device wants addresses, and places and lengths, to be multiples of. Powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Alignment {
+    pub(crate) memory: u32,
+    pub(crate) offset: u32,
+}
+
+/// Enough for every device met so far, and for one that says less than it needs.
+const ENOUGH: Alignment = Alignment { memory: BUF_ALIGNMENT as u32, offset: BUF_ALIGNMENT as u32 };
+
+impl Alignment {
+    /// Whether a request of these segments at `offset` can be made as it is.
+    pub(crate) fn suits(self, offset: u64, segments: &[libc::iovec]) -> bool {
+        let places = segments.iter().fold(offset, |all, segment| all | segment.iov_len as u64);
+        let addresses = segments.iter().fold(0, |all, segment| all | segment.iov_base as usize);
+        places % u64::from(self.offset) == 0 && addresses % self.memory as usize == 0
+    }
+
+    /// Whether it is of whole blocks.
+    pub(crate) fn suits_place(self, offset: u64, length: usize) -> bool {
+        (offset | length as u64) % u64::from(self.offset) == 0
+    }
+
+    /// The start of the block that `offset` lies in.
+    pub(crate) fn down(self, offset: u64) -> u64 {
+        offset - offset % u64::from(self.offset)
+    }
+
+    /// The end of the block that ends with or after `offset`.
+    pub(crate) fn up(self, offset: u64) -> u64 {
+        offset.next_multiple_of(u64::from(self.offset))
+    }
+}
+
+/// Direct I/O of one open file.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    memory: AtomicU32,
+    offset: AtomicU32,
+    /// The same file through the page cache, opened on first use.
+    cached: OnceLock<OwnedFd>,
+    /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may turn out to be of the other kind on its
+    /// way, when the device is found out.
+    turn: RwLock<()>,
+}
+
+impl Direct {
+    pub(crate) fn new(alignment: Alignment) -> Direct {
+        let Alignment { memory, offset } = alignment;
+        Direct { memory: memory.into(), offset: offset.into(), cached: OnceLock::new(), turn: RwLock::new(()) }
+    }
+
+    pub(crate) fn alignment(&self) -> Alignment {
+        Alignment { memory: self.memory.load(Relaxed), offset: self.offset.load(Relaxed) }
+    }
+
+    /// The device refused (EINVAL) what it had said it takes. False when that was known.
+    pub(crate) fn learn(&self) -> bool {
+        let Alignment { memory, offset } = ENOUGH;
+        let before = (self.memory.fetch_max(memory, Relaxed), self.offset.fetch_max(offset, Relaxed));
+        before.0 < memory || before.1 < offset
+    }
+
+    /// Nobody writes through the page cache while this is held.
+    pub(crate) fn beside(&self) -> RwLockReadGuard<'_, ()> {
+        self.turn.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// No other thread writes while this is held.
+    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.turn.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The file through the page cache, for writing.
+    pub(crate) fn cached(&self, fd: BorrowedFd<'_>) -> Result<BorrowedFd<'_>, Errno> {
+        if let Some(cached) = self.cached.get() {
+            return Ok(cached.as_fd());
+        }
+        let flags = rustix::fs::fcntl_getfl(fd)?;
+        // What the descriptor may not do, another must not do for it.
+        if flags & OFlags::RWMODE == OFlags::RDONLY {
+            return Err(Errno::BADF);
+        }
+        let kept = flags & (OFlags::APPEND | OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
+        let opened = sys::reopen(fd, kept)?;
+        Ok(self.cached.get_or_init(|| opened).as_fd())
+    }
+}
+
+/// What became of a wish for direct I/O.
+#[derive(Debug)]
+pub(crate) enum Directness {
+    NotAsked,
+    /// The file has no direct I/O: it is in memory, or its file system lacks it.
+    Refused,
+    Granted {
+        direct: Direct,
+        /// The device cannot be asked without waiting, so that a ring would hand every request to a kernel worker. (Those that
+        /// complete in the submission: zram, RAM disks, some of device mapper.)
+        only_waits: bool,
+    },
+}
+
+/// Looks at a descriptor, without reading.
+pub(crate) fn look(fd: BorrowedFd<'_>) -> Directness {
+    match rustix::fs::fcntl_getfl(fd) {
+        Ok(flags) if flags.contains(OFlags::DIRECT) => match claimed(fd) {
+            Some(alignment) => Directness::Granted { direct: Direct::new(careful(alignment)), only_waits: false },
+            None => give_up(fd),
+        },
+        _ => Directness::NotAsked,
+    }
+}
+
+/// Looks at a descriptor, and tries: reads a block if the file has one. May wait for the device.
+pub(crate) fn examine(fd: BorrowedFd<'_>) -> Directness {
+    let found = look(fd);
+    let Directness::Granted { direct, .. } = &found else { return found };
+    let Some(mut block) = Buf::uncleared(BUF_ALIGNMENT) else { return found };
+    let mut read = |length: u32| {
+        let mut slices = [IoSliceMut::new(&mut block[..length as usize])];
+        sys::retry(|| rustix::io::preadv2(fd, &mut slices, 0, ReadWriteFlags::NOWAIT))
+    };
+    let mut answer = read(direct.alignment().offset);
+    if answer == Err(Errno::INVAL) && direct.learn() {
+        answer = read(direct.alignment().offset);
+    }
+    match answer {
+        Err(Errno::INVAL) => give_up(fd),
+        Err(Errno::OPNOTSUPP) => match found {
+            Directness::Granted { direct, .. } => Directness::Granted { direct, only_waits: true },
+            other => other,
+        },
+        // Also of a file that is empty, or for writing only.
+        _ => found,
+    }
+}
+
+/// The file is used through the page cache.
+fn give_up(fd: BorrowedFd<'_>) -> Directness {
+    if let Ok(flags) = rustix::fs::fcntl_getfl(fd) {
+        let _ = rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT);
+    }
+    Directness::Refused
+}
+
+/// `STATX_DIOALIGN` of linux/stat.h (6.1).
+const DIOALIGN: u32 = 0x2000;
+
+/// zram takes memory at any multiple of 512 for its blocks of a page, and then copies to and from the start of a page (seen on 6.18): over
+/// memory that is not the caller's. So memory lies as blocks do where these are of a page.
+fn careful(alignment: Alignment) -> Alignment {
+    let Alignment { memory, offset } = alignment;
+    Alignment { memory: if offset >= ENOUGH.offset { memory.max(ENOUGH.memory) } else { memory }, offset }
+}
+
+/// What the kernel says a file needs; None: it has no direct I/O, whatever `open(2)` said.
+fn claimed(fd: BorrowedFd<'_>) -> Option<Alignment> {
+    let power = |n: u32| n.is_power_of_two().then_some(n);
+    let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(DIOALIGN));
+    if let Some(stat) = stat.ok().filter(|stat| stat.stx_mask & DIOALIGN != 0) {
+        return Some(Alignment { memory: power(stat.stx_dio_mem_align)?, offset: power(stat.stx_dio_offset_align)? });
+    }
+    looked_up(fd)
+}
+
+/// The same where the kernel does not say (before 6.1; of block devices, before 6.11).
+fn looked_up(fd: BorrowedFd<'_>) -> Option<Alignment> {
+    let power = |n: u32| n.is_power_of_two().then_some(n);
+    // tmpfs and ramfs take the flag (mm/shmem.c, 6.6) and go on as before.
+    const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
+    // Of a device the answer is that of the file system that its name is in: devtmpfs, which calls itself tmpfs.
+    let in_memory = || rustix::fs::fstatfs(fd).is_ok_and(|system| IN_MEMORY.contains(&system.f_type));
+    if !sys::is_block_device(fd) && in_memory() {
+        return None;
+    }
+    Some(device_block(fd).and_then(power).map_or(ENOUGH, |block| Alignment { memory: block, offset: block }))
+}
+
+/// The size of the device's logical blocks.
+fn device_block(fd: BorrowedFd<'_>) -> Option<u32> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        return rustix::fs::ioctl_blksszget(fd).ok();
+    }
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let device = format!("/sys/dev/block/{major}:{minor}");
+    // A partition has no queue of its own.
+    ["queue", "../queue"].iter().find_map(|queue| {
+        let text = std::fs::read_to_string(format!("{device}/{queue}/logical_block_size")).ok()?;
+        text.trim().parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const SECTOR: Alignment = Alignment { memory: 4, offset: 512 };
+
+    /// Symptom: before 6.11 block devices had no direct I/O, since the file system of their names was asked: devtmpfs is a
+    /// tmpfs. Here as on a kernel that does not say what a device needs.
+    #[test]
+    fn a_block_device_is_not_what_its_name_lies_in() {
+        let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+        let opened = devices.filter_map(|device| std::fs::File::open(Path::new("/dev").join(device.file_name())).ok());
+        let opened: Vec<_> = opened.collect();
+        if opened.is_empty() {
+            return eprintln!("skipped: no block device can be opened");
+        }
+        for device in opened {
+            let found = looked_up(device.as_fd());
+            assert!(found.is_some_and(|alignment| alignment.offset >= 512), "{device:?}: {found:?}");
+        }
+        if let Ok(memory) = tempfile::tempfile_in("/dev/shm") {
+            assert_eq!(looked_up(memory.as_fd()), None, "tmpfs has no direct I/O");
+        }
+    }
+
+    #[test]
+    fn a_device_that_lies_is_believed_once() {
+        let direct = Direct::new(SECTOR);
+        assert!(direct.learn() && !direct.learn());
+        assert_eq!(direct.alignment(), ENOUGH);
+    }
+}
