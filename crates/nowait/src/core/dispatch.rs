@@ -8,13 +8,12 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::buf::{Buf, Memory};
 use crate::core::instance::Instance;
 use crate::core::policy::Route;
 use crate::core::throttle::Permit;
-use crate::direct::Direct;
+use crate::direct::{self, Direct};
 use crate::engine::{local, read_blocking, write_blocking};
-use crate::op::{Change, Direction, Done, Notify, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Transfer};
+use crate::op::{Change, Direction, Notify, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Transfer};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
@@ -27,9 +26,6 @@ pub(crate) struct Target<'f> {
 
 /// A write must have its turn, after others.
 pub(crate) struct Busy;
-
-/// What is written at once of a borrowed slice that does not suit the device.
-const COPIED_BYTES_MAX: u64 = 1 << 20;
 
 impl Target<'_> {
     /// Runs a request to its end on this thread, on behalf of a caller that waits: after writes that it overlaps. A direct write
@@ -140,26 +136,7 @@ impl Target<'_> {
                 return write_blocking(file, slice, offset, flags, |request| self.run_in_turn(request));
             }
         }
-        let mut done = 0;
-        while done < slice.len() {
-            let place = offset + done as u64;
-            // Up to the end of a block, so that only the first and the last have edges.
-            let stop = alignment.down(place + COPIED_BYTES_MAX);
-            // An append in parts would let others between.
-            let length = if appends { slice.len() } else { (stop - place) as usize }.min(slice.len() - done);
-            let Some(mut copy) = Buf::uncleared(length) else { return (done, Err(Errno::NOMEM)) };
-            copy.copy_from_slice(&slice[done..done + length]);
-            let request = Request::Write(Transfer::new(Memory::Buf(copy), place), flags);
-            let (outcome, request) = local::drive(self.submitted(request));
-            done += match &request {
-                Request::Write(transfer, _) => transfer.done(),
-                _ => 0,
-            };
-            if outcome.is_err() || matches!(request, Request::Write(transfer, _) if transfer.left() > 0) {
-                return (done, outcome);
-            }
-        }
-        (done, Ok(Done::Nothing))
+        direct::write_copies(alignment, slice, offset, flags, |request| local::drive(self.submitted(request)))
     }
 
     /// Submits a request; ready when it is finished.
@@ -218,31 +195,10 @@ impl Target<'_> {
         slot
     }
 
-    /// Makes a direct request ready for a ring, or leaves that to the thread of the pool that will do it.
+    /// Chooses the route of a direct transfer, and makes it ready for a ring.
     fn direct_route(&self, file: &OpenFile, direct: &Direct, transfer: &mut Transfer, direction: Direction) -> Route {
-        let Instance { policy, .. } = &**self.instance;
         let has_ring = self.instance.engines().has_ring;
-        // A submission pins the memory's pages, and copies what lies amiss: of much, too long for a poll.
-        let route = file.reads.slow_route(policy, transfer.left());
-        if route == Route::Pool {
-            return route;
-        }
-        // libaio works on the blocks that a file gains, and on what says where its blocks are, inside the submission.
-        let extends = || self.end_of(file).is_none_or(|end| transfer.position() + transfer.left() as u64 > end);
-        if !has_ring && (policy.strict || (direction == Direction::Write && extends())) {
-            return Route::Pool;
-        }
-        // Unless that was asked for, a ring is not to wait: kernel workers are few, and a device that hangs takes them all.
-        let attempts = has_ring && policy.forced.is_none();
-        if attempts && !file.rings(direction).allows() {
-            return Route::Pool;
-        }
-        // What fails here fails again, and is told, where it is run.
-        if file.align(direct.alignment(), transfer, direction).is_err() {
-            return Route::Pool;
-        }
-        transfer.attempt = attempts;
-        route
+        direct::route(&self.instance.policy, has_ring, file, direct, transfer, direction, || self.end_of(file))
     }
 
     /// Gives a slot to the engine of a route; one that changes its file when it is its turn.

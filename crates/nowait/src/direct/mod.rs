@@ -15,6 +15,10 @@
 mod device;
 mod edges;
 mod plan;
+mod run;
+mod submit;
 
 pub(crate) use self::device::{Alignment, Direct, Directness, examine, look};
 pub(crate) use self::edges::Edges;
+pub(crate) use self::run::run;
+pub(crate) use self::submit::{route, write_copies};

@@ -18,14 +18,11 @@ pub(crate) mod uring;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::buf::{BUF_ALIGNMENT, Buf};
-use crate::direct::{self, Direct, Directness};
-use crate::op::{
-    Direction, Done, FileQueues, Handle, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Step, Transfer, step,
-};
+use crate::direct::{self, Directness};
+use crate::op::{Done, FileQueues, Handle, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Step, Transfer, step};
 use crate::sys::{self, Wait, WriteFlags};
 
 /// Takes part in what another thread is doing; too late, it finds nothing to do.
@@ -49,7 +46,7 @@ pub(crate) trait Engine: Send + Sync {
     /// As [`Engine::run`], of an open file: direct I/O is seen to.
     fn run_on(&self, file: &OpenFile, request: &mut Request) -> Outcome {
         match &file.direct {
-            Some(direct) => run_direct(file, direct, request),
+            Some(direct) => direct::run(file, direct, request, |request| run(Some(&file.handle), request)),
             None => self.run(Some(file.handle_for(request)?), request),
         }
     }
@@ -223,121 +220,15 @@ fn transfer_once<'r>(
     }
 }
 
-/// What the pool's threads do.
+/// Runs a slot's request on a thread of the pool.
 pub(crate) fn run_for(owner: &Owner, request: &mut Request) -> Outcome {
     match owner {
         Owner::File(file) => match &file.direct {
-            Some(direct) => run_direct(file, direct, request),
+            Some(direct) => direct::run(file, direct, request, |request| run(Some(&file.handle), request)),
             None => run(Some(file.handle_for(request)?), request),
         },
         Owner::Nobody(_) => run(None, request),
     }
-}
-
-/// Plain system calls on a file with direct I/O.
-fn run_direct(file: &OpenFile, direct: &Direct, request: &mut Request) -> Outcome {
-    let handle = &file.handle;
-    loop {
-        let believed = direct.alignment();
-        let learns = match request {
-            Request::Read(transfer) => {
-                file.align(believed, transfer, Direction::Read)?;
-                true
-            }
-            Request::Write(transfer, flags) => {
-                let appends = flags.contains(WriteFlags::APPEND);
-                if appends || !transfer.is_ready_for(believed) {
-                    if flags.contains(WriteFlags::ATOMIC) {
-                        // Half of it could be made before the rest is refused.
-                        return Err(Errno::INVAL);
-                    }
-                    return write_edges(file, direct, transfer, *flags);
-                }
-                file.align(believed, transfer, Direction::Write)?;
-                !flags.contains(WriteFlags::ATOMIC)
-            }
-            _ => false,
-        };
-        // Others may have learned since it was made ready, which may have been long ago.
-        let suits = match request {
-            Request::Read(transfer) | Request::Write(transfer, _) => {
-                believed.suits(transfer.position(), transfer.segments())
-            }
-            _ => true,
-        };
-        let turn = matches!(request, Request::Write(..)).then(|| direct.beside());
-        let outcome = run(Some(handle), request);
-        drop(turn);
-        if !learns || !matches!(outcome, Err(Errno::INVAL)) {
-            return outcome;
-        }
-        direct.learn();
-        if suits && direct.alignment() == believed {
-            return outcome;
-        }
-    }
-}
-
-/// What one call writes of memory that does not lie as the device needs it.
-const COPIED_BYTES_MAX: usize = 1 << 20;
-
-/// A write that begins or ends inside a block, or at the end of the file wherever that is: see `direct.rs`.
-fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags: WriteFlags) -> Outcome {
-    let fd = file.handle.descriptor()?;
-    let cached = direct.cached(fd)?;
-    let _turn = direct.alone();
-    let appends = flags.contains(WriteFlags::APPEND);
-    let cached = if appends { file.descriptor_to_append(cached)? } else { cached };
-    let asked = transfer.left();
-    let mut edges = Vec::new();
-    let mut outcome = loop {
-        let alignment = direct.alignment();
-        let block = u64::from(alignment.offset);
-        let (position, left) = (transfer.position(), transfer.left());
-        let inside = (position % block) as usize;
-        let is_edge = appends || inside != 0 || left < block as usize;
-        let length = match is_edge {
-            true if appends => left,
-            true => left.min(block as usize - inside),
-            false => left - left % block as usize,
-        };
-        let mut segments = transfer.first(length);
-        let mut copy;
-        if is_edge {
-            edges.push((position, length as u64));
-        } else if !alignment.suits(position, &segments) {
-            let length = length.min(COPIED_BYTES_MAX);
-            copy = Buf::uncleared(length).ok_or(Errno::NOMEM)?;
-            transfer.copy_to(&mut copy);
-            segments = vec![libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: length }];
-        }
-        // SAFETY: the segments are the transfer's, which we have for the call, or `copy`'s.
-        let result =
-            unsafe { sys::write_at(if is_edge { cached } else { fd }, &segments, position, flags, Wait::Allowed) };
-        if result == Err(Errno::INVAL) && !is_edge && direct.learn() {
-            continue;
-        }
-        if let Step::Finish(end) = step(transfer, result) {
-            break end.map(|()| Done::Nothing);
-        }
-    };
-    if appends {
-        // The place is known by now: nobody else's writes by this file are under way.
-        let end = sys::size(cached).unwrap_or(0);
-        edges = vec![(end.saturating_sub(asked as u64), asked as u64)];
-    }
-    for (offset, length) in edges {
-        // No page is left that would be written back over what others write directly.
-        let start = offset - offset % BUF_ALIGNMENT as u64;
-        let length = (offset + length).next_multiple_of(BUF_ALIGNMENT as u64) - start;
-        if let Err(errno) = sys::sync_range(cached, start, length) {
-            // The kernel says so once, and to nobody who asks the other descriptor for it.
-            file.note_failure(errno);
-            outcome = outcome.and(Err(errno));
-        }
-        let _ = rustix::fs::fadvise(cached, start, std::num::NonZeroU64::new(length), Advice::DontNeed);
-    }
-    outcome
 }
 
 /// Plain system calls, as the pool's threads make them.
