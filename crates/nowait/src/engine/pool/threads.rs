@@ -1,0 +1,242 @@
+//! The threads: when they come and go, what each takes next, and who relieves them when they hang.
+
+use std::cell::Cell;
+use std::sync::{Arc, Condvar, MutexGuard};
+use std::time::Duration;
+
+use super::file_queue::{end, serve_file_queue};
+use super::{ANNOUNCED, Line, Shared, State, THREAD};
+use crate::buf::lock;
+use crate::engine::run_for;
+use crate::op::{STUCK, Slot, contained};
+
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// Threads that came because all others hung. Each has one operation that may hang, too.
+const RELIEFS_MAX: usize = 256;
+
+/// Sees to it that a thread comes to what is in line.
+pub(super) fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
+    if state.wanted() + state.idle <= state.threads {
+        // A thread that is at work, or called, comes to it; or none, if they all hang.
+        stand_by(shared, &mut state);
+    } else if state.idle > 0 {
+        state.idle -= 1;
+        state.calls += 1;
+        drop(state);
+        shared.work.notify_one();
+    } else if state.threads < shared.threads_max {
+        state.threads += 1;
+        drop(state);
+        spawn(shared);
+    } else {
+        stand_by(shared, &mut state);
+    }
+}
+
+/// Waits, on a thread of the pool, for what may be in line for a thread: another comes in its place.
+fn give_way(shared: &Arc<Shared>, wait: &dyn Fn()) {
+    let mut state = lock(&shared.state);
+    // A relief, or a caller in a thread's place, is not one of those that are counted.
+    let gives = usize::from(ROLE.get() == Role::Thread);
+    state.threads -= gives;
+    state.load -= THREAD;
+    call(shared, state);
+    wait();
+    let mut state = lock(&shared.state);
+    state.threads += gives;
+    state.load += THREAD;
+}
+
+pub(super) fn wait<'a>(condvar: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    condvar.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Starts a thread; where the system refuses (a limit on threads), the work is done by the threads there are, or, when
+/// there is none, here and now: late is better than never.
+fn spawn(shared: &Arc<Shared>) {
+    let for_thread = shared.clone();
+    let started = std::thread::Builder::new().name("nowait-pool".into()).spawn(move || serve(&for_thread));
+    if started.is_err() {
+        let mut state = lock(&shared.state);
+        state.threads -= 1;
+        if state.threads == 0 {
+            drop(serve_queue(shared, state));
+        }
+    }
+}
+
+/// Has a thread stand by, or do what has come while the others hang.
+fn stand_by(shared: &Arc<Shared>, state: &mut State) {
+    if state.stands_by {
+        if state.stuck {
+            shared.relief.notify_one();
+        }
+        return;
+    }
+    if !state.has_work() || state.reliefs >= RELIEFS_MAX {
+        return;
+    }
+    let for_thread = shared.clone();
+    let started = std::thread::Builder::new().name("nowait-relief".into()).spawn(move || relieve(&for_thread));
+    state.stands_by = started.is_ok();
+}
+
+/// Looks whether the pool's threads hang, and does then, in their place, what is of files that have little under way.
+fn relieve(shared: &Arc<Shared>) {
+    ROLE.set(Role::Relief);
+    let mut state = lock(&shared.state);
+    let mut ended = state.ended;
+    // Also when the engine is gone: what it was given is done all the same.
+    while state.has_work() || state.stuck && !state.closing {
+        if std::mem::replace(&mut ended, state.ended) != state.ended {
+            state.stuck = false;
+        }
+        // Before it sleeps: what came while nobody stood by has rung for nobody.
+        let (slot, file_queue) = if state.stuck { state.next_for_relief() } else { (None, None) };
+        // Those that nobody wants any more were met on the way.
+        let ends = slot.is_some() || file_queue.is_some() || state.queue.has_shed();
+        if !(ends || state.stuck && state.lets_go()) {
+            let (after, timeout) =
+                shared.relief.wait_timeout(state, STUCK).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = after;
+            if timeout.timed_out() && ended == state.ended && state.has_work() {
+                state.stuck = true;
+            }
+            continue;
+        }
+        state.stands_by = false;
+        state.reliefs += 1;
+        stand_by(shared, &mut state);
+        state = if ends { serve_one(shared, state, slot, file_queue) } else { let_one_go(shared, state) };
+        if state.is_quiet() {
+            shared.quiet.notify_all();
+        }
+        state.reliefs -= 1;
+        if std::mem::replace(&mut state.stands_by, true) {
+            // Another does. Its file's share may be free again, which it does not see in its sleep.
+            if state.stuck && state.has_work() {
+                shared.relief.notify_one();
+            }
+            return;
+        }
+    }
+    state.stands_by = false;
+}
+
+/// A thread's part in a pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    None,
+    Thread,
+    Relief,
+}
+
+thread_local!(static ROLE: Cell<Role> = const { Cell::new(Role::None) });
+
+/// This is a thread of a pool, which may sleep in the kernel for as long as it takes.
+pub(crate) fn is_own_thread() -> bool {
+    ROLE.get() != Role::None
+}
+
+fn serve(shared: &Arc<Shared>) {
+    ROLE.set(Role::Thread);
+    let mut state = lock(&shared.state);
+    loop {
+        state = serve_queue(shared, state);
+        if state.closing {
+            break;
+        }
+        state.idle += 1;
+        let called = |state: &mut State| state.calls == 0 && !state.closing;
+        let (after, timeout) =
+            shared.work.wait_timeout_while(state, IDLE_MAX, called).unwrap_or_else(|poisoned| poisoned.into_inner());
+        state = after;
+        if state.calls > 0 {
+            state.calls -= 1;
+        } else {
+            state.idle -= 1;
+            if timeout.timed_out() {
+                break;
+            }
+        }
+    }
+    state.threads -= 1;
+}
+
+/// Runs what is queued until nothing is.
+fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    loop {
+        if let Some(helper) = state.helpers.pop_front() {
+            state.begins(THREAD);
+            drop(state);
+            // Whoever is helped learns of a panic.
+            contained(|| helper());
+            drop(helper);
+            state = lock(&shared.state);
+            state.ends(THREAD);
+        }
+        state = let_one_go(shared, state);
+        // Turn and turn about, so that neither many files that are written nor a long queue keeps the other waiting.
+        state.queue_first = !state.queue_first;
+        let slot = if state.queue_first { state.queue.pop() } else { None };
+        let file_queue = if slot.is_none() { state.file_queues.pop_front() } else { None };
+        let slot = if slot.is_none() && file_queue.is_none() { state.queue.pop() } else { slot };
+        if slot.is_none() && file_queue.is_none() && !state.queue.has_shed() {
+            if state.helpers.is_empty() && !state.lets_go() {
+                break;
+            }
+            continue;
+        }
+        state = serve_one(shared, state, slot, file_queue);
+        state.ended += 1;
+    }
+    if state.is_quiet() {
+        shared.quiet.notify_all();
+    }
+    state
+}
+
+/// Drops what an ended operation left, if there is such a thing and not too many threads do that.
+fn let_one_go<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    if !state.lets_go() {
+        return state;
+    }
+    let leftovers = state.leftovers.pop_front();
+    state.begins(THREAD);
+    state.letting_go += 1;
+    drop(state);
+    drop(leftovers);
+    state = lock(&shared.state);
+    state.letting_go -= 1;
+    state.ends(THREAD);
+    state
+}
+
+/// Runs what was taken out of the queue, or what is first in a queue; and ends what the queue has shed.
+fn serve_one<'a>(
+    shared: &'a Arc<Shared>,
+    mut state: MutexGuard<'a, State>,
+    slot: Option<Arc<Slot>>,
+    file_queue: Option<Line>,
+) -> MutexGuard<'a, State> {
+    let shed = state.queue.take_shed();
+    let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
+    state.begins(weight);
+    drop(state);
+    let goes_on =
+        file_queue.filter(|(file_queues, kind)| serve_file_queue(file_queues, *kind, &|wait| give_way(shared, wait)));
+    if let Some(slot) = slot {
+        if let Some(mut work) = slot.take_work() {
+            let outcome = run_for(&work.owner, &mut work.request);
+            end(slot, work, outcome);
+        }
+    }
+    let count = shed.len();
+    shed.into_iter().for_each(|slot| drop(slot.discard()));
+    state = lock(&shared.state);
+    state.file_queues.extend(goes_on);
+    state.queue.discarded(count);
+    state.ends(weight);
+    state
+}
