@@ -8,7 +8,10 @@
 
 pub(crate) mod libaio;
 pub(crate) mod local;
+mod places;
 pub(crate) mod pool;
+mod reaper;
+mod shard;
 pub(crate) mod shared;
 pub mod sim;
 #[cfg(feature = "tokio")]

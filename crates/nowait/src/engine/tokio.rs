@@ -25,7 +25,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
-use super::shared::{Reap, Reaper, SHARDS_MAX, Shard, Shards};
+use super::reaper::Reaper;
+use super::shard::{Reap, SHARDS_MAX, Shard, Shards};
 use crate::buf::lock;
 use crate::stats::thread_number;
 

@@ -15,7 +15,8 @@ use rustix::io::Errno;
 
 use super::sys::{Context, DEPTH, Entry};
 use crate::buf::lock;
-use crate::engine::shared::{Lined, Places, Reaped, Reaper};
+use crate::engine::places::{Lined, Places};
+use crate::engine::reaper::{Reaped, Reaper};
 use crate::engine::{Engine, Refusal, local, pool};
 use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};

@@ -1,0 +1,60 @@
+//! Places in a queue to the kernel that all threads share, and the line before them.
+
+use std::sync::{Arc, Condvar};
+use std::time::Instant;
+
+use super::pool;
+use crate::op::{Backlog, Slot};
+
+/// Places in a queue to the kernel, and the slots in line for one.
+#[derive(Default)]
+pub(super) struct Places {
+    /// Taken places.
+    pub(super) in_flight: u32,
+    pub(super) backlog: Backlog,
+    /// Completions so far.
+    pub(super) ended: u64,
+}
+
+impl Places {
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_flight == 0 && self.backlog.is_quiet()
+    }
+
+    /// Serves [`Lined::with_line`]; `quiet` is where others wait for quiet.
+    pub(super) fn look<T>(&mut self, quiet: &Condvar, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
+        let value = look(&mut self.backlog, self.ended);
+        if self.is_quiet() {
+            quiet.notify_all();
+        }
+        value
+    }
+}
+
+/// A queue to the kernel with a line before it, both of which all threads share.
+pub(super) trait Lined {
+    /// Looks at the line, and how many operations have ended in the queue. Whoever waits for quiet is told of it.
+    fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T;
+
+    /// Ends what the line has shed. With nothing locked.
+    fn discard(&self, shed: Vec<Arc<Slot>>) {
+        if !shed.is_empty() {
+            let count = shed.len();
+            pool::discard(shed);
+            self.with_line(|line, _| line.discarded(count));
+        }
+    }
+
+    /// Has the pool do what is in line, if nothing ends in the queue. False when nothing is in line.
+    fn relieve_line(&self) -> bool {
+        let (stuck, shed, is_busy) = self.with_line(|line, ended| {
+            let stuck = line.take_stuck(ended, Instant::now());
+            (stuck, line.take_shed(), line.len() > 0)
+        });
+        self.discard(shed);
+        let count = stuck.len();
+        stuck.into_iter().for_each(pool::hand_on);
+        self.with_line(|line, _| line.discarded(count));
+        is_busy
+    }
+}

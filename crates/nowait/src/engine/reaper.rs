@@ -1,0 +1,163 @@
+//! The thread that notices completions for executors that cannot: it sleeps in epoll over the queues, and wakes wakers only.
+//! Whoever holds a queue last keeps it until nothing is in flight, so that dropping an engine waits for nobody.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::buf::lock;
+
+/// What the reaper sees to. Its descriptor is readable, or tells of it again (edge-triggered), when there are completions.
+pub(super) trait Reaped: AsFd + Send + Sync {
+    /// Settles every completion there is.
+    fn reap_surely(&self);
+    /// Nothing is in flight or in line.
+    fn is_quiet(&self) -> bool;
+    /// The reaper sees to it: its own note.
+    fn watched(&self) -> &AtomicBool;
+    /// It does so until nothing is in flight: its own note.
+    fn lent(&self) -> Option<&AtomicBool> {
+        None
+    }
+}
+
+fn is_lent<S: Reaped + ?Sized>(shard: &S) -> bool {
+    shard.lent().is_some_and(|lent| lent.load(Ordering::Acquire))
+}
+
+/// The thread that notices completions for executors that cannot, and what it watches.
+#[derive(Default)]
+pub(super) struct Reaper {
+    watched: Arc<Watched>,
+    /// None when there cannot be such a thread.
+    watch: OnceLock<Option<Arc<Watch>>>,
+}
+
+#[derive(Default)]
+struct Watched {
+    shards: Mutex<Vec<Arc<dyn Reaped>>>,
+    /// The engine is gone: end when nothing is in flight.
+    closing: AtomicBool,
+}
+
+struct Watch {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+}
+
+impl Reaper {
+    /// Sees to a shard's completions from now on. Starts the thread at the first one. False when that cannot be.
+    pub(super) fn adopt<S: Reaped + 'static>(&self, shard: &Arc<S>) -> bool {
+        shard.watched().load(Ordering::Acquire) && !is_lent(&**shard) || self.watch(shard, false)
+    }
+
+    /// Sees to a shard's completions until nothing is in flight.
+    #[cfg(feature = "tokio")]
+    pub(super) fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
+        // One that is lent already may be on its way back: under the lock it is, or stays.
+        if !shard.watched().load(Ordering::Acquire) || is_lent(&**shard) {
+            self.watch(shard, true);
+        }
+    }
+
+    /// Has it look at all that it watches.
+    pub(super) fn ring(&self) {
+        if let Some(Some(watch)) = self.watch.get() {
+            watch.ring();
+        }
+    }
+
+    fn watch<S: Reaped + 'static>(&self, shard: &Arc<S>, lent: bool) -> bool {
+        let mut shards = lock(&self.watched.shards);
+        let Some(watch) = self.watch.get_or_init(|| Watch::start(self.watched.clone())) else { return false };
+        if !shard.watched().load(Ordering::Acquire) {
+            let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            if epoll::add(&watch.epoll, shard, epoll::EventData::new_u64(0), events).is_err() {
+                return false;
+            }
+            shards.push(shard.clone());
+            if let Some(note) = shard.lent() {
+                note.store(lent, Ordering::Release);
+            }
+            shard.watched().store(true, Ordering::Release);
+        } else if let (Some(note), false) = (shard.lent(), lent) {
+            note.store(false, Ordering::Release);
+        }
+        drop(shards);
+        // For what completed before it was watched.
+        watch.ring();
+        true
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        self.watched.closing.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+}
+
+impl Watch {
+    fn start(watched: Arc<Watched>) -> Option<Arc<Watch>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN).ok()?;
+        let watch = Arc::new(Watch { epoll, bell });
+        let for_thread = watch.clone();
+        let thread = std::thread::Builder::new().name("nowait-reaper".into());
+        thread.spawn(move || for_thread.run(&watched)).ok()?;
+        Some(watch)
+    }
+
+    fn ring(&self) {
+        // The counter is far from full, and a bell that rings already need not ring again.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn run(&self, watched: &Watched) {
+        /// Looks again, once the engine is gone, at what stays: somebody else may have held it for a moment.
+        const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(16);
+        let mut again = None;
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), again.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Not documented for a sound descriptor; do not burn the processor should it last.
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            let shards = lock(&watched.shards).clone();
+            shards.iter().for_each(|shard| shard.reap_surely());
+            drop(shards);
+            let mut shards = lock(&watched.shards);
+            // One that nobody can submit to any more goes when its last operation is through, one that was lent goes back then.
+            // With nothing locked: what is in its memory is unmapped.
+            let mut gone = Vec::new();
+            shards.retain(|shard| {
+                let is_quiet = shard.is_quiet();
+                let goes_back = is_quiet && is_lent(&**shard) && epoll::delete(&self.epoll, shard).is_ok();
+                if goes_back {
+                    shard.watched().store(false, Ordering::Release);
+                }
+                let stays = !goes_back && (Arc::strong_count(shard) > 1 || !is_quiet);
+                if !stays {
+                    gone.push(shard.clone());
+                }
+                stays
+            });
+            let is_closing = watched.closing.load(Ordering::SeqCst);
+            let ends = is_closing && shards.is_empty();
+            drop(shards);
+            drop(gone);
+            if ends {
+                return;
+            }
+            again = is_closing.then_some(AGAIN);
+        }
+    }
+}

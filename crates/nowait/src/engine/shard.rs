@@ -1,0 +1,431 @@
+//! A ring to which any thread may submit and that any thread may reap, the line before it, and which thread uses which.
+//!
+//! The short lock around the submission queue is not held across `io_uring_enter`.
+//!
+//! `unsafe` here: both queues are used through a shared reference, each under its lock, and a slot's pointer travels
+//! through the kernel as user data.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, RwLock, TryLockError};
+use std::task::Waker;
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::places::{Lined, Places};
+use super::reaper::Reaped;
+use super::uring::{self, Ring, Untaken, Usage};
+use super::{Refusal, pool};
+use crate::buf::lock;
+use crate::op::help::{self, Helped};
+use crate::op::{Backlog, PLACES_MIN, Slot};
+use crate::stats::{Count, thread_number};
+use rustix::io::Errno;
+
+/// A slot that the kernel is through with, and its answer.
+type Completion = (Arc<Slot>, Result<usize, Errno>);
+
+/// Rings that one instance makes at most: beyond that, threads share.
+pub(super) const SHARDS_MAX: usize = 8;
+
+/// One ring and the line before it.
+pub(super) struct Shard {
+    ring: Ring,
+    line: Mutex<Line>,
+    /// Held while completions are read.
+    reaping: Mutex<()>,
+    quiet: Condvar,
+    /// The reaper sees to it, and until it is quiet only.
+    watched: AtomicBool,
+    lent: AtomicBool,
+    /// Whoever submits what is staged when its thread has nothing else to run; nobody under the reaper.
+    flusher: Mutex<Flusher>,
+    /// Held, for reading, while the kernel may take entries; true once it refuses to be entered.
+    dead: RwLock<bool>,
+}
+
+#[derive(Default)]
+enum Flusher {
+    #[default]
+    Nobody,
+    /// Is running, or will, and looks at what is staged then.
+    Awake,
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
+    Asleep(Waker),
+}
+
+/// What to do when another thread is reading completions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reap {
+    /// Leave it to that thread; whoever is told of completions comes later.
+    IfNobodyDoes,
+    /// Wait for that thread: it may have looked just before what we were told of.
+    Surely,
+}
+
+/// Guards the submission queue, too.
+#[derive(Default)]
+struct Line {
+    /// Taken: in the kernel, or staged.
+    places: Places,
+    staged: u32,
+    /// Staged entries that wait for one more. It grows with each submission since the flusher's last, as in `local.rs`.
+    held: u32,
+    /// The shares that were made into user data, of the entries that the kernel has not taken.
+    untaken: Untaken<u64>,
+    /// The kernel refuses to be entered.
+    dead: bool,
+}
+
+impl Shard {
+    pub(super) fn new() -> Result<Arc<Shard>, Refusal> {
+        let ring = uring::set_up(Usage::Shared)?;
+        let shard = Arc::new(Shard {
+            ring,
+            line: Mutex::default(),
+            reaping: Mutex::new(()),
+            quiet: Condvar::new(),
+            watched: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
+            flusher: Mutex::default(),
+            dead: RwLock::default(),
+        });
+        let known: Arc<dyn Helped> = shard.clone();
+        help::register(Arc::downgrade(&known));
+        Ok(shard)
+    }
+
+    /// Takes a slot; one that is staged and not handed to the kernel (`enters`) is the reaper's to hand over.
+    pub(super) fn submit(&self, slot: Arc<Slot>, enters: bool) {
+        let mut line = lock(&self.line);
+        if line.places.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
+            drop(line);
+            // What has the places may never end.
+            return pool::hand_on(slot);
+        }
+        if line.places.in_flight >= self.ring.depth {
+            slot.count(Count::Queued);
+            line.places.backlog.push(slot);
+            let shed = line.places.backlog.take_shed();
+            drop(line);
+            help::watch();
+            return self.discard(shed);
+        }
+        line.places.in_flight += 1;
+        if let Err(slot) = self.push(&mut line, slot) {
+            drop(line);
+            return pool::hand_on(slot);
+        }
+        // While the device has something to do, an entry waits for others, or until this thread has nothing else to run:
+        // system calls are saved, and the thread gets to sleep.
+        let waits = line.staged <= line.held && line.places.in_flight > line.staged;
+        if !waits {
+            line.held = (line.held * 2 + 2).min(self.ring.depth);
+        }
+        let flusher = if waits && enters { self.call_flusher() } else { Flusher::Nobody };
+        drop(line);
+        if !enters {
+            return;
+        }
+        match flusher {
+            Flusher::Nobody => self.enter(),
+            Flusher::Awake => {}
+            Flusher::Asleep(waker) => waker.wake(),
+        }
+    }
+
+    /// Notes that somebody will submit what is staged, soon; gives who that is, to be woken when nothing is locked.
+    fn call_flusher(&self) -> Flusher {
+        let mut flusher = lock(&self.flusher);
+        match *flusher {
+            Flusher::Nobody => Flusher::Nobody,
+            Flusher::Awake | Flusher::Asleep(_) => std::mem::replace(&mut *flusher, Flusher::Awake),
+        }
+    }
+
+    /// Waits until something is staged.
+    #[cfg(feature = "tokio")]
+    pub(super) fn poll_staged(&self, context: &mut Context<'_>) -> Poll<()> {
+        // A waker's clone and drop may run anything: not under a lock.
+        let asleep = Flusher::Asleep(context.waker().clone());
+        // In this order, as in `submit`.
+        let line = lock(&self.line);
+        if line.staged > 0 {
+            return Poll::Ready(());
+        }
+        let old = std::mem::replace(&mut *lock(&self.flusher), asleep);
+        drop(line);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Nobody flushes any more.
+    #[cfg(feature = "tokio")]
+    pub(super) fn end_flushing(&self) {
+        let line = lock(&self.line);
+        *lock(&self.flusher) = Flusher::Nobody;
+        drop(line);
+        self.enter();
+    }
+
+    /// Stages a slot that has a place (counted in `in_flight`). Gives it back, and the place is free again, when the ring
+    /// cannot do it: it is to be handed on, with nothing locked.
+    fn push(&self, line: &mut Line, slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
+        let Some(entry) = self.ring.encode(&slot).filter(|_| !line.dead) else {
+            line.places.in_flight -= 1;
+            return Err(slot);
+        };
+        let share = Arc::into_raw(slot) as u64;
+        // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
+        // which the user data is a share that lasts until the completion.
+        let (pushed, length) = unsafe {
+            let mut queue = self.ring.ring.submission_shared();
+            (queue.push(&entry.user_data(share)).is_ok(), queue.len())
+        };
+        if !pushed {
+            debug_assert!(false, "there are as many entries as places");
+            line.places.in_flight -= 1;
+            // SAFETY: the share was made above, and the kernel did not get it.
+            return Err(unsafe { Arc::from_raw(share as *const Slot) });
+        }
+        line.untaken.push(share, length);
+        line.staged += 1;
+        Ok(())
+    }
+
+    /// The flusher's thread has nothing else to run: hands the kernel what is staged.
+    #[cfg(feature = "tokio")]
+    pub(super) fn flush(&self) {
+        lock(&self.line).held = 0;
+        self.enter();
+    }
+
+    /// Hands the kernel what is staged, by whomever.
+    pub(super) fn enter(&self) {
+        lock(&self.line).staged = 0;
+        self.submit_entries();
+        // A read that needed no device is complete by now; its future need not wait to be told.
+        self.reap(Reap::IfNobodyDoes);
+    }
+
+    fn submit_entries(&self) {
+        loop {
+            let dead = self.dead.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let result = if *dead { Ok(0) } else { self.ring.ring.submit() };
+            drop(dead);
+            match result {
+                Ok(_) => return,
+                Err(error) if uring::is_lasting(&error) => return self.give_up(),
+                // Interrupted, or short of memory or of room for completions (others are reaping those): try again.
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// The kernel refuses to be entered: what it has not taken goes to the pool, and all that follows.
+    fn give_up(&self) {
+        // From here no thread enters: a filter may be that of one thread only, and two must not own an entry.
+        *self.dead.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
+        let mut line = lock(&self.line);
+        line.dead = true;
+        // SAFETY: `line` is the lock of this submission queue.
+        let length = unsafe { self.ring.ring.submission_shared() }.len();
+        let mut slots: Vec<Arc<Slot>> = Vec::new();
+        for share in line.untaken.take(length) {
+            line.places.in_flight -= 1;
+            // SAFETY: the share was made in `push`, and the kernel never gets the entry.
+            slots.push(unsafe { Arc::from_raw(share as *const Slot) });
+        }
+        slots.extend(std::iter::from_fn(|| line.places.backlog.pop()));
+        let shed = line.places.backlog.take_shed();
+        line.staged = 0;
+        if line.places.is_quiet() {
+            self.quiet.notify_all();
+        }
+        drop(line);
+        self.discard(shed);
+        slots.into_iter().for_each(pool::hand_on);
+    }
+
+    /// Settles every completion there is and gives the places to those in line.
+    pub(super) fn reap(&self, how: Reap) {
+        let mut batch: [Option<Completion>; 32] = [const { None }; 32];
+        loop {
+            let Some(n) = self.collect(how, &mut batch) else { return };
+            if n == 0 {
+                return;
+            }
+            let mut again = 0;
+            for entry in &mut batch[..n] {
+                if let Some((slot, result)) = entry.take() {
+                    if let Some(slot) = pool::settle(slot, result, Count::Ring) {
+                        again += 1;
+                        // A statement of its own, so that the lock is released at its end.
+                        let pushed = self.push(&mut lock(&self.line), slot);
+                        pushed.unwrap_or_else(pool::hand_on);
+                    }
+                }
+            }
+            let mut refused = Vec::new();
+            let mut line = lock(&self.line);
+            let mut staged = line.staged > 0;
+            line.places.in_flight -= (n - again) as u32;
+            line.places.ended += n as u64;
+            while line.places.in_flight < self.ring.depth {
+                let Some(slot) = line.places.backlog.pop() else { break };
+                line.places.in_flight += 1;
+                match self.push(&mut line, slot) {
+                    Ok(()) => staged = true,
+                    Err(slot) => refused.push(slot),
+                }
+            }
+            let shed = line.places.backlog.take_shed();
+            if line.places.is_quiet() {
+                self.quiet.notify_all();
+            }
+            line.staged = 0;
+            drop(line);
+            if staged {
+                self.submit_entries();
+            }
+            self.discard(shed);
+            refused.into_iter().for_each(pool::hand_on);
+        }
+    }
+
+    /// Moves completions into `batch`; None when another thread is reaping.
+    fn collect(&self, how: Reap, batch: &mut [Option<Completion>]) -> Option<usize> {
+        let _reaping = match (how, self.reaping.try_lock()) {
+            (_, Ok(guard)) => guard,
+            (_, Err(TryLockError::Poisoned(poisoned))) => poisoned.into_inner(),
+            (Reap::IfNobodyDoes, Err(TryLockError::WouldBlock)) => return None,
+            (Reap::Surely, Err(TryLockError::WouldBlock)) => lock(&self.reaping),
+        };
+        let mut n = 0;
+        // SAFETY: `reaping` is the lock of this completion queue.
+        let queue = unsafe { self.ring.ring.completion_shared() };
+        for entry in queue.take(batch.len()) {
+            let slot = entry.user_data() as *const Slot;
+            // SAFETY: the user data of every entry is a share made in `push`, and the kernel posts one completion for it.
+            let slot = unsafe { Arc::from_raw(slot) };
+            batch[n] = Some((slot, uring::decode(&entry)));
+            n += 1;
+        }
+        Some(n)
+    }
+
+    pub(super) fn drain(&self) {
+        // Looking itself now and then: the runtime that should notice completions may not be driven now.
+        const LOOK_AGAIN: Duration = Duration::from_millis(10);
+        self.enter();
+        let mut line = lock(&self.line);
+        while !line.places.is_quiet() {
+            let (after, timeout) =
+                self.quiet.wait_timeout(line, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
+            line = after;
+            if timeout.timed_out() {
+                drop(line);
+                self.reap(Reap::Surely);
+                line = lock(&self.line);
+            }
+        }
+    }
+}
+
+impl Lined for Shard {
+    fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
+        lock(&self.line).places.look(&self.quiet, look)
+    }
+}
+
+impl Helped for Shard {
+    fn glance(&self) -> bool {
+        self.relieve_line()
+    }
+}
+
+impl Reaped for Shard {
+    fn reap_surely(&self) {
+        // A statement of its own, so that the lock is released at its end.
+        let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
+        if is_staged {
+            self.submit_entries();
+        }
+        self.reap(Reap::Surely);
+    }
+
+    fn is_quiet(&self) -> bool {
+        lock(&self.line).places.is_quiet()
+    }
+
+    fn watched(&self) -> &AtomicBool {
+        &self.watched
+    }
+
+    fn lent(&self) -> Option<&AtomicBool> {
+        Some(&self.lent)
+    }
+}
+
+impl AsFd for Shard {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.ring.as_fd()
+    }
+}
+
+/// Shards, and which thread uses which.
+#[derive(Default)]
+pub(super) struct Shards(Mutex<Members>);
+
+#[derive(Default)]
+struct Members {
+    shards: Vec<Arc<Shard>>,
+    /// Threads in order of their first submission; a thread's place decides its shard.
+    threads: Vec<usize>,
+}
+
+impl Shards {
+    /// This thread's shard. `make` is called while fewer than `max` exist and each has a thread already; when it fails, those
+    /// that exist serve.
+    pub(super) fn mine(
+        &self,
+        max: usize,
+        make: impl FnOnce() -> Result<Arc<Shard>, Refusal>,
+    ) -> Result<Arc<Shard>, Refusal> {
+        /// Threads that are remembered; those that come later share by number.
+        const THREADS_MAX: usize = 256;
+        let thread = thread_number();
+        let mut members = lock(&self.0);
+        let place = match members.threads.iter().position(|known| *known == thread) {
+            Some(place) => place,
+            None if members.threads.len() < THREADS_MAX => {
+                members.threads.push(thread);
+                members.threads.len() - 1
+            }
+            None => thread,
+        };
+        if place >= members.shards.len() && members.shards.len() < max {
+            match make() {
+                Ok(shard) => members.shards.push(shard),
+                Err(refusal) if members.shards.is_empty() => return Err(refusal),
+                Err(_) => {}
+            }
+        }
+        let index = place % members.shards.len();
+        Ok(members.shards[index].clone())
+    }
+
+    pub(super) fn add(&self, shard: Arc<Shard>) {
+        lock(&self.0).shards.push(shard);
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Shard>> {
+        lock(&self.0).shards.clone()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn remove(&self, shard: &Arc<Shard>) {
+        lock(&self.0).shards.retain(|known| !Arc::ptr_eq(known, shard));
+    }
+}
