@@ -210,7 +210,7 @@ impl Backlog {
 #[cfg(all(test, not(nowait_loom)))]
 mod tests {
     use super::*;
-    use crate::op::slot::fixture::idle_slot as slot;
+    use crate::op::fixture::idle_slot as slot;
 
     #[test]
     fn backlog_is_first_come_first_served_and_sheds_the_abandoned() {

@@ -58,7 +58,7 @@ mod loom_tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::op::slot::fixture::slot;
+    use crate::op::fixture::slot;
     use crate::op::{Done, Notify};
     use crate::stats::Count;
 

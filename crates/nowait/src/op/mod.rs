@@ -5,8 +5,12 @@
 mod backlog;
 mod batch;
 mod file;
+#[cfg(test)]
+mod fixture;
 pub(crate) mod help;
+mod leftovers;
 pub(crate) mod outstanding;
+mod owner;
 mod queue;
 mod request;
 mod slot;
@@ -15,9 +19,11 @@ mod transfer;
 pub(crate) use backlog::{Backlog, PLACES_MIN, SHARE, STUCK};
 pub(crate) use batch::Batch;
 pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, in_queues, on_threads};
+pub(crate) use leftovers::Leftovers;
+pub(crate) use owner::{Owner, Work};
 pub(crate) use queue::{FileQueues, QueueKind, Waiter};
 pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, PathAt, Request};
-pub(crate) use slot::{Callback, Leftovers, Notify, Owner, Slot, Work};
+pub(crate) use slot::{Callback, Notify, Slot};
 pub(crate) use transfer::{Step, Transfer, step};
 
 pub(crate) use crate::buf::{Direction, contained};

@@ -7,7 +7,7 @@
 //!
 //! **Reports.** The kernel tells of a failed write-back once, to the first call on an open file description that asks:
 //! `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC` (`file_check_and_advance_wb_err` in mm/filemap.c, 4.13 to
-//! 7.2). Through the page cache these calls are made one after the other (`op/slot.rs`, the queue of syncs). Direct durable writes
+//! 7.2). Through the page cache these calls are made one after the other (`op/file.rs` `queue`, the queue of syncs). Direct durable writes
 //! need not be: their own bytes fail in their own answer. But while one is in the kernel a sync could be told nothing and say
 //! that all is well, since the write was told. So no sync is made beside a direct durable write
 //! ([`Outstanding::begin_sync`]).

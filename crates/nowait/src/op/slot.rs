@@ -17,22 +17,22 @@
 //! A short transfer goes round again inside *Waiting*: the engine tells [`Slot::complete`] each result, and
 //! gives the rest back to the kernel when told so.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
 
 use super::batch::Batch;
-use super::file::{Begun, Fallback, IN_QUEUE, ON_THREAD, OpenFile, in_queues};
+use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, in_queues};
 use super::help;
-use super::outstanding::Syncing;
-use super::queue::{FileQueues, QueueKind};
-use super::request::{Done, Handle, Outcome, Request};
+use super::leftovers::{Leftovers, let_go};
+use super::owner::{Owner, Work};
+use super::request::{Done, Outcome, Request};
 use super::sync::{Mutex, MutexGuard, lock};
-use super::transfer::{Step, Transfer, step};
-use crate::buf::{Direction, Memory, contained};
-use crate::stats::{Count, Counters, thread_number};
+use super::transfer::{Step, step};
+use crate::buf::{Direction, contained};
+use crate::stats::{Count, thread_number};
 
 pub(crate) type Callback = Box<dyn FnOnce(Outcome, Request) + Send>;
 
@@ -57,58 +57,6 @@ impl Notify {
     }
 }
 
-/// What an operation leaves at its end: the last share of its file, and a buffer or a result that
-/// no future takes. Dropping it may wait (`close(2)`, `munmap(2)`, a user's destructor), so no
-/// engine drops it under a lock, nor on a thread that notices completions (`pool::let_go`). A
-/// destructor that panics is contained.
-#[must_use]
-#[derive(Default)]
-pub(crate) struct Leftovers {
-    file: Option<Box<OpenFile>>,
-    unwanted: Option<Box<(Request, Outcome)>>,
-}
-
-impl From<OpenFile> for Leftovers {
-    fn from(file: OpenFile) -> Leftovers {
-        Leftovers { file: Some(Box::new(file)), unwanted: None }
-    }
-}
-
-impl Leftovers {
-    /// Whether dropping it may take long.
-    pub(crate) fn may_wait(&self) -> bool {
-        /// To unmap so much takes tens of microseconds.
-        const MEMORY_BYTES_MAX: usize = 256 << 10;
-        let waits = |(request, outcome): &(Request, Outcome)| match request {
-            Request::Read(Transfer { memory, .. }) | Request::Write(Transfer { memory, .. }, _) => {
-                memory.runs_code_of_users() || memory.len() > MEMORY_BYTES_MAX
-            }
-            Request::Fault { .. } | Request::Call(_) | Request::Close(_) => true,
-            _ => matches!(outcome, Ok(Done::Opened(..))),
-        };
-        self.file.is_some() || self.unwanted.as_deref().is_some_and(waits)
-    }
-}
-
-impl Drop for Leftovers {
-    #[inline]
-    fn drop(&mut self) {
-        if self.unwanted.is_some() {
-            self.unwanted.take().into_iter().for_each(|unwanted| let_go(unwanted.0));
-        }
-    }
-}
-
-/// Drops a request. Each buffer by itself: a second panic on the way out of the first would end the
-/// process.
-fn let_go(request: Request) {
-    let (Request::Read(mut transfer) | Request::Write(mut transfer, _)) = request else { return };
-    match transfer.take_memory() {
-        Memory::Many(buffers) => buffers.into_iter().for_each(|buffer| contained(|| drop(buffer))),
-        buffer => contained(|| drop(buffer)),
-    }
-}
-
 enum Stage {
     Waiting(Notify),
     Abandoned,
@@ -118,87 +66,6 @@ enum Stage {
 
 /// See the module's text.
 pub(crate) struct Slot(Mutex<Inner>);
-
-/// What a slot belongs to: a file that it keeps open, or, for an open, nothing yet.
-pub(crate) enum Owner {
-    File(Arc<OpenFile>),
-    Nobody(Arc<Counters>),
-}
-
-impl Owner {
-    pub(crate) fn handle(&self) -> Option<&Handle> {
-        match self {
-            Owner::File(file) => Some(&file.handle),
-            Owner::Nobody(_) => None,
-        }
-    }
-
-    pub(crate) fn file(&self) -> Option<&Arc<OpenFile>> {
-        match self {
-            Owner::File(file) => Some(file),
-            Owner::Nobody(_) => None,
-        }
-    }
-
-    /// How many operations of its file are under way; of those without a file, none is held against another.
-    pub(super) fn begun(&self) -> Begun {
-        match self {
-            Owner::File(file) => file.begun.clone(),
-            Owner::Nobody(_) => {
-                static NOBODY: OnceLock<Begun> = OnceLock::new();
-                NOBODY.get_or_init(Begun::default).clone()
-            }
-        }
-    }
-
-    /// The line of its file that `request` stands in.
-    pub(crate) fn queue(&self, request: &Request) -> Option<(Arc<FileQueues>, QueueKind)> {
-        let file = self.file()?;
-        let kind = file.queue(request)?;
-        Some((file.queues().clone(), kind))
-    }
-
-    /// Makes the file's data durable by `sync`: see [`OpenFile::synced`].
-    pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
-        match self {
-            Owner::File(file) => file.synced(sync),
-            Owner::Nobody(_) => sync(),
-        }
-    }
-
-    /// See [`OpenFile::begin_sync`].
-    pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
-        match self {
-            Owner::File(file) => file.begin_sync(sleep),
-            Owner::Nobody(_) => None,
-        }
-    }
-
-    pub(crate) fn count(&self, count: Count) {
-        self.counters().add(count);
-    }
-
-    fn counters(&self) -> &Counters {
-        match self {
-            Owner::File(file) => &file.counters,
-            Owner::Nobody(counters) => counters,
-        }
-    }
-
-    /// Gives up its share of the file; the file, if that was the last one. Closes nothing.
-    fn give_up(self) -> Option<Box<OpenFile>> {
-        match self {
-            Owner::File(file) => Arc::into_inner(file).map(Box::new),
-            Owner::Nobody(_) => None,
-        }
-    }
-}
-
-/// A request and what keeps its descriptor open.
-pub(crate) struct Work {
-    pub(crate) request: Request,
-    pub(crate) owner: Owner,
-}
 
 struct Inner {
     stage: Stage,
@@ -530,63 +397,11 @@ fn take(inner: &mut Inner) -> Option<(Outcome, Request)> {
     }
 }
 
-#[cfg(test)]
-pub(super) mod fixture {
-    use super::*;
-    use std::sync::atomic::AtomicUsize;
-    use std::task::Wake;
-
-    #[cfg(not(nowait_loom))]
-    use crate::direct::Directness;
-
-    #[derive(Default)]
-    pub(in crate::op) struct Wakes(pub(in crate::op) AtomicUsize);
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        }
-    }
-
-    /// No engine of these tests hands slots on.
-    #[cfg(not(nowait_loom))]
-    struct NoPool;
-    #[cfg(not(nowait_loom))]
-    impl Fallback for NoPool {
-        fn take(&self, _: Arc<Slot>) {
-            unreachable!("no slot is handed on");
-        }
-    }
-
-    /// A file, and a slot with a read of it.
-    #[cfg(not(nowait_loom))]
-    pub(in crate::op) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
-        let counters = Arc::new(Counters::default());
-        let handle = Handle::Simulated { file: 0, flags: rustix::fs::OFlags::empty() };
-        let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone(), Arc::new(NoPool)));
-        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
-        let slot = Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()));
-        (file, slot, counters)
-    }
-
-    /// A slot of which nobody is told.
-    #[cfg(not(nowait_loom))]
-    pub(in crate::op) fn idle_slot() -> (Arc<Slot>, Arc<Counters>) {
-        slot(Notify::Waker(Waker::noop().clone()))
-    }
-
-    /// A slot with a read of eight bytes.
-    pub(in crate::op) fn slot(notify: Notify) -> (Arc<Slot>, Arc<Counters>) {
-        let counters = Arc::new(Counters::default());
-        let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
-        (Slot::new(request, Owner::Nobody(counters.clone()), notify), counters)
-    }
-}
-
 /// Every order in which an engine and a future can meet over a slot.
 #[cfg(all(test, nowait_loom))]
 mod loom_tests {
-    use super::fixture::{Wakes, slot};
     use super::*;
+    use crate::op::fixture::{Wakes, slot};
     use std::sync::atomic::Ordering;
 
     #[test]
@@ -629,8 +444,8 @@ mod loom_tests {
 
 #[cfg(all(test, not(nowait_loom)))]
 mod tests {
-    use super::fixture::{Wakes, idle_slot as slot};
     use super::*;
+    use crate::op::fixture::{Wakes, file_and_slot, idle_slot as slot};
     use std::sync::atomic::Ordering::{self, SeqCst};
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -674,7 +489,7 @@ mod tests {
 
     #[test]
     fn whoever_sees_the_result_has_the_only_share_of_the_file() {
-        let rounds: Vec<_> = (0..1500).map(|_| (fixture::file_and_slot(), AtomicBool::new(false))).collect();
+        let rounds: Vec<_> = (0..1500).map(|_| (file_and_slot(), AtomicBool::new(false))).collect();
         let shares_seen = AtomicU64::new(0);
         std::thread::scope(|scope| {
             // Two, so that one is awake while the slot's lock is given to the other.
@@ -703,7 +518,7 @@ mod tests {
     #[test]
     fn the_last_share_of_a_file_is_left_over() {
         for abandons in [false, true] {
-            let (file, slot, counters) = fixture::file_and_slot();
+            let (file, slot, counters) = file_and_slot();
             drop(file);
             if abandons {
                 slot.abandon();
@@ -713,7 +528,7 @@ mod tests {
             assert_eq!(leftovers.unwanted.is_some(), abandons);
             assert_eq!(counters.snapshot().ended(), 1);
         }
-        let (file, slot, _) = fixture::file_and_slot();
+        let (file, slot, _) = file_and_slot();
         assert!(!slot.finish(Ok(Done::Nothing), Count::Ring).may_wait());
         assert_eq!(Arc::strong_count(&file), 1);
     }

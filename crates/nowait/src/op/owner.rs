@@ -1,0 +1,90 @@
+//! The file that an operation belongs to, and keeps open.
+
+use std::sync::{Arc, OnceLock};
+
+use super::file::{Begun, OpenFile};
+use super::outstanding::Syncing;
+use super::queue::{FileQueues, QueueKind};
+use super::request::{Handle, Outcome, Request};
+use crate::stats::{Count, Counters};
+
+/// What a slot belongs to: a file that it keeps open, or, for an open, nothing yet.
+pub(crate) enum Owner {
+    File(Arc<OpenFile>),
+    Nobody(Arc<Counters>),
+}
+
+impl Owner {
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        match self {
+            Owner::File(file) => Some(&file.handle),
+            Owner::Nobody(_) => None,
+        }
+    }
+
+    pub(crate) fn file(&self) -> Option<&Arc<OpenFile>> {
+        match self {
+            Owner::File(file) => Some(file),
+            Owner::Nobody(_) => None,
+        }
+    }
+
+    /// How many operations of its file are under way; of those without a file, none is held against another.
+    pub(super) fn begun(&self) -> Begun {
+        match self {
+            Owner::File(file) => file.begun.clone(),
+            Owner::Nobody(_) => {
+                static NOBODY: OnceLock<Begun> = OnceLock::new();
+                NOBODY.get_or_init(Begun::default).clone()
+            }
+        }
+    }
+
+    /// The line of its file that `request` stands in.
+    pub(crate) fn queue(&self, request: &Request) -> Option<(Arc<FileQueues>, QueueKind)> {
+        let file = self.file()?;
+        let kind = file.queue(request)?;
+        Some((file.queues().clone(), kind))
+    }
+
+    /// Makes the file's data durable by `sync`: see [`OpenFile::synced`].
+    pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
+        match self {
+            Owner::File(file) => file.synced(sync),
+            Owner::Nobody(_) => sync(),
+        }
+    }
+
+    /// See [`OpenFile::begin_sync`].
+    pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
+        match self {
+            Owner::File(file) => file.begin_sync(sleep),
+            Owner::Nobody(_) => None,
+        }
+    }
+
+    pub(crate) fn count(&self, count: Count) {
+        self.counters().add(count);
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        match self {
+            Owner::File(file) => &file.counters,
+            Owner::Nobody(counters) => counters,
+        }
+    }
+
+    /// Gives up its share of the file; the file, if that was the last one. Closes nothing.
+    pub(super) fn give_up(self) -> Option<Box<OpenFile>> {
+        match self {
+            Owner::File(file) => Arc::into_inner(file).map(Box::new),
+            Owner::Nobody(_) => None,
+        }
+    }
+}
+
+/// A request and what keeps its descriptor open.
+pub(crate) struct Work {
+    pub(crate) request: Request,
+    pub(crate) owner: Owner,
+}
