@@ -10,197 +10,15 @@ use std::ops::{Bound, Range};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// What a device writes as a whole or not at all.
-pub(super) const SECTOR: usize = 512;
+use super::change::{Change, Names, Naming, Node, Unsynced};
+use super::image::{Image, SECTOR, in_sector, sectors};
 
 /// The largest file that a simulated disk takes.
 pub(super) const FILE_MAX: usize = 1 << 30;
 
-/// A change that a crash may lose; see [`Sim::unsynced`](super::Sim::unsynced). A file goes by its last name.
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unsynced {
-    /// Bytes of a file, each sector of which is kept or lost.
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// In bytes.
-        offset: u64,
-        /// In bytes.
-        length: usize,
-        /// False while it is under way.
-        complete: bool,
-    },
-    /// A file that is extended, with zeros, or cut.
-    Length {
-        /// The file.
-        path: PathBuf,
-        /// Before, in bytes.
-        from: u64,
-        /// After, in bytes.
-        to: u64,
-        /// False while the write that extends it is under way.
-        complete: bool,
-    },
-    /// A new file or directory.
-    Created {
-        /// Its name.
-        path: PathBuf,
-    },
-    /// The name of a file that was removed.
-    Removed {
-        /// Its name.
-        path: PathBuf,
-    },
-    /// A file with another name, in place of one that had this name.
-    Renamed {
-        /// The old name.
-        from: PathBuf,
-        /// The new name.
-        to: PathBuf,
-    },
-}
-
-impl Unsynced {
-    /// How many sectors [`Sim::crash`](super::Sim::crash) asks about: those that a write touches; one, of anything else.
-    pub fn sectors(&self) -> usize {
-        match self {
-            Unsynced::Write { offset, length, .. } => sectors(*offset as usize, *length),
-            _ => 1,
-        }
-    }
-}
-
-/// How many sectors a range touches.
-fn sectors(start: usize, length: usize) -> usize {
-    (start + length).div_ceil(SECTOR) - start / SECTOR
-}
-
-/// The part of a range that lies in one of the sectors that it touches; counted from its start.
-pub(super) fn in_sector(start: usize, length: usize, sector: usize) -> Range<usize> {
-    let first = (start / SECTOR + sector) * SECTOR;
-    first.max(start) - start..(first + SECTOR).min(start + length) - start
-}
-
-/// What images share of each other.
-const PAGE: usize = 4096;
-
-type Page = Arc<[u8; PAGE]>;
-
-/// What a file holds. A clone copies no bytes, and then each page when one of both changes it.
-#[derive(Clone, Default)]
-pub(super) struct Image {
-    /// Zero behind the end of the file.
-    pages: Vec<Page>,
-    length: usize,
-}
-
-impl Image {
-    fn new(bytes: &[u8]) -> Image {
-        let mut image = Image::default();
-        image.put(0, bytes);
-        image
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.length
-    }
-
-    fn resize(&mut self, length: usize) {
-        if length < self.length && length % PAGE != 0 {
-            Arc::make_mut(&mut self.pages[length / PAGE])[length % PAGE..].fill(0);
-        }
-        let count = length.div_ceil(PAGE);
-        if count > self.pages.len() {
-            let zeros = Arc::new([0; PAGE]);
-            self.pages.resize(count, zeros);
-        }
-        self.pages.truncate(count);
-        self.length = length;
-    }
-
-    fn put(&mut self, start: usize, bytes: &[u8]) {
-        self.resize(self.length.max(start + bytes.len()));
-        let mut done = 0;
-        while done < bytes.len() {
-            let inside = (start + done) % PAGE;
-            let n = (PAGE - inside).min(bytes.len() - done);
-            let page = Arc::make_mut(&mut self.pages[(start + done) / PAGE]);
-            page[inside..inside + n].copy_from_slice(&bytes[done..done + n]);
-            done += n;
-        }
-    }
-
-    /// Bytes of a range inside the file.
-    pub(super) fn get(&self, range: Range<usize>) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(range.len());
-        while bytes.len() < range.len() {
-            let place = range.start + bytes.len();
-            let rest = &self.pages[place / PAGE][place % PAGE..];
-            bytes.extend_from_slice(&rest[..rest.len().min(range.end - place)]);
-        }
-        bytes
-    }
-}
-
 /// A path as names are known by: without what means the directory itself.
 pub(super) fn plain(path: &Path) -> PathBuf {
     path.components().filter(|component| *component != Component::CurDir).collect()
-}
-
-/// What has a name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Node {
-    /// A place in the list of files, where it stays.
-    File(usize),
-    Directory,
-}
-
-type Names = BTreeMap<PathBuf, Node>;
-
-/// A change of one file.
-#[derive(Clone)]
-enum Change {
-    Bytes { start: usize, bytes: Arc<Vec<u8>> },
-    Length { from: usize, to: usize },
-}
-
-impl Change {
-    fn sectors(&self) -> usize {
-        match self {
-            Change::Bytes { start, bytes } => sectors(*start, bytes.len()),
-            Change::Length { .. } => 1,
-        }
-    }
-
-    fn make(&self, image: &mut Image) {
-        match self {
-            Change::Bytes { start, bytes } => image.put(*start, bytes),
-            _ => self.make_sector(image, 0),
-        }
-    }
-
-    fn make_sector(&self, image: &mut Image, sector: usize) {
-        match self {
-            Change::Bytes { start, bytes } => {
-                let range = in_sector(*start, bytes.len(), sector);
-                image.put(start + range.start, &bytes[range]);
-            }
-            // Of an extension that comes after a cut that was lost nothing is left to do.
-            Change::Length { from, to } if to > from => image.resize(image.len().max(*to)),
-            Change::Length { to, .. } => image.resize(image.len().min(*to)),
-        }
-    }
-
-    fn unsynced(&self, path: &Path, complete: bool) -> Unsynced {
-        let path = path.to_path_buf();
-        match self {
-            Change::Bytes { start, bytes } => {
-                Unsynced::Write { path, offset: *start as u64, length: bytes.len(), complete }
-            }
-            Change::Length { from, to } => Unsynced::Length { path, from: *from as u64, to: *to as u64, complete },
-        }
-    }
 }
 
 struct Dated {
@@ -237,42 +55,6 @@ impl File {
         while let Some(Dated { durable: true, change, .. }) = self.changes.front() {
             change.make(&mut self.durable);
             self.changes.pop_front();
-        }
-    }
-}
-
-/// A change of names.
-#[derive(Clone)]
-enum Naming {
-    Created(PathBuf, Node),
-    Removed(PathBuf, usize),
-    Renamed { from: PathBuf, to: PathBuf, file: usize },
-}
-
-impl Naming {
-    fn make(&self, names: &mut Names) {
-        match self {
-            Naming::Created(path, node) => {
-                names.insert(path.clone(), *node);
-            }
-            Naming::Removed(path, file) => {
-                if names.get(path) == Some(&Node::File(*file)) {
-                    names.remove(path);
-                }
-            }
-            Naming::Renamed { to, file, .. } => {
-                // Whatever it was called: an earlier change of its name may have been lost.
-                names.retain(|_, node| *node != Node::File(*file));
-                names.insert(to.clone(), Node::File(*file));
-            }
-        }
-    }
-
-    fn unsynced(&self) -> Unsynced {
-        match self.clone() {
-            Naming::Created(path, _) => Unsynced::Created { path },
-            Naming::Removed(path, _) => Unsynced::Removed { path },
-            Naming::Renamed { from, to, .. } => Unsynced::Renamed { from, to },
         }
     }
 }
@@ -663,33 +445,7 @@ impl Crash {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn image_is_as_long_and_holds_what_a_vector_would() {
-        let mut random = crate::engine::sim::Random(1);
-        let mut below = |n: usize| (random.next() % n as u64) as usize;
-        let (mut image, mut bytes) = (Image::default(), Vec::new());
-        for number in 0..2000 {
-            let (place, before) = (below(3 * PAGE), (image.clone(), bytes.clone()));
-            match below(3) {
-                0 => {
-                    image.resize(place);
-                    bytes.resize(place, 0);
-                }
-                _ => {
-                    let data = vec![number as u8; below(2 * PAGE)];
-                    image.put(place, &data);
-                    bytes.resize(bytes.len().max(place + data.len()), 0);
-                    bytes[place..place + data.len()].copy_from_slice(&data);
-                }
-            }
-            assert_eq!(image.len(), bytes.len());
-            let start = below(bytes.len() + 1);
-            let end = start + below(bytes.len() - start + 1);
-            assert!(image.get(0..bytes.len()) == bytes && image.get(start..end) == bytes[start..end], "{number}");
-            assert!(before.0.get(0..before.1.len()) == before.1, "a clone stays as it was");
-        }
-    }
+    use crate::engine::sim::image::{PAGE, Page};
 
     #[test]
     fn a_crash_copies_only_pages_that_differ() {

@@ -1,0 +1,153 @@
+//! Changes of files and names that a crash may lose: what each does, and what it is called.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::image::{Image, in_sector, sectors};
+
+/// A change that a crash may lose; see [`Sim::unsynced`](super::Sim::unsynced). A file goes by its last name.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unsynced {
+    /// Bytes of a file, each sector of which is kept or lost.
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// In bytes.
+        offset: u64,
+        /// In bytes.
+        length: usize,
+        /// False while it is under way.
+        complete: bool,
+    },
+    /// A file that is extended, with zeros, or cut.
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Before, in bytes.
+        from: u64,
+        /// After, in bytes.
+        to: u64,
+        /// False while the write that extends it is under way.
+        complete: bool,
+    },
+    /// A new file or directory.
+    Created {
+        /// Its name.
+        path: PathBuf,
+    },
+    /// The name of a file that was removed.
+    Removed {
+        /// Its name.
+        path: PathBuf,
+    },
+    /// A file with another name, in place of one that had this name.
+    Renamed {
+        /// The old name.
+        from: PathBuf,
+        /// The new name.
+        to: PathBuf,
+    },
+}
+
+impl Unsynced {
+    /// How many sectors [`Sim::crash`](super::Sim::crash) asks about: those that a write touches; one, of anything else.
+    pub fn sectors(&self) -> usize {
+        match self {
+            Unsynced::Write { offset, length, .. } => sectors(*offset as usize, *length),
+            _ => 1,
+        }
+    }
+}
+
+/// What has a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Node {
+    /// A place in the list of files, where it stays.
+    File(usize),
+    Directory,
+}
+
+pub(super) type Names = BTreeMap<PathBuf, Node>;
+
+/// A change of one file.
+#[derive(Clone)]
+pub(super) enum Change {
+    Bytes { start: usize, bytes: Arc<Vec<u8>> },
+    Length { from: usize, to: usize },
+}
+
+impl Change {
+    pub(super) fn sectors(&self) -> usize {
+        match self {
+            Change::Bytes { start, bytes } => sectors(*start, bytes.len()),
+            Change::Length { .. } => 1,
+        }
+    }
+
+    pub(super) fn make(&self, image: &mut Image) {
+        match self {
+            Change::Bytes { start, bytes } => image.put(*start, bytes),
+            _ => self.make_sector(image, 0),
+        }
+    }
+
+    pub(super) fn make_sector(&self, image: &mut Image, sector: usize) {
+        match self {
+            Change::Bytes { start, bytes } => {
+                let range = in_sector(*start, bytes.len(), sector);
+                image.put(start + range.start, &bytes[range]);
+            }
+            // Of an extension that comes after a cut that was lost nothing is left to do.
+            Change::Length { from, to } if to > from => image.resize(image.len().max(*to)),
+            Change::Length { to, .. } => image.resize(image.len().min(*to)),
+        }
+    }
+
+    pub(super) fn unsynced(&self, path: &Path, complete: bool) -> Unsynced {
+        let path = path.to_path_buf();
+        match self {
+            Change::Bytes { start, bytes } => {
+                Unsynced::Write { path, offset: *start as u64, length: bytes.len(), complete }
+            }
+            Change::Length { from, to } => Unsynced::Length { path, from: *from as u64, to: *to as u64, complete },
+        }
+    }
+}
+
+/// A change of names.
+#[derive(Clone)]
+pub(super) enum Naming {
+    Created(PathBuf, Node),
+    Removed(PathBuf, usize),
+    Renamed { from: PathBuf, to: PathBuf, file: usize },
+}
+
+impl Naming {
+    pub(super) fn make(&self, names: &mut Names) {
+        match self {
+            Naming::Created(path, node) => {
+                names.insert(path.clone(), *node);
+            }
+            Naming::Removed(path, file) => {
+                if names.get(path) == Some(&Node::File(*file)) {
+                    names.remove(path);
+                }
+            }
+            Naming::Renamed { to, file, .. } => {
+                // Whatever it was called: an earlier change of its name may have been lost.
+                names.retain(|_, node| *node != Node::File(*file));
+                names.insert(to.clone(), Node::File(*file));
+            }
+        }
+    }
+
+    pub(super) fn unsynced(&self) -> Unsynced {
+        match self.clone() {
+            Naming::Created(path, _) => Unsynced::Created { path },
+            Naming::Removed(path, _) => Unsynced::Removed { path },
+            Naming::Renamed { from, to, .. } => Unsynced::Renamed { from, to },
+        }
+    }
+}
