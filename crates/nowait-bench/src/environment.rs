@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nowait::probe::Place;
+use nowait_probe::Place;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use nowait::probe::Case;
 use nowait_bench::log;
 use nowait_bench::notes::Code;
 use nowait_bench::prefault;
@@ -14,6 +13,7 @@ use nowait_bench::ways;
 use nowait_bench::words::parse_bytes;
 use nowait_bench::work::Records;
 use nowait_bench::writes;
+use nowait_probe::Case;
 
 const EXIT_CODES: &str = "\
 Exit codes:

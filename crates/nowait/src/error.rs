@@ -218,7 +218,9 @@ struct Inner {
 }
 
 impl Error {
-    pub(crate) fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
+    /// An error for programs that offer the same operations in another form: a store, a log, a language. Say the path with
+    /// [`at`](Error::at), the bytes with [`range`](Error::range), and more with [`detail`](Error::detail).
+    pub fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
         Error(Arc::new(Inner {
             kind,
             errno: None,
@@ -232,6 +234,11 @@ impl Error {
         }))
     }
 
+    /// As [`Error::new`], of the errno of a failed system call, whose kind it gets.
+    pub fn from_raw_os_error(operation: ErrorOp, code: i32) -> Self {
+        Self::from_errno(operation, Errno::from_raw_os_error(code))
+    }
+
     pub(crate) fn from_errno(operation: ErrorOp, errno: Errno) -> Self {
         let mut error = Self::new(operation, kind_of(errno));
         error.inner().errno = Some(errno);
@@ -242,12 +249,14 @@ impl Error {
         Arc::make_mut(&mut self.0)
     }
 
-    pub(crate) fn at(mut self, path: &Arc<Path>) -> Self {
+    /// Names the path.
+    pub fn at(mut self, path: &Arc<Path>) -> Self {
         self.inner().path = Some(path.clone());
         self
     }
 
-    pub(crate) fn range(mut self, offset: u64, length: u64) -> Self {
+    /// Names the offset and the length that was asked for, in bytes.
+    pub fn range(mut self, offset: u64, length: u64) -> Self {
         self.inner().range = Some((offset, length));
         self
     }
@@ -267,13 +276,14 @@ impl Error {
         self
     }
 
-    pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
+    /// Adds a detail, in place of one that it has.
+    pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.inner().detail = Some(detail.into());
         self
     }
 
-    /// A detail that says what to do next, in place of the kind's advice.
-    pub(crate) fn explained(mut self, detail: impl Into<String>) -> Self {
+    /// Adds a detail that says what to do next, in place of the kind's advice.
+    pub fn explained(mut self, detail: impl Into<String>) -> Self {
         self.inner().explained = true;
         self.detail(detail)
     }

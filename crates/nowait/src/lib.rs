@@ -160,7 +160,8 @@
 //! # }
 //! ```
 //!
-//! [`probe()`] tells beforehand, for a path: how io_uring serves each kind of request there, and where this library sends it.
+//! The crate `nowait-probe` tells beforehand, for a path: how io_uring serves each kind of request there, and where this library
+//! sends it.
 //!
 //! # A durable log
 //!
@@ -204,7 +205,6 @@
 //! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it notices completions and wakes
 //!   wakers. There is none for [`block_on`], for `wait`, and, with the `tokio` feature, for tasks on a tokio runtime that was
 //!   attached (`Nowait::attach_tokio`).
-//! * `nowait-probe`: while [`probe()`] runs.
 //! * `nowait-log`: one for each [`log`] that is open for appending; it writes no record that somebody waits for.
 //!
 //! After a `fork` the child makes rings and threads of its own. Operations that were in flight in the parent never complete in
@@ -237,7 +237,6 @@ pub mod log;
 pub mod map;
 mod op;
 mod operation;
-pub mod probe;
 mod stats;
 pub mod stream;
 mod sys;
@@ -251,7 +250,6 @@ pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Res
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 pub use operation::{Operation, Started, Steps, Write};
-pub use probe::probe;
 pub use stats::Stats;
 pub use write::{Allocate, Settled, WriteMany};
 
@@ -316,7 +314,7 @@ mod guide {
         };
     }
 
-    pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Log "log.md" Map "map.md" Probe "probe.md" }
+    pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Log "log.md" Map "map.md" }
 
     #[cfg(feature = "tokio")]
     pages! { Tokio "tokio.md" }

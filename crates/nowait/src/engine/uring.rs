@@ -29,9 +29,6 @@ pub(crate) enum Usage {
     Owned,
     /// Any thread may.
     Shared,
-    /// One thread, to see when each request completes: nothing does between its enters (SINGLE_ISSUER, 6.0; DEFER_TASKRUN, 6.1).
-    /// On an older kernel a plain ring, in which a completion may come at any time.
-    Watched,
 }
 
 pub(crate) struct Ring {
@@ -83,12 +80,8 @@ fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
         // wait for an enter of this ring: 12 % more processor time at depth 16, and up to a tenth slower at 32.)
         best.setup_coop_taskrun().setup_taskrun_flag();
     }
-    if usage == Usage::Watched {
-        best.setup_single_issuer().setup_defer_taskrun();
-    }
     let mut ring: std::io::Result<IoUring> = best.build(entries);
-    if usage != Usage::Shared
-        && matches!(&ring, Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()))
+    if usage == Usage::Owned && matches!(&ring, Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()))
     {
         ring = plain.build(entries);
     }

@@ -1,7 +1,6 @@
 //! A file with a position, for reads and writes in turn.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{Caller, Reader, Step, Stream, Writer, wait};
@@ -17,6 +16,7 @@ pub struct Cursor {
     file: File,
     side: Side,
     /// Begun by a task.
+    #[cfg(any(feature = "tokio", feature = "futures-io"))]
     seek: Option<SeekFrom>,
 }
 
@@ -29,7 +29,12 @@ enum Side {
 impl Cursor {
     /// Reads and writes `file` from `offset` on.
     pub fn new(file: &File, offset: u64) -> Cursor {
-        Cursor { file: file.clone(), side: Side::Read(Reader::new(file, offset)), seek: None }
+        Cursor {
+            file: file.clone(),
+            side: Side::Read(Reader::new(file, offset)),
+            #[cfg(any(feature = "tokio", feature = "futures-io"))]
+            seek: None,
+        }
     }
 
     /// The file.
@@ -103,7 +108,7 @@ impl Cursor {
         self.poll_sought(context)
     }
 
-    #[cfg(any(feature = "tokio", feature = "futures-io"))]
+    #[cfg(feature = "futures-io")]
     fn poll_read_into(&mut self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
         let reader = ready!(self.poll_reader(context, Caller::Task))?;
         reader.poll_read_into(context, Caller::Task, out).map_err(io::Error::from)
@@ -154,6 +159,8 @@ impl Seek for Cursor {
 
 #[cfg(feature = "tokio")]
 mod tokio_io {
+    use std::pin::Pin;
+
     use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
     use super::*;
@@ -197,6 +204,8 @@ mod tokio_io {
 
 #[cfg(feature = "futures-io")]
 mod futures_traits {
+    use std::pin::Pin;
+
     use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 
     use super::*;

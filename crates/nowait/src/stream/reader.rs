@@ -46,7 +46,8 @@ pub struct Reader {
     window_max: usize,
     /// Where the file ended when it was last asked.
     end: u64,
-    /// A seek from the end that waits for the size.
+    /// A task's seek from the end that waits for the size.
+    #[cfg(any(feature = "tokio", feature = "futures-io"))]
     seeking: Option<(i64, Started<Result<u64>>)>,
 }
 
@@ -76,6 +77,7 @@ impl Reader {
             window: AHEAD_BYTES_FIRST,
             window_max: AHEAD_BYTES_MAX,
             end: 0,
+            #[cfg(any(feature = "tokio", feature = "futures-io"))]
             seeking: None,
         }
     }
@@ -307,11 +309,17 @@ impl Seek for Reader {
 impl Reader {
     fn seek_to(&mut self, place: Option<u64>) -> Result<u64> {
         let place = place.ok_or_else(|| self.error(rustix::io::Errno::INVAL, 0))?;
-        self.seeking = None;
+        #[cfg(any(feature = "tokio", feature = "futures-io"))]
+        {
+            self.seeking = None;
+        }
         self.go_to(place);
         Ok(place)
     }
+}
 
+#[cfg(any(feature = "tokio", feature = "futures-io"))]
+impl Reader {
     /// Begins to seek for a task; [`poll_sought`](Reader::poll_sought) ends it.
     pub(super) fn start_seek(&mut self, to: SeekFrom) -> Result<()> {
         match to {
@@ -338,6 +346,7 @@ impl Reader {
         Poll::Ready(size.and_then(|size| self.seek_to(self.end_of(size).checked_add_signed(by))))
     }
 
+    #[cfg(feature = "futures-io")]
     pub(super) fn poll_read_into(
         &mut self,
         context: &mut Context<'_>,

@@ -12,14 +12,14 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use io_uring::{opcode, squeue, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::Evidence;
 use super::kernel::{Passes, sleeps};
+use super::ring::{self, decode};
 use super::workers::{Workers, count_punts};
-use crate::buf::Buf;
-use crate::engine::uring::{self, Ring, Usage, decode};
+use nowait::Buf;
 
 /// `IORING_ENTER_GETEVENTS` of linux/io_uring.h.
 const GETEVENTS: u32 = 1;
@@ -71,7 +71,7 @@ pub(super) struct Seen {
 }
 
 pub(super) struct Single {
-    ring: Ring,
+    ring: IoUring,
     buffer: Buf,
     /// None where workers are no threads of this process.
     pub(super) workers: Option<Workers>,
@@ -94,8 +94,8 @@ pub(super) enum Blind {
 impl Single {
     /// For requests of up to so many bytes.
     pub(super) fn new(bytes: usize) -> Result<Single, Blind> {
-        let mut ring = uring::set_up(Usage::Watched).map_err(|refusal| Blind::Refused(refusal.errno))?;
-        let mut buffer = Buf::uncleared(bytes).ok_or(Blind::Broken(Errno::NOMEM))?;
+        let mut ring = ring::set_up().map_err(Blind::Refused)?;
+        let mut buffer = Buf::zeroed(bytes);
         buffer.fill(0x5a);
         let force = || run(&mut ring, &opcode::Nop::new().build().flags(squeue::Flags::ASYNC)).map(drop);
         let workers = Workers::find(CONTROLS, force).map_err(Blind::Broken)?;
@@ -208,8 +208,7 @@ struct Ran {
 }
 
 /// Submits one entry and waits for its completion. What it names must stay until then, and for good after an error.
-fn run(ring: &mut Ring, entry: &squeue::Entry) -> Result<Ran, Errno> {
-    let ring = &mut *ring.ring;
+fn run(ring: &mut IoUring, entry: &squeue::Entry) -> Result<Ran, Errno> {
     // SAFETY: the entry's memory is the caller's, who keeps it until this returns, and lets it be after an error.
     unsafe { ring.submission().push(entry) }.map_err(|_| Errno::BUSY)?;
     let slept_before = sleeps();
@@ -229,12 +228,12 @@ fn run(ring: &mut Ring, entry: &squeue::Entry) -> Result<Ran, Errno> {
     Ok(Ran { inline, slept, submit_ns, total_ns, result })
 }
 
-fn enter(ring: &mut io_uring::IoUring, want: u32, flags: u32) -> Result<(), Errno> {
+fn enter(ring: &mut IoUring, want: u32, flags: u32) -> Result<(), Errno> {
     loop {
         let staged = ring.submission().len() as u32;
         // SAFETY: no argument is passed, so there is none to be wrong; the staged entry keeps `run`'s promise.
         match unsafe { ring.submitter().enter::<()>(staged, want, flags, None) } {
-            Err(error) if uring::is_lasting(&error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            Err(error) if ring::is_lasting(&error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
             // Interrupted, or memory is short: again.
             Err(_) => {}
             Ok(_) => return Ok(()),

@@ -5,7 +5,7 @@ use std::fs;
 use io_uring::{IoUring, Probe};
 
 use super::place::line;
-use crate::core::instance::{Nowait, Refusal};
+use nowait::{Nowait, Refusal};
 
 /// What io_uring is to this process.
 #[non_exhaustive]

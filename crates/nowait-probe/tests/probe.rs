@@ -1,6 +1,7 @@
 //! What `nowait::probe` says of each file system: against the kernel's tracepoint, against what is known of that file system, and
 //! against what the library does.
 
+#[path = "../../nowait/tests/common/mod.rs"]
 mod common;
 
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use common::child::{self, play_at};
 use common::mounts::{self, Kind, LoopDevice, Mount, Zram, or_skip};
 use common::{cold, contents, is_slow};
 use nowait::ErrorKind;
-use nowait::probe::{Case, Evidence, Options, Outcome, Rates, Reason, Report, Row, Subject, watch};
+use nowait_probe::{Case, Evidence, Options, Outcome, Rates, Reason, Report, Row, Subject, watch};
 
 /// Ten cases of so many are more than 2000 requests: two are left out where pages cannot be dropped.
 const MANY: u32 = 208;
@@ -97,7 +98,7 @@ fn is_sound(report: &Report, least: u32) {
 #[test]
 fn what_told_it_is_said() {
     let folder = mounts::temp_dir();
-    let report = nowait::probe(folder.path()).unwrap();
+    let report = nowait_probe::probe(folder.path()).unwrap();
     if let Some(refusal) = &report.reach.refusal {
         return eprintln!("skipped: {refusal}");
     }
@@ -285,13 +286,13 @@ fn what_cannot_be_probed_says_so() {
     let fifo = folder.path().join("fifo");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
     for (path, kind) in [(folder.path().join("missing"), ErrorKind::NotFound), (fifo, ErrorKind::NotSeekable)] {
-        let error = nowait::probe(&path).unwrap_err();
+        let error = nowait_probe::probe(&path).unwrap_err();
         assert_eq!(error.kind(), kind);
         assert_eq!(error.path(), Some(&*path));
     }
     let empty = folder.path().join("empty");
     fs::write(&empty, "").unwrap();
-    let report = nowait::probe(&empty).unwrap();
+    let report = nowait_probe::probe(&empty).unwrap();
     assert!(report.file.is_empty() && report.scratch.len() == Case::ALL.len(), "{report:?}");
 }
 
@@ -354,14 +355,14 @@ fn child() {
             if child::is_root() {
                 child::become_nobody();
             }
-            let report = nowait::probe(&folder).unwrap();
+            let report = nowait_probe::probe(&folder).unwrap();
             assert!(report.scratch_error.is_none(), "{:?}", report.scratch_error);
             is_sound(&report, 0);
             all_by_workers(&report, &[Case::Sync, Case::ForcedRead]);
         }
         NO_RING => {
             forbid(libc::SYS_io_uring_setup);
-            let report = nowait::probe(&folder).unwrap();
+            let report = nowait_probe::probe(&folder).unwrap();
             assert_eq!(report.reach.refusal.as_ref().map(|refusal| refusal.raw_os_error()), Some(libc::EPERM));
             let remedy = report.reach.remedy.as_deref().unwrap();
             assert!(remedy.contains("seccomp"), "{remedy}");
@@ -370,7 +371,7 @@ fn child() {
         // The ring can be made, and the first worker cannot be seen.
         NO_RING_HERE => {
             forbid(libc::SYS_io_uring_enter);
-            cannot_tell(&nowait::probe(&folder).unwrap());
+            cannot_tell(&nowait_probe::probe(&folder).unwrap());
         }
         other => panic!("no role {other:?}"),
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::kernel::Passes;
 use super::twin::errno_of;
 use super::workers::{self, Thread};
-use crate::error::{Error, ErrorOp};
+use nowait::{Error, ErrorOp};
 
 /// Kernel threads of io_uring in a process, over some time.
 #[non_exhaustive]
@@ -45,10 +45,12 @@ pub struct KernelThread {
 /// Watches the kernel workers, and the threads that poll submission queues, of a process.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) where there is no such process; those of `proc(5)`.
-pub fn watch(process: u32, time: Duration) -> crate::error::Result<Watched> {
+/// [`ErrorKind::NotFound`](nowait::ErrorKind::NotFound) where there is no such process; those of `proc(5)`.
+pub fn watch(process: u32, time: Duration) -> nowait::Result<Watched> {
     let folder = PathBuf::from(format!("/proc/{process}"));
-    let failed = |error: std::io::Error| Error::from_errno(ErrorOp::Probe, errno_of(&error)).at(&Arc::from(&*folder));
+    let failed = |error: std::io::Error| {
+        Error::from_raw_os_error(ErrorOp::Probe, errno_of(&error).raw_os_error()).at(&Arc::from(&*folder))
+    };
     let passes = count_punts(&folder).map_err(failed)?;
     let before = look(&folder).map_err(failed)?;
     let punts_before = sum(&passes);

@@ -3,7 +3,7 @@
 //! What a file system claims to support says little, so nothing here is looked up. A scratch file beside the one that is asked about,
 //! with the same attributes, is brought into a state; then single requests go through a ring that shows what became of each: complete
 //! when its submission returned, completed later, or given to a kernel worker. The same requests are then made through a [`File`] of
-//! this library on another such file, and its counters say which way it took: the very code that chooses for every file, with what it
+//! `nowait` on another such file, and its counters say which way it took: the very code that chooses for every file, with what it
 //! learned there. There is no second table of rules, and the library does not ask here before it chooses: it learns the same of each file
 //! from the file's own operations, where it also sees what happened to that file before.
 //!
@@ -11,9 +11,9 @@
 //! # fn main() -> nowait::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let path = dir.path();
-//! use nowait::probe::Outcome;
+//! use nowait_probe::Outcome;
 //!
-//! let report = nowait::probe(path)?;
+//! let report = nowait_probe::probe(path)?;
 //! for row in &report.scratch {
 //!     if let Outcome::Seen(rates) = &row.ring {
 //!         println!("{}: {} of {} by a kernel worker", row.case.name(), rates.worker, rates.requests);
@@ -39,6 +39,7 @@
 mod kernel;
 mod place;
 mod reach;
+mod ring;
 mod single;
 mod twin;
 mod watch;
@@ -46,6 +47,7 @@ mod workers;
 
 use std::fmt;
 use std::fs::{self, File as StdFile};
+use std::io::{Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
@@ -55,12 +57,8 @@ use std::time::Instant;
 use rustix::fs::{Advice, IFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::buf::Buf;
-use crate::core::instance::Nowait;
-use crate::engine::local;
-use crate::error::{Error, ErrorKind, ErrorOp, Result};
-use crate::file::{DirectIo, File, OpenOptions};
 use kernel::{PAGE, page_is_cached};
+use nowait::{Buf, DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result};
 pub use place::{AtomicWrites, Device, Place};
 pub use reach::Reach;
 use single::{Ask, Blind, Seen, Single, Took};
@@ -118,7 +116,8 @@ impl Options {
     /// may not be read. What else cannot be done is in the report.
     pub fn run(&self, path: impl AsRef<Path>) -> Result<Report> {
         let path: Arc<Path> = Arc::from(path.as_ref());
-        let failed = |error: std::io::Error| Error::from_errno(ErrorOp::Probe, errno_of(&error)).at(&path);
+        let failed =
+            |error: std::io::Error| Error::from_raw_os_error(ErrorOp::Probe, errno_of(&error).raw_os_error()).at(&path);
         std::thread::scope(|scope| {
             let named = std::thread::Builder::new().name("nowait-probe".to_owned());
             let thread = named.spawn_scoped(scope, || self.run_here(&path)).map_err(failed)?;
@@ -127,7 +126,8 @@ impl Options {
     }
 
     fn run_here(&self, path: &Arc<Path>) -> Result<Report> {
-        let failed = |error: &std::io::Error| Error::from_errno(ErrorOp::Probe, errno_of(error)).at(path);
+        let failed =
+            |error: &std::io::Error| Error::from_raw_os_error(ErrorOp::Probe, errno_of(error).raw_os_error()).at(path);
         let kind = fs::metadata(&**path).map_err(|error| failed(&error))?.file_type();
         let subject = match kind {
             kind if kind.is_dir() => Subject::Directory,
@@ -140,9 +140,11 @@ impl Options {
         let reach = Reach::of(&nowait);
         let file = match (subject, open_quietly(&real)) {
             (Subject::Directory, file) => {
-                file.map_err(|errno| Error::from_errno(ErrorOp::Open, errno).at(path)).map(Some)
+                file.map_err(|errno| Error::from_raw_os_error(ErrorOp::Open, errno.raw_os_error()).at(path)).map(Some)
             }
-            (_, file) => file.map(Some).map_err(|errno| Error::from_errno(ErrorOp::Open, errno).at(path)),
+            (_, file) => {
+                file.map(Some).map_err(|errno| Error::from_raw_os_error(ErrorOp::Open, errno.raw_os_error()).at(path))
+            }
         };
         let (file, mut file_error) = match file {
             Ok(file) => (file, None),
@@ -165,7 +167,8 @@ impl Options {
             match self.scratch(dir, attributes, &nowait, &mut eye, &mut abilities) {
                 Ok(rows) => scratch = rows,
                 Err(error) => {
-                    let error = Error::from_errno(ErrorOp::Probe, errno_of(&error)).at(&Arc::from(&**dir));
+                    let error = Error::from_raw_os_error(ErrorOp::Probe, errno_of(&error).raw_os_error())
+                        .at(&Arc::from(&**dir));
                     let text = "no scratch file can be made and filled there; name a directory that takes new files";
                     scratch_error = Some(error.explained(text));
                 }
@@ -241,7 +244,8 @@ impl Options {
         abilities: &mut Abilities,
     ) -> std::io::Result<Vec<Row>> {
         let file = &opened.file;
-        let size = crate::sys::size(file.as_fd())?;
+        // Of a block device, too.
+        let size = (&*file).seek(SeekFrom::End(0))?;
         if size == 0 {
             return Ok(Vec::new());
         }
@@ -294,7 +298,7 @@ struct Opened {
 fn open_quietly(path: &Path) -> std::result::Result<Opened, Errno> {
     let open = |flags| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | flags;
-        crate::sys::retry(|| rustix::fs::open(path, flags, Mode::empty()))
+        rustix::io::retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))
     };
     // Only its owner may say so.
     match open(OFlags::NOATIME) {
@@ -517,7 +521,7 @@ fn serve(
         options.custom_flags(libc::O_NOATIME);
     }
     let file = options.open_in(nowait, twin::path_of(&tested.file)).wait().ok()?;
-    file.advise(0, 0, crate::file::Advice::Random).wait().ok()?;
+    file.advise(0, 0, nowait::Advice::Random).wait().ok()?;
     let mut served = Served::default();
     let mut totals_ns = Vec::new();
     let mut at_rest = workers.and_then(Workers::at_rest);
@@ -527,7 +531,7 @@ fn serve(
         }
         let before = nowait.stats();
         let begun = Instant::now();
-        let done = local::drive(request(&file, case, *offset, tested.length));
+        let done = nowait::block_on(request(&file, case, *offset, tested.length));
         totals_ns.push(begun.elapsed().as_nanos() as u64);
         let after = nowait.stats();
         served.requests += 1;
@@ -762,7 +766,7 @@ impl Spread {
     }
 }
 
-/// Where this library's own counters say that requests went, one at a time, as futures under [`block_on`](crate::block_on).
+/// Where this library's own counters say that requests went, one at a time, as futures under [`block_on`](nowait::block_on).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Served {
@@ -1002,3 +1006,8 @@ impl fmt::Display for Reason {
         f.write_str(self.name())
     }
 }
+
+/// The guide's examples, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/probe.md")]
+struct Guide;

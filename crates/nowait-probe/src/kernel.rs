@@ -7,9 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::sys::last_errno;
-
-pub(super) const PAGE: usize = crate::buf::BUF_ALIGNMENT;
+pub(super) const PAGE: usize = nowait::BUF_ALIGNMENT;
 
 /// Whether the page of a file at `offset`, a multiple of a page, is in the page cache. Who neither owns the file nor may write it is
 /// told that it is (`can_do_mincore`, mm/mincore.c, 5.2).
@@ -83,4 +81,9 @@ impl Passes {
             _ => Err(Errno::IO),
         }
     }
+}
+
+/// The errno of a call through libc that has just failed.
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
