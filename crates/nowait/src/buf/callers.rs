@@ -13,19 +13,21 @@ pub(super) mod sealed {
 /// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`, `[u8; N]` (which an operation
 /// moves to the heap meanwhile), [`Buf`], and `bytes::BytesMut` with the `bytes` feature.
 ///
-/// How many bytes `File::read_at` asks for is the buffer's to say:
+/// The buffer decides how many bytes `File::read_at` asks for:
 ///
-/// * A buffer with bytes in it is filled from its start, over them, up to its length, as by std's positioned reads. Its
-///   length does not change, and spare capacity is not used.
-/// * An empty `Vec<u8>` or `BytesMut` is filled up to its capacity, and is then as long as what was read. So
-///   `Vec::with_capacity(n)` reads up to `n` bytes.
-/// * A buffer without room (`Vec::new()`, an empty `Box<[u8]>` or [`Buf`]) asks for nothing and gets 0, wherever in the
-///   file.
+/// * A buffer with bytes in it is filled from its start, over them, up to its length, as by std's
+///   positioned reads. Its length does not change, and spare capacity is not used.
+/// * An empty `Vec<u8>` or `BytesMut` is filled up to its capacity, and is then as long as what was
+///   read. So `Vec::with_capacity(n)` reads up to `n` bytes.
+/// * A buffer without room (`Vec::new()`, an empty `Box<[u8]>` or [`Buf`]) asks for nothing and
+///   gets 0, wherever in the file.
 ///
-/// So 0 means the end of the file if the buffer had room. A buffer that is cleared and used again has its capacity left:
-/// to read a certain number of bytes, which may be none, give it that length, or skip the read of none.
+/// So 0 means the end of the file if the buffer had room. A buffer that is cleared and used again
+/// has its capacity left: to read a certain number of bytes, which may be none, give it that
+/// length, or skip the read of none.
 ///
-/// Memory is cleared before it is lent to the kernel. To read without that use `File::read_range`.
+/// Memory is cleared before it is lent to the kernel. To read without that use
+/// `File::read_range`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no buffer that a read can own",
     note = "give a `Vec<u8>`, a `Box<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `read_into`"
@@ -35,13 +37,13 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     fn into_memory(self) -> Erased;
     #[doc(hidden)]
     fn from_memory(memory: Erased) -> Self;
-    /// All that a read may fill.
+    /// The memory that a read may fill.
     #[doc(hidden)]
     #[inline]
     fn into_room(self) -> Erased {
         self.into_memory()
     }
-    /// What `into_room` gave, of which the first `n` bytes were read.
+    /// Undoes `into_room`, after the first `n` bytes were read.
     #[doc(hidden)]
     #[inline]
     fn from_room(memory: Erased, _n: usize) -> Self {
@@ -122,7 +124,8 @@ macro_rules! write_buffer {
 }
 
 read_and_write_buffer!(Vec<u8>, Vec, identity, identity, Room);
-// As a `Vec`: a `Box` may not be moved while a pointer into it is in use, a `Vec` may. Neither way allocates.
+// As a `Vec`: a `Box` may not be moved while a pointer into it is in use, a `Vec` may. Neither way
+// allocates.
 read_and_write_buffer!(Box<[u8]>, Vec, <[u8]>::into_vec, Vec::into_boxed_slice);
 read_and_write_buffer!(Buf, Buf, identity, identity);
 // An array has its bytes within itself, and they would move with it.

@@ -46,8 +46,9 @@ impl Cursor {
         let mut rest = &bytes[..n];
         for segment in self.segments.rest() {
             let (now, later) = rest.split_at(rest.len().min(segment.iov_len));
-            // SAFETY: a segment is writable memory of its length that only the transfer's party uses (see
-            // `Transfer`), and `now` is borrowed from elsewhere, so that they do not overlap.
+            // SAFETY: a segment is writable memory of its length that only the transfer's party
+            // uses (see `Transfer`), and `now` is borrowed from elsewhere, so that they do not
+            // overlap.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), segment.iov_base.cast(), now.len()) };
             rest = later;
         }
@@ -60,7 +61,8 @@ impl Cursor {
         for segment in self.segments.rest() {
             let length = (out.len() - done).min(segment.iov_len);
             if length > 0 {
-                // SAFETY: a segment is initialised memory of its length that is not written to meanwhile (see `Transfer`).
+                // SAFETY: a segment is initialised memory of its length that is not written to
+                // meanwhile (see `Transfer`).
                 let bytes = unsafe { std::slice::from_raw_parts(segment.iov_base.cast(), length) };
                 out[done..done + length].copy_from_slice(bytes);
             }

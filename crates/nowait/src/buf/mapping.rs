@@ -1,9 +1,10 @@
 //! A file's bytes in the address space: mapped, faulted in, taken away.
 //!
-//! Nothing here touches mapped memory by an instruction of ours: where the file has ended that raises SIGBUS. The kernel touches it for us
-//! and answers with an errno.
+//! Nothing here touches mapped memory by an instruction of ours: where the file has ended that
+//! raises SIGBUS. The kernel touches it for us and answers with an errno.
 //!
-//! `unsafe` here: `mmap(2)`, `munmap(2)`, `madvise(2)`, `mincore(2)`, `process_vm_writev(2)`, and the bytes as a slice.
+//! `unsafe` here: `mmap(2)`, `munmap(2)`, `madvise(2)`, `mincore(2)`, `process_vm_writev(2)`, and
+//! the bytes as a slice.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -17,7 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::buf::Buf;
 use crate::sys::{self, SEGMENTS_MAX};
 
-/// Who may write, and who sees it.
+/// The access to a mapping, and who sees writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -32,11 +33,12 @@ pub(crate) struct Mapping {
     /// At the start of a page. Dangling when nothing is mapped.
     start: NonNull<u8>,
     length: usize,
-    /// `MADV_POPULATE_READ` is not known here.
+    /// The kernel does not know `MADV_POPULATE_READ`.
     populate_refused: AtomicBool,
 }
 
-// SAFETY: an address and a length that never change; what the methods do with them is the kernel's to order.
+// SAFETY: an address and a length that never change; what the methods do with them is the kernel's
+// to order.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -54,7 +56,7 @@ pub(crate) enum How {
     Read,
 }
 
-/// What is asked of a thread that may sleep.
+/// A task on a mapping, for a thread that may sleep.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) ranges: Vec<Range<usize>>,
@@ -64,7 +66,7 @@ pub(crate) struct Fault {
     pub(crate) scattered: bool,
     /// Not before.
     pub(crate) begin: Option<Instant>,
-    /// Nothing is brought in; it is seen which of these pages are not cached.
+    /// Brings nothing in; finds which of these pages are not cached.
     pub(crate) survey: bool,
     /// A range that was asked for and is not in the map, so that nothing is brought in.
     pub(crate) beyond: Option<Range<usize>>,
@@ -88,7 +90,8 @@ impl Place {
     }
 }
 
-/// Of scattered ranges: as much as a device has in flight. Of all of them at once the thread would wait for places in its queue.
+/// Of scattered ranges: as much as a device has in flight. Of all of them at once the thread would
+/// wait for places in its queue.
 const ANNOUNCED_AHEAD: usize = 128;
 
 impl Mapping {
@@ -121,7 +124,7 @@ impl Mapping {
 
     /// # Safety
     /// While the slice lives nobody else looks at the bytes, and they may be written to.
-    #[allow(clippy::mut_from_ref)] // Who may have it, the caller knows.
+    #[allow(clippy::mut_from_ref)] // The caller vouches for exclusive access.
     pub(crate) unsafe fn bytes_mut(&self) -> &mut [u8] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
@@ -141,11 +144,13 @@ impl Mapping {
         if length == 0 {
             return Ok(());
         }
-        // SAFETY: pages of this mapping, and none of the advice used here (see the callers) takes bytes away.
+        // SAFETY: pages of this mapping, and none of the advice used here (see the callers) takes
+        // bytes away.
         sys::retry(|| unsafe { rustix::mm::madvise(start.cast(), length, advice) })
     }
 
-    /// Which pages of `range` are not in the page cache; all of them, where nobody tells.
+    /// Finds the pages of `range` that are not in the page cache; all of them, if the kernel does
+    /// not tell.
     pub(crate) fn missing(&self, fd: BorrowedFd<'_>, range: &Range<usize>) -> Missing {
         const PIECE_PAGES: usize = 64 << 10;
         let page = page_bytes();
@@ -183,7 +188,7 @@ impl Mapping {
         let mut announced = fault.ranges.iter();
         let mut announce = |count| {
             for range in announced.by_ref().take(count) {
-                // Advice: what comes of it is seen below.
+                // Advice: its effect is seen below.
                 let _ = self.advise(range, Advice::WillNeed);
             }
         };
@@ -214,7 +219,7 @@ impl Mapping {
         }
     }
 
-    /// Reads what lies under `range`, into nothing.
+    /// Reads the file under `range`, and throws the bytes away.
     fn read_past(&self, fd: BorrowedFd<'_>, range: &Range<usize>, file_offset: u64) -> Result<(), Errno> {
         const PIECE_BYTES: usize = 256 << 10;
         let mut buffer = Buf::uncleared(PIECE_BYTES).ok_or(Errno::NOMEM)?;
@@ -242,8 +247,10 @@ impl Mapping {
                 .map(|at| libc::iovec { iov_base: start.wrapping_add(at).cast(), iov_len: 1 })
                 .collect();
             let copied = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: looks.len() };
-            // To itself: of the two calls the one that treats the many small pieces as a plain copy does.
-            // SAFETY: `bytes` has room for a byte from each page, and the pages are only read, by the kernel.
+            // To itself: of the two calls the one that treats the many small pieces as a plain copy
+            // does.
+            // SAFETY: `bytes` has room for a byte from each page, and the pages are only read, by
+            // the kernel.
             let n = unsafe { libc::process_vm_writev(own, looks.as_ptr(), looks.len() as _, &copied, 1, 0) };
             match usize::try_from(n) {
                 Ok(n) if n == looks.len() => {}
@@ -255,7 +262,7 @@ impl Mapping {
     }
 }
 
-/// Pages that were not in the page cache when somebody looked.
+/// Pages that were not in the page cache at a look.
 #[derive(Debug)]
 pub(crate) struct Missing {
     /// Number of the first page.
@@ -277,7 +284,8 @@ impl Missing {
     }
 }
 
-/// `mincore` says of a file that is not one's own, and that one may not write to, that all of it is cached (`can_do_mincore`, mm/mincore.c, 5.2).
+/// `mincore` says of a file that is not one's own, and that one may not write to, that all of it is
+/// cached (`can_do_mincore`, mm/mincore.c, 5.2).
 fn is_told_of(fd: BorrowedFd<'_>) -> bool {
     use rustix::fs::{Access, AtFlags, CWD};
     let own = rustix::process::geteuid();
@@ -289,7 +297,7 @@ fn is_told_of(fd: BorrowedFd<'_>) -> bool {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.length > 0 {
-            // SAFETY: made by `new`, and nobody has an address in it any more: slices borrow from the mapping.
+            // SAFETY: made by `new`, and no address in it is left: slices borrow from the mapping.
             // It fails for arguments that were never mapped only (munmap(2)).
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.length) };
         }

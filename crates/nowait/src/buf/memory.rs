@@ -6,7 +6,8 @@ use super::part::Part;
 use super::pooled::Buf;
 use super::segments::Segments;
 
-/// Memory that an operation owns while it runs. The public ways in and out are [`ReadBuffer`] and the methods of `File`.
+/// Memory that an operation owns while it runs. The public ways in and out are [`ReadBuffer`] and
+/// the methods of `File`.
 #[derive(Debug)]
 pub(crate) enum Memory {
     None,
@@ -57,8 +58,9 @@ impl Memory {
         }
     }
 
-    /// Appends the segments. The pointers stay valid while this `Memory` lives, wherever it is moved. What is only to be written
-    /// from must not be written to: [`ReadBuffer`] keeps it out of reads.
+    /// Appends the segments. The pointers stay valid while this `Memory` lives, wherever it is
+    /// moved. What is only to be written from must not be written to: [`ReadBuffer`] keeps it out
+    /// of reads.
     #[inline]
     pub(crate) fn segments(&mut self, out: &mut Segments) {
         match self {

@@ -1,8 +1,9 @@
-//! Memory that the kernel may read or write: the library's own aligned, pooled [`Buf`], the buffers that callers bring, and
-//! [`Part`]s of one larger memory.
+//! Memory that the kernel may read or write: the library's own aligned, pooled [`Buf`], the buffers
+//! that callers bring, and [`Part`]s of one larger memory.
 //!
-//! Whatever it is, it moves into the operation and stays there until the completion arrives ([`Memory`]). A buffer's
-//! bytes are on the heap, so that moving its owner does not move them. All of it is initialised at all times.
+//! All of it moves into the operation and stays there until the completion ([`Memory`]). A buffer's
+//! bytes are on the heap, so that moving its owner does not move them. They are initialised at all
+//! times.
 
 mod callers;
 mod cursor;
@@ -31,8 +32,8 @@ pub(crate) fn contained(users: impl FnOnce()) {
     catch_unwind(AssertUnwindSafe(users)).unwrap_or_else(std::mem::forget);
 }
 
-/// Locks, whatever happened to an earlier holder: every critical section of this crate leaves its data whole at each step
-/// at which it can panic.
+/// Locks, also after an earlier holder's panic: every critical section of this crate leaves its
+/// data whole at each step at which it can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use super::memory::Memory;
 use super::segments::Segments;
 
-/// A part of one memory that nobody else has: as a `Vec<u8>` that can be split, filled by different operations, and put
-/// together again.
+/// A part of one memory, used by one party: like a `Vec<u8>` that can be split, filled by different
+/// operations, and put together again.
 pub(crate) struct Part {
     whole: Arc<Whole>,
     start: usize,
@@ -20,12 +20,13 @@ pub(crate) struct Part {
 
 struct Whole {
     base: NonNull<u8>,
-    /// None when the memory is lent (`Part::lend`). Only kept: it is not touched while there are parts.
+    /// None when the memory is lent (`Part::lend`). Only kept: it is not touched while there are
+    /// parts.
     owner: Option<Mutex<Memory>>,
 }
 
-// SAFETY: `base` points into `owner`, which is `Send`, or to memory lent to whoever has the parts; only parts use it, each its
-// own bytes.
+// SAFETY: `base` points into `owner`, which is `Send`, or to memory lent to whoever has the parts;
+// only parts use it, each its own bytes.
 unsafe impl Send for Whole {}
 // SAFETY: as above: sharing the whole gives no access to bytes.
 unsafe impl Sync for Whole {}
@@ -44,17 +45,18 @@ impl Part {
         Part { whole: Arc::new(Whole { base, owner: Some(Mutex::new(memory)) }), start: 0, len }
     }
 
-    /// Lends a slice to `use_it`, and waits until every part cut from it is gone before the slice is free again, whatever
-    /// `use_it` did with them, and also if it panics.
+    /// Lends a slice to `use_it`, and waits until every part cut from it is gone before the slice
+    /// is free again, whatever `use_it` did with them, and also if it panics.
     pub(crate) fn lend<T>(slice: &mut [u8], use_it: impl FnOnce(Part) -> T) -> T {
         struct Loan(Arc<Whole>);
         impl Drop for Loan {
             fn drop(&mut self) {
-                // In the ordinary course none is left. Else the kernel still has some, and there is nothing to do but wait.
+                // Normally none is left. Otherwise the kernel still has some, and this can only
+                // wait.
                 while Arc::strong_count(&self.0) > 1 {
                     std::thread::sleep(std::time::Duration::from_micros(50));
                 }
-                // What was written to the parts is ours to see.
+                // Makes the writes to the parts visible here.
                 std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
             }
         }
@@ -97,7 +99,8 @@ impl Part {
 impl Deref for Part {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: parts lie inside the whole, are initialised memory, and do not overlap: they come from one part by cutting.
+        // SAFETY: parts lie inside the whole, are initialised memory, and do not overlap: they come
+        // from one part by cutting.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.len) }
     }
 }

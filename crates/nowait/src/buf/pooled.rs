@@ -20,28 +20,33 @@ pub const BUF_ALIGNMENT: usize = 4096;
 const CLASS_MIN: usize = 4096;
 const CLASS_MAX: usize = 1 << 20;
 const CLASSES: usize = (CLASS_MAX / CLASS_MIN).ilog2() as usize + 1;
-/// What each class may hold back, in bytes: of those in ordinary pages, and in huge ones. The pool's memory is bounded by the sum.
+/// Most bytes that each class keeps: of those in ordinary pages, and in huge ones. The sum bounds
+/// the pool's memory.
 const CLASS_BYTES_MAX: usize = 4 << 20;
 const HUGE_CLASS_BYTES_MAX: usize = 16 << 20;
 
-/// Buffers from this capacity on are cut from memory that the kernel is asked to have in huge pages, [`HUGE_BYTES`] at a time. Its bytes
-/// lie together for the device, too: a direct read of 1 MiB is a request of one piece and not of 256. On a virtio disk that is twice as
-/// fast (docs/measurements/2026-11-22-huge-pages.md). Also the largest page size of a kernel, so that each can be given back by itself.
+/// Buffers from this capacity on are cut from memory that the kernel is asked to have in huge
+/// pages, [`HUGE_BYTES`] at a time. Its bytes lie together for the device, too: a direct read of 1
+/// MiB is a request of one piece and not of 256. On a virtio disk that is twice as fast
+/// (docs/measurements/2026-11-22-huge-pages.md). Also the largest page size of a kernel, so that
+/// each can be given back by itself.
 const HUGE_CLASS_MIN: usize = 64 << 10;
 /// A huge page, on most machines. Where it is not, or there are none, this is memory as any other.
 const HUGE_BYTES: usize = 2 << 20;
 
 /// An owned, page-aligned buffer. Comes from a small pool and goes back there when dropped.
 ///
-/// It dereferences to its `len()` bytes. Memory is not cleared between uses within a process; what a read did not fill
-/// may hold bytes of an earlier one.
+/// It dereferences to its `len()` bytes. Memory is not cleared between uses within a process; what
+/// a read did not fill may hold bytes of an earlier one.
 ///
-/// From 64 KiB on it is memory that the kernel is asked to have in huge pages (`madvise(2)`, `MADV_HUGEPAGE`), 2 MiB at a time, of which
-/// buffers of one size share each: so the first one takes 2 MiB, where `transparent_hugepage/enabled` allows that. Direct
-/// I/O is up to twice as fast with it, for half the processor time.
+/// From 64 KiB on it is memory that the kernel is asked to have in huge pages (`madvise(2)`,
+/// `MADV_HUGEPAGE`), 2 MiB at a time, of which buffers of one size share each: so the first one
+/// takes 2 MiB, where `transparent_hugepage/enabled` allows that. Direct I/O is up to twice as fast
+/// with it, for half the processor time.
 pub struct Buf {
     pub(super) start: NonNull<u8>,
-    /// All of it is initialised, since it was allocated cleared: a page fault costs the same, and no byte need be tracked.
+    /// All of it is initialised, since it was allocated cleared: a page fault costs the same, and
+    /// no byte need be tracked.
     capacity: usize,
     pub(super) len: usize,
 }
@@ -55,14 +60,14 @@ impl Buf {
     /// A buffer of `len` zero bytes.
     ///
     /// # Panics
-    /// When the memory cannot be had.
+    /// If memory is short.
     pub fn zeroed(len: usize) -> Buf {
         let Some(mut buf) = Buf::uncleared(len) else { panic!("no memory for a buffer of {len} bytes") };
         buf.fill(0);
         buf
     }
 
-    /// A buffer of `len` bytes of whatever an earlier use left there. None when the memory cannot be had.
+    /// A buffer of `len` bytes of whatever an earlier use left there. None if memory is short.
     pub(crate) fn uncleared(len: usize) -> Option<Buf> {
         let capacity = round_up(len)?;
         let pooled = class_of(capacity).and_then(|class| pool(class).pop());
@@ -126,7 +131,7 @@ fn class_of(capacity: usize) -> Option<usize> {
         .then(|| (capacity / CLASS_MIN).ilog2() as usize)
 }
 
-/// Memory of its own, in huge pages if that can be, and not of the allocator.
+/// Whether a buffer is a mapping of its own, in huge pages if possible, and not the allocator's.
 fn is_mapped(capacity: usize) -> bool {
     (HUGE_CLASS_MIN..=CLASS_MAX).contains(&capacity) || capacity >= HUGE_BYTES
 }
@@ -138,11 +143,13 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     let start = base.wrapping_add(before);
     for (start, length) in [(base, before), (start.wrapping_add(bytes), HUGE_BYTES - before)] {
         if length > 0 {
-            // SAFETY: a part of the mapping that nobody knows. One that stays costs addresses and no memory.
+            // SAFETY: a part of the mapping that nobody knows. One that stays costs addresses and
+            // no memory.
             let _ = unsafe { munmap(start.cast(), length) };
         }
     }
-    // SAFETY: the mapping is ours, and its contents stay what they are. Refused by a kernel without huge pages.
+    // SAFETY: the mapping is ours, and its contents stay what they are. Refused by a kernel without
+    // huge pages.
     let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
     NonNull::new(start)
 }
@@ -175,7 +182,8 @@ impl Drop for Buf {
             let start = self.start.as_ptr().cast();
             // SAFETY: ours alone, and not used any more.
             if unsafe { munmap(start, self.capacity) }.is_err() {
-                // The process has as many mappings as it may have, and a hole makes one more. The memory goes, the addresses stay.
+                // The process has as many mappings as it may have, and a hole makes one more. The
+                // memory goes, the addresses stay.
                 // SAFETY: as above.
                 let _ = unsafe { madvise(start, self.capacity, Advice::LinuxDontNeed) };
             }

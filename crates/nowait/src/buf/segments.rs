@@ -1,6 +1,7 @@
 //! Segments of memory, as the kernel takes them.
 
-/// Where the bytes go: one segment (nearly always) without an allocation, or many. Empty segments are left out.
+/// The segments of a transfer: one (nearly always) without an allocation, or many. Empty ones are
+/// left out.
 #[derive(Debug)]
 pub(crate) enum Segments {
     One([libc::iovec; 1]),
@@ -40,7 +41,7 @@ impl Segments {
         }
     }
 
-    /// What is left to fill.
+    /// The segments left to fill.
     #[inline]
     pub(crate) fn rest(&self) -> &[libc::iovec] {
         match self {

@@ -1,9 +1,11 @@
 //! Writes of a thread that drives many futures, made together.
 //!
-//! Tasks that write one file from one thread continue each other more often than not, and a call for many pages costs little more
-//! than one for a page. So under [`block_on`](crate::block_on) a small write waits for the other futures to have their turn: before
-//! the thread would sleep, neighbours are tried inline as one, and what cannot be is submitted as if it had come alone.
-//! A file whose writes do not continue each other, or come one at a time, does without for a while (`core/policy.rs`).
+//! Tasks that write one file from one thread continue each other more often than not, and a call
+//! for many pages costs little more than one for a page. So under [`block_on`](crate::block_on) a
+//! small write waits for the other futures to have their turn: before the thread would sleep,
+//! neighbours are tried inline as one, and what cannot be is submitted as if it had come alone. A
+//! file whose writes do not continue each other, or come one at a time, does without for a while
+//! (`core/policy.rs`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -16,9 +18,10 @@ use crate::op::{Notify, OpenFile, Owner, Request, Slot};
 use crate::stats::Count;
 use crate::sys::{PerProcess, WriteFlags};
 
-/// Larger ones gain nothing from company.
+/// Larger writes gain nothing from being coalesced.
 const WRITE_BYTES_MAX: usize = 64 << 10;
-/// So much is made at once, for tens of microseconds; more does not wait for the end of the turn.
+/// Most bytes that are coalesced, for tens of microseconds; beyond them the end of the turn is not
+/// waited for.
 const BYTES_MAX: usize = 256 << 10;
 const WRITES_MAX: usize = 256;
 
@@ -46,7 +49,7 @@ struct Collecting {
 // A child of `fork` has no part in what its parent's thread has collected.
 thread_local!(static COLLECTED: PerProcess<RefCell<Collected>> = const { PerProcess::new() });
 
-/// Whether a request may gain by being kept for the end of this thread's turn.
+/// Whether a request may gain by waiting for the end of this thread's turn.
 #[inline]
 pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
     match (request, target.file) {
@@ -63,7 +66,7 @@ pub(crate) fn may_gain(target: &Target<'_>, request: &Request) -> bool {
     }
 }
 
-/// Keeps a request of which [`may_gain`] says so.
+/// Collects a request for which [`may_gain`] is true.
 pub(crate) fn collect(target: &Target<'_>, request: Request, notify: Notify) -> Arc<Slot> {
     let (Request::Write(transfer, _), Some(file)) = (&request, target.file) else {
         return target.submit(request, notify);
@@ -96,7 +99,7 @@ fn with<T>(look: impl FnOnce(&mut Collected) -> T) -> T {
     COLLECTED.with(|collected| look(&mut collected.get(RefCell::default).borrow_mut()))
 }
 
-/// Makes what this thread has collected. Wakers run with nothing borrowed.
+/// Makes the writes that this thread has collected. Wakers run with nothing borrowed.
 fn write_collected() {
     let files = with(|collected| {
         (collected.bytes, collected.writes) = (0, 0);
@@ -109,7 +112,7 @@ fn write_collected() {
 }
 
 impl OfFile {
-    /// Gives the list back, empty.
+    /// Makes the writes, and returns the list, empty.
     fn write(self) -> Vec<Collecting> {
         let OfFile { instance, file, mut writes } = self;
         writes.retain(|write| {
@@ -119,7 +122,8 @@ impl OfFile {
             }
             !abandoned
         });
-        // In the order in which they came, unless another makes neighbours of them and changes nothing else.
+        // In the order in which they came, unless another makes neighbours of them and changes
+        // nothing else.
         if !in_order(writes.iter()) {
             let mut sorted: Vec<&Collecting> = writes.iter().collect();
             sorted.sort_by_key(|write| write.offset);
@@ -135,8 +139,8 @@ impl OfFile {
             calls += 1;
             if runs.peek().is_none() {
                 of.writes.collected(writes.len(), calls);
-                // Each slot has a share of its own, until it ends: whoever hears of the last one may
-                // close the file.
+                // Each slot has a share of its own, until it ends: whoever hears of the last one
+                // may close the file.
                 file = None;
             }
             end(&instance, run, made);
@@ -166,7 +170,7 @@ fn in_order<'w>(mut writes: impl Iterator<Item = &'w Collecting>) -> bool {
     })
 }
 
-/// Makes one call for writes that continue each other, on this thread if it is not expected to wait.
+/// Makes one call for writes that continue each other, on this thread if it should not block.
 fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) -> Tried {
     let counters = &target.instance.counters;
     let (offset, length) = (run[0].offset, run.iter().map(|write| write.length).sum());
@@ -181,7 +185,7 @@ fn make(target: &Target<'_>, file: &OpenFile, run: &[Collecting]) -> Tried {
     tried
 }
 
-/// Divides what a call moved among its writes; what it left is each one's own.
+/// Divides the bytes that a call moved among its writes; the rest is each one's own.
 fn end(instance: &Arc<Instance>, run: &[Collecting], tried: Tried) {
     let mut moved = match tried {
         Tried::Hit => usize::MAX,

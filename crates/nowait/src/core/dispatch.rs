@@ -1,5 +1,5 @@
-//! What operations work on: an instance, and mostly a file. Here a request is tried on its caller's thread, run there to its end, or
-//! given to the engine that suits it.
+//! The target of operations: an instance, and mostly a file. A request runs on its caller's thread
+//! to its end, or goes to the engine that suits it.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::op::{Change, Direction, Notify, OpenFile, Outcome, Owner, QueueKind, 
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
-/// What an operation works with. The file is absent while there is none yet.
+/// The instance and file of an operation. The file is absent while there is none yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'f> {
     pub(crate) instance: &'f Arc<Instance>,
     pub(crate) file: Option<&'f Arc<OpenFile>>,
 }
 
-/// A write must have its turn, after others.
+/// A write must wait for its turn, after others.
 pub(crate) struct Busy;
 
 impl Target<'_> {
-    /// Runs a request to its end on this thread, on behalf of a caller that waits: after writes that it overlaps. A direct write
-    /// has its permit already.
+    /// Runs a request to its end on this thread, for a caller that waits: after changes that it
+    /// overlaps. A direct write has its permit already.
     #[inline]
     pub(crate) fn run_here(&self, request: &mut Request) -> Outcome {
         match (self.file, &*request) {
-            // Changes nothing, and learns of no failure.
+            // Changes nothing, and takes no report of a failure.
             (Some(file), Request::Read(_)) => self.instance.engines().pool.run_on(file, request),
             _ => self.run_change(request),
         }
@@ -50,8 +50,8 @@ impl Target<'_> {
         outcome
     }
 
-    /// The same for a request that overlaps nothing. What may take the kernel's report of a failed write-back has its turn in
-    /// the queue of syncs.
+    /// The same, for a request that overlaps nothing. One that may take the kernel's report of a
+    /// failed write-back has its turn in the queue of syncs.
     fn run_in_turn(&self, request: &mut Request) -> Outcome {
         let pool = &self.instance.engines().pool;
         let Some(file) = self.file else { return pool.run(None, request) };
@@ -64,8 +64,8 @@ impl Target<'_> {
         outcome
     }
 
-    /// Runs what may take the kernel's report of a failed write-back on this thread, which has claimed the queue of syncs, and
-    /// gives the queue up.
+    /// Runs a request that may take the kernel's report of a failed write-back on this thread,
+    /// which has claimed the queue of syncs, and gives the queue up.
     pub(crate) fn run_in_queue(&self, file: &Arc<OpenFile>, request: &mut Request) -> Outcome {
         let pool = &self.instance.engines().pool;
         let outcome = {
@@ -86,7 +86,8 @@ impl Target<'_> {
         self.instance.engines().pool.run_on(file, &mut request)
     }
 
-    /// Has the kernel begin to read what a thread of the pool will collect, so that few threads keep the device busy.
+    /// Announces a read to the kernel, which begins it; a thread of the pool collects it. So few
+    /// threads keep the device busy.
     fn announce(&self, request: &mut Request) {
         let (Request::Read(transfer), Some(file)) = (request, self.file) else { return };
         let reads = &file.reads;
@@ -104,15 +105,16 @@ impl Target<'_> {
         transfer.announced = done.is_ok();
     }
 
-    /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced route has no say: no slot is made, since a
-    /// slot owns its memory.
+    /// Fills a borrowed slice on this thread, waiting as long as it takes. A forced route is
+    /// ignored: it would need a slot, which owns its memory.
     pub(crate) fn read_blocking(&self, slice: &mut [u8], offset: u64) -> Result<usize, Errno> {
         local::flush();
         let file = self.file.ok_or(Errno::BADF)?;
         read_blocking(&*self.instance.engines().pool, file, slice, offset)
     }
 
-    /// Writes a borrowed slice on this thread, waiting as long as it takes; gives how much was written, and why no more.
+    /// Writes a borrowed slice on this thread, waiting as long as it takes. Returns how much was
+    /// written, and why no more.
     pub(crate) fn write_blocking(&self, slice: &[u8], offset: u64) -> (usize, Outcome) {
         local::flush();
         let Some(file) = self.file else { return (0, Err(Errno::BADF)) };
@@ -124,7 +126,8 @@ impl Target<'_> {
         write_blocking(file, slice, offset, flags, |request| self.run_in_turn(request))
     }
 
-    /// The same of a file with direct I/O. What does not suit the device is copied, and has its turn like any other write.
+    /// The same, with direct I/O. A slice that does not suit the device is copied, and has its turn
+    /// like any other write.
     fn write_direct(&self, file: &Arc<OpenFile>, direct: &Direct, slice: &[u8], offset: u64) -> (usize, Outcome) {
         let (flags, alignment) = (file.write_flags(), direct.alignment());
         let appends = flags.contains(WriteFlags::APPEND);
@@ -145,7 +148,8 @@ impl Target<'_> {
         poll_fn(move |context| slot.poll(context))
     }
 
-    /// Whether a request of a caller that waits may be run on its thread now. A direct write has to mind others of its file.
+    /// Admits a request of a caller that waits to its thread. A direct write needs a permit beside
+    /// others of its file.
     pub(crate) fn enter(&self, request: &Request) -> Result<Option<Permit>, Busy> {
         match (request, self.file) {
             (Request::Write(..), Some(file)) if file.direct.is_some() => match file.change(request) {
@@ -163,7 +167,7 @@ impl Target<'_> {
         // Before it is made ready for its device, which may move its place to that of a block.
         let change = self.file.and_then(|file| file.change(&request));
         if change.is_some() {
-            // What this thread has collected was to be written before.
+            // Writes that this thread has collected come first.
             local::do_what_is_due();
         }
         let route = match (&mut request, self.file.map(|file| (file, &file.direct))) {
@@ -177,9 +181,9 @@ impl Target<'_> {
             (Request::Read(transfer), Some((file, None))) => {
                 file.reads.slow_route(&self.instance.policy, transfer.left())
             }
-            // Through the page cache a ring hands each write to a kernel worker that cannot be done at once, and each sync.
-            // io_uring runs statx and nearly all advice on a kernel worker (io_uring/{statx,advise}.c, 6.12), and an open must be
-            // followed by an fstat in any case.
+            // A ring hands each buffered write that blocks, and each sync, to a kernel worker.
+            // io_uring runs statx and nearly all advice there, too (io_uring/{statx,advise}.c,
+            // 6.12), and an open must be followed by an fstat in any case.
             _ => Route::Pool,
         };
         let engines = self.instance.engines();
@@ -201,7 +205,7 @@ impl Target<'_> {
         direct::route(&self.instance.policy, has_ring, file, direct, transfer, direction, || self.end_of(file))
     }
 
-    /// Gives a slot to the engine of a route; one that changes its file when it is its turn.
+    /// Gives a slot to the engine of a route; one that changes its file, in its turn.
     pub(crate) fn submit_slot(&self, slot: Arc<Slot>, route: Route, change: Option<Change>) {
         let engines = self.instance.engines();
         let engine = match (route, self.file) {

@@ -1,7 +1,8 @@
-//! Reads and writes on the caller's thread: non-blocking attempts (`RWF_NOWAIT`), and plain calls that are expected to be cheap.
+//! Reads and writes on the caller's thread: non-blocking attempts (`RWF_NOWAIT`), and plain calls
+//! that are expected to be cheap.
 //!
-//! The file's selector (`policy.rs`) chooses between the two, or neither. Here the calls are made and timed, the selector is
-//! told how they went, and what they did is counted.
+//! The file's selector (`policy.rs`) chooses between the two, or neither. Here the calls are made
+//! and timed, the selector is told how they went, and what they did is counted.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -64,7 +65,8 @@ impl Target<'_> {
         if length == 0 {
             return self.called(Ok(Done::Nothing));
         }
-        // Nothing is cached for direct I/O, and `RWF_NOWAIT` still waits for the device. (Where it is refused, the device is memory.)
+        // Nothing is cached for direct I/O, and `RWF_NOWAIT` still waits for the device. (Where it
+        // is refused, the device is memory.)
         if file.direct.is_some() && file.reads.nowait_accepted() != Some(false) {
             return None;
         }
@@ -110,8 +112,8 @@ impl Target<'_> {
         Some(outcome)
     }
 
-    /// Reads `length` bytes on this thread if that should not block. `call` makes one attempt, or, allowed to wait, reads to the
-    /// end.
+    /// Reads `length` bytes on this thread if that should not block. `call` makes one attempt, or,
+    /// allowed to wait, reads to the end.
     #[inline]
     pub(crate) fn try_read(&self, length: usize, mut call: impl FnMut(Wait) -> Result<usize, Errno>) -> Tried {
         let Some(reads) = self.file.map(|file| &file.reads) else { return Tried::Part(0) };
@@ -122,7 +124,8 @@ impl Target<'_> {
             Choice::Attempt => {
                 let begun = reads.is_timed(attempt_number()).then(Instant::now);
                 match call(Wait::Never) {
-                    // Zero is never the end of the file: kernels 5.9 and 5.10 answered so before it (tokio-rs/tokio#3803).
+                    // Zero is never the end of the file: kernels 5.9 and 5.10 answered so before it
+                    // (tokio-rs/tokio#3803).
                     Ok(n) if n > 0 => {
                         reads.attempt_hit(n, begun.map(|begun| begun.elapsed().as_nanos() as u64));
                         if n == length {
@@ -157,8 +160,8 @@ impl Target<'_> {
         Tried::Called(result)
     }
 
-    /// Writes `length` bytes on this thread if that should not block. `call` makes one attempt, or, allowed to wait, writes to the
-    /// end.
+    /// Writes `length` bytes on this thread if that should not block. `call` makes one attempt, or,
+    /// allowed to wait, writes to the end.
     #[inline]
     pub(crate) fn try_write(
         &self,
@@ -179,7 +182,8 @@ impl Target<'_> {
         // Half an append by an attempt would leave room for another before the rest.
         let mut choice = writes.choose(policy, length, !appends, is_cheap);
         if choice == Choice::Attempt {
-            // Not timed: no device is waited for, and what else may take long cannot be learned from one write.
+            // Not timed: no device is waited for, and what else may take long cannot be learned
+            // from one write.
             match call(Wait::Never) {
                 Ok(n) if n > 0 => {
                     writes.attempt_hit();
@@ -213,11 +217,13 @@ impl Target<'_> {
         Tried::Called(result)
     }
 
-    /// Whether a plain write should not block: it covers whole pages, its edges are cached or past the end of the file, no
-    /// other write of the file is in the way, and the kernel is not about to throttle writers.
+    /// Whether a plain write should not block: it covers whole pages, its edges are cached or past
+    /// the end of the file, no other write of the file is in the way, and the kernel is not about
+    /// to throttle writers.
     fn writes_cheaply(&self, file: &OpenFile, offset: u64, length: usize, appends: bool) -> bool {
         const PAGE: u64 = crate::buf::BUF_ALIGNMENT as u64;
-        /// A thread that writes holds the file's lock: for this much, some tens of microseconds, unless it was put to sleep.
+        /// A thread that writes holds the file's lock: for this much, some tens of microseconds,
+        /// unless it was put to sleep.
         const OVERTAKEN_BYTES_MAX: u64 = 64 << 10;
         let end = offset + length as u64;
         let edge_is_cached = |place: u64| place % PAGE == 0 || self.page_is_cached(file, place - place % PAGE);
@@ -241,7 +247,8 @@ impl Target<'_> {
         Some(file.end.load(Relaxed))
     }
 
-    /// A write into the page at `start` need not read it first. Asking begins to read it, where it is not cached.
+    /// A write into the page at `start` need not read it first. Asking begins to read it, where it
+    /// is not cached.
     fn page_is_cached(&self, file: &OpenFile, start: u64) -> bool {
         let engine = &*self.instance.engines().pool;
         match self.end_of(file) {

@@ -1,4 +1,4 @@
-//! An instance: probing what can be had, choosing engines, and the one list of them.
+//! An instance: its set-up, and the one list of engines.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -18,18 +18,19 @@ use crate::op::{Handle, OpenFile};
 use crate::stats::{Counters, Stats};
 use crate::sys::PerProcess;
 
-/// Which engine serves what cannot be served inline.
+/// The engine for operations that cannot be served inline.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub enum Engine {
-    /// io_uring where a ring can be had; else libaio for direct I/O, where it can be had; else own threads. The reasons can be asked
-    /// for: [`Nowait::ring_refusal`], [`Nowait::aio_refusal`].
+    /// io_uring if available; else libaio for direct I/O, if available; else own threads. The
+    /// reasons: [`Nowait::ring_refusal`], [`Nowait::aio_refusal`].
     #[default]
     Auto,
-    /// io_uring, or an error where it cannot be had.
+    /// io_uring, or an error if it is not available.
     Uring,
-    /// libaio for direct I/O, or an error where it cannot be had; own threads for all else. No ring. A submission may wait in the
-    /// kernel for the blocks that say where the data is, or for a place in the device's queue.
+    /// libaio for direct I/O, or an error if it is not available; own threads for all else. No
+    /// ring. A submission may wait in the kernel for the blocks that say where the data is, or for
+    /// a place in the device's queue.
     Aio,
     /// Own threads only.
     Pool,
@@ -37,7 +38,7 @@ pub enum Engine {
     Sim(Sim),
 }
 
-/// Sets up an instance of one's own. See [`Nowait::builder`].
+/// Sets up an instance; see [`Nowait::builder`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     engine: Engine,
@@ -47,49 +48,52 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Which engine serves what cannot be served inline. Default: [`Engine::Auto`].
+    /// Sets the engine for operations that cannot be served inline. Default: [`Engine::Auto`].
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
         self
     }
 
-    /// Only attempts that the kernel promises not to block may run on the caller's thread: no plain call is run inline on
-    /// tmpfs, overlayfs or FUSE, whatever it is expected to cost. Default: off.
+    /// Allows only non-blocking attempts (`RWF_NOWAIT`) on the caller's thread: no plain call is
+    /// run inline on tmpfs, overlayfs or FUSE, whatever it is expected to cost. Default: off.
     pub fn strict(mut self, strict: bool) -> Self {
         self.policy.strict = strict;
         self
     }
 
-    /// How long a plain call on the caller's thread may take, where the file has no non-blocking form: plus a nanosecond a
-    /// byte. One call over it sends what follows to the pool for a while. Default: 100 µs.
+    /// Bounds a plain call on the caller's thread, where the file has no non-blocking form: this,
+    /// and a nanosecond a byte. One call over it sends the following ones to the pool for a while.
+    /// Default: 100 µs.
     pub fn stall_budget(mut self, budget: Duration) -> Self {
         self.policy.budget_ns = budget.as_nanos().min(u128::from(u64::MAX)) as u64;
         self
     }
 
-    /// A future copies at most this many bytes from the page cache on its executor's thread; larger reads go to the pool,
-    /// since the copy alone would hold up other tasks. Default: 1 MiB.
+    /// Bounds the bytes that a future copies from the page cache on its executor's thread. Larger
+    /// reads go to the pool, since the copy alone would hold up other tasks. Default: 1 MiB.
     pub fn inline_bytes_max(mut self, bytes: usize) -> Self {
         self.policy.inline_bytes_max = bytes;
         self
     }
 
-    /// Sends every operation by one route: for measuring, and for those who know better. `Route::Inline` still leaves what is
-    /// not cached to a ring or thread. Default: the selector chooses for each operation.
+    /// Sends every operation by one route: for measuring, and for those who know better.
+    /// `Route::Inline` still leaves reads that are not cached to a ring or thread. Default: the
+    /// selector chooses for each operation.
     pub fn route(mut self, route: Option<Route>) -> Self {
         self.policy.forced = route;
         self
     }
 
-    /// The most threads that the pool has at a time, at least one. They come with work and go after 5 s without.
-    /// Where none of them ends anything for a second, others serve the files that do not hang. Default: 64.
+    /// Bounds the threads of the pool, at least one. They come with work and go after 5 s without.
+    /// If none of them ends anything for a second, others serve the files that do not hang.
+    /// Default: 64.
     pub fn pool_threads_max(mut self, threads: usize) -> Self {
         self.threads_max = threads.max(1);
         self
     }
 
-    /// How many bytes of writes may be on their way, for one file and for all: what is not written on the caller's thread, and is
-    /// not finished. A writer beyond that waits its turn. Default: 16 MiB and 64 MiB.
+    /// Bounds the bytes of writes on their way, for one file and for all: submitted, and not
+    /// finished. A writer beyond that waits its turn. Default: 16 MiB and 64 MiB.
     pub fn write_bytes_max(mut self, per_file: u64, per_instance: u64) -> Self {
         self.writes_max = (per_file.max(1), per_instance.max(1));
         self
@@ -98,7 +102,8 @@ impl Builder {
     /// Makes the instance.
     ///
     /// # Errors
-    /// [`ErrorKind::EngineUnavailable`] when [`Engine::Uring`] or [`Engine::Aio`] was asked for and cannot be had.
+    /// [`ErrorKind::EngineUnavailable`] if [`Engine::Uring`] or [`Engine::Aio`] was asked for and
+    /// is not available.
     pub fn build(self) -> Result<Nowait> {
         let instance = Instance {
             policy: self.policy,
@@ -124,15 +129,18 @@ impl Builder {
 
 /// An instance: engines, policy and counters. Cheap to clone. Files opened through it share them.
 ///
-/// [`File::open`](crate::File::open) uses an instance that the process shares and that is made on first use. Dropping
-/// an instance never waits: operations in flight finish in their own time, and what they need lives until then.
+/// [`File::open`](crate::File::open) uses an instance that the process shares and that is made on
+/// first use. Dropping an instance never waits: operations in flight finish in their own time, and
+/// what they need lives until then.
 ///
-/// After a `fork`, the child's first operation makes new engines; operations that were in flight in the parent never
-/// complete in the child. A fork in the very moment in which another thread uses the library, or an instance, for the first
-/// time may leave the child waiting for that thread for ever: use it once before.
+/// After a `fork`, the child's first operation makes new engines; operations that were in flight in
+/// the parent never complete in the child. A fork in the very moment in which another thread uses
+/// the library, or an instance, for the first time may leave the child waiting for that thread for
+/// ever: use it once before.
 ///
-/// A future that was begun inside a task of a current-thread tokio runtime (feature `tokio`) that was attached is noticed by that
-/// runtime: moved elsewhere, it completes while the runtime runs, or has ended, or when it is `.wait()`ed for.
+/// A future that was begun inside a task of a current-thread tokio runtime (feature `tokio`) that
+/// was attached is noticed by that runtime: moved elsewhere, it completes while the runtime runs,
+/// or has ended, or when it is `.wait()`ed for.
 #[derive(Clone)]
 pub struct Nowait(pub(crate) Arc<Instance>);
 
@@ -153,20 +161,20 @@ impl Nowait {
         })
     }
 
-    /// Has the reactor of this tokio runtime notice completions for its tasks, until it ends; else a thread of the
-    /// instance does. Call it once in each runtime that was built with `enable_io` or `enable_all`, as `#[tokio::main]`
-    /// and `#[tokio::test]` do: inside a task, under `block_on`, or while the runtime is entered. Where there is no ring
-    /// it changes nothing.
+    /// Lets the reactor of this tokio runtime notice completions for its tasks, until it ends; else
+    /// a thread of the instance does. Call it once in each runtime that was built with `enable_io`
+    /// or `enable_all`, as `#[tokio::main]` and `#[tokio::test]` do: inside a task, under
+    /// `block_on`, or while the runtime is entered. Where there is no ring it changes nothing.
     ///
-    /// Nothing but speed depends on it: completions then need no switch to another thread. It is not done by itself,
-    /// since tokio tells whether a runtime has a reactor only by a panic.
+    /// Nothing but speed depends on it: completions then need no switch to another thread. It is
+    /// not done by itself, since tokio tells whether a runtime has a reactor only by a panic.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] outside of a tokio runtime, or in one that has ended.
     ///
     /// # Panics
-    /// In a runtime without `enable_io` or `enable_all`, as tokio's own I/O types do. Do not call it there: without it
-    /// everything works on such a runtime.
+    /// In a runtime without `enable_io` or `enable_all`, as tokio's own I/O types do. Do not call
+    /// it there: without it everything works on such a runtime.
     #[cfg(feature = "tokio")]
     pub fn attach_tokio(&self) -> Result<()> {
         self.0.engines().ring.attach_tokio().map_err(|error| {
@@ -175,7 +183,8 @@ impl Nowait {
         })
     }
 
-    /// What was counted since the instance was made. Not a consistent cut while operations are under way.
+    /// Returns the counters since the instance was made. Not a consistent cut while operations are
+    /// under way.
     pub fn stats(&self) -> Stats {
         self.0.counters.snapshot()
     }
@@ -195,8 +204,9 @@ impl Nowait {
         self.0.engines().has_ring
     }
 
-    /// Waits until nothing that was submitted through this instance is in flight, abandoned operations included. What other
-    /// threads stage in their own rings (see [`block_on`](crate::block_on)) is not waited for: those threads see to it.
+    /// Waits until nothing that was submitted through this instance is in flight, abandoned
+    /// operations included. What other threads stage in their own rings (see
+    /// [`block_on`](crate::block_on)) is not waited for: those threads see to it.
     pub fn drain(&self) {
         let engines = self.0.engines();
         loop {
@@ -272,24 +282,26 @@ pub(crate) struct Instance {
     engines: PerProcess<Engines>,
 }
 
-/// What an instance submits to. Where there is no ring, `ring` is the pool again, so that nobody need ask.
+/// The engines that an instance submits to. Without a ring, `ring` is the pool again, so that
+/// callers need not ask.
 pub(crate) struct Engines {
     pub(crate) ring: Arc<dyn engine::Engine>,
     pub(crate) pool: Arc<dyn engine::Engine>,
     pub(crate) has_ring: bool,
     pub(crate) throttle: Arc<Throttle>,
     refusal: Option<Refusal>,
-    /// Where direct I/O may go to libaio: set up by the first, since contexts are few in a system.
+    /// libaio for direct I/O, if it may be used: set up on first use, since contexts are few in a
+    /// system.
     aio: Option<OnceLock<std::result::Result<Arc<dyn engine::Engine>, Refusal>>>,
 }
 
 impl Engines {
-    /// What serves direct I/O.
+    /// The engine for direct I/O.
     pub(crate) fn direct(&self) -> &Arc<dyn engine::Engine> {
         self.aio().unwrap_or(&self.ring)
     }
 
-    /// What serves direct I/O, or why libaio does not.
+    /// The engine for direct I/O, or why libaio is refused.
     fn aio(&self) -> std::result::Result<&Arc<dyn engine::Engine>, &Refusal> {
         match &self.aio {
             Some(aio) => aio

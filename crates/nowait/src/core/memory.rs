@@ -1,10 +1,11 @@
-//! How much memory there is for the page cache to take: the system's, and that of the process's memory cgroups.
+//! Memory that is available to the page cache: in the system, and in the process's memory cgroups.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that may be used without anything being swapped out or killed: `MemAvailable` (Linux 3.14, `proc_meminfo(5)`), or what a cgroup has
-/// left, cache that can be dropped included. None: nobody tells.
+/// Bytes that may be used without anything being swapped out or killed: `MemAvailable` (Linux 3.14,
+/// `proc_meminfo(5)`), or what a cgroup has left, cache that can be dropped included. None: nobody
+/// tells.
 pub(crate) fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -29,7 +30,7 @@ pub(crate) fn groups() -> Vec<PathBuf> {
     here.ancestors().take_while(|group| group.starts_with(&root)).filter(limited).map(PathBuf::from).collect()
 }
 
-/// What a cgroup may have at most.
+/// A cgroup's limit.
 pub(crate) fn limit(group: &Path) -> Option<u64> {
     let limit = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     match (limit("memory.max"), limit("memory.high")) {
@@ -38,7 +39,7 @@ pub(crate) fn limit(group: &Path) -> Option<u64> {
     }
 }
 
-/// What a cgroup has.
+/// A cgroup's use.
 pub(crate) fn current(group: &Path) -> Option<u64> {
     fs::read_to_string(group.join("memory.current")).ok()?.trim().parse().ok()
 }

@@ -1,4 +1,5 @@
-//! How an operation is served: what an instance is made of, which way each operation goes, and what bounds writes on their way.
+//! How an operation is served: the parts of an instance, the route of each operation, and the bound
+//! on writes on their way.
 
 pub(crate) mod coalesce;
 pub(crate) mod dispatch;

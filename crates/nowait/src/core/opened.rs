@@ -1,4 +1,5 @@
-//! A file that was opened through an instance: what the clones of a [`File`](crate::File) share, and where errors get its path.
+//! A file that was opened through an instance, as the clones of a [`File`](crate::File) share it;
+//! errors get its path here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ impl Opened {
         Target { instance: &self.instance, file: Some(&self.open) }
     }
 
-    /// Reads go through the page cache, so that it can be told to read ahead. (What refuses `RWF_NOWAIT` may go past it without
-    /// saying so: FUSE with `FOPEN_DIRECT_IO`.)
+    /// Whether reads go through the page cache, so that it can be told to read ahead. (A file that
+    /// refuses `RWF_NOWAIT` may bypass it without saying so: FUSE with `FOPEN_DIRECT_IO`.)
     pub(crate) fn reads_ahead(&self) -> bool {
         self.open.direct.is_none()
             && self.instance.policy.forced.is_none()
@@ -55,7 +56,7 @@ impl Opened {
     pub(crate) fn error(&self, operation: ErrorOp, errno: Errno) -> Error {
         let error = Error::from_errno(operation, errno).at(&self.path);
         match self.open.handle.descriptor().and_then(rustix::fs::fcntl_getfl) {
-            // The descriptor is sound, so that EBADF says something else than it seems to.
+            // The descriptor is sound, so that EBADF has another meaning.
             // (ftruncate(2) says EINVAL for a descriptor that is for reading only.)
             Ok(flags)
                 if (errno == Errno::BADF || (errno == Errno::INVAL && operation == ErrorOp::SetLen))

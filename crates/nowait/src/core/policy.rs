@@ -1,19 +1,22 @@
 //! The selector: evidence in, route out. Pure: no I/O, no clock, no allocation.
 //!
-//! One per open file. It starts from hope (the first read is tried inline) and learns from what the file's own operations
-//! did. Two kinds of inline call exist, and one rule serves both:
+//! One per open file. It starts from hope (the first read is tried inline) and learns from the
+//! file's own operations. There are two kinds of inline call, and one rule serves both:
 //!
-//! * an **attempt** (`RWF_NOWAIT`): the kernel promises not to wait for the device. Bad luck is a miss, or a hit that was none:
-//!   the kernel begins to read what is not cached (`filemap_get_pages` in mm/filemap.c, 5.10 to 6.18), and where the device is
-//!   done before the attempt looks again, the attempt has read from the device on the caller's time. Only the clock tells: a
-//!   hit that took longer than a copy does is bad luck. (On a virtio disk whose doorbell took 30 µs, four reads in five of
-//!   a cold file "hit", and the disk never saw more than one at a time.);
-//! * a **budgeted** call, where the file never accepts `RWF_NOWAIT` (tmpfs, overlayfs, FUSE; there io_uring would hand every
-//!   operation to a kernel worker): a plain call that is expected to be cheap. Bad luck is a call over the stall budget.
+//! * an **attempt** (`RWF_NOWAIT`): the kernel promises not to wait for the device. A failure is a
+//!   miss, or a false hit that waited for the device. The kernel begins to read pages that are not
+//!   cached (`filemap_get_pages` in mm/filemap.c, 5.10 to 6.18); if the device is done before the
+//!   attempt looks again, the attempt has read from the device on the caller's time. Only the clock
+//!   tells: a hit that took longer than a copy does is a failure. (On a virtio disk whose doorbell
+//!   took 30 µs, four reads in five of a cold file "hit", and the disk never saw more than one at a
+//!   time.)
+//! * a **budgeted** call, where the file never accepts `RWF_NOWAIT` (tmpfs, overlayfs, FUSE; there
+//!   io_uring would hand every operation to a kernel worker): a plain call that is expected to be
+//!   cheap. A failure is a call over the stall budget.
 //!
-//! After bad luck, inline calls are left out for a while, twice as long each time, and then tried again; one success ends
-//! that. So a cold scan pays for one useless attempt in [`SKIP_MAX`], and a file that becomes cached is noticed within
-//! as many operations.
+//! After a failure, inline calls are left out for a while, twice as long each time, and then tried
+//! again; one success ends that. So a cold scan pays for one useless attempt in [`SKIP_MAX`], and a
+//! file that becomes cached is noticed within as many operations.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
@@ -29,7 +32,7 @@ pub enum Route {
     Pool,
 }
 
-/// What an instance allows; set once by its builder.
+/// The limits of an instance; set once by its builder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
     /// Only attempts that the kernel promises not to block may run inline.
@@ -38,7 +41,8 @@ pub(crate) struct Policy {
     pub(crate) budget_ns: u64,
     /// Every operation takes this route.
     pub(crate) forced: Option<Route>,
-    /// An operation in a future copies at most this much inline: beyond it, the copy alone would hold up the executor.
+    /// An operation in a future copies at most this much inline: beyond it, the copy alone would
+    /// hold up the executor.
     pub(crate) inline_bytes_max: usize,
 }
 
@@ -50,10 +54,10 @@ impl Policy {
     }
 }
 
-/// What to do with one operation.
+/// The choice for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Try it inline with `RWF_NOWAIT`; what that leaves goes by the slow route.
+    /// Try it inline with `RWF_NOWAIT`; the rest goes by the slow route.
     Attempt,
     /// Run the plain call inline and report how long it took.
     Budgeted,
@@ -61,43 +65,47 @@ pub(crate) enum Choice {
     Slow,
 }
 
-/// Misses in a row that are borne before attempts are left out: a few cold pages say little, and a miss costs no stall.
+/// Misses in a row that are borne before attempts are left out: a few cold pages say little, and a
+/// miss costs no stall.
 const MISSES_BORNE: u32 = 2;
-/// Stalls that are borne: none. One call over budget sends what follows away.
+/// Stalls that are borne: none. One call over budget sends the following ones away.
 const STALLS_BORNE: u32 = 0;
-/// Direct reads or writes in a row that only a kernel worker could do, before rings are left out: as many as are in flight, since what makes
-/// one wait makes those beside it wait, too.
+/// Direct reads or writes in a row that only a kernel worker could do, before rings are left out:
+/// as many as are in flight, since what makes one wait makes those beside it wait, too.
 const PUNTS_BORNE: u32 = 256;
 /// The longest run of operations that are not tried inline, or by a ring.
 const SKIP_MAX: u32 = 256;
 
 /// A cached read takes no longer than this, and a nanosecond for each byte.
 const HIT_NS_MAX: u64 = 4_000;
-/// The clock costs a twentieth of a small cached read. After so many hits in a row only one attempt in as many is timed.
+/// The clock costs a twentieth of a small cached read. After so many hits in a row only one attempt
+/// in as many is timed.
 const PROVEN: u32 = 16;
 
-/// After so many hits in a row a caller that blocks anyway need not ask first: the plain call costs a twentieth less. With one
-/// cold read in a thousand, waiting for it at once is no worse than queueing it.
+/// After so many hits in a row a caller that blocks anyway need not ask first: the plain call costs
+/// a twentieth less. With one cold read in a thousand, waiting for it at once is no worse than
+/// queueing it.
 const TRUST: u32 = 1024;
 /// A few plain calls in trust that took longer than this, and a nanosecond for each byte, end it.
 const TRUST_BUDGET_NS: u64 = 20_000;
 
 /// Helpers are worth it if they bring a copy down to this share of its time.
 const HELPED: f64 = 0.8;
-/// Copies in a row that they did not, before they are left out: a thread may come late now and then. (Of copies of 1 MiB on two idle
-/// processors the median was 0.77, and a third lay over 0.8.)
+/// Copies in a row that they did not, before they are left out: a thread may come late now and
+/// then. (Of copies of 1 MiB on two idle processors the median was 0.77, and a third lay over 0.8.)
 const UNHELPED_BORNE: u32 = 3;
 
-/// Larger reads are not announced: the kernel would read only their beginning ahead (128 KiB where the device does not say
-/// more).
+/// Larger reads are not announced: the kernel would read only their beginning ahead (128 KiB where
+/// the device does not say more).
 const ANNOUNCED_BYTES_MAX: usize = 128 << 10;
 
-/// Leaves out inline calls after a streak of bad luck.
+/// Leaves out inline calls after a streak of failures.
 #[derive(Debug, Default)]
 struct Backoff {
-    /// Bad luck in a row.
+    /// Failures in a row.
     streak: AtomicU32,
-    /// Operations still to be left out. Threads race on it benignly: a lost update shifts the next try by one.
+    /// Operations still to be left out. Threads race on it benignly: a lost update shifts the next
+    /// try by one.
     skip: AtomicU32,
 }
 
@@ -121,7 +129,7 @@ impl Backoff {
         }
     }
 
-    /// One that took too long is bad luck, any other good. Gives back which.
+    /// Records a call, a failure if it took too long. Returns whether it did.
     #[inline]
     fn judge(&self, took_too_long: bool) -> bool {
         if took_too_long {
@@ -141,11 +149,12 @@ impl Backoff {
     }
 }
 
-/// What is known about reads, or writes, of one file that go past the page cache by a ring.
+/// The selector of direct reads, or writes, of one file by a ring.
 ///
-/// A ring is asked not to wait. Where it would have to, as for blocks that a file gains, or all that btrfs writes with
-/// copy-on-write, a thread of the pool does it: io_uring's own workers are few for each thread, and a device that does not answer takes
-/// them all; and on some file systems they take turns.
+/// A ring is asked not to wait. Where it would have to, as for blocks that a file gains, or for any
+/// write of btrfs with copy-on-write, a thread of the pool does it. io_uring's own workers are few
+/// for each thread, and a device that does not answer takes them all; and on some file systems they
+/// take turns.
 #[derive(Debug, Default)]
 pub(crate) struct Rings(Backoff);
 
@@ -156,7 +165,7 @@ impl Rings {
         self.0.allows()
     }
 
-    /// A ring served one, or could not without waiting.
+    /// Records that a ring served one, or could not without waiting.
     #[inline]
     pub(crate) fn rang(&self, served: bool) {
         if served { self.0.good() } else { self.0.bad(PUNTS_BORNE) }
@@ -167,7 +176,7 @@ const NOWAIT_UNKNOWN: u8 = 0;
 const NOWAIT_ACCEPTED: u8 = 1;
 const NOWAIT_REFUSED: u8 = 2;
 
-/// What is known about reads of one open file.
+/// The selector of reads of one open file.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSelector {
     nowait: AtomicU8,
@@ -179,7 +188,7 @@ pub(crate) struct ReadSelector {
 }
 
 impl ReadSelector {
-    /// What to do with a read of `len` bytes.
+    /// Chooses for a read of `len` bytes.
     #[inline]
     pub(crate) fn choose(&self, policy: &Policy, len: usize) -> Choice {
         match policy.forced {
@@ -196,8 +205,9 @@ impl ReadSelector {
         }
     }
 
-    /// Which way is slow for this file: a ring only hands over to a kernel worker what the file cannot do without waiting,
-    /// at several times a pool's cost, and it copies large cached reads on the submitter's thread.
+    /// Returns the slow route of this file. Not a ring where reads have no non-blocking form, since
+    /// a kernel worker would make them, at several times a pool's cost; nor for large reads, which
+    /// a ring copies on the submitter's thread if cached.
     #[inline]
     pub(crate) fn slow_route(&self, policy: &Policy, len: usize) -> Route {
         match policy.forced {
@@ -214,14 +224,14 @@ impl ReadSelector {
         number % PROVEN == 0 || self.hits.load(Relaxed) < PROVEN
     }
 
-    /// An attempt moved `bytes`, in `elapsed_ns` if it was timed.
+    /// Records an attempt that moved `bytes`, in `elapsed_ns` if it was timed.
     #[inline]
     pub(crate) fn attempt_hit(&self, bytes: usize, elapsed_ns: Option<u64>) {
         self.attempt_accepted();
         if elapsed_ns.is_some_and(|elapsed| elapsed > HIT_NS_MAX.saturating_add(bytes as u64)) {
             return self.attempt_missed();
         }
-        // The common case writes nothing, so that threads do not fight for the cache line.
+        // The common case writes nothing, so that threads do not contend for the cache line.
         let hits = self.hits.load(Relaxed);
         if hits < TRUST {
             self.hits.store(hits + 1, Relaxed);
@@ -229,7 +239,7 @@ impl ReadSelector {
         }
     }
 
-    /// An attempt was answered with bytes, or with EAGAIN.
+    /// Records that an attempt was answered with bytes, or with EAGAIN.
     #[inline]
     pub(crate) fn attempt_accepted(&self) {
         if self.nowait.load(Relaxed) == NOWAIT_UNKNOWN {
@@ -237,18 +247,19 @@ impl ReadSelector {
         }
     }
 
-    /// An attempt found nothing cached, or failed in a way that the slow route will explain.
+    /// Records an attempt that found nothing cached, or an error that the slow route will report.
     pub(crate) fn attempt_missed(&self) {
         self.hits.store(0, Relaxed);
         self.inline.bad(MISSES_BORNE);
     }
 
-    /// A caller that blocks may take it that reads are cached. Its calls are to be timed.
+    /// Whether a caller that blocks may trust reads to be cached. Its calls are to be timed.
     pub(crate) fn trusts(&self, policy: &Policy) -> bool {
         self.hits.load(Relaxed) >= TRUST && policy.forced.is_none()
     }
 
-    /// Plain calls in trust moved `bytes` in `elapsed_ns`. False when that was too long, which ends the trust.
+    /// Records plain calls in trust, which moved `bytes` in `elapsed_ns`. False if that was too
+    /// long, which ends the trust.
     pub(crate) fn keeps_trust(&self, bytes: usize, elapsed_ns: u64) -> bool {
         let keeps = elapsed_ns <= TRUST_BUDGET_NS.saturating_add(bytes as u64);
         if !keeps {
@@ -268,8 +279,9 @@ impl ReadSelector {
         self.inline.judge(policy.is_stall(len, elapsed_ns))
     }
 
-    /// The kernel may be told of a read of `len` bytes before a thread waits for it. A call that is not meant to wait, but may:
-    /// for the blocks that say where the data is, or for a place in the device's queue.
+    /// The kernel may be told of a read of `len` bytes before a thread waits for it. A call that is
+    /// not meant to wait, but may: for the blocks that say where the data is, or for a place in the
+    /// device's queue.
     pub(crate) fn may_announce(&self, policy: &Policy, len: usize) -> bool {
         let cached = self.nowait.load(Relaxed) == NOWAIT_ACCEPTED;
         cached && len <= ANNOUNCED_BYTES_MAX && !policy.strict && policy.forced.is_none() && self.announcements.allows()
@@ -303,7 +315,8 @@ impl Copied {
     }
 }
 
-/// What is known about copying with more threads than the caller's: one for each instance, since the processors are common to all files.
+/// The selector of copying with helper threads: one for each instance, since the processors are
+/// common to all files.
 #[derive(Debug, Default)]
 pub(crate) struct HelperSelector(Backoff);
 
@@ -313,8 +326,9 @@ impl HelperSelector {
         self.0.allows()
     }
 
-    /// What the caller copied alone, and then with helpers. They are bad luck where they are not worth their own processor time: other
-    /// programs have the processors, and the caller waits for helpers that wait for one. Copies of other lengths tell nothing.
+    /// Records a copy by the caller alone, and one with helpers. Helpers fail if they are not worth
+    /// their own processor time: other programs have the processors, and the caller waits for
+    /// helpers that wait for one. Copies of other lengths tell nothing.
     pub(crate) fn told(&self, alone: Copied, together: Copied) {
         let lengths = together.mean_bytes() / alone.mean_bytes();
         if (0.5..=2.0).contains(&lengths) {
@@ -327,11 +341,11 @@ impl HelperSelector {
     }
 }
 
-/// What is known about writes to one open file.
+/// The selector of writes to one open file.
 ///
-/// The kernel writes through the page cache without waiting where it can (`RWF_NOWAIT`: xfs, btrfs without copy-on-write). ext4, tmpfs and
-/// overlayfs cannot, and btrfs with copy-on-write always answers "not now". There a plain call is made, if the caller
-/// expects it to be cheap.
+/// The kernel writes through the page cache without waiting where it can (`RWF_NOWAIT`: xfs, btrfs
+/// without copy-on-write). ext4, tmpfs and overlayfs cannot, and btrfs with copy-on-write always
+/// answers "not now". There a plain call is made, if the caller expects it to be cheap.
 #[derive(Debug, Default)]
 pub(crate) struct WriteSelector {
     nowait: AtomicU8,
@@ -342,8 +356,8 @@ pub(crate) struct WriteSelector {
 }
 
 impl WriteSelector {
-    /// What to do with a write of `len` bytes. `attempts` tells whether half of it may be written first, `is_cheap` whether a
-    /// plain call is expected not to wait.
+    /// Chooses for a write of `len` bytes. `attempts` tells whether half of it may be written
+    /// first, `is_cheap` whether a plain call should not block.
     #[inline]
     pub(crate) fn choose(
         &self,
@@ -363,8 +377,9 @@ impl WriteSelector {
         }
     }
 
-    /// What to do where no attempt is made, or one was answered with "not now". (xfs answers so once each clock tick, when the
-    /// file's times are to be changed; a plain call takes some microseconds for that.)
+    /// Chooses where no attempt is made, or one was answered with "not now". (xfs answers so once
+    /// each clock tick, when the file's times are to be changed; a plain call takes some
+    /// microseconds for that.)
     #[inline]
     pub(crate) fn instead(&self, policy: &Policy, is_cheap: impl FnOnce() -> bool) -> Choice {
         let plain = !policy.strict && policy.forced.is_none() && self.plain.allows() && is_cheap();
@@ -377,18 +392,18 @@ impl WriteSelector {
         policy.forced.is_none() && self.together.allows()
     }
 
-    /// So many writes were collected, and took so many calls.
+    /// Records how many writes were collected, and how many calls they took.
     pub(crate) fn collected(&self, writes: usize, calls: usize) {
         if calls < writes { self.together.good() } else { self.together.bad(MISSES_BORNE) }
     }
 
-    /// An attempt moved bytes.
+    /// Records an attempt that moved bytes.
     #[inline]
     pub(crate) fn attempt_hit(&self) {
         self.attempts.good();
     }
 
-    /// An attempt was answered with "not now".
+    /// Records an attempt that was answered with "not now".
     pub(crate) fn attempt_missed(&self) {
         self.attempts.bad(MISSES_BORNE);
     }

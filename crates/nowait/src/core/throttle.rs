@@ -1,12 +1,14 @@
-//! A bound on the bytes of writes that are on their way, per file and per instance: beyond it a write waits in line, first
-//! come first served, and its buffer with it. So memory stays bounded by what callers keep, whatever the device does. Every
-//! file may have one write on its way, whatever others hold: a device that never answers stops no other.
+//! A bound on the bytes of writes that are on their way, per file and per instance: beyond it a
+//! write waits in line, first come first served, and its buffer with it. So memory stays bounded by
+//! what callers keep, whatever the device does. Every file may have one write on its way, whatever
+//! others hold: a device that never answers stops no other.
 //!
 //! Writes wait here, too, for earlier ones that they overlap (`op/outstanding.rs`).
 //!
-//! A place is given on by a completion, never by a poll. Writes of one file are given to their engine by one thread at a time, so that
-//! they get there in the order in which they came. What a thread admits for others does not go to its own queue,
-//! or its own calls would drive their writes.
+//! A place is given on by a completion, never by a poll. Writes of one file are given to their
+//! engine by one thread at a time, so that they get there in the order in which they came. What a
+//! thread admits for others does not go to its own queue, or its own calls would drive their
+//! writes.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -35,9 +37,10 @@ struct State {
     files: VecDeque<Waiting>,
     waiting: usize,
     sweep_at: usize,
-    /// Files of which a thread is giving a write to its engine; it looks for more before it ends.
+    /// Files with a thread that is giving a write to its engine; it looks for more before it ends.
     admitting: Vec<Arc<FileQueues>>,
-    /// Somebody left a write in line meanwhile: whoever admits asks for help with what it waits for.
+    /// A write was left in line meanwhile: the thread that admits asks for help with what it waits
+    /// for.
     asks: bool,
 }
 
@@ -54,7 +57,7 @@ struct Entry {
     number: u64,
 }
 
-/// Bytes that a slot has on their way; given back when it is finished. No share of the file: it
+/// A slot's bytes on their way; given back when it is finished. No share of the file: the permit
 /// outlives the slot's own, and `File::close` would find the file in use.
 pub(crate) struct Permit {
     throttle: Arc<Throttle>,
@@ -118,7 +121,8 @@ impl Throttle {
         self.admit(Some(&slot));
     }
 
-    /// Counts a change as on its way if there is room now, until the permit is dropped: for a write on its caller's thread.
+    /// Counts a change as on its way if there is room now, until the permit is dropped: for a write
+    /// on its caller's thread.
     pub(crate) fn enter(self: &Arc<Self>, file: &Arc<OpenFile>, change: Change) -> Option<Permit> {
         let mut state = lock(&self.state);
         if !self.fits_now(&state, file, change) {
@@ -145,9 +149,9 @@ impl Throttle {
         state.under_way == 0 && state.waiting == 0
     }
 
-    /// Whether nobody waits before a change, and there is room.
+    /// Whether no other change waits before this one, and there is room.
     fn fits_now(&self, state: &State, file: &OpenFile, change: Change) -> bool {
-        // What the instance's bound holds up holds up all behind it.
+        // A write that the instance's bound holds up holds up all behind it.
         let is_behind = |waiting: &Waiting| {
             std::ptr::eq(&*waiting.file, file)
                 || waiting.entries.front().is_some_and(|entry| {
@@ -164,8 +168,9 @@ impl Throttle {
         file.on_their_way() == 0 || state.under_way.saturating_add(change.bytes) <= self.per_instance
     }
 
-    /// Gives those in line to their engines for whom there is room; `own` is this thread's. With nothing locked: an engine may
-    /// finish what it is given, and so come back here, where it leaves all to the call that it is in.
+    /// Gives changes in line to their engines while there is room; `own` is this thread's. With
+    /// nothing locked: an engine may finish a slot at once, and so come back here, where it leaves
+    /// all to the call that it is in.
     fn admit(self: &Arc<Self>, own: Option<&Arc<Slot>>) {
         thread_local!(static ADMITS: Cell<bool> = const { Cell::new(false) });
         struct Admits;
@@ -175,7 +180,8 @@ impl Throttle {
             }
         }
         let mut state = lock(&self.state);
-        // Whoever is at it leaves it in line, perhaps, and does not know that nobody has asked yet.
+        // The thread that admits may leave it in line, and does not know that no help was asked for
+        // yet.
         state.asks |= own.is_some();
         if ADMITS.replace(true) {
             return;
@@ -185,7 +191,7 @@ impl Throttle {
         while let Some((queues, Entry { slot, engine, change, number })) = self.next(&mut state) {
             state.admitting.push(queues.clone());
             drop(state);
-            // Also to one that was abandoned: whoever takes it discards it, and the permit with it.
+            // Also to an abandoned one: it is discarded later, and the permit with it.
             slot.hold(Box::new(Permit { throttle: self.clone(), queues: queues.clone(), change, number }));
             if own.is_some_and(|own| Arc::ptr_eq(own, &slot)) {
                 engine.submit(slot);
@@ -200,13 +206,14 @@ impl Throttle {
         asks |= std::mem::take(&mut state.asks) && state.waiting > 0;
         drop(state);
         if asks {
-            // What is waited for may be in the queue of a thread that does something else.
+            // The awaited change may be in the queue of a thread that does something else.
             help::ask();
         }
     }
 
-    /// Takes the next for which there is room, and counts it. Files take turns. What the instance's bound holds up holds up all
-    /// behind it, or large writes would never have their turn; but for those of a file that has nothing on its way.
+    /// Takes the next change for which there is room, and counts it. Files take turns. A write that
+    /// the instance's bound holds up holds up all behind it, or large writes would never have their
+    /// turn; but not those of a file with nothing on its way.
     fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<FileQueues>, Entry)> {
         let mut is_full = false;
         for at in 0..state.files.len() {
@@ -253,7 +260,8 @@ fn fits_file(per_file: u64, file: &OpenFile, change: Change) -> bool {
 }
 
 impl State {
-    /// Takes out what was abandoned, often enough that it never outnumbers what is still wanted by more than a constant factor.
+    /// Takes out abandoned writes, often enough that they never outnumber the wanted ones by more
+    /// than a constant factor.
     fn sweep(&mut self) -> Vec<(Arc<FileQueues>, Entry)> {
         if self.waiting < self.sweep_at.max(SWEEP_MIN) {
             return Vec::new();

@@ -1,9 +1,10 @@
-//! How far the system is from putting writers to sleep.
+//! How far the kernel is from throttling writers.
 //!
-//! A buffered write only dirties pages, until there are too many: then the kernel has the writer sleep in the call
-//! (`balance_dirty_pages` in mm/page-writeback.c, 5.10 to 6.18), for up to 200 ms. It does so beyond the middle between the two
-//! thresholds, the background one and the hard one; in a memory cgroup also beyond the middle of the cgroup's own. Both are
-//! looked at here, now and then: a sample allows a part of the distance to be written before the next.
+//! A buffered write only dirties pages, until there are too many: then the kernel has the writer
+//! sleep in the call (`balance_dirty_pages` in mm/page-writeback.c, 5.10 to 6.18), for up to 200
+//! ms. It does so beyond the middle between the two thresholds, the background one and the hard
+//! one; in a memory cgroup also beyond the middle of the cgroup's own. Both are looked at here, now
+//! and then: a sample allows a part of the distance to be written before the next.
 //!
 //! One sampler for the process, since the limits are not an instance's.
 
@@ -22,42 +23,47 @@ use crate::sys::PerProcess;
 const SHARE: u64 = 8;
 /// but no more than this: others write, too. (A sample takes as long as 200 KiB do.)
 const ALLOWANCE_MAX: u64 = 32 << 20;
-/// Nearer than this there is no allowance. The counters of `/proc/vmstat` lag behind, by up to half a megabyte per processor.
+/// Nearer than this there is no allowance. The counters of `/proc/vmstat` lag behind, by up to half
+/// a megabyte per processor.
 const MARGIN: u64 = 4 << 20;
 /// A sample says nothing for longer than this,
 const OLD: Duration = Duration::from_millis(200);
 /// and is not taken more often than this once writers would sleep.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// A write that slept all the same is paid for with so many times the time it slept, in which no other is made on a caller's
-/// thread: so no thread sleeps for more than a tenth of its time.
+/// A write that slept all the same is paid for with so many times the time it slept, in which no
+/// other is made on a caller's thread: so no thread sleeps for more than a tenth of its time.
 const PENANCE: u64 = 10;
 const PENANCE_NS_MAX: u64 = 500_000_000;
-/// Nearer than this to the limit, a write that took long slept; farther from it, it was interrupted, or waited for a lock.
+/// Nearer than this to the limit, a write that took long slept; farther from it, it was
+/// interrupted, or waited for a lock.
 const NEAR: u64 = 4 * MARGIN;
-/// The kernel has a writer sleep for up to 200 ms (`MAX_PAUSE`, mm/page-writeback.c). After so long without any reason to, none does.
+/// The kernel has a writer sleep for up to 200 ms (`MAX_PAUSE`, mm/page-writeback.c). After so long
+/// without any reason to, none does.
 const CALM_NS: u64 = 300_000_000;
 
 const PAGE: u64 = 4096;
 
-/// Whether `bytes` can be dirtied now, as far as one knows, without being put to sleep for it. Takes them off the allowance.
+/// Whether `bytes` can be dirtied now, as far as is known, without being throttled. Takes them off
+/// the allowance.
 pub(crate) fn allows(bytes: usize) -> bool {
     SAMPLER.get(Sampler::new).allows(bytes, now_ns())
 }
 
-/// No writer sleeps now, as far as one knows.
+/// Whether no writer is throttled now, as far as is known.
 pub(crate) fn is_calm() -> bool {
     SAMPLER.get(Sampler::new).is_calm(now_ns())
 }
 
-/// A write that was allowed took `elapsed_ns`, which is too long.
+/// Records that an allowed write took `elapsed_ns`, which is too long.
 pub(crate) fn slept(elapsed_ns: u64) {
     SAMPLER.get(Sampler::new).slept(elapsed_ns, now_ns());
 }
 
 static SAMPLER: PerProcess<Sampler> = PerProcess::new();
 
-/// The clock of the last tick: some milliseconds old, for a fifth of the price of the exact one. Never zero.
+/// The clock of the last tick: some milliseconds old, for a fifth of the price of the exact one.
+/// Never zero.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
@@ -145,8 +151,8 @@ impl Sampler {
 /// Where the numbers are.
 struct Source {
     vmstat: Option<fs::File>,
-    /// Memory cgroups with a limit (of version 1 none: it has no write-back of its own per cgroup, so that only the system's thresholds
-    /// count). Found once: processes seldom move.
+    /// Memory cgroups with a limit (of version 1 none: it has no write-back of its own per cgroup,
+    /// so that only the system's thresholds count). Found once: processes seldom move.
     groups: Vec<PathBuf>,
     text: String,
 }
@@ -156,7 +162,7 @@ impl Source {
         Source { vmstat: fs::File::open("/proc/vmstat").ok(), groups: groups(), text: String::new() }
     }
 
-    /// Bytes until writers are put to sleep; zero when they are. None: nobody knows.
+    /// Bytes until writers are throttled; zero when they are. None if unknown.
     fn distance(&mut self) -> Option<u64> {
         let system = self.system()?;
         let groups = self.groups.iter().filter_map(|group| group_distance(group)).min();
@@ -176,13 +182,15 @@ impl Source {
     }
 }
 
-/// As `domain_dirty_limits` works it out for a cgroup: thresholds are shares of what it has in files and may still take.
+/// As `domain_dirty_limits` works it out for a cgroup: thresholds are shares of what it has in
+/// files and may still take.
 fn group_distance(group: &std::path::Path) -> Option<u64> {
     let stat = fs::read_to_string(group.join("memory.stat")).ok()?;
     let available = field(&stat, "file")? + limit(group)?.saturating_sub(current(group)?);
     let share = |name: &str, usual: u64| {
         let text = fs::read_to_string(format!("/proc/sys/vm/{name}")).ok();
-        // Zero: given in bytes, for the whole system, which the kernel turns into a share. The usual one is near enough.
+        // Zero: given in bytes, for the whole system, which the kernel turns into a share. The
+        // usual one is near enough.
         text.and_then(|text| text.trim().parse().ok()).filter(|share| *share > 0).unwrap_or(usual)
     };
     let middle = available * (share("dirty_ratio", 20) + share("dirty_background_ratio", 10)) / 200;

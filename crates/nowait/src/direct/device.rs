@@ -1,4 +1,5 @@
-//! What a device asks of a request's place, length and memory; and whether a file has direct I/O.
+//! A device's requirements on a request's place, length and memory; and whether a file has direct
+//! I/O.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +12,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::buf::{BUF_ALIGNMENT, Buf};
 use crate::sys;
 
-/// What a device wants addresses, and places and lengths, to be multiples of. Powers of two.
+/// Required multiples, of addresses and of places and lengths. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Alignment {
     pub(crate) memory: u32,
@@ -29,7 +30,7 @@ impl Alignment {
         places % u64::from(self.offset) == 0 && addresses % self.memory as usize == 0
     }
 
-    /// Whether it is of whole blocks.
+    /// Whether a request is of whole blocks.
     pub(crate) fn suits_place(self, offset: u64, length: usize) -> bool {
         (offset | length as u64) % u64::from(self.offset) == 0
     }
@@ -52,8 +53,8 @@ pub(crate) struct Direct {
     offset: AtomicU32,
     /// The same file through the page cache, opened on first use.
     cached: OnceLock<OwnedFd>,
-    /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may turn out to be of the other kind on its
-    /// way, when the device is found out.
+    /// Held to write past the page cache (shared) or through it (alone) on a thread: a write may
+    /// turn into the other kind on its way, when the device turns out to need more.
     turn: RwLock<()>,
 }
 
@@ -67,19 +68,20 @@ impl Direct {
         Alignment { memory: self.memory.load(Relaxed), offset: self.offset.load(Relaxed) }
     }
 
-    /// The device refused (EINVAL) what it had said it takes. False when that was known.
+    /// Notes that the device refused (EINVAL) a request that met its stated needs; false if that
+    /// was known.
     pub(crate) fn learn(&self) -> bool {
         let Alignment { memory, offset } = ENOUGH;
         let before = (self.memory.fetch_max(memory, Relaxed), self.offset.fetch_max(offset, Relaxed));
         before.0 < memory || before.1 < offset
     }
 
-    /// Nobody writes through the page cache while this is held.
+    /// Excludes writes through the page cache while held.
     pub(crate) fn beside(&self) -> RwLockReadGuard<'_, ()> {
         self.turn.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// No other thread writes while this is held.
+    /// Excludes all writes by other threads while held.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.turn.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -90,7 +92,7 @@ impl Direct {
             return Ok(cached.as_fd());
         }
         let flags = rustix::fs::fcntl_getfl(fd)?;
-        // What the descriptor may not do, another must not do for it.
+        // A descriptor that may not write must not be given one that may.
         if flags & OFlags::RWMODE == OFlags::RDONLY {
             return Err(Errno::BADF);
         }
@@ -100,7 +102,7 @@ impl Direct {
     }
 }
 
-/// What became of a wish for direct I/O.
+/// The outcome of asking for direct I/O.
 #[derive(Debug)]
 pub(crate) enum Directness {
     NotAsked,
@@ -108,8 +110,9 @@ pub(crate) enum Directness {
     Refused,
     Granted {
         direct: Direct,
-        /// The device cannot be asked without waiting, so that a ring would hand every request to a kernel worker. (Those that
-        /// complete in the submission: zram, RAM disks, some of device mapper.)
+        /// The device cannot be asked without waiting, so that a ring would hand every request to a
+        /// kernel worker. (Those that complete in the submission: zram, RAM disks, some of device
+        /// mapper.)
         only_waits: bool,
     },
 }
@@ -160,14 +163,16 @@ fn give_up(fd: BorrowedFd<'_>) -> Directness {
 /// `STATX_DIOALIGN` of linux/stat.h (6.1).
 const DIOALIGN: u32 = 0x2000;
 
-/// zram takes memory at any multiple of 512 for its blocks of a page, and then copies to and from the start of a page (seen on 6.18): over
-/// memory that is not the caller's. So memory lies as blocks do where these are of a page.
+/// Aligns memory to blocks where these are of a page. zram takes memory at any multiple of 512, and
+/// then copies to and from the start of a page (seen on 6.18): over memory that is not the
+/// caller's.
 fn careful(alignment: Alignment) -> Alignment {
     let Alignment { memory, offset } = alignment;
     Alignment { memory: if offset >= ENOUGH.offset { memory.max(ENOUGH.memory) } else { memory }, offset }
 }
 
-/// What the kernel says a file needs; None: it has no direct I/O, whatever `open(2)` said.
+/// The alignment that the kernel states for a file; none if it has no direct I/O, whatever
+/// `open(2)` said.
 fn claimed(fd: BorrowedFd<'_>) -> Option<Alignment> {
     let power = |n: u32| n.is_power_of_two().then_some(n);
     let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(DIOALIGN));
@@ -182,7 +187,8 @@ fn looked_up(fd: BorrowedFd<'_>) -> Option<Alignment> {
     let power = |n: u32| n.is_power_of_two().then_some(n);
     // tmpfs and ramfs take the flag (mm/shmem.c, 6.6) and go on as before.
     const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
-    // Of a device the answer is that of the file system that its name is in: devtmpfs, which calls itself tmpfs.
+    // Of a device the answer is that of the file system that its name is in: devtmpfs, which calls
+    // itself tmpfs.
     let in_memory = || rustix::fs::fstatfs(fd).is_ok_and(|system| IN_MEMORY.contains(&system.f_type));
     if !sys::is_block_device(fd) && in_memory() {
         return None;
@@ -213,8 +219,8 @@ mod tests {
 
     const SECTOR: Alignment = Alignment { memory: 4, offset: 512 };
 
-    /// Symptom: before 6.11 block devices had no direct I/O, since the file system of their names was asked: devtmpfs is a
-    /// tmpfs. Here as on a kernel that does not say what a device needs.
+    /// Symptom: before 6.11 block devices had no direct I/O, since the file system of their names
+    /// was asked: devtmpfs is a tmpfs. Here as on a kernel that does not say what a device needs.
     #[test]
     fn a_block_device_is_not_what_its_name_lies_in() {
         let devices = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();

@@ -1,5 +1,5 @@
-//! A read or write made of whole blocks: those that the caller wants in part, or whose memory does not lie as the device needs
-//! it, go to memory of ours.
+//! A transfer made of whole blocks. Blocks that the caller wants in part, or whose memory is not
+//! aligned for the device, go to memory of ours.
 
 use rustix::io::Errno;
 
@@ -7,8 +7,8 @@ use super::device::Alignment;
 use super::plan::Plan;
 use crate::buf::{Buf, Cursor, Direction, Segments};
 
-/// What direct I/O moves in place of what was asked for: first block or blocks, the caller's memory, last block. While it
-/// does, the transfer's cursor is that of the blocks.
+/// The memory of a transfer of whole blocks: first block or blocks, the caller's memory, last
+/// block. Meanwhile the transfer's cursor is that of the blocks.
 #[derive(Debug)]
 pub(crate) struct Edges {
     direction: Direction,
@@ -60,7 +60,7 @@ impl Edges {
         blocks.left.saturating_sub(self.asked.left)
     }
 
-    /// Makes `cursor` the caller's again, and moves what was moved of the blocks to where it was asked for.
+    /// Makes `cursor` the caller's again, and moves the bytes that have arrived to their places.
     pub(crate) fn settle(self, cursor: &mut Cursor) {
         let Edges { direction, first, middle, last, skip, asked } = self;
         let done = cursor.done.saturating_sub(skip).min(asked.left);

@@ -1,16 +1,19 @@
-//! Direct I/O: what a file asks of a request's place, length and memory, and how a request that does not comply is made to.
+//! Direct I/O: a file's requirements on a request's place, length and memory, and how a request is
+//! made to meet them.
 //!
-//! A **read** is widened to whole blocks. Blocks that it wants in part go to memory of ours (its *edges*); those between go to
-//! the caller's, if that lies as the device needs it, and else to ours too. The kernel's result is cut back to what was asked
-//! for, so that no byte comes from behind the end of the file.
+//! A **read** is widened to whole blocks. Blocks that it wants in part go to memory of ours (its
+//! *edges*); those between go to the caller's, if that lies as the device needs it, and else to
+//! ours too. The kernel's result is cut back to what was asked for, so that no byte comes from
+//! behind the end of the file.
 //!
-//! A **write** must not be widened: it would bring back what others write beside it, and grow the file. Its first and last part
-//! of a block go through the page cache, by a second descriptor (`run.rs`). A direct write beside that could be undone by the
-//! page that was read meanwhile. So such a write goes alone (`core/throttle.rs`), and leaves no page behind that is not
-//! written back.
+//! A **write** must not be widened: it would bring back what others write beside it, and grow the
+//! file. Its first and last part of a block go through the page cache, by a second descriptor
+//! (`run.rs`). A direct write beside that could be undone by the page that was read meanwhile. So
+//! such a write goes alone (`core/throttle.rs`), and leaves no page behind that is not written
+//! back.
 //!
-//! The room has two floors. `device.rs`, `plan.rs` and `edges.rs` lie below operations, which have the types of them; `run.rs`
-//! and `submit.rs` above, on what operations and plain calls give.
+//! The room has two floors. `device.rs`, `plan.rs` and `edges.rs` lie below operations, which have
+//! the types of them; `run.rs` and `submit.rs` above, on what operations and plain calls give.
 
 mod device;
 mod edges;

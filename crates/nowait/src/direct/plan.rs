@@ -2,7 +2,8 @@
 
 use super::device::Alignment;
 
-/// How a read of `length` bytes at `offset` is made of whole blocks: bytes to a first edge, to the caller's memory, and to a last edge.
+/// How a read of `length` bytes at `offset` is made of whole blocks: bytes to a first edge, to the
+/// caller's memory, and to a last edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Where the first block begins.
@@ -13,10 +14,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// `address` is that of the caller's memory, if it is one piece. None when the place is beyond what a file can have.
+    /// `address` is that of the caller's memory, if it is one piece. None when the place is beyond
+    /// what a file can have.
     pub(crate) fn new(alignment: Alignment, offset: u64, length: usize, address: Option<usize>) -> Option<Plan> {
         let end = offset.checked_add(length as u64)?;
-        // No file has bytes in what is less than a block before the largest place: it may be asked for, but not read.
+        // No file has bytes in what is less than a block before the largest place: it may be asked
+        // for, but not read.
         let limit = alignment.down(i64::MAX as u64);
         if end > limit {
             let start = alignment.down(offset).min(limit - u64::from(alignment.offset));

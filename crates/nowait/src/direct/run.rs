@@ -1,4 +1,5 @@
-//! Direct I/O on a thread that waits: requests are made ready for the device here, by what is known of it now.
+//! Direct I/O on a thread that waits: requests are made ready for the device here, by what is known
+//! of it now.
 //!
 //! `unsafe` here: writes of a transfer's segments, or of a copy.
 
@@ -10,8 +11,9 @@ use crate::buf::{BUF_ALIGNMENT, Buf, Direction};
 use crate::op::{Done, OpenFile, Outcome, Request, Step, Transfer, step};
 use crate::sys::{self, Wait, WriteFlags};
 
-/// Runs a request of a file with direct I/O to its end on this thread. `plain` makes the plain calls of one that suits the
-/// device; an EINVAL of it shows that the device needs more than it said.
+/// Runs a request of a file with direct I/O to its end on this thread. `plain` makes the plain
+/// calls of one that suits the device; an EINVAL of it shows that the device needs more than it
+/// said.
 pub(crate) fn run(
     file: &OpenFile,
     direct: &Direct,
@@ -39,7 +41,7 @@ pub(crate) fn run(
             }
             _ => false,
         };
-        // Others may have learned since it was made ready, which may have been long ago.
+        // Other requests may have learned since it was made ready, which may have been long ago.
         let suits = match request {
             Request::Read(transfer) | Request::Write(transfer, _) => {
                 believed.suits(transfer.position(), transfer.segments())
@@ -62,7 +64,8 @@ pub(crate) fn run(
 /// Bytes that one call writes of memory which does not lie as the device needs it.
 const COPIED_BYTES_MAX: usize = 1 << 20;
 
-/// Makes a write that begins or ends inside a block, or at the end of the file wherever that is; see `mod.rs`.
+/// Makes a write that begins or ends inside a block, or at the end of the file wherever that is;
+/// see `mod.rs`.
 fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags: WriteFlags) -> Outcome {
     let fd = file.handle.descriptor()?;
     let cached = direct.cached(fd)?;
@@ -103,7 +106,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
         }
     };
     if appends {
-        // The place is known by now: nobody else's writes by this file are under way.
+        // The place is known by now: no other write of this file is under way.
         let end = sys::size(cached).unwrap_or(0);
         edges = vec![(end.saturating_sub(asked as u64), asked as u64)];
     }
@@ -112,7 +115,7 @@ fn write_edges(file: &OpenFile, direct: &Direct, transfer: &mut Transfer, flags:
         let start = offset - offset % BUF_ALIGNMENT as u64;
         let length = (offset + length).next_multiple_of(BUF_ALIGNMENT as u64) - start;
         if let Err(errno) = sys::sync_range(cached, start, length) {
-            // The kernel says so once, and to nobody who asks the other descriptor for it.
+            // The kernel reports it once, by this descriptor, and not by the file's own.
             file.note_failure(errno);
             outcome = outcome.and(Err(errno));
         }

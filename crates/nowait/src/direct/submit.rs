@@ -1,4 +1,5 @@
-//! Direct I/O on its way to an engine: which may have a transfer, and how a borrowed slice is written.
+//! Direct I/O on its way to an engine: which may have a transfer, and how a borrowed slice is
+//! written.
 
 use rustix::io::Errno;
 
@@ -8,8 +9,8 @@ use crate::core::policy::{Policy, Route};
 use crate::op::{Done, OpenFile, Outcome, Request, Transfer};
 use crate::sys::WriteFlags;
 
-/// Chooses the route of a transfer, and makes it ready for a ring or libaio. For the pool a thread does that when it runs it.
-/// `end` is asked for the end of the file where that decides.
+/// Chooses the route of a transfer, and makes it ready for a ring or libaio. For the pool a thread
+/// does that when it runs it. `end` is asked for the end of the file where that decides.
 pub(crate) fn route(
     policy: &Policy,
     has_ring: bool,
@@ -19,17 +20,20 @@ pub(crate) fn route(
     direction: Direction,
     end: impl FnOnce() -> Option<u64>,
 ) -> Route {
-    // A submission pins the memory's pages, and copies what lies amiss: of much, too long for a poll.
+    // A submission pins the memory's pages, and copies what lies amiss: of much, too long for a
+    // poll.
     let route = file.reads.slow_route(policy, transfer.left());
     if route == Route::Pool {
         return route;
     }
-    // libaio works on the blocks that a file gains, and on those that say where its blocks are, inside the submission.
+    // libaio works on the blocks that a file gains, and on those that say where its blocks are,
+    // inside the submission.
     let extends = || end().is_none_or(|end| transfer.position() + transfer.left() as u64 > end);
     if !has_ring && (policy.strict || (direction == Direction::Write && extends())) {
         return Route::Pool;
     }
-    // Unless a route is forced, a ring must not wait: kernel workers are few, and a device that hangs takes them all.
+    // Unless a route is forced, a ring must not wait: kernel workers are few, and a device that
+    // hangs takes them all.
     let attempts = has_ring && policy.forced.is_none();
     if attempts && !file.rings(direction).allows() {
         return Route::Pool;
@@ -42,8 +46,8 @@ pub(crate) fn route(
     route
 }
 
-/// Writes a borrowed slice that does not suit the device, in copies that do. `write` runs one to its end. Returns how much was
-/// written, and why no more.
+/// Writes a borrowed slice that does not suit the device, in copies that do. `write` runs one to
+/// its end. Returns how much was written, and why no more.
 pub(crate) fn write_copies(
     alignment: Alignment,
     slice: &[u8],

@@ -1,8 +1,9 @@
-//! The only seam to the outside: an engine is asked to try now, to run here, or to take a slot and finish it later.
+//! The only seam to the outside: an engine is asked to try now, to run here, or to take a slot and
+//! finish it later.
 //!
-//! Everything above the seam runs unchanged on the kernel and on the simulator. Engines do not know each other, but for two
-//! arrows: a queue to the kernel hands to the pool what it cannot do itself, and a shared one leaves to a thread's own what that
-//! thread submits while it drives it.
+//! Everything above the seam runs unchanged on the kernel and on the simulator. Engines do not know
+//! each other, but for two arrows: a queue to the kernel hands to the pool what it cannot do
+//! itself, and a shared one leaves to a thread's own what that thread submits while it drives it.
 //!
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
@@ -28,12 +29,12 @@ use crate::direct::{self, Directness};
 use crate::op::{Done, FileQueues, Handle, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Step, Transfer, step};
 use crate::sys::{self, Wait, WriteFlags};
 
-/// Takes part in what another thread is doing; too late, it finds nothing to do.
+/// Joins work that another thread has begun; called too late, it finds none.
 pub(crate) type Helper = Arc<dyn Fn() + Send + Sync>;
 
 pub(crate) trait Engine: Send + Sync {
-    /// One attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and any answer but bytes means
-    /// "not now": the slow route decides what is an error and what is the end of the file.
+    /// Makes one attempt at a transfer on this thread. With `Wait::Never` it does not sleep, and
+    /// any answer but bytes means "not now": the slow route tells errors from the end of the file.
     fn try_now(&self, handle: &Handle, request: &mut Request, wait: Wait) -> Result<usize, Errno> {
         let (transfer, result) = transfer_once(handle.descriptor()?, request, wait).ok_or(Errno::INVAL)?;
         let n = result?;
@@ -46,7 +47,7 @@ pub(crate) trait Engine: Send + Sync {
         run(handle, request)
     }
 
-    /// As [`Engine::run`], of an open file: direct I/O is seen to.
+    /// As [`Engine::run`], on an open file, which may have direct I/O.
     fn run_on(&self, file: &OpenFile, request: &mut Request) -> Outcome {
         match &file.direct {
             Some(direct) => direct::run(file, direct, request, |request| run(Some(&file.handle), request)),
@@ -54,32 +55,35 @@ pub(crate) trait Engine: Send + Sync {
         }
     }
 
-    /// Takes a slot and finishes it, now or later, on any thread. Never waits for the operation. When its queue is full the
-    /// slot waits in line; a place is given on by a completion, never by a poll.
+    /// Takes a slot and finishes it, now or later, on any thread. Never waits for the operation.
+    /// When its queue is full the slot waits in line; a place is given on by a completion, never by
+    /// a poll.
     fn submit(&self, slot: Arc<Slot>);
 
-    /// A thread that entered a file's line, and worked there itself, leaves it to whoever has come since.
+    /// Leaves a file's queue, which this thread claimed and worked in, to those that have come
+    /// since.
     fn resume(&self, queues: &Arc<FileQueues>, kind: QueueKind) {
         queues.of(kind).leave();
     }
 
-    /// Has a thread of its own call `helper`, now or later, or never: the caller does without it.
+    /// Calls `helper` on a thread of the engine, soon or never: the caller does not depend on it.
     fn assist(&self, _helper: Helper) {}
 
     /// Waits until nothing that was submitted is in flight or in line.
     fn drain(&self);
 
-    /// Has the reactor of the tokio runtime that this thread works for notice completions.
+    /// Lets the reactor of this thread's tokio runtime notice completions.
     #[cfg(feature = "tokio")]
     fn attach_tokio(&self) -> std::io::Result<()> {
         Ok(())
     }
 
-    /// Has a thread of its own notice all completions from now on: a runtime that should may be blocked by the caller.
+    /// Lets a thread of the engine notice all completions from now on: the caller may block the
+    /// runtime that would.
     fn watch_all(&self) {}
 }
 
-/// Why a queue to the kernel cannot be had: what was tried last and the kernel's answer.
+/// Why the kernel refused a queue: the size that was tried last, and the errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) errno: Errno,
@@ -95,17 +99,19 @@ pub(crate) fn read_now(
     wait: Wait,
 ) -> Result<usize, Errno> {
     if let Handle::Descriptor(fd) = handle {
-        // What every engine of the kernel does, at the price of the system call.
+        // As every engine of the kernel does, without the cost of a request.
         let segment = libc::iovec { iov_base: slice.as_mut_ptr().cast(), iov_len: slice.len() };
         // SAFETY: the segment is `slice`, borrowed for the call.
         return unsafe { sys::read_at(fd.as_fd(), &[segment], offset, wait) };
     }
-    // SAFETY: an engine has the transfer for the call only, by reference, and `slice` is borrowed longer.
+    // SAFETY: an engine has the transfer for the call only, by reference, and `slice` is borrowed
+    // longer.
     let mut request = Request::Read(unsafe { Transfer::lent(slice, offset) });
     engine.try_now(handle, &mut request, wait)
 }
 
-/// Fills a borrowed slice, waiting as long as it takes; fewer bytes than asked for mean the end of the file.
+/// Fills a borrowed slice, waiting as long as it takes; fewer bytes than asked for mean the end of
+/// the file.
 pub(crate) fn read_blocking(
     engine: &dyn Engine,
     file: &OpenFile,
@@ -114,7 +120,7 @@ pub(crate) fn read_blocking(
 ) -> Result<usize, Errno> {
     let mut n = 0;
     if file.direct.is_none() {
-        // All of it at once, which is the usual case, without the cost of what is needed for the rest.
+        // Usually one call reads all of it. A request is made for the rest only.
         match read_now(engine, &file.handle, slice, offset, Wait::Allowed) {
             Ok(all) if all == slice.len() => return Ok(all),
             answer => n = answer.unwrap_or(0),
@@ -131,7 +137,8 @@ pub(crate) fn read_blocking(
     }
 }
 
-/// Writes a borrowed slice by `run`, which waits as long as it takes; gives how much was written, and why no more.
+/// Writes a borrowed slice by `run`, which waits as long as it takes. Returns how much was written,
+/// and why no more.
 pub(crate) fn write_blocking(
     file: &OpenFile,
     slice: &[u8],
@@ -140,9 +147,11 @@ pub(crate) fn write_blocking(
     run: impl FnOnce(&mut Request) -> Outcome,
 ) -> (usize, Outcome) {
     let mut n = 0;
-    // `flags` are those of every write to the file, so that it was opened with `O_APPEND` if they say so.
+    // `flags` are those of every write to the file. If they say APPEND, it was opened with
+    // `O_APPEND`.
     if let (Handle::Descriptor(fd), WriteFlags::NONE | WriteFlags::APPEND, None) = (&file.handle, flags, &file.direct) {
-        // As in `read_blocking`. Other flags have the kernel tell of earlier failures, which `run` takes note of.
+        // As in `read_blocking`. With other flags the kernel may report earlier failures, which
+        // `run` records.
         let segment = libc::iovec { iov_base: slice.as_ptr().cast_mut().cast(), iov_len: slice.len() };
         // SAFETY: the segment is `slice`, borrowed for the call.
         match unsafe { sys::write_at(fd.as_fd(), &[segment], offset, WriteFlags::NONE, Wait::Allowed) } {
@@ -151,7 +160,8 @@ pub(crate) fn write_blocking(
             Err(errno) => return (0, Err(errno)),
         }
     }
-    // SAFETY: `run` has the transfer for the call only, by reference, and `slice` is borrowed longer; a write only reads it.
+    // SAFETY: `run` has the transfer for the call only, by reference, and `slice` is borrowed
+    // longer; a write only reads it.
     let mut transfer = unsafe { Transfer::lent_out(slice, offset) };
     transfer.advance(n);
     let mut request = Request::Write(transfer, flags);
@@ -177,7 +187,8 @@ pub(crate) fn write_coalesced<'r>(
         }
     }
     let (offset, flags) = place.ok_or(Errno::INVAL)?;
-    // SAFETY: the requests are borrowed for the call, and nobody writes to the memory of a transfer (see `Transfer`).
+    // SAFETY: the requests are borrowed for the call, and the memory of a transfer is not written
+    // to (see `Transfer`).
     unsafe { sys::write_at(fd, &segments, offset, flags, Wait::Allowed) }
 }
 
@@ -196,12 +207,12 @@ pub(crate) fn write_slots<'s>(
             }
         });
     }
-    // SAFETY: what the segments point to belongs to the slots until they are finished, which only we may do, and nobody writes to the
-    // memory of a transfer (see `Transfer`).
+    // SAFETY: the segments' memory belongs to the slots until they are finished, which only we may
+    // do, and the memory of a transfer is not written to (see `Transfer`).
     unsafe { sys::write_at(handle.descriptor()?, &segments, offset, WriteFlags::NONE, wait) }
 }
 
-/// One call for a transfer, if it is one.
+/// Makes one call, if the request is a transfer.
 #[inline(always)]
 fn transfer_once<'r>(
     fd: BorrowedFd<'_>,
@@ -210,7 +221,8 @@ fn transfer_once<'r>(
 ) -> Option<(&'r mut Transfer, Result<usize, Errno>)> {
     match request {
         Request::Read(transfer) => {
-            // SAFETY: a transfer's segments are writable and used by one party at a time, now by us (see `Transfer`).
+            // SAFETY: a transfer's segments are writable and used by one party at a time, now by us
+            // (see `Transfer`).
             let result = unsafe { sys::read_at(fd, transfer.segments(), transfer.position(), wait) };
             Some((transfer, result))
         }
@@ -253,7 +265,8 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         },
         Request::Sync { data_only } => {
             let sync = if *data_only { rustix::fs::fdatasync } else { rustix::fs::fsync };
-            // Not repeated when it is interrupted or fails: the kernel reports a failed write-back once.
+            // Not repeated when it is interrupted or fails: the kernel reports a failed write-back
+            // once.
             sync(fd()?).map(|()| Done::Nothing)
         }
         Request::SyncRange { offset, length } => sys::sync_range(fd()?, *offset, *length).map(|()| Done::Nothing),
@@ -296,7 +309,8 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         Request::Call(call) => call.make(fd().ok()),
         Request::Fault { mapping, fault } => mapping.fault(fd()?, fault).map(Done::Faulted),
         Request::Close(handle) => {
-            // The descriptor is gone whatever close(2) says: EINTR and EIO are not retried (close(2), NOTES).
+            // The descriptor is gone whatever close(2) says: EINTR and EIO are not retried
+            // (close(2), NOTES).
             match std::mem::replace(handle, Handle::Simulated { file: usize::MAX, flags: OFlags::empty() }) {
                 Handle::Descriptor(fd) => sys::close(fd).map(|()| Done::Nothing),
                 Handle::Simulated { .. } => Ok(Done::Nothing),

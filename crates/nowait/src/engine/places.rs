@@ -12,7 +12,7 @@ pub(super) struct Places {
     /// Taken places.
     pub(super) in_flight: u32,
     pub(super) backlog: Backlog,
-    /// Completions so far.
+    /// Counts completions.
     pub(super) ended: u64,
 }
 
@@ -21,7 +21,7 @@ impl Places {
         self.in_flight == 0 && self.backlog.is_quiet()
     }
 
-    /// Serves [`Lined::with_line`]; `quiet` is where others wait for quiet.
+    /// Serves [`Lined::with_line`]. Others wait for quiet at `quiet`.
     pub(super) fn look<T>(&mut self, quiet: &Condvar, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
         let value = look(&mut self.backlog, self.ended);
         if self.is_quiet() {
@@ -31,12 +31,13 @@ impl Places {
     }
 }
 
-/// A queue to the kernel with a line before it, both of which all threads share.
+/// A queue to the kernel that all threads share, with a line before it.
 pub(super) trait Lined {
-    /// Looks at the line, and how many operations have ended in the queue. Whoever waits for quiet is told of it.
+    /// Looks at the line, and the number of operations that have ended. Notifies those that wait
+    /// for quiet.
     fn with_line<T>(&self, look: impl FnOnce(&mut Backlog, u64) -> T) -> T;
 
-    /// Ends what the line has shed. With nothing locked.
+    /// Discards slots that the line has shed. Called with nothing locked.
     fn discard(&self, shed: Vec<Arc<Slot>>) {
         if !shed.is_empty() {
             let count = shed.len();
@@ -45,7 +46,7 @@ pub(super) trait Lined {
         }
     }
 
-    /// Has the pool do what is in line, if nothing ends in the queue. False when nothing is in line.
+    /// Hands the line on to the pool if no operation ends in the queue; false if the line is empty.
     fn relieve_line(&self) -> bool {
         let (stuck, shed, is_busy) = self.with_line(|line, ended| {
             let stuck = line.take_stuck(ended, Instant::now());

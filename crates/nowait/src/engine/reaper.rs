@@ -1,5 +1,6 @@
-//! The thread that notices completions for executors that cannot: it sleeps in epoll over the queues, and wakes wakers only.
-//! Whoever holds a queue last keeps it until nothing is in flight, so that dropping an engine waits for nobody.
+//! The thread that notices completions for executors that cannot: it sleeps in epoll over the
+//! queues, and wakes wakers only. Whoever holds a queue last keeps it until nothing is in flight,
+//! so that dropping an engine waits for nobody.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +12,16 @@ use rustix::io::Errno;
 
 use crate::buf::lock;
 
-/// What the reaper sees to. Its descriptor is readable, or tells of it again (edge-triggered), when there are completions.
+/// A queue that the reaper serves. Its descriptor is readable, or becomes so again
+/// (edge-triggered), on each completion.
 pub(super) trait Reaped: AsFd + Send + Sync {
     /// Settles every completion there is.
     fn reap_surely(&self);
     /// Nothing is in flight or in line.
     fn is_quiet(&self) -> bool;
-    /// The reaper sees to it: its own note.
+    /// The reaper's own note that it serves this queue.
     fn watched(&self) -> &AtomicBool;
-    /// It does so until nothing is in flight: its own note.
+    /// The reaper's own note that it does so only until nothing is in flight.
     fn lent(&self) -> Option<&AtomicBool> {
         None
     }
@@ -29,11 +31,11 @@ fn is_lent<S: Reaped + ?Sized>(shard: &S) -> bool {
     shard.lent().is_some_and(|lent| lent.load(Ordering::Acquire))
 }
 
-/// The thread that notices completions for executors that cannot, and what it watches.
+/// The thread that notices completions for executors that cannot, and the queues that it watches.
 #[derive(Default)]
 pub(super) struct Reaper {
     watched: Arc<Watched>,
-    /// None when there cannot be such a thread.
+    /// None if the thread, or its descriptors, were refused.
     watch: OnceLock<Option<Arc<Watch>>>,
 }
 
@@ -50,21 +52,22 @@ struct Watch {
 }
 
 impl Reaper {
-    /// Sees to a shard's completions from now on. Starts the thread at the first one. False when that cannot be.
+    /// Serves a shard's completions from now on; the first one starts the thread. False if that is
+    /// refused.
     pub(super) fn adopt<S: Reaped + 'static>(&self, shard: &Arc<S>) -> bool {
         shard.watched().load(Ordering::Acquire) && !is_lent(&**shard) || self.watch(shard, false)
     }
 
-    /// Sees to a shard's completions until nothing is in flight.
+    /// Serves a shard's completions until nothing is in flight.
     #[cfg(feature = "tokio")]
     pub(super) fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
-        // One that is lent already may be on its way back: under the lock it is, or stays.
+        // A lent one may be going back: under the lock that is decided.
         if !shard.watched().load(Ordering::Acquire) || is_lent(&**shard) {
             self.watch(shard, true);
         }
     }
 
-    /// Has it look at all that it watches.
+    /// Wakes it to look at all queues.
     pub(super) fn ring(&self) {
         if let Some(Some(watch)) = self.watch.get() {
             watch.ring();
@@ -88,7 +91,7 @@ impl Reaper {
             note.store(false, Ordering::Release);
         }
         drop(shards);
-        // For what completed before it was watched.
+        // For completions from before it was watched.
         watch.ring();
         true
     }
@@ -114,12 +117,13 @@ impl Watch {
     }
 
     fn ring(&self) {
-        // The counter is far from full, and a bell that rings already need not ring again.
+        // The counter is far from full, and a ringing bell need not ring again.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
     fn run(&self, watched: &Watched) {
-        /// Looks again, once the engine is gone, at what stays: somebody else may have held it for a moment.
+        /// How soon queues are looked at again once the engine is gone: another thread may hold one
+        /// for a moment.
         const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut events: Vec<epoll::Event> = Vec::with_capacity(16);
         let mut again = None;
@@ -127,7 +131,7 @@ impl Watch {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), again.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Not documented for a sound descriptor; do not burn the processor should it last.
+                // Not documented for a sound descriptor; do not spin should it last.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
@@ -135,8 +139,8 @@ impl Watch {
             shards.iter().for_each(|shard| shard.reap_surely());
             drop(shards);
             let mut shards = lock(&watched.shards);
-            // One that nobody can submit to any more goes when its last operation is through, one that was lent goes back then.
-            // With nothing locked: what is in its memory is unmapped.
+            // After its last operation a queue that takes no more submissions goes, and a lent one
+            // goes back. Dropped with nothing locked: that unmaps its memory.
             let mut gone = Vec::new();
             shards.retain(|shard| {
                 let is_quiet = shard.is_quiet();

@@ -1,9 +1,10 @@
-//! A ring to which any thread may submit and that any thread may reap, the line before it, and which thread uses which.
+//! A ring to which any thread may submit and that any thread may reap, the line before it, and
+//! which thread uses which.
 //!
 //! The short lock around the submission queue is not held across `io_uring_enter`.
 //!
-//! `unsafe` here: both queues are used through a shared reference, each under its lock, and a slot's pointer travels
-//! through the kernel as user data.
+//! `unsafe` here: both queues are used through a shared reference, each under its lock, and a
+//! slot's pointer travels through the kernel as user data.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
@@ -36,10 +37,10 @@ pub(super) struct Shard {
     /// Held while completions are read.
     reaping: Mutex<()>,
     quiet: Condvar,
-    /// The reaper sees to it, and until it is quiet only.
+    /// The reaper serves it; if lent, until it is quiet only.
     watched: AtomicBool,
     lent: AtomicBool,
-    /// Whoever submits what is staged when its thread has nothing else to run; nobody under the reaper.
+    /// Submits staged entries when its thread has nothing else to run; none under the reaper.
     flusher: Mutex<Flusher>,
     /// Held, for reading, while the kernel may take entries; true once it refuses to be entered.
     dead: RwLock<bool>,
@@ -49,18 +50,18 @@ pub(super) struct Shard {
 enum Flusher {
     #[default]
     Nobody,
-    /// Is running, or will, and looks at what is staged then.
+    /// Is running, or will, and looks at staged entries then.
     Awake,
     #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
     Asleep(Waker),
 }
 
-/// What to do when another thread is reading completions.
+/// How to reap while another thread does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reap {
-    /// Leave it to that thread; whoever is told of completions comes later.
+    /// Leave it to that thread: the reactor or reaper comes for later completions.
     IfNobodyDoes,
-    /// Wait for that thread: it may have looked just before what we were told of.
+    /// Wait for that thread: it may have looked just before the completion that we were told of.
     Surely,
 }
 
@@ -70,11 +71,12 @@ struct Line {
     /// Taken: in the kernel, or staged.
     places: Places,
     staged: u32,
-    /// Staged entries that wait for one more. It grows with each submission since the flusher's last, as in `local.rs`.
+    /// Staged entries that wait for one more. Grows with each submission since the flusher's last,
+    /// as in `local/`.
     held: u32,
-    /// The shares that were made into user data, of the entries that the kernel has not taken.
+    /// Slots' shares, as user data, of entries that the kernel has not taken.
     untaken: Untaken<u64>,
-    /// The kernel refuses to be entered.
+    /// The kernel refuses every further call.
     dead: bool,
 }
 
@@ -96,12 +98,12 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Takes a slot; one that is staged and not handed to the kernel (`enters`) is the reaper's to hand over.
+    /// Takes a slot. Unless it `enters` the kernel, the reaper hands over what is staged.
     pub(super) fn submit(&self, slot: Arc<Slot>, enters: bool) {
         let mut line = lock(&self.line);
         if line.places.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
             drop(line);
-            // What has the places may never end.
+            // The operations in all these places may never end.
             return pool::hand_on(slot);
         }
         if line.places.in_flight >= self.ring.depth {
@@ -117,8 +119,8 @@ impl Shard {
             drop(line);
             return pool::hand_on(slot);
         }
-        // While the device has something to do, an entry waits for others, or until this thread has nothing else to run:
-        // system calls are saved, and the thread gets to sleep.
+        // While the device is busy, an entry waits for others, or until this thread has nothing
+        // else to run. That saves system calls, and lets the thread sleep.
         let waits = line.staged <= line.held && line.places.in_flight > line.staged;
         if !waits {
             line.held = (line.held * 2 + 2).min(self.ring.depth);
@@ -135,7 +137,8 @@ impl Shard {
         }
     }
 
-    /// Notes that somebody will submit what is staged, soon; gives who that is, to be woken when nothing is locked.
+    /// Calls the flusher, which submits staged entries soon. Returns it, to be woken with nothing
+    /// locked.
     fn call_flusher(&self) -> Flusher {
         let mut flusher = lock(&self.flusher);
         match *flusher {
@@ -160,7 +163,7 @@ impl Shard {
         Poll::Pending
     }
 
-    /// Nobody flushes any more.
+    /// Flushes a last time: the flusher ends.
     #[cfg(feature = "tokio")]
     pub(super) fn end_flushing(&self) {
         let line = lock(&self.line);
@@ -169,16 +172,16 @@ impl Shard {
         self.enter();
     }
 
-    /// Stages a slot that has a place (counted in `in_flight`). Gives it back, and the place is free again, when the ring
-    /// cannot do it: it is to be handed on, with nothing locked.
+    /// Stages a slot that has a place (counted in `in_flight`). If the ring cannot serve it, frees
+    /// the place and returns the slot, to be handed on with nothing locked.
     fn push(&self, line: &mut Line, slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
         let Some(entry) = self.ring.encode(&slot).filter(|_| !line.dead) else {
             line.places.in_flight -= 1;
             return Err(slot);
         };
         let share = Arc::into_raw(slot) as u64;
-        // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor belong to the slot, of
-        // which the user data is a share that lasts until the completion.
+        // SAFETY: `line` is the lock of this submission queue. The entry's memory and descriptor
+        // belong to the slot, of which the user data is a share that lasts until the completion.
         let (pushed, length) = unsafe {
             let mut queue = self.ring.ring.submission_shared();
             (queue.push(&entry.user_data(share)).is_ok(), queue.len())
@@ -194,18 +197,18 @@ impl Shard {
         Ok(())
     }
 
-    /// The flusher's thread has nothing else to run: hands the kernel what is staged.
+    /// Submits staged entries, by the flusher, whose thread has nothing else to run.
     #[cfg(feature = "tokio")]
     pub(super) fn flush(&self) {
         lock(&self.line).held = 0;
         self.enter();
     }
 
-    /// Hands the kernel what is staged, by whomever.
+    /// Submits staged entries, of whichever thread.
     pub(super) fn enter(&self) {
         lock(&self.line).staged = 0;
         self.submit_entries();
-        // A read that needed no device is complete by now; its future need not wait to be told.
+        // A read that needed no device is complete by now, and its future wakes at once.
         self.reap(Reap::IfNobodyDoes);
     }
 
@@ -217,15 +220,18 @@ impl Shard {
             match result {
                 Ok(_) => return,
                 Err(error) if uring::is_lasting(&error) => return self.give_up(),
-                // Interrupted, or short of memory or of room for completions (others are reaping those): try again.
+                // Interrupted, or short of memory or of room for completions (others reap those):
+                // try again.
                 Err(_) => std::thread::yield_now(),
             }
         }
     }
 
-    /// The kernel refuses to be entered: what it has not taken goes to the pool, and all that follows.
+    /// Hands on every slot that the kernel has not taken, now that it refuses further calls. Later
+    /// ones follow.
     fn give_up(&self) {
-        // From here no thread enters: a filter may be that of one thread only, and two must not own an entry.
+        // From here no thread enters: the filter may be that of one thread only, and two must not
+        // own an entry.
         *self.dead.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = true;
         let mut line = lock(&self.line);
         line.dead = true;
@@ -248,7 +254,7 @@ impl Shard {
         slots.into_iter().for_each(pool::hand_on);
     }
 
-    /// Settles every completion there is and gives the places to those in line.
+    /// Settles all available completions, and gives their places to slots in line.
     pub(super) fn reap(&self, how: Reap) {
         let mut batch: [Option<Completion>; 32] = [const { None }; 32];
         loop {
@@ -294,7 +300,7 @@ impl Shard {
         }
     }
 
-    /// Moves completions into `batch`; None when another thread is reaping.
+    /// Moves completions into `batch`; none if another thread is reaping.
     fn collect(&self, how: Reap, batch: &mut [Option<Completion>]) -> Option<usize> {
         let _reaping = match (how, self.reaping.try_lock()) {
             (_, Ok(guard)) => guard,
@@ -307,7 +313,8 @@ impl Shard {
         let queue = unsafe { self.ring.ring.completion_shared() };
         for entry in queue.take(batch.len()) {
             let slot = entry.user_data() as *const Slot;
-            // SAFETY: the user data of every entry is a share made in `push`, and the kernel posts one completion for it.
+            // SAFETY: the user data of every entry is a share made in `push`, and the kernel posts
+            // one completion for it.
             let slot = unsafe { Arc::from_raw(slot) };
             batch[n] = Some((slot, uring::decode(&entry)));
             n += 1;
@@ -316,7 +323,7 @@ impl Shard {
     }
 
     pub(super) fn drain(&self) {
-        // Looking itself now and then: the runtime that should notice completions may not be driven now.
+        // Reaps now and then: the runtime that should notice completions may not be driven now.
         const LOOK_AGAIN: Duration = Duration::from_millis(10);
         self.enter();
         let mut line = lock(&self.line);
@@ -386,14 +393,14 @@ struct Members {
 }
 
 impl Shards {
-    /// This thread's shard. `make` is called while fewer than `max` exist and each has a thread already; when it fails, those
-    /// that exist serve.
+    /// Returns this thread's shard. Makes one while fewer than `max` exist and each has a thread;
+    /// if that fails, existing ones serve.
     pub(super) fn mine(
         &self,
         max: usize,
         make: impl FnOnce() -> Result<Arc<Shard>, Refusal>,
     ) -> Result<Arc<Shard>, Refusal> {
-        /// Threads that are remembered; those that come later share by number.
+        /// Threads that are remembered; later ones share by number.
         const THREADS_MAX: usize = 256;
         let thread = thread_number();
         let mut members = lock(&self.0);

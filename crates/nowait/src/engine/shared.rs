@@ -1,10 +1,10 @@
 //! Rings for futures on any executor: any thread may submit, any thread may reap.
 //!
-//! A few rings ("shards"), each thread using its own by preference, so that the short lock around the submission queue is
-//! rarely contended. The lock is not held across `io_uring_enter`. Somebody must notice completions: one small thread, the
-//! reaper, that sleeps in epoll over the rings and only wakes wakers; under tokio (feature `tokio`) a task in tokio's own
-//! reactor, and no thread. Whoever holds a shard last keeps it until nothing is in flight, so that dropping an engine
-//! waits for nobody, and what a dead device never gives back is leaked rather than freed.
+//! A few rings (`shard.rs`), each thread using its own by preference, so that the short lock around
+//! the submission queue is rarely contended. Completions are noticed by a small thread
+//! (`reaper.rs`), or, in an attached tokio runtime, by a task in tokio's own reactor (`tokio.rs`).
+//! A shard lives until nothing is in flight, so that dropping the engine waits for nobody; memory
+//! that a dead device never gives back is leaked, not freed.
 
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
@@ -28,7 +28,7 @@ pub(crate) struct Uring {
     runtimes: super::tokio::Runtimes,
     #[cfg(feature = "tokio")]
     _loans: Arc<Loans>,
-    /// Dropped last: the bell that its drop rings has the reaper look who else holds the rings.
+    /// Dropped last: its drop rings the bell, and the reaper looks whether others hold the rings.
     reaper: Arc<Reaper>,
 }
 
@@ -56,7 +56,7 @@ impl Uring {
         Ok(engine)
     }
 
-    /// The ring for this thread; None when its completions could not be noticed.
+    /// The ring for this thread; none if its completions would not be noticed.
     fn shard(&self) -> Option<Arc<Shard>> {
         #[cfg(feature = "tokio")]
         let may_be_a_runtimes = !local::is_elsewhere() && !pool::is_own_thread();
@@ -73,8 +73,9 @@ impl Engine for Uring {
     fn submit(&self, slot: Arc<Slot>) {
         let Err(slot) = local::stage(slot) else { return };
         match self.shard() {
-            // The kernel completes a request in the thread that submitted it, unless that sleeps in a call that cannot be interrupted:
-            // as a thread of the pool may from now on, for another file.
+            // The kernel completes a request in the thread that submitted it, unless that sleeps
+            // uninterruptibly. A thread of the pool may, from now on, for another file. So the
+            // reaper submits.
             Some(shard) if pool::is_own_thread() => {
                 shard.submit(slot, false);
                 self.reaper.ring();
@@ -120,11 +121,11 @@ struct Loans {
 
 #[cfg(feature = "tokio")]
 impl Helped for Loans {
-    /// The reaper comes, and not the helper.
+    /// Calls the reaper, not the helper.
     fn want(&self) -> bool {
         if let Some(reaper) = self.reaper.upgrade() {
             for shard in self.runtimes.all().iter().filter(|shard| !shard.is_quiet()) {
-                // What is staged is not in the kernel yet.
+                // Staged entries are not in the kernel yet.
                 shard.enter();
                 reaper.lend(shard);
             }

@@ -1,15 +1,18 @@
-//! Rings of tokio runtimes: a task submits what is staged when its worker has nothing else to run, and completions are
-//! noticed by tokio's own reactor, in which a ring's descriptor then sits, or by the reaper thread.
+//! Rings of tokio runtimes: a task submits what is staged when its worker has nothing else to run,
+//! and completions are noticed by tokio's own reactor, in which a ring's descriptor then sits, or
+//! by the reaper thread.
 //!
-//! The reactor serves runtimes that were attached ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and the
-//! reaper all others. tokio tells whether a runtime has an I/O driver by a panic and in no other way (1.54;
-//! tokio-rs/tokio#8361 asks for the same of timers). A panic that is caught still reaches the process's hook, and with
+//! The reactor serves runtimes that were attached
+//! ([`Nowait::attach_tokio`](crate::Nowait::attach_tokio)), and the reaper all others. tokio tells
+//! whether a runtime has an I/O driver by a panic and in no other way (1.54; tokio-rs/tokio#8361
+//! asks for the same of timers). A panic that is caught still reaches the process's hook, and with
 //! `panic = "abort"` it ends the process. So nothing here asks.
 //!
-//! Each runtime has its own rings, at most one per worker. A runtime that is not driven cannot notice anything, and a
-//! current-thread runtime may have been merely entered, or the caller may be one of its blocking threads. There a ring is only
-//! used by a task on the thread that the runtime was seen to run on: that of the ring's own tasks. All else, the root future
-//! of such a runtime's `block_on` included, uses the instance's common rings. When a runtime ends, its rings go to the
+//! Each runtime has its own rings, at most one per worker. A runtime that is not driven cannot
+//! notice anything, and a current-thread runtime may have been merely entered, or the caller may be
+//! one of its blocking threads. There a ring is only used by a task on the thread that the runtime
+//! was seen to run on: that of the ring's own tasks. All else, the root future of such a runtime's
+//! `block_on` included, uses the instance's common rings. When a runtime ends, its rings go to the
 //! reaper, which sees their last operations through.
 //!
 //! `unsafe` here: tokio asks for a promise that the descriptor stays open.
@@ -39,13 +42,13 @@ struct Runtime {
     attached: bool,
     shards: Arc<Shards>,
     tasks: Vec<AbortHandle>,
-    /// The thread that ran a ring's task last; of interest in a current-thread runtime.
+    /// The thread that last ran a ring's task; of interest in a current-thread runtime.
     driver: Arc<AtomicUsize>,
 }
 
 impl Runtime {
-    /// Has the reactor, or the reaper, notice completions from now on. Those of rings that exist stay where they are:
-    /// gives these, to be dropped with nothing locked.
+    /// Lets the reactor, or the reaper, notice completions of new rings. Existing rings stay as
+    /// they are. Returns them, to be dropped with nothing locked.
     fn set_attached(&mut self, attached: bool) -> Option<Arc<Shards>> {
         let changed = std::mem::replace(&mut self.attached, attached) != attached;
         changed.then(|| std::mem::take(&mut self.shards))
@@ -53,21 +56,23 @@ impl Runtime {
 }
 
 impl Runtimes {
-    /// Has the current runtime's reactor notice completions until it ends. Panics where it has none.
+    /// Lets the current runtime's reactor notice completions until it ends. Panics if it has none.
     pub(super) fn attach(&self) -> io::Result<()> {
         let handle = Handle::try_current().map_err(io::Error::other)?;
         if self.look_at(&handle, |runtime| runtime.attached) {
             return Ok(());
         }
         let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
-        // With nothing locked: this is where tokio panics if the runtime has no I/O driver, or refuses if it has ended.
-        // SAFETY: the descriptor is owned, and stays open until it is dropped with the registration.
+        // With nothing locked: this is where tokio panics if the runtime has no I/O driver, or
+        // refuses if it has ended.
+        // SAFETY: the descriptor is owned, and stays open until it is dropped with the
+        // registration.
         drop(unsafe { AsyncFd::register_with_interest(bell, Interest::READABLE) }?);
         drop(self.look_at(&handle, |runtime| runtime.set_attached(true)));
         Ok(())
     }
 
-    /// Looks at what is known of a runtime, which is remembered until it ends.
+    /// Looks at the state of a runtime, which is remembered until it ends.
     fn look_at<T>(&self, handle: &Handle, look: impl FnOnce(&mut Runtime) -> T) -> T {
         let id = handle.id();
         let mut runtimes = lock(&self.0);
@@ -159,12 +164,12 @@ impl Drop for Known {
     }
 }
 
-/// What the tasks of a ring share.
+/// Shared by the tasks of a ring.
 struct Served {
     shard: Arc<Shard>,
     shards: Arc<Shards>,
     driver: Arc<AtomicUsize>,
-    /// After the ring: whoever drops the last share of the reaper rings its bell.
+    /// After the ring: dropping the last share of the reaper rings its bell.
     reaper: Arc<Reaper>,
 }
 
@@ -185,18 +190,20 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         let Served { shard, shards, reaper, .. } = &self.served;
         shards.remove(shard);
-        // Without a thread nobody is left to notice completions: slots stay allocated, which is safe, and their futures
-        // belong to a runtime that has ended.
+        // Without a thread no completion is noticed: slots stay allocated, which is safe, and their
+        // futures belong to a runtime that has ended.
         let _ = reaper.adopt(shard);
     }
 }
 
 async fn watch(watcher: Watcher) {
     let Served { shard, .. } = &watcher.served;
-    // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long as it lives.
+    // SAFETY: the descriptor is the ring's, which the `Arc` inside keeps open and the same as long
+    // as it lives.
     let fd = unsafe { AsyncFd::register_with_interest(Descriptor(shard.clone()), Interest::READABLE) };
     let Ok(fd) = fd else {
-        // The runtime ends, or the user has no epoll watches left: the next ring would fare no better.
+        // The runtime ends, or the user has no epoll watches left: the next ring would fare no
+        // better.
         let mut runtimes = lock(&watcher.runtimes.0);
         let runtime = runtimes.iter_mut().find(|runtime| runtime.id == watcher.id);
         let before = runtime.and_then(|runtime| runtime.set_attached(false));
@@ -206,14 +213,15 @@ async fn watch(watcher: Watcher) {
     loop {
         watcher.served.runs_here();
         let Ok(mut guard) = fd.readable().await else { return };
-        // First forget the readiness, then reap: what completes in between is told again (edge-triggered).
+        // First clear the readiness, then reap: completions in between are told again
+        // (edge-triggered).
         guard.clear_ready();
         shard.reap(Reap::Surely);
     }
 }
 
-/// Submits what is staged when the worker has run everything else: a task that yields goes on when its worker is about to
-/// sleep.
+/// Submits staged entries when the worker has run everything else: a task that yields goes on when
+/// its worker is about to sleep.
 async fn flush(flusher: Flusher) {
     let Flusher(served) = &flusher;
     loop {

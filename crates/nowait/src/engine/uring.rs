@@ -1,4 +1,4 @@
-//! What both kinds of ring share: setting one up by trying, writing a request down, reading an answer.
+//! Common to all rings: set-up by trying, encoding a request, decoding a result.
 //!
 //! `unsafe` here: a ring is dropped in the process that made it, and in no other.
 
@@ -13,16 +13,18 @@ use super::Refusal;
 use crate::op::{Owner, Request, Slot};
 use crate::sys::{TRANSFER_MAX, WriteFlags, fork_generation};
 
-/// Operations in flight that one ring takes; more wait in line. Also the size of its submission queue, so that a push
-/// never finds it full after a flush, and the completion queue (twice as long) never overflows.
+/// Operations in flight that one ring takes; more wait in line. Also the size of its submission
+/// queue, so that a push never finds it full after a flush, and the completion queue (twice as
+/// long) never overflows.
 pub(crate) const DEPTH: u32 = 256;
-/// The smallest ring that is tried when memory for a larger one is refused (RLIMIT_MEMLOCK counts again since 6.14).
+/// The smallest ring that is tried when memory for a larger one is refused (RLIMIT_MEMLOCK counts
+/// again since 6.14).
 const DEPTH_MIN: u32 = 8;
-/// Kernel workers (`IORING_REGISTER_IOWQ_MAX_WORKERS`, 5.15): bounded ones serve files, and by default there may be
-/// hundreds of the unbounded kind.
+/// Kernel workers (`IORING_REGISTER_IOWQ_MAX_WORKERS`, 5.15): bounded ones serve files, and by
+/// default there may be hundreds of the unbounded kind.
 const KERNEL_WORKERS_MAX: u32 = 32;
 
-/// Who uses the ring; it decides the set-up flags.
+/// The ring's use, which decides the set-up flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Usage {
     /// One thread submits and reaps (COOP_TASKRUN, 5.19), or a helper in its place.
@@ -41,8 +43,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// False in a child of the process that made it. Its memory is not mapped there (`MADV_DONTFORK`), and the kernel
-    /// completes into the parent's.
+    /// False in a child of the process that made it. Its memory is not mapped there
+    /// (`MADV_DONTFORK`), and the kernel completes into the parent's.
     pub(crate) fn is_ours(&self) -> bool {
         self.generation == fork_generation()
     }
@@ -58,8 +60,8 @@ impl Drop for Ring {
     }
 }
 
-/// Tries set-up flags from the best to none, and smaller rings when memory is short. Kernel versions are not asked for: a
-/// filter, a sysctl, a limit or an old kernel all answer in an errno.
+/// Tries set-up flags from the best to none, and smaller rings when memory is short. Kernel
+/// versions are not asked for: a filter, a sysctl, a limit or an old kernel all answer in an errno.
 pub(crate) fn set_up(usage: Usage) -> Result<Ring, Refusal> {
     let mut entries = DEPTH;
     loop {
@@ -76,8 +78,9 @@ fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
     best.dontfork().setup_clamp();
     let plain = best.clone();
     if usage == Usage::Owned {
-        // Completions wait for the thread's next system call, of whatever kind, and do not interrupt it. (DEFER_TASKRUN has them
-        // wait for an enter of this ring: 12 % more processor time at depth 16, and up to a tenth slower at 32.)
+        // Completions wait for the thread's next system call, of whatever kind, and do not
+        // interrupt it. (DEFER_TASKRUN has them wait for an enter of this ring: 12 % more processor
+        // time at depth 16, and up to a tenth slower at 32.)
         best.setup_coop_taskrun().setup_taskrun_flag();
     }
     let mut ring: std::io::Result<IoUring> = best.build(entries);
@@ -95,8 +98,9 @@ fn set_up_with(usage: Usage, entries: u32) -> Result<Ring, Errno> {
     Ok(Ring { ring: ManuallyDrop::new(ring), depth, has_read, generation: fork_generation() })
 }
 
-/// Workers belong to the thread and all its rings, which may be others' too: only the kind that serves files is capped, and only
-/// downwards. Zero asks and changes nothing. A kernel without this has its own limits.
+/// Workers belong to the thread and all its rings, which may be others' too: only the kind that
+/// serves files is capped, and only downwards. Zero asks and changes nothing. A kernel without this
+/// has its own limits.
 fn cap_kernel_workers(ring: &IoUring) {
     let mut bounded_and_unbounded = [0, 0];
     let asked = ring.submitter().register_iowq_max_workers(&mut bounded_and_unbounded);
@@ -106,8 +110,8 @@ fn cap_kernel_workers(ring: &IoUring) {
 }
 
 impl Ring {
-    /// Writes the request of a slot down that begins; the caller adds the user data. None: a ring has no way to do it without a kernel
-    /// worker, so that a thread of ours is the better choice.
+    /// Encodes the request of a slot, which begins; the caller adds the user data. None if a ring
+    /// would use a kernel worker: a thread of ours is the better choice.
     pub(crate) fn encode(&self, slot: &Arc<Slot>) -> Option<squeue::Entry> {
         use std::os::fd::AsRawFd;
         slot.begin(|request, owner| {
@@ -130,7 +134,7 @@ impl Ring {
                         }
                     })
                 }
-                // Through the page cache a write that cannot be done at once, and any sync, is a kernel worker's.
+                // A kernel worker would make a buffered write that blocks, and any sync.
                 Request::Write(transfer, flags) if is_direct => {
                     let many = transfer.segments();
                     let count = many.len().min(crate::sys::SEGMENTS_MAX) as u32;
@@ -160,14 +164,14 @@ impl Ring {
     }
 }
 
-/// Whether the kernel will not be entered for this ring again, such as under a seccomp filter that came later. The rest passes:
-/// interruptions, timeouts, shortage of memory or of room for completions.
+/// Whether the kernel refuses this ring for good, such as under a seccomp filter that came later.
+/// Other errors pass: interruptions, timeouts, shortage of memory or of room for completions.
 pub(crate) fn is_lasting(error: &std::io::Error) -> bool {
     !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
 }
 
-/// What was pushed into a submission queue and the kernel may not have taken yet, in order. Lets a ring that may no longer be
-/// entered give back the rest.
+/// Entries that were pushed and that the kernel may not have taken yet, in order. A ring that may
+/// no longer be entered gives them back.
 pub(crate) struct Untaken<T>(VecDeque<T>);
 
 impl<T> Default for Untaken<T> {
@@ -177,13 +181,13 @@ impl<T> Default for Untaken<T> {
 }
 
 impl<T> Untaken<T> {
-    /// Notes an entry that was just pushed. `length` is the queue's since.
+    /// Notes an entry that was just pushed; the queue now has `length` entries.
     pub(crate) fn push(&mut self, entry: T, length: usize) {
         self.0.drain(..(self.0.len() + 1).saturating_sub(length));
         self.0.push_back(entry);
     }
 
-    /// Gives those that the kernel has not taken, of which the queue holds `length`, and forgets all.
+    /// Returns the entries that the kernel has not taken, `length` in number, and forgets all.
     pub(crate) fn take(&mut self, length: usize) -> VecDeque<T> {
         let taken = self.0.len().saturating_sub(length);
         let rest = self.0.split_off(taken);
@@ -192,7 +196,7 @@ impl<T> Untaken<T> {
     }
 }
 
-/// An operation's result as the kernel puts it: a count, or an errno below zero.
+/// Decodes an operation's result: a count, or a negated errno.
 pub(crate) fn decode(entry: &cqueue::Entry) -> Result<usize, Errno> {
     match entry.result() {
         n if n >= 0 => Ok(n as usize),

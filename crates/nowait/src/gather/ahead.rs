@@ -1,9 +1,10 @@
-//! The second pass of a caller that blocks: the kernel is told what will be needed, a bounded number of reads ahead of the plain
-//! reads that collect it.
+//! The second pass of a caller that blocks: advice tells the kernel of a bounded number of reads
+//! ahead of the plain reads that collect them.
 //!
-//! `POSIX_FADV_WILLNEED` starts a read and does not wait for it (`posix_fadvise(2)`). The device sees the same depth as with
-//! a queue, and nothing is allocated, queued or woken: a sixth less processor time than a ring's. It needs no io_uring.
-//! It is for files that are read through the page cache; direct I/O goes by the queue.
+//! `POSIX_FADV_WILLNEED` starts a read and does not wait for it (`posix_fadvise(2)`). The device
+//! sees the same depth as with a queue, and nothing is allocated, queued or woken: a sixth less
+//! processor time than a ring's. It needs no io_uring. It serves files that are read through the
+//! page cache; direct I/O goes by the queue.
 
 use std::collections::VecDeque;
 
@@ -16,8 +17,8 @@ use crate::error::ErrorOp;
 use crate::op::Request;
 use crate::stats::Count;
 
-/// What one advice asks for at most. The kernel cuts an advice to the device's read-ahead, 128 KiB by default, or its largest
-/// request (`force_page_cache_ra` in mm/readahead.c, 4.10 to 6.18).
+/// Most bytes of one advice. The kernel cuts an advice to the device's read-ahead, 128 KiB by
+/// default, or its largest request (`force_page_cache_ra` in mm/readahead.c, 4.10 to 6.18).
 const ADVICE_BYTES_MAX: usize = 128 << 10;
 
 /// A part of a missing range that is read by one call.
@@ -33,12 +34,12 @@ struct Piece {
 /// How far a missing range has come.
 #[derive(Clone, Copy)]
 struct Progress {
-    /// Bytes from the start of the range that are there, if the file went on.
+    /// Bytes from the start of the range that have arrived, up to the end of the file.
     there: usize,
     error: Option<Errno>,
 }
 
-/// Reads what the first pass left over.
+/// Reads the ranges that the first pass left over.
 pub(super) fn read(file: &Opened, ranges: &[Extent], output: &mut [u8], found: Found, options: Options) -> Exceptions {
     let Found { misses, mut exceptions } = found;
     let mut pieces = Vec::with_capacity(misses.len());

@@ -1,4 +1,4 @@
-//! The first pass: what is cached is served on the spot, in the caller's order, without a queue.
+//! The first pass: cached ranges are served on the spot, in the caller's order, without a queue.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
@@ -17,9 +17,11 @@ use crate::error::ErrorOp;
 use crate::stats::Count;
 use crate::sys::{self, Wait};
 
-/// A blocking gather of cached data has threads of the pool help from this size on: below it, waking them costs more than they save.
+/// From this size on, threads of the pool help a blocking gather of cached data: below it, waking
+/// them costs more than they save.
 const PARALLEL_BYTES_MIN: usize = 512 << 10;
-/// Ranges that must be found cached before others help with the rest. They also tell how long one thread takes.
+/// Ranges that must be found cached before others help with the rest. They also tell how long one
+/// thread takes.
 const PARALLEL_EVIDENCE: usize = 16;
 /// A thread that is held up leaves shares to the others.
 const SHARES_PER_THREAD: usize = 4;
@@ -53,7 +55,7 @@ pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut
     Part::lend(&mut output[start..], |output| {
         let shares = Arc::new(Shares::of(file, ranges, PARALLEL_EVIDENCE, output, start, threads * SHARES_PER_THREAD));
         for _ in 1..threads {
-            // One that comes too late finds nothing, and keeps nothing until then.
+            // A helper that comes too late finds nothing, and holds nothing until then.
             let shares = Arc::downgrade(&shares);
             let help = move || shares.upgrade().iter().for_each(|shares| shares.work());
             file.instance.engines().pool.assist(Arc::new(help));
@@ -61,16 +63,16 @@ pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut
         shares.work();
         shares.wait().for_each(|share| found.absorb(share));
     });
-    // Misses took other time than a copy's.
+    // With misses the time is not that of a copy.
     if found.misses.is_empty() {
         helpers.told(alone, copied(shared, bytes, began));
     }
 }
 
-/// What several threads serve together. Whoever is free takes the next share.
+/// Ranges that several threads serve together. A free thread takes the next share.
 struct Shares {
     left: Mutex<vec::IntoIter<Share>>,
-    /// What came of each share, and how many are not through.
+    /// The result of each share, and how many are not through.
     founds: Mutex<(Vec<Option<Found>>, usize)>,
     all: Condvar,
 }
@@ -86,7 +88,7 @@ struct Share {
 }
 
 impl Shares {
-    /// Divides what follows the first `index` ranges, whose bytes begin at `begin`.
+    /// Divides the ranges after the first `index`; their bytes begin at `begin`.
     fn of(
         file: &Arc<Opened>,
         ranges: &[Extent],
@@ -129,7 +131,7 @@ impl Shares {
         }
     }
 
-    /// Waits until all shares are through; gives what came of them, in order.
+    /// Waits until all shares are through; returns their results, in order.
     fn wait(&self) -> impl Iterator<Item = Found> + use<> {
         let mut founds = lock(&self.founds);
         while founds.1 > 0 {
@@ -155,19 +157,20 @@ impl Share {
     }
 }
 
-/// Serves what is cached, in the caller's order.
+/// Serves cached ranges, in the caller's order.
 pub(super) struct FirstPass<'a> {
     file: &'a Opened,
     engine: &'a dyn Engine,
     found: &'a mut Found,
     take: &'a mut dyn Take,
-    /// Reads that an attempt served, and that a plain call in trust did; counted when the pass ends.
+    /// Reads served by attempts, and by plain calls in trust; counted when the pass ends.
     hits: u64,
     trusted: u64,
     trust: Option<Trust>,
 }
 
-/// Plain calls that are expected to find their data cached, and how long they took since that was last looked at.
+/// Plain calls that are trusted to find their data cached, and their time since the last look at
+/// the clock.
 struct Trust {
     since: Instant,
     calls: u32,
@@ -175,7 +178,7 @@ struct Trust {
 }
 
 impl Trust {
-    /// Calls between two looks at the clock, which costs as much as trust saves in one.
+    /// Calls between two looks at the clock. A look costs as much as trust saves in one call.
     const CALLS: u32 = 4;
 
     fn new() -> Trust {
@@ -196,9 +199,9 @@ impl Trust {
 
 /// How one attempt at consecutive bytes ended.
 enum Now {
-    /// So many bytes are there; more may be, but not without waiting.
+    /// So many bytes have arrived; more may exist, but not without waiting.
     Part(usize),
-    /// So many bytes are there, and then the file ends.
+    /// So many bytes have arrived, and then the file ends.
     Ended(usize),
 }
 
@@ -214,8 +217,8 @@ impl<'a> FirstPass<'a> {
         pass
     }
 
-    /// Walks `ranges`, of which the first is number `first` and begins at `start`, until `limit` bytes were moved; gives
-    /// the number of ranges and of output bytes dealt with.
+    /// Walks `ranges`, of which the first is number `first` and begins at `start`, until `limit`
+    /// bytes were moved. Returns the number of ranges and of output bytes that are done.
     pub(super) fn run(
         &mut self,
         ranges: &[Extent],
@@ -233,7 +236,7 @@ impl<'a> FirstPass<'a> {
             let mut bytes = length;
             while let Some((after, more)) = ranges.get(next + count) {
                 let touches = offset.checked_add(bytes as u64) == Some(*after);
-                // A range that no file can have stands alone, so that it fails alone.
+                // A range beyond what a file can have stands alone, so that it fails alone.
                 if !touches || bytes + more > REQUEST_BYTES_MAX || self.file.check(*after, *more).is_err() {
                     break;
                 }
@@ -278,12 +281,12 @@ impl<'a> FirstPass<'a> {
         let (handle, reads) = (&open.handle, &open.reads);
         let engine = self.engine;
         if open.direct.is_some() {
-            // There is nothing cached, and `RWF_NOWAIT` would wait for the device.
+            // Nothing is cached, and `RWF_NOWAIT` would wait for the device.
             return Now::Part(0);
         }
         let counters = &instance.counters;
         if let Some(trust) = &mut self.trust {
-            // Anything but all of it is for the attempt to judge.
+            // Anything but all of it is left to the attempt.
             if read_now(engine, handle, chunk, offset, Wait::Allowed) == Ok(chunk.len()) {
                 self.trusted += 1;
                 trust.calls += 1;
@@ -314,7 +317,7 @@ impl<'a> FirstPass<'a> {
         }
     }
 
-    /// Tells what one read means for each of its ranges.
+    /// Divides the result of one read among its ranges.
     fn settle(&mut self, ranges: &[Extent], first: usize, run: &mut [u8], start: usize, now: Now) {
         let mut at = 0;
         let (Now::Part(there) | Now::Ended(there)) = now;

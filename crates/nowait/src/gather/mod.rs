@@ -1,9 +1,10 @@
 //! Gather: many ranges of one file in one call, into one buffer.
 //!
-//! Ranges land one after the other in the caller's order: range `i` begins at the sum of the lengths before it. The work
-//! has two passes. The first walks the ranges in the caller's order and serves what is cached on the spot, with no queue.
-//! The second takes what is left, sorts it by place in the file, reads neighbours together, and keeps a bounded number of reads
-//! in flight until the end: with advice and plain calls where the caller blocks, with queued reads where it does not.
+//! Ranges land one after the other in the caller's order: range `i` begins at the sum of the
+//! lengths before it. There are two passes. The first walks the ranges in the caller's order and
+//! serves cached ones on the spot, with no queue. The second sorts the rest by place in the file,
+//! reads neighbours together, and keeps a bounded number of reads in flight until the end: with
+//! advice and plain calls if the caller blocks, with queued reads if it does not.
 
 mod ahead;
 mod cached;
@@ -31,10 +32,10 @@ use crate::file::File;
 use crate::operation::Steps;
 use crate::stats::Count;
 
-/// The most bytes that one request asks for. Larger ranges are split, and run side by side. (A merged read of 6 MB hung
-/// a process on Linux 5.15: DataDog/glommio#633.)
+/// The most bytes that one request asks for. Larger ranges are split, and run side by side. (A
+/// merged read of 6 MB hung a process on Linux 5.15: DataDog/glommio#633.)
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// What a future does in one poll before it lets others run.
+/// Bytes that a future copies in one poll before it lets others run.
 const POLL_BYTES_MAX: usize = 1 << 20;
 /// A range of a file: offset and length in bytes.
 type Extent = (u64, usize);
@@ -59,7 +60,8 @@ impl Default for Options {
     }
 }
 
-/// Reads many ranges in one call: `.await` it on any executor, or [`wait`](Gather::wait) for it. Made by [`File::gather`].
+/// Reads many ranges in one call: `.await` it on any executor, or [`wait`](Gather::wait) for it.
+/// Made by [`File::gather`].
 ///
 /// Dropping it half-way is safe.
 #[must_use = "a gather does nothing until it is awaited or waited for"]
@@ -71,7 +73,7 @@ pub struct Gather<'f, B: ReadBuffer = Buf> {
     /// Makes a buffer where none was given.
     make: fn(usize) -> Option<B>,
     work: Option<Work>,
-    /// It has ended, or is being polled: after a panic it cannot go on.
+    /// It has ended, or is being polled: after a panic it cannot continue.
     ready: bool,
 }
 
@@ -119,19 +121,22 @@ impl File {
         })
     }
 
-    /// Blocks until all of `ranges` are read into the first bytes of `output`, and tells what did not come in full. Ranges
-    /// that are cached cost what `pread` costs; nothing is allocated for them.
+    /// Blocks until all of `ranges` are read into the first bytes of `output`. Returns the ranges
+    /// that did not come in full. Cached ranges cost what `pread` costs; nothing is allocated for
+    /// them.
     ///
-    /// Bytes of `output` that no byte of the file belongs to (past the end, or after an error) are zero afterwards.
+    /// Bytes of `output` without a byte of the file (past its end, or after an error) are zero
+    /// afterwards.
     ///
     /// # Errors
-    /// [`ErrorKind::BufferTooSmall`] when `output` is shorter than the sum of the lengths, [`ErrorKind::Closed`] after
-    /// `close`. Errors of single ranges are in the answer.
+    /// [`ErrorKind::BufferTooSmall`] when `output` is shorter than the sum of the lengths,
+    /// [`ErrorKind::Closed`] after `close`. Errors of single ranges are in the answer.
     pub fn gather_into(&self, ranges: &[Extent], output: &mut [u8]) -> Result<Exceptions> {
         let file = &self.0;
         let total = total(file, ranges, output.len())?;
         let output = &mut output[..total];
-        // A single range that has to be waited for in any case is not asked for twice. What is wrong with it shows below.
+        // A single range that must be waited for in any case is not asked for twice. Its error
+        // shows below.
         if let [(offset, length)] = *ranges {
             let plain = file.reads_ahead() && file.check(offset, length).is_ok();
             if plain && file.target().read_blocking(output, offset) == Ok(length) {
@@ -156,14 +161,15 @@ impl File {
 }
 
 impl<'f, B: ReadBuffer> Gather<'f, B> {
-    /// Ranges that are at most this many bytes apart are read together, the bytes between them included and thrown away.
-    /// Default: 0, only what touches or overlaps. On fast devices more rarely pays.
+    /// Ranges that are at most this many bytes apart are read together, the bytes between them
+    /// included and thrown away. Default: 0, only ranges that touch or overlap. On fast devices
+    /// more rarely pays.
     pub fn gap(mut self, bytes: u64) -> Self {
         self.options.gap = bytes;
         self
     }
 
-    /// A merged read may be at most this many times as long as what is wanted of it. Default: 2.
+    /// A merged read may be at most this many times as long as the wanted bytes in it. Default: 2.
     pub fn amplification(mut self, times: f64) -> Self {
         self.options.amplification = times.max(1.0);
         self
@@ -175,13 +181,15 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         self
     }
 
-    /// Reads into `buffer[..]` rather than into one of the library's. It must hold the sum of the lengths.
+    /// Reads into `buffer[..]` rather than into one of the library's. It must hold the sum of the
+    /// lengths.
     pub fn into_buffer<C: ReadBuffer>(self, buffer: C) -> Gather<'f, C> {
         let Gather { file, ranges, options, .. } = self;
         Gather { file, ranges, options, buffer: Some(buffer), make: |_| None, work: None, ready: false }
     }
 
-    /// Hands over each range as it completes, in whatever order that is: its place in the list, and its bytes or its error.
+    /// Hands over each range as it completes, in any order: its place in the list, and its bytes or
+    /// its error.
     pub fn each<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin>(self, take: F) -> GatherEach<'f, F, B> {
         GatherEach { gather: self, take }
     }
@@ -191,7 +199,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
     /// # Errors
     /// As [`File::gather_into`], with the buffer; errors of single ranges are in the answer.
     pub fn wait(mut self) -> std::result::Result<Gathered<B>, BufferError<B>> {
-        // One that was polled before goes on as it began.
+        // A gather that was polled before continues as it began.
         let fresh = self.work.is_none() && !self.ready;
         if fresh {
             self.start()?;
@@ -209,7 +217,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         local::drive(self)
     }
 
-    /// Checks what was asked, and takes the memory for it.
+    /// Checks the call, and allocates its memory.
     fn start(&mut self) -> std::result::Result<&mut Work, BufferError<B>> {
         if self.work.is_none() {
             let buffer = self.buffer.take();
@@ -341,12 +349,14 @@ impl Exceptions {
         self.short.is_empty() && self.errors.is_empty()
     }
 
-    /// Ranges that the file's end cut short: place in the list, and bytes that are there. In the order of the list.
+    /// Ranges that the file's end cut short: place in the list, and bytes that are there. In the
+    /// order of the list.
     pub fn short(&self) -> &[(usize, usize)] {
         &self.short
     }
 
-    /// Ranges that failed, each error with its [`range_index`](Error::range_index). In the order of the list.
+    /// Ranges that failed, each error with its [`range_index`](Error::range_index). In the order of
+    /// the list.
     pub fn errors(&self) -> &[Error] {
         &self.errors
     }
@@ -366,7 +376,7 @@ impl Exceptions {
     }
 }
 
-/// What a gather brought: one buffer, cut back into ranges in the caller's order.
+/// The result of a gather: one buffer, cut back into ranges in the caller's order.
 #[derive(Debug)]
 pub struct Gathered<B = Buf> {
     ends: Vec<usize>,
@@ -417,7 +427,7 @@ impl<B: AsRef<[u8]>> Gathered<B> {
         self.exceptions.errors()
     }
 
-    /// What did not come in full.
+    /// The ranges that did not come in full.
     pub fn exceptions(&self) -> &Exceptions {
         &self.exceptions
     }
@@ -444,7 +454,7 @@ impl Gathered<Buf> {
     }
 }
 
-/// The sum of the lengths, when everything about the call as a whole is sound.
+/// The sum of the lengths, if the call as a whole is sound.
 fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
     file.check(0, 0).map_err(|errno| file.error(ErrorOp::Gather, errno))?;
     let mut total = 0usize;
@@ -464,7 +474,7 @@ fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
     Ok(total)
 }
 
-/// Who is handed each range as it completes.
+/// Receives each range as it completes.
 trait Take {
     fn take(&mut self, index: usize, result: std::result::Result<&[u8], &Error>);
 }
@@ -485,16 +495,16 @@ impl<F: FnMut(usize, std::result::Result<&[u8], &Error>)> Take for Hand<'_, F> {
 
 /// A gather under way.
 struct Work {
-    /// All of it in the first pass, nothing in the second.
+    /// Present in the first pass, absent in the second.
     output: Part,
-    /// The first pass goes on with this range, which begins at `start`.
+    /// The first pass continues with this range, which begins at `start`.
     next: usize,
     start: usize,
     found: Found,
     slow: Option<Slow>,
 }
 
-/// A range, or what is left of one, that the first pass did not find cached.
+/// A range, or the rest of one, that the first pass did not find cached.
 struct Miss {
     index: usize,
     /// Where the range begins in the output, and how many of its bytes are there.
@@ -502,7 +512,7 @@ struct Miss {
     done: usize,
 }
 
-/// What the first pass found.
+/// The result of the first pass.
 #[derive(Default)]
 struct Found {
     misses: Vec<Miss>,

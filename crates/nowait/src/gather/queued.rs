@@ -1,6 +1,7 @@
-//! The second pass of a future, and of direct I/O: what is missing is sorted by place in the file, neighbours are merged into one
-//! scattered read each, and a bounded number of reads is kept in flight until the end. A merged read that fails is split
-//! again, so that an error belongs to the ranges that it hits and to no other.
+//! The second pass of a future, and of direct I/O: missing ranges are sorted by place in the file,
+//! neighbours are merged into scattered reads, and a bounded number of reads is kept in flight
+//! until the end. A merged read that fails is split again, so that an error belongs to the ranges
+//! that it hits and to no other.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,12 +15,12 @@ use crate::error::ErrorOp;
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
 use crate::sys::SEGMENTS_MAX;
 
-/// What has to wait for the device.
+/// The ranges that have to wait for the device.
 pub(super) struct Slow {
     options: Options,
-    /// What the device moves at least: 1 through the page cache.
+    /// The smallest unit that the device moves; 1 through the page cache.
     block: u64,
-    /// What is to be read, by place in the file, from the back.
+    /// Pieces still to read, by place in the file, from the back.
     pieces: Vec<Piece>,
     /// Each range that missed.
     ranges: Vec<Waiting>,
@@ -28,7 +29,7 @@ pub(super) struct Slow {
     batch: Arc<Batch>,
     finished: Vec<usize>,
     exceptions: Exceptions,
-    /// The end of the output, of no bytes: what is left when all parts are back.
+    /// The end of the output, of no bytes: the part that is left when all others are back.
     rest: Part,
 }
 
@@ -49,21 +50,22 @@ struct Waiting {
     index: usize,
     extent: Extent,
     outstanding: usize,
-    /// What is back, in order of place in the range when `outstanding` is zero.
+    /// Parts that are back, in order of place in the range when `outstanding` is zero.
     parts: Vec<(usize, Part)>,
-    /// Bytes from the start of the range that are there, if the file went on.
+    /// Bytes from the start of the range that have arrived, up to the end of the file.
     there: usize,
     error: Option<Errno>,
 }
 
-/// A request in flight. The parts that are read into travel with the request; `segments` tells what they are.
+/// A request in flight. The parts that it fills travel with the request; `segments` describes them.
 struct Flight {
     slot: Submitted,
     offset: u64,
     segments: Segments,
 }
 
-/// A slot that nobody wants any more if this is dropped before it is taken: the gather was dropped half-way.
+/// A slot that is abandoned if this is dropped before its result is taken: the gather was dropped
+/// half-way.
 struct Submitted(Option<Arc<Slot>>);
 
 impl Submitted {
@@ -83,8 +85,8 @@ impl Drop for Submitted {
 enum Segments {
     /// One piece, which is the usual case.
     One { waiting: usize, at: usize },
-    /// Several, in order of place in the file: the pieces with a part of their own, the gaps between them, and those that lie
-    /// in what others read, to be copied from there.
+    /// Several, in order of place in the file: the pieces with a part of their own, the gaps
+    /// between them, and those that lie in others' parts, to be copied from there.
     Merged { read: Vec<Segment>, copied: Vec<Piece> },
 }
 
@@ -140,7 +142,7 @@ impl Slow {
         }
     }
 
-    /// Keeps as many reads in flight as may be. Ready when all ranges are settled.
+    /// Keeps as many reads in flight as allowed. Ready when all ranges are settled.
     pub(super) fn poll(
         &mut self,
         file: &Opened,
@@ -150,7 +152,7 @@ impl Slow {
     ) -> Poll<()> {
         let mut moved = 0;
         loop {
-            // What is cached after all is copied while it is submitted.
+            // A read that is cached after all is copied during its submission.
             while moved < limit {
                 let Some(place) = self.free.pop() else { break };
                 match self.submit(file, place) {
@@ -181,7 +183,7 @@ impl Slow {
         (self.rest, self.exceptions.sorted())
     }
 
-    /// Puts the next request on its way. Gives the bytes that it asks for; None when there is none.
+    /// Submits the next request. Returns the bytes that it asks for; none if no piece is left.
     fn submit(&mut self, file: &Opened, place: usize) -> Option<usize> {
         let piece = self.pieces.pop()?;
         let offset = piece.offset;
@@ -211,8 +213,8 @@ impl Slow {
         })
     }
 
-    /// Whether what begins at `next` is to be read with what ends at `end`. What lies in the same block, or the next, costs the device
-    /// nothing.
+    /// Whether a piece that begins at `next` is read together with one that ends at `end`. In the
+    /// same block, or the next, it costs the device nothing.
     fn fits(&self, end: u64, next: u64, wanted: usize, total: usize) -> bool {
         // A power of two.
         let in_block = self.block - 1;
@@ -272,7 +274,7 @@ impl Slow {
         if merges && self.fits(end, next.offset, wanted + new, total) { self.pieces.pop() } else { None }
     }
 
-    /// Deals with one finished request; gives the number of bytes it moved.
+    /// Settles one finished request; returns the number of bytes that it moved.
     fn complete(&mut self, file: &Opened, place: usize, take: &mut dyn Take) -> usize {
         let Some(flight) = self.in_flight[place].take() else { return 0 };
         let Some((outcome, request)) = flight.slot.take() else { unreachable!("it said that it is finished") };
@@ -308,7 +310,7 @@ impl Slow {
             _ => None,
         };
         if outcome.is_err() {
-            // Whose fault it is shows when each is read by itself.
+            // Reading each piece by itself shows which one failed.
             let read = read.into_iter().zip(memory).filter_map(|(segment, memory)| {
                 let ((waiting, at), part) = (segment.owner?, parts(memory)?);
                 Some(Piece { offset: segment.offset, part, waiting, at, alone: true })
@@ -328,7 +330,8 @@ impl Slow {
         }
     }
 
-    /// A piece is back: the file's bytes are there up to offset `there`. Settles its range when it was the last one.
+    /// Takes a piece back, with the file's bytes up to offset `there`. Settles its range if it was
+    /// the last one.
     #[allow(clippy::too_many_arguments)]
     fn settle(
         &mut self,
@@ -377,7 +380,7 @@ impl Slow {
     }
 }
 
-/// Copies the bytes from `offset` on, which were all asked for by `read`, from where they were read to.
+/// Copies bytes from `offset` on, all of which `read` asked for, from where they were read to.
 fn copy_from(read: &[Segment], memory: &[Memory], mut offset: u64, to: &mut [u8]) {
     let mut done = 0;
     let mut segment = read.partition_point(|segment| segment.offset <= offset).saturating_sub(1);

@@ -1,8 +1,9 @@
 //! A file in memory, whose pages are brought in in the background and announced.
 //!
-//! A map makes bytes of a file look like memory. The first touch of each page stalls, for as long as the device takes; nothing else in
-//! the program says where. [`Map::populate`] brings the pages in beforehand, on threads of the pool, in the order that you say, and tells as
-//! they come; [`Map::gather`] brings in a list of ranges at once, before they are indexed.
+//! A map makes bytes of a file look like memory. The first touch of each page stalls for as long as
+//! the device takes, and nothing in the program shows where. [`Map::populate`] brings the pages in
+//! beforehand, on threads of the pool, in an order of your choice, and announces them.
+//! [`Map::gather`] brings in a list of ranges at once, before they are indexed.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -26,22 +27,28 @@
 //!
 //! # What a map means
 //!
-//! * **The file ends earlier than the map**: somebody truncated it. A touch beyond its end raises SIGBUS, which ends the process. Populating
-//!   and gathering never touch: they answer with [`ErrorKind::UnexpectedEof`]. [`Map::read_at`] copies bytes out and cannot crash either.
-//! * **Somebody writes to the file**: the bytes of a map change while they are looked at, whether or not it is private (`mmap(2)`,
-//!   `MAP_PRIVATE`). A Rust slice may not: hence making a map is `unsafe`, and what has to hold is that nobody does.
-//! * **A device that fails** while a page is touched raises SIGBUS, too; while it is populated it is an error.
-//! * **Pages that are in may go again**: under memory pressure the kernel takes clean pages back. Announced means brought in, not locked.
+//! * **The file ends earlier than the map**: it was truncated. A touch beyond its end raises
+//!   SIGBUS, which ends the process. Populating and gathering never touch: they answer with
+//!   [`ErrorKind::UnexpectedEof`]. [`Map::read_at`] copies bytes out and cannot crash either.
+//! * **A write to the file** changes the bytes of a map while they are looked at, also of a private
+//!   one (`mmap(2)`, `MAP_PRIVATE`). The bytes of a Rust slice must not change: hence making a map
+//!   is `unsafe`, and its caller vouches that nobody writes.
+//! * **A device that fails** while a page is touched raises SIGBUS, too; while it is populated it
+//!   is an error.
+//! * **Pages that are in may go again**: under memory pressure the kernel takes clean pages back.
+//!   Announced means brought in, not locked.
 //! * `fork`: the child has the map, not what was populating it.
 //!
 //! # Threads and cancellation
 //!
-//! Nothing here runs on the caller's thread but `mmap(2)` itself, `wait`, and [`Map::read_at`]. A chunk is a task for the pool
-//! ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)), one after the other for each map, so that many maps share its threads in
-//! turn. Dropping a [`Populating`] cancels it; dropping the map stops it. What is under way ends first: at most a chunk, in the
-//! background, and then the memory is given back. (A [`Map::gather`] is one task, to its end.) A range past the end of the map is cut off,
-//! but for a gather, which refuses it. A child after `fork` has maps of its own; what was populating them is the parent's, and must not be
-//! waited for there.
+//! Nothing here runs on the caller's thread but `mmap(2)` itself, `wait`, and [`Map::read_at`]. A
+//! chunk is a task for the pool ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)),
+//! one after the other for each map, so that many maps share its threads in turn. Dropping a
+//! [`Populating`] cancels it; dropping the map stops it. What is under way ends first: at most a
+//! chunk, in the background, and then the memory is given back. (A [`Map::gather`] is one task, to
+//! its end.) A range past the end of the map is cut off, but for a gather, which refuses it. A
+//! child after `fork` has maps of its own; what was populating them is the parent's, and must not
+//! be waited for there.
 //!
 //! `unsafe` here: maps as slices.
 
@@ -64,13 +71,14 @@ use crate::operation::{Answer, On, Operation};
 
 /// A range of a file as memory that is only read. Private (`MAP_PRIVATE`).
 ///
-/// Cheap to share: put it in an [`Arc`]. The memory is given back when it is dropped (and what it populates has stopped).
+/// Cheap to share: put it in an [`Arc`]. The memory is given back when it is dropped (and its
+/// populating has stopped).
 pub struct Map(Arc<Inner>);
 
 /// A range of a file as memory that can be written to.
 pub struct MapMut(Map);
 
-/// What of a map its populating needs, too.
+/// The state that a map shares with its populating.
 struct Inner {
     mapping: Arc<Mapping>,
     file: File,
@@ -97,14 +105,16 @@ impl Map {
     /// An empty range, such as all of an empty file, makes an empty map.
     ///
     /// # Safety
-    /// As long as a slice of the map is looked at, nobody changes its bytes: no write to the file, by whatever process, and none to the
-    /// memory of another map of it. (A file that is shortened does no harm to memory: it ends the process, see
-    /// [the module's text](self).)
+    /// As long as a slice of the map is looked at, nobody changes its bytes: no write to the file,
+    /// by whatever process, and none to the memory of another map of it. (A file that is shortened
+    /// does no harm to memory: it ends the process, see [the module's text](self).)
     ///
     /// # Errors
-    /// [`ErrorKind::UnexpectedEof`] for a range past the end of the file; [`ErrorKind::Unsupported`] where the file, or its file system, has
-    /// no maps, and on a simulator; [`ErrorKind::OutOfMemory`] when the address space does not suffice (`ulimit -v`, `vm.max_map_count`);
-    /// [`ErrorKind::PermissionDenied`] for a file that was not opened for reading; [`ErrorKind::Closed`].
+    /// [`ErrorKind::UnexpectedEof`] for a range past the end of the file;
+    /// [`ErrorKind::Unsupported`] where the file, or its file system, has no maps, and on a
+    /// simulator; [`ErrorKind::OutOfMemory`] when the address space does not suffice (`ulimit -v`,
+    /// `vm.max_map_count`); [`ErrorKind::PermissionDenied`] for a file that was not opened for
+    /// reading; [`ErrorKind::Closed`].
     pub unsafe fn new(file: &File, range: impl RangeBounds<u64>) -> Result<Map> {
         map(file, range, Access::Read)
     }
@@ -119,8 +129,9 @@ impl Map {
         self.0.place.offset()
     }
 
-    /// Copies bytes from `at` on out of the file, as they are there now, and cannot crash: fewer than asked for where the file, or the map, has ended.
-    /// It is a read of the file at that place, cached or not, and waits for the device if need be.
+    /// Copies bytes from `at` on out of the file, as they are there now, and cannot crash: fewer
+    /// than asked for where the file, or the map, has ended. It is a read of the file at that
+    /// place, cached or not, and waits for the device if need be.
     ///
     /// # Errors
     /// As [`File::read_into`].
@@ -149,8 +160,9 @@ impl Map {
         Populate::new(&self.0, self.0.clip(range))
     }
 
-    /// Brings in these ranges only, all at once: the device is told of more than a hundred ahead of the one that is waited for. For a list of rows that
-    /// will be indexed. In any order; they may overlap; what is cached already costs next to nothing.
+    /// Brings in these ranges only, all at once: the device is told of more than a hundred ahead of
+    /// the one that is waited for. For a list of rows that will be indexed. In any order; they may
+    /// overlap; what is cached already costs next to nothing.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a range past the end of the map; else as [`Populating`]'s.
@@ -182,10 +194,12 @@ impl Map {
         Operation::checked(On::File(&map.file.0), checked, request, gathered)
     }
 
-    /// Tells the kernel how the bytes will be used, which decides what a touch of a page that is not cached reads beside it.
+    /// Tells the kernel how the bytes will be used, which decides how much a touch of a page that
+    /// is not cached reads beside it.
     ///
     /// # Errors
-    /// What `madvise(2)` reports, such as [`ErrorKind::InvalidInput`] for advice that this kernel does not know.
+    /// Those of `madvise(2)`, such as [`ErrorKind::InvalidInput`] for advice that this kernel does
+    /// not know.
     pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
         let advice = match advice {
             Advice::Normal => mm::Advice::Normal,
@@ -203,7 +217,8 @@ impl Deref for Map {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: whoever made the map vouched that nobody changes what is looked at.
+        // SAFETY: the caller of `new` vouched that nobody changes the bytes while they are looked
+        // at.
         let bytes = unsafe { self.0.mapping.bytes() };
         &bytes[self.0.place.lead..]
     }
@@ -223,7 +238,7 @@ impl fmt::Debug for Map {
 }
 
 impl MapMut {
-    /// Maps a range of the file; what is written stays in this map, and is gone with it (`MAP_PRIVATE`).
+    /// Maps a range of the file; writes stay in this map, and are gone with it (`MAP_PRIVATE`).
     ///
     /// # Safety
     /// As [`Map::new`].
@@ -234,15 +249,16 @@ impl MapMut {
         map(file, range, Access::Private).map(MapMut)
     }
 
-    /// Maps a range of the file; what is written goes to the file (`MAP_SHARED`), when the kernel finds the time. It is durable once
-    /// [`File::sync_data`] has returned that was called after it. A full disk, or one that fails, is found at the
-    /// first write to a page, and raises SIGBUS: have the file's space allocated before.
+    /// Maps a range of the file; writes go to the file (`MAP_SHARED`), when the kernel finds the
+    /// time. They are durable after a later [`File::sync_data`]. A full or failing disk is found at
+    /// the first write to a page, and raises SIGBUS: allocate the file's space before.
     ///
     /// # Safety
     /// As [`Map::new`]; and nobody looks at the bytes while they are written to.
     ///
     /// # Errors
-    /// As [`Map::new`]; [`ErrorKind::PermissionDenied`] also for a file that was not opened for writing.
+    /// As [`Map::new`]; [`ErrorKind::PermissionDenied`] also for a file that was not opened for
+    /// writing.
     pub unsafe fn shared(file: &File, range: impl RangeBounds<u64>) -> Result<MapMut> {
         map(file, range, Access::Shared).map(MapMut)
     }
@@ -257,7 +273,8 @@ impl MapMut {
         self.0.offset()
     }
 
-    /// As [`Map::populate`]: ready to be read. The first write to a page costs a fault of its own still.
+    /// As [`Map::populate`]: ready to be read. The first write to a page costs a fault of its own
+    /// still.
     pub fn populate(&self, range: impl RangeBounds<usize>) -> Populate<'_> {
         self.0.populate(range)
     }
@@ -290,8 +307,8 @@ impl Deref for MapMut {
 impl DerefMut for MapMut {
     fn deref_mut(&mut self) -> &mut [u8] {
         let inner = &*self.0.0;
-        // SAFETY: mapped writable; `&mut self` keeps away whoever asks this map for a slice, and whoever made it vouched for all others. What
-        // populates it has the kernel bring pages in, which changes no byte.
+        // SAFETY: mapped writable; `&mut self` excludes other slices of this map, and its maker
+        // vouched for all others. Populating has the kernel bring pages in, which changes no byte.
         let bytes = unsafe { inner.mapping.bytes_mut() };
         &mut bytes[inner.place.lead..]
     }

@@ -1,8 +1,11 @@
-//! Bringing a map's pages in, chunk after chunk, each a task for the pool that the end of the one before it submits.
+//! Bringing a map's pages in, chunk after chunk, each a task for the pool that the end of the one
+//! before it submits.
 //!
-//! One chunk at a time, in order: the kernel's own read-ahead keeps the device busy then, and allocates the pages in large pieces, which
-//! was the quickest and the cheapest of all ways that were measured (docs/measurements/2026-11-22-map.md). Advice ahead of it, or several at a
-//! time, break both; a look at each page by the kernel, for guests whose host took their memory, costs more than it is worth.
+//! One chunk at a time, in order: the kernel's own read-ahead keeps the device busy then, and
+//! allocates the pages in large pieces, which was the quickest and the cheapest of all ways that
+//! were measured (docs/measurements/2026-11-22-map.md). Advice ahead of it, or several at a time,
+//! break both; a look at each page by the kernel, for guests whose host took their memory, costs
+//! more than it is worth.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -25,27 +28,31 @@ use crate::op::{Done, Outcome, Request, contained};
 use crate::operation::run_in_pool;
 
 const CHUNK_BYTES: usize = 2 << 20;
-/// Of what is available at the start.
+/// Of the memory that is available at the start.
 const MEMORY_SHARE: f64 = 0.8;
-/// With a bound on the bandwidth a chunk takes no longer than this part of a second, so that no thread sleeps for longer.
+/// With a bound on the bandwidth a chunk takes no longer than this part of a second, so that no
+/// thread sleeps for longer.
 const CHUNKS_PER_SECOND: u64 = 20;
 
 /// How pages are brought in.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
-    /// The kernel fills cache and page table in one call, `MADV_POPULATE_READ` (Linux 5.14); where it does not know that, as [`Mechanism::Read`].
+    /// The kernel fills cache and page table in one call, `MADV_POPULATE_READ` (Linux 5.14); if it
+    /// does not know that, as [`Mechanism::Read`].
     #[default]
     Auto,
-    /// Reads through the page cache, then a look at each page by the kernel (`process_vm_writev(2)`), for the page table. Where that is
-    /// forbidden pages are only cached: the first touch is a fault without a wait.
+    /// Reads through the page cache, then a look at each page by the kernel
+    /// (`process_vm_writev(2)`), for the page table. Where that is forbidden pages are only cached:
+    /// the first touch is a fault without a wait.
     Read,
 }
 
-/// Pages of a map that are to be brought in: say how, then [`start`](Populate::start), `.await` or [`wait`](Populate::wait).
+/// Pages of a map that are to be brought in: say how, then [`start`](Populate::start), `.await` or
+/// [`wait`](Populate::wait).
 ///
-/// It does nothing until then. By default all of the range in order, in chunks of 2 MiB, with at most four fifths of the memory
-/// that is available.
+/// It does nothing until then. By default all of the range in order, in chunks of 2 MiB, with at
+/// most four fifths of the memory that is available.
 #[must_use = "nothing is brought in until it is started, awaited or waited for"]
 pub struct Populate<'m> {
     map: &'m Arc<Inner>,
@@ -72,20 +79,20 @@ pub enum Stopped {
     MapDropped,
 }
 
-/// What was brought in.
+/// The result of populating.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Populated {
     /// Bytes of the map that are in.
     pub bytes: u64,
-    /// Of which so many were not in the page cache at the start. Of a file that is not yours, and that you may not write to, the kernel does not
-    /// tell: then all of them.
+    /// Of which so many were not in the page cache at the start. Of a file that is not yours, and
+    /// that you may not write to, the kernel does not tell: then all of them.
     pub read: u64,
     /// Why not all of it.
     pub stopped: Option<Stopped>,
 }
 
-/// How far it is.
+/// The progress of populating.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -115,15 +122,16 @@ impl<'m> Populate<'m> {
         self
     }
 
-    /// Bytes that are brought in, and announced, at a time: what is in flight beside the kernel's read-ahead. Rounded up to whole pages. 2 MiB by
-    /// default.
+    /// Bytes that are brought in, and announced, at a time: in flight beside the kernel's
+    /// read-ahead. Rounded up to whole pages. 2 MiB by default.
     pub fn chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.max(1);
         self
     }
 
-    /// Reads no more than so many bytes a second from the device, 80 KiB at least. What is cached at the start does not count, unless the kernel
-    /// does not tell (see [`Populated::read`]). What the device reads ahead of the end of all, a few MiB, comes on top.
+    /// Reads no more than so many bytes a second from the device, 80 KiB at least. What is cached
+    /// at the start does not count, unless the kernel does not tell (see [`Populated::read`]). What
+    /// the device reads ahead of the end of all, a few MiB, comes on top.
     ///
     /// A thread of the pool sleeps between the chunks, for up to a twentieth of a second at a time.
     pub fn bytes_per_second(mut self, bytes: u64) -> Self {
@@ -131,10 +139,11 @@ impl<'m> Populate<'m> {
         self
     }
 
-    /// Stops, with [`Stopped::Memory`], before it has read more than this part, from 0 to 1, of the memory that was available at the start:
-    /// what can be had without swapping, in the system (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is cached
-    /// at the start does not count. (The page
-    /// cache of others is available memory: on a machine whose cache is full, every read takes some of it.) 0.8 by default.
+    /// Stops, with [`Stopped::Memory`], before it has read more than this part, from 0 to 1, of the
+    /// memory that was available at the start: what can be had without swapping, in the system
+    /// (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is
+    /// cached at the start does not count. (The page cache of others is available memory: on a
+    /// machine whose cache is full, every read takes some of it.) 0.8 by default.
     pub fn memory_share(mut self, share: f64) -> Self {
         self.memory_share = share.clamp(0.0, 1.0);
         self
@@ -146,15 +155,16 @@ impl<'m> Populate<'m> {
         self
     }
 
-    /// Called with each chunk that is in, in the bytes of the map; on a thread of the pool, with the next chunk waiting for it to return (so
-    /// it must not wait for operations of its instance: there may be no other thread). Where no thread can be started it is called by [`start`](Populate::start).
-    /// A panic in it is reported as on any thread, and ends nothing.
+    /// Called with each chunk that is in, in the bytes of the map; on a thread of the pool, with
+    /// the next chunk waiting for it to return (so it must not wait for operations of its instance:
+    /// there may be no other thread). Where no thread can be started it is called by
+    /// [`start`](Populate::start). A panic in it is reported as on any thread, and ends nothing.
     pub fn on_chunk(mut self, callback: impl FnMut(Range<usize>) + Send + 'static) -> Self {
         self.on_chunk = Some(Box::new(callback));
         self
     }
 
-    /// Begins. From here on it goes on by itself, whether or not anybody waits.
+    /// Begins. From here on it continues by itself, whether or not it is waited for.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `File::close`.
@@ -248,13 +258,16 @@ fn plan(
     plan
 }
 
-/// Pages on their way: await it, [`wait`](Populating::wait) for it, or take the chunks as they come.
+/// Pages on their way: await it, [`wait`](Populating::wait) for it, or take the chunks as they
+/// come.
 ///
 /// Dropping it cancels what is left, unless it is [`detach`](Populating::detach)ed.
 ///
 /// # Errors
-/// What is awaited fails with [`UnexpectedEof`](crate::ErrorKind::UnexpectedEof) when the file was shortened,
-/// [`Io`](crate::ErrorKind::Io) when the device failed, [`OutOfMemory`](crate::ErrorKind::OutOfMemory) when there are no pages or no page tables to be had. What was announced before is in.
+/// The future fails with [`UnexpectedEof`](crate::ErrorKind::UnexpectedEof) if the file was
+/// shortened, [`Io`](crate::ErrorKind::Io) when the device failed,
+/// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) when there are no pages or no page tables to be
+/// had. What was announced before is in.
 pub struct Populating {
     work: Arc<Work>,
     detached: bool,
@@ -276,18 +289,20 @@ struct Work {
 
 struct State {
     range: Range<usize>,
-    /// Pages of the mapping; those before `next`, and before the start of that one, have been asked for.
+    /// Pages of the mapping; those before `next`, and before the start of that one, have been asked
+    /// for.
     plan: Vec<Range<usize>>,
     next: usize,
     task: Task,
-    /// The answer of a task that has ended, until somebody goes on from it.
+    /// The answer of a task that has ended, until it is processed.
     ended: Option<Outcome>,
-    /// What was not cached at the beginning, once that is known: what read-ahead brings in beside a chunk counts as well.
+    /// Pages that were not cached at the beginning, once that is known: those that read-ahead
+    /// brings in beside a chunk count, too.
     missing: Option<Missing>,
     read: u64,
     /// With a bound on the bandwidth: when the next chunk may begin.
     due: Instant,
-    /// What has come, and nobody has taken yet; neighbours in one.
+    /// Ranges that have come in and were not taken yet; neighbours merged.
     announced: VecDeque<Range<usize>>,
     end: Option<std::result::Result<Populated, Error>>,
     waker: Option<Waker>,
@@ -308,10 +323,12 @@ thread_local! {
 }
 
 impl Work {
-    /// Takes what has ended, and submits what comes next. Called by whoever began, and at the end of each task, by a thread of the pool.
+    /// Processes a task that has ended, and submits the next. Called at the start, and at the end
+    /// of each task by a thread of the pool.
     fn advance(self: &Arc<Self>) {
         if SUBMITTING.get() == Arc::as_ptr(self) {
-            // No thread can be started, so that the pool works on this one: not in ever deeper calls.
+            // No thread can be started, so that the pool works on this one: not in ever deeper
+            // calls.
             lock(&self.state).again = true;
             return;
         }
@@ -329,8 +346,8 @@ impl Work {
             };
             let next = self.next(&mut state, map.as_deref());
             let waker = if chunk.is_some() || state.end.is_some() { state.waker.take() } else { None };
-            // Given up before anybody knows of the end, who may close the file then. The last share
-            // unmaps the memory and closes the file: not under the lock.
+            // Given up before the end is announced: a waiter may close the file then. The last
+            // share unmaps the memory and closes the file: not under the lock.
             let last = map.and_then(Arc::into_inner);
             drop(state);
             drop(last);
@@ -359,7 +376,7 @@ impl Work {
         }
     }
 
-    /// Takes note of what has ended; gives the bytes of the map that are in by it.
+    /// Records the end of a task; returns the bytes of the map that it has brought in.
     fn collect(&self, state: &mut State, map: Option<&Inner>, outcome: Outcome) -> Option<Range<usize>> {
         match (std::mem::replace(&mut state.task, Task::None), outcome) {
             (Task::Chunk(pages), outcome) => return self.note(state, map, pages, outcome),
@@ -373,7 +390,7 @@ impl Work {
         None
     }
 
-    /// A chunk has ended; gives the bytes of the map that are in.
+    /// Records the end of a chunk; returns the bytes of the map that it has brought in.
     fn note(
         &self,
         state: &mut State,
@@ -399,7 +416,7 @@ impl Work {
         Some(chunk)
     }
 
-    /// What is to be given to the pool now; nothing at the end.
+    /// Returns the next task for the pool; none at the end.
     fn next(&self, state: &mut State, map: Option<&Inner>) -> Option<(Arc<Opened>, Request)> {
         if state.end.is_some() {
             return None;
@@ -464,18 +481,19 @@ impl Populating {
         Progress { bytes: self.work.bytes.load(Relaxed), of: self.work.of }
     }
 
-    /// Brings no more in once the chunk under way has ended; what waits gets [`Stopped::Cancelled`] then, unless that was the last.
+    /// Stops after the chunk under way; waiters get [`Stopped::Cancelled`] then, unless that was
+    /// the last.
     pub fn cancel(&self) {
         self.work.cancelled.store(true, Relaxed);
     }
 
-    /// Lets it go on with nobody to hear of it, for as long as the map is there.
+    /// Lets it continue unobserved, for as long as the map exists.
     pub fn detach(mut self) {
         self.detached = true;
     }
 
-    /// Bytes of the map that have come in since the last call, neighbours in one range; `None` when there are no more to come. Dropping the
-    /// future loses nothing.
+    /// Bytes of the map that have come in since the last call, neighbours in one range; `None` when
+    /// there are no more to come. Dropping the future loses nothing.
     ///
     /// # Errors
     /// As [`Populating`]'s; what came before is given first.

@@ -9,16 +9,19 @@ use std::time::{Duration, Instant};
 use super::file::{Begun, in_queues, on_threads};
 use super::slot::Slot;
 
-/// Where a queue to the kernel is full, possibly of what never ends, the pool does what is of files with fewer operations under
-/// way. Others wait for a place, which their own completions give on.
+/// Where a queue to the kernel is full, perhaps of operations that never end, the pool serves files
+/// with fewer operations under way than this. Others wait for a place, which their own completions
+/// give on.
 pub(crate) const PLACES_MIN: u32 = 64;
 
-/// Where the pool's threads all hang, other threads do what is of files with fewer operations under way.
+/// Where the pool's threads all hang, other threads serve files with fewer operations under way
+/// than this.
 pub(crate) const SHARE: u32 = 8;
 
-/// Slots that wait for a place in a full queue: first come first served within a file, and of the files those first that have the
-/// fewest operations under way, so that none takes all places. Abandoned ones are shed when they are met, and often enough
-/// that they never outnumber those still wanted by more than a constant factor.
+/// Slots that wait for a place in a full queue: first come first served within a file, and of the
+/// files those first that have the fewest operations under way, so that none takes all places.
+/// Abandoned ones are shed when they are met, and often enough that they never outnumber those
+/// still wanted by more than a constant factor.
 ///
 /// The engine discards what is shed ([`Backlog::take_shed`]) once nothing is locked: that may
 /// run a user's destructor, and close a file.
@@ -33,15 +36,15 @@ pub(crate) struct Backlog {
     shed: Vec<Arc<Slot>>,
     /// Shed, taken, and not discarded yet.
     leaving: usize,
-    /// How many had ended in the queue when somebody last found more than before, and when that was.
+    /// The queue's count of ended operations when it was last seen to have grown, and the time.
     seen: Option<(u64, Instant)>,
 }
 
-/// When a queue with a line before it, or a pool with work in line, has come to the end of nothing for so long, what it has hangs: on a device
-/// or server that does not answer.
+/// A queue, or pool, with work in line that has ended nothing for so long hangs: on a device or
+/// server that does not answer.
 pub(crate) const STUCK: Duration = Duration::from_secs(1);
 
-/// Hashes addresses, which nobody chooses who would like them to collide.
+/// Hashes addresses, which no attacker chooses.
 #[derive(Default)]
 struct AddressHasher(u64);
 
@@ -63,7 +66,7 @@ impl Hasher for AddressHasher {
 /// The slots of one file, or of none.
 struct Queued {
     begun: Begun,
-    /// And whether each was announced.
+    /// With each, whether it was announced.
     slots: VecDeque<(Arc<Slot>, bool)>,
 }
 
@@ -122,12 +125,13 @@ impl Backlog {
         self.sweep_at = self.length * 2;
     }
 
-    /// The next one that is still waited for.
+    /// Takes the next slot that is still wanted.
     pub(crate) fn pop(&mut self) -> Option<Arc<Slot>> {
         self.pop_below(u32::MAX, |begun| in_queues(begun) + on_threads(begun))
     }
 
-    /// The same of files that have fewer operations under way than `busy_max`, by a count that `of` takes out of what has begun.
+    /// As [`Backlog::pop`], of files with fewer operations under way than `busy_max`; `of` extracts
+    /// the count from [`Begun`].
     pub(crate) fn pop_below(&mut self, busy_max: u32, of: impl Fn(u64) -> u32) -> Option<Arc<Slot>> {
         loop {
             let busy = |key: &usize| self.files.get(key).map_or(u32::MAX, |queued| of(queued.begun.load(Relaxed)));
@@ -159,8 +163,8 @@ impl Backlog {
         }
     }
 
-    /// All that is in line, for the pool, if the queue has come to the end of nothing for long; so far it has of `ended`. Whoever takes it
-    /// says so when the pool has it ([`Backlog::discarded`]).
+    /// Takes the whole line, for the pool, if the queue has ended nothing for [`STUCK`]; `ended` is
+    /// its count. The caller calls [`Backlog::discarded`] when the pool has it.
     pub(crate) fn take_stuck(&mut self, ended: u64, now: Instant) -> Vec<Arc<Slot>> {
         match self.seen {
             _ if self.length == 0 => self.seen = None,
@@ -181,8 +185,8 @@ impl Backlog {
         !self.shed.is_empty()
     }
 
-    /// Takes what was shed. The caller discards it, with nothing locked, and says so
-    /// ([`Backlog::discarded`]).
+    /// Takes shed slots. The caller discards them, with nothing locked, then calls
+    /// [`Backlog::discarded`].
     pub(crate) fn take_shed(&mut self) -> Vec<Arc<Slot>> {
         self.leaving += self.shed.len();
         std::mem::take(&mut self.shed)
@@ -196,7 +200,7 @@ impl Backlog {
         self.length
     }
 
-    /// Nothing is in line, and nothing that was is still to be discarded.
+    /// Whether nothing is in line, or still to be discarded.
     pub(crate) fn is_quiet(&self) -> bool {
         self.length == 0 && self.shed.is_empty() && self.leaving == 0
     }

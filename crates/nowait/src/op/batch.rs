@@ -6,7 +6,8 @@ use super::help;
 use super::sync::{Mutex, lock};
 use crate::stats::thread_number;
 
-/// The common list of operations that belong together: their numbers, in the order in which they finish.
+/// The common list of operations that belong together: their numbers, in the order in which they
+/// finish.
 #[derive(Default)]
 pub(crate) struct Batch(Mutex<Finished>);
 
@@ -29,7 +30,8 @@ impl Batch {
         }
     }
 
-    /// Moves the numbers that have finished since the last call into `numbers`; if there are none, leaves word whom to wake.
+    /// Moves the numbers that have finished since the last call into `numbers`; if there are none,
+    /// leaves the waker.
     pub(crate) fn poll(&self, context: &mut Context<'_>, numbers: &mut Vec<usize>) -> Poll<()> {
         // A waker's clone and drop may run anything: not under the lock.
         let waker = context.waker().clone();
@@ -44,7 +46,7 @@ impl Batch {
         let has_moved = finished.thread.replace(thread).is_some_and(|before| before != thread);
         drop(finished);
         if has_moved {
-            // A task that goes on on another worker is still its runtime's.
+            // A task that moved to another worker is still its runtime's.
             let is_same = old.as_ref().is_some_and(|old| old.will_wake(context.waker()));
             help::ask_of(if is_same { help::Of::Threads } else { help::Of::All });
         }

@@ -1,4 +1,5 @@
-//! An open file as the engines know it: what was learned about it, the order of its changes, and the errors of its write-back.
+//! An open file as the engines know it: its selectors, the order of its changes, and the errors of
+//! its write-back.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -18,7 +19,8 @@ use crate::direct::{Alignment, Direct, Directness};
 use crate::stats::{Count, Counters};
 use crate::sys::{self, PerProcess, WriteFlags};
 
-/// Takes the slots that a queue to the kernel cannot serve: the pool of the instance that opened the file.
+/// Takes the slots that a queue to the kernel cannot serve: the pool of the instance that opened
+/// the file.
 pub(crate) trait Fallback: Send + Sync {
     /// Takes a slot and finishes it, as an engine does. Called with nothing locked.
     fn take(&self, slot: Arc<Slot>);
@@ -29,15 +31,17 @@ pub(crate) struct OpenFile {
     pub(crate) handle: Handle,
     /// Reads and writes go past the page cache.
     pub(crate) direct: Option<Direct>,
-    /// They should, but the file has no direct I/O.
+    /// Direct I/O was asked for, but the file has none.
     pub(crate) direct_refused: bool,
     pub(crate) reads: ReadSelector,
     pub(crate) writes: WriteSelector,
-    /// Writes and syncs that a thread will do. A thread that works there has a share of this, and none of the file.
+    /// Writes and syncs that a thread will make. A thread at work there has a share of this, and
+    /// none of the file.
     queues: PerProcess<Arc<FileQueues>>,
-    /// What every write asks for. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to tell of failed
-    /// write-backs. Opened with `O_APPEND`: to append. The kernel ignores the offset, which then says nothing of
-    /// blocks, neighbours or the end, and half a record by an attempt would let another come between.
+    /// Flags of every write. Opened with `O_SYNC` or `O_DSYNC`: to wait for the device, and so to
+    /// report failed write-backs. Opened with `O_APPEND`: to append. The kernel ignores the offset
+    /// then, which says nothing of blocks, neighbours or the end; and half a record by an attempt
+    /// would let another come between.
     write_flags: WriteFlags,
     /// Decided by the first append.
     appender: OnceLock<Appender>,
@@ -45,8 +49,9 @@ pub(crate) struct OpenFile {
     pub(crate) end: AtomicU64,
     /// Where the last write ended, whose page is cached.
     pub(crate) written_to: AtomicU64,
-    /// The errno of a write-back that failed, until somebody acknowledges it. The kernel tells it once to each descriptor, and
-    /// takes the pages for clean from then on (`fsync(2)`, NOTES): a second sync that succeeds proves nothing.
+    /// The errno of a failed write-back, until it is acknowledged. The kernel reports it once to
+    /// each descriptor, and takes the pages for clean from then on (`fsync(2)`, NOTES): a second
+    /// sync that succeeds proves nothing.
     sync_failure: AtomicI32,
     pub(super) begun: Begun,
     pub(crate) counters: Arc<Counters>,
@@ -54,10 +59,10 @@ pub(crate) struct OpenFile {
     pub(super) fallback: Arc<dyn Fallback>,
 }
 
-/// How many operations of a file queues to the kernel have, and how many threads. No share of the file.
+/// Counts a file's operations in queues to the kernel, and on threads. No share of the file.
 pub(super) type Begun = Arc<AtomicU64>;
 
-/// What an operation counts for in [`Begun`].
+/// One operation, as [`Begun`] counts it.
 pub(super) const IN_QUEUE: u64 = 1;
 pub(super) const ON_THREAD: u64 = 1 << 32;
 
@@ -69,7 +74,7 @@ pub(crate) fn on_threads(begun: u64) -> u32 {
     (begun >> 32) as u32
 }
 
-/// The end of a file that nobody has asked for.
+/// The end of a file whose size was not looked at.
 pub(crate) const END_UNKNOWN: u64 = u64::MAX;
 
 impl OpenFile {
@@ -119,7 +124,7 @@ impl OpenFile {
         }
     }
 
-    /// The handle that a request is made by.
+    /// Returns the handle for a request.
     #[inline]
     pub(crate) fn handle_for(&self, request: &Request) -> Result<&Handle, Errno> {
         match (request, &self.handle) {
@@ -130,13 +135,13 @@ impl OpenFile {
         }
     }
 
-    /// The descriptor that appends through the page cache are made by; `cached` is one of this file.
+    /// Returns the descriptor for appends through the page cache; `cached` is one of this file.
     pub(crate) fn descriptor_to_append<'f>(&'f self, cached: BorrowedFd<'f>) -> Result<BorrowedFd<'f>, Errno> {
         self.other_appender(cached)?.map_or(Ok(cached), Handle::descriptor)
     }
 
-    /// The second handle that appends are made by, where the file's own descriptors might overwrite. EOPNOTSUPP where
-    /// there is no way to append: nothing may be written then.
+    /// Returns the second handle for appends, where the file's own descriptors might overwrite.
+    /// EOPNOTSUPP if there is no way to append: nothing may be written then.
     fn other_appender(&self, own: BorrowedFd<'_>) -> Result<Option<&Handle>, Errno> {
         let appender = match self.appender.get() {
             Some(appender) => appender,
@@ -151,25 +156,26 @@ impl OpenFile {
         }
     }
 
-    /// As on a file system that may ignore `RWF_APPEND`. False when that was found out before.
+    /// Acts as on a file system that may ignore `RWF_APPEND`; false if that was found out before.
     #[cfg(test)]
     pub(crate) fn distrust_append_flag(&self) -> bool {
         let other = self.handle.descriptor().and_then(Appender::reopen);
         other.is_ok_and(|other| self.appender.set(other).is_ok())
     }
 
-    /// What every write to this file asks for.
+    /// Flags of every write to this file.
     pub(crate) fn write_flags(&self) -> WriteFlags {
         self.write_flags
     }
 
-    /// Whether nobody knows, after an error, how much of a write with these flags has moved: it went to the device.
+    /// Whether an error leaves unknown how much of a write with these flags has moved: it went to
+    /// the device.
     pub(crate) fn reaches_the_device(&self, flags: WriteFlags) -> bool {
         self.direct.is_some() || flags.contains(WriteFlags::DURABLE)
     }
 
-    /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one does. The caller has
-    /// claimed the queue of syncs, and `begin_sync`ed.
+    /// Makes data durable by `sync`, unless an earlier write-back failed; remembers when this one
+    /// does. The caller has claimed the queue of syncs, and `begin_sync`ed.
     pub(crate) fn synced(&self, sync: impl FnOnce() -> Outcome) -> Outcome {
         if let Some(errno) = self.failure() {
             return Err(errno);
@@ -195,7 +201,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Whether a write has to have the file to itself: part of it goes through the page cache past which others go.
+    /// Whether a write has to have the file to itself: part of it goes through the page cache past
+    /// which others go.
     pub(crate) fn writes_alone(&self, offset: u64, length: usize, flags: WriteFlags) -> bool {
         self.direct
             .as_ref()
@@ -216,7 +223,7 @@ impl OpenFile {
         }
     }
 
-    /// What must be known of a request that changes the file's bytes, to have its turn; None for others.
+    /// Describes a request that changes the file's bytes, for its turn; none for other requests.
     pub(crate) fn change(&self, request: &Request) -> Option<Change> {
         Some(match request {
             Request::Write(transfer, flags) => Change {
@@ -225,15 +232,15 @@ impl OpenFile {
                 alone: self.direct.is_some() && self.writes_alone(transfer.position(), transfer.left(), *flags),
                 durable: self.direct.is_some() && flags.contains(WriteFlags::DURABLE),
             },
-            // What is cut off, and what a longer file gains.
+            // The bytes that are cut off, or that a longer file gains.
             Request::SetLen(length) => Change::of(Span { start: *length, end: u64::MAX }),
             Request::Allocate { offset, length, .. } => Change::of(Span::new(*offset, *length)),
             _ => return None,
         })
     }
 
-    /// Claims the kernel's report of failed write-backs for a call that may take it, beside the queue of syncs: no direct
-    /// durable write is under way meanwhile.
+    /// Claims the kernel's report of failed write-backs for a call that may take it, beside the
+    /// queue of syncs: no direct durable write is under way meanwhile.
     pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Option<Syncing<'_>> {
         self.direct.is_some().then(|| self.outstanding().begin_sync(sleep))
     }
@@ -244,17 +251,17 @@ impl OpenFile {
         self.queues().on_their_way()
     }
 
-    /// What is on its way has the file to itself.
+    /// Whether the write on its way has the file to itself.
     pub(crate) fn is_written_alone(&self) -> bool {
         self.queues().is_written_alone()
     }
 
-    /// Nobody knows any more where the file ends.
+    /// Forgets where the file ends.
     pub(crate) fn forget_end(&self) {
         self.end.store(END_UNKNOWN, Relaxed);
     }
 
-    /// What is known about direct I/O by rings.
+    /// The selector of direct I/O by rings.
     #[inline]
     pub(crate) fn rings(&self, direction: Direction) -> &Rings {
         match direction {
@@ -272,7 +279,8 @@ impl OpenFile {
         self.queues.get(Arc::default)
     }
 
-    /// Whether the kernel tells of an earlier failed write-back in the answer to `request`, and to nobody after that.
+    /// Whether the answer to `request` may take the kernel's one report of an earlier failed
+    /// write-back.
     pub(crate) fn learns_of_failures(&self, request: &Request) -> bool {
         match request {
             Request::Sync { .. } | Request::SyncRange { .. } => true,
@@ -285,15 +293,15 @@ impl OpenFile {
     pub(crate) fn queue(&self, request: &Request) -> Option<QueueKind> {
         match request {
             Request::Write(..) if self.direct.is_some() => None,
-            // Of two that learn of failed write-backs at a time, one could be told what the other should say.
+            // Of two such requests at a time, one could take the report that the other should give.
             _ if self.learns_of_failures(request) => Some(QueueKind::Syncs),
             Request::Write(..) => Some(QueueKind::Writes),
             _ => None,
         }
     }
 
-    /// Takes note of what an answer tells of lost data. (Of a sync's, [`OpenFile::synced`] does, once: many may share it, and it may be
-    /// acknowledged before the last of them has heard.)
+    /// Records lost data that an answer reports. (For syncs [`OpenFile::synced`] does that, once:
+    /// many may share the answer, and it may be acknowledged before the last of them has got it.)
     pub(crate) fn record_writeback_error(&self, request: &Request, outcome: &Outcome) {
         if let Err(errno) = outcome {
             if self.learns_of_failures(request) && !matches!(request, Request::Sync { .. }) {
@@ -311,7 +319,7 @@ impl OpenFile {
         (errno != 0).then(|| Errno::from_raw_os_error(errno))
     }
 
-    /// Takes note that a write ended at `end`.
+    /// Notes that a write ended at `end`.
     #[inline]
     pub(crate) fn wrote_to(&self, end: u64) {
         self.written_to.store(end, Relaxed);
@@ -329,14 +337,14 @@ impl OpenFile {
     }
 }
 
-/// A request that changes a file's bytes, for those who give it its turn.
+/// A request that changes a file's bytes, as those see it that give it its turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) span: Span,
     pub(crate) bytes: u64,
-    /// Nothing may be written beside it.
+    /// Excludes all other writes.
     pub(crate) alone: bool,
-    /// No sync may be made beside it: a direct write that waits for the device.
+    /// Excludes syncs: a direct write that waits for the device.
     pub(crate) durable: bool,
 }
 
@@ -346,8 +354,9 @@ impl Change {
     }
 }
 
-/// Errors that show that nothing was tried. All others count as lost data: file systems pass on what the device said (ENODATA,
-/// ETIMEDOUT, EREMOTEIO, …), and a durable write's ENOSPC may be that of an earlier one.
+/// Whether an error shows that nothing was tried. All others count as lost data: file systems pass
+/// on the device's errors (ENODATA, ETIMEDOUT, EREMOTEIO, …), and a durable write's ENOSPC may be
+/// that of an earlier one.
 fn tells_nothing(errno: Errno) -> bool {
     matches!(
         errno,
@@ -366,7 +375,7 @@ fn tells_nothing(errno: Errno) -> bool {
     )
 }
 
-/// By which descriptor records are appended to a file.
+/// The descriptor that appends to a file.
 enum Appender {
     /// The file's own: it was opened with `O_APPEND`, or its file system honours `RWF_APPEND`.
     Own,
@@ -377,17 +386,17 @@ enum Appender {
 impl Appender {
     fn find(own: BorrowedFd<'_>) -> Result<Appender, Errno> {
         if sys::is_block_device(own) {
-            // Its end does not move, and it takes the offset for what it says, whatever the flags.
+            // Its end does not move, and the offset counts, whatever the flags.
             return Err(Errno::OPNOTSUPP);
         }
         let flags = rustix::fs::fcntl_getfl(own)?;
-        // A descriptor for reading only cannot append; the write itself says so.
+        // A read-only descriptor cannot append; the write itself fails.
         let trusted = flags.contains(OFlags::APPEND) || flags & OFlags::RWMODE == OFlags::RDONLY;
         if trusted || sys::honours_append_flag(own) {
             return Ok(Appender::Own);
         }
         Appender::reopen(own).map_err(|errno| match errno {
-            // Those pass.
+            // These pass.
             Errno::MFILE | Errno::NFILE | Errno::NOMEM => errno,
             // No /proc, or permissions that would not let the file be opened once more.
             _ => Errno::OPNOTSUPP,

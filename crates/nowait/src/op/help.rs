@@ -1,20 +1,24 @@
-//! Sees to a queue whose thread does something else.
+//! Serves the queue of a thread that does something else.
 //!
-//! A thread's own queue is submitted to and reaped by that thread, and a ring of a runtime by the runtime. Either may compute,
-//! or block on the very thread whose write waits behind one of theirs. So whoever finds that something has to wait for what
-//! may be in such a queue asks for help: a thread of ours, `nowait-helper`, does what the queue's thread would do, until
+//! A thread submits to its own queue and reaps it, and a runtime its rings. Either may compute, or
+//! block on the very thread whose write waits behind one of theirs. So a caller whose progress may
+//! depend on such a queue asks for help: a thread of ours, `nowait-helper`, serves the queue until
 //! nothing is in flight there. Those who ask:
 //!
-//! * a write that has to wait for others, and whoever gives an engine a write that others wait for (`core/throttle.rs`);
-//! * a thread or task that waits for a file's changes to end, or for its durable writes (`op/outstanding.rs`);
+//! * a write that has to wait for others, and whoever gives an engine a write that others wait for
+//!   (`core/throttle.rs`);
+//! * a thread or task that waits for a file's changes to end, or for its durable writes
+//!   (`op/outstanding.rs`);
 //! * a future that is polled by another thread than the one that submitted (`op/slot.rs`);
-//! * a thread that goes, or returns from its `block_on`, and leaves operations behind (`engine/local/mod.rs`).
+//! * a thread that goes, or returns from its `block_on`, and leaves operations behind
+//!   (`engine/local/mod.rs`).
 //!
-//! And without being asked, help comes to a thread that has not been in its queue for a while and has something in flight there:
-//! whoever waits for that may not be known, such as a set of futures that was moved and polls only those that were woken.
+//! Unasked, help comes to a thread that has been out of its queue for a while with something in
+//! flight: its waiters may be unknown, such as a set of futures that was moved and polls only those
+//! that were woken.
 //!
-//! Help is for what is in flight when it is asked for. The queue is locked only while its thread works in it: then it needs no
-//! help, and tells when it leaves ([`look`]).
+//! Help covers operations in flight when it is asked for. A locked queue has its thread at work: it
+//! needs no help, and the thread tells when it leaves ([`look`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
@@ -30,29 +34,29 @@ use crate::sys::PerProcess;
 const GRACE: Duration = Duration::from_micros(500);
 /// How soon a queue without a descriptor is looked at again.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-/// How soon one whose thread was at work in it is looked at again, should its thread not tell.
+/// How soon a queue whose thread was at work is looked at again, should the thread not tell.
 const SURELY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How long a thread with something in flight may stay out of its queue before help comes unasked.
 const OUT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// The thread goes when nobody has asked for so long.
+/// The helper's thread ends after so long without a request.
 const IDLE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// What may need help.
+/// A queue that may need help.
 pub(crate) trait Helped: Send + Sync {
-    /// Help is asked for. True when the helper has to come. Where others see to a queue it never has.
+    /// Asks for help. True if the helper has to come; never for a queue that others serve.
     fn want(&self) -> bool {
         false
     }
-    /// Help is wanted, still.
+    /// Whether help is still wanted.
     fn is_wanted(&self) -> bool {
         false
     }
-    /// Does what its thread would, without waiting.
+    /// Serves the queue as its thread would, without waiting.
     fn help(&self) -> State {
         State::Quiet
     }
-    /// Whether something is in flight, or in line. If its thread has not been in there since the last glance, help is wanted from now on;
-    /// if nothing ends, what is in line goes elsewhere.
+    /// Whether something is in flight, or in line. If its thread has been out since the last
+    /// glance, help is wanted from now on; if nothing ends, the line goes to the pool.
     fn glance(&self) -> bool {
         false
     }
@@ -60,20 +64,20 @@ pub(crate) trait Helped: Send + Sync {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// A runtime sees to it, and not a thread.
+    /// Whether a runtime serves it, and not a thread.
     fn is_of_a_runtime(&self) -> bool {
         false
     }
 }
 
-/// What a queue was found to be.
+/// The state that a queue was found in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing is in flight: help is not wanted any more.
     Quiet,
     /// Its thread is at work in it.
     Inside,
-    /// Something was done, or has come.
+    /// Something was done, or has completed.
     Progress,
     /// The kernel has it all.
     Waits,
@@ -82,7 +86,8 @@ pub(crate) enum State {
 #[derive(Default)]
 struct Helper {
     members: Mutex<Members>,
-    /// What wakes the thread; made with the first one. None where descriptors are short: then it looks now and then.
+    /// Wakes the thread; made with the first one. None if descriptors are short: then it looks now
+    /// and then.
     bell: OnceLock<Option<OwnedFd>>,
     /// The bell rings, or the thread is about to look.
     looks: AtomicBool,
@@ -117,7 +122,7 @@ pub(crate) fn keep(queue: Arc<dyn Helped>) {
     look();
 }
 
-/// Whose queues are meant.
+/// Selects queues by their owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
     /// The queues of threads.
@@ -126,17 +131,17 @@ pub(crate) enum Of {
     All,
 }
 
-/// Has every queue seen to that has something in flight now.
+/// Asks for help with every queue that has something in flight now.
 pub(crate) fn ask() {
     ask_of(Of::All);
 }
 
-/// Has the queues of threads seen to, or all.
+/// Asks for help with the queues of threads, or with all.
 pub(crate) fn ask_of(of: Of) {
     let members = lock(&helper().members);
     let known: Vec<_> = members.known.iter().filter_map(Weak::upgrade).collect();
     drop(members);
-    // Not one after the first that says so.
+    // Each of them: no short cut after the first.
     let asked = known.iter().filter(|queue| of == Of::All || !queue.is_of_a_runtime());
     let wanted = asked.fold(false, |wanted, queue| queue.want() | wanted);
     if wanted {
@@ -144,7 +149,7 @@ pub(crate) fn ask_of(of: Of) {
     }
 }
 
-/// Something is given to a queue, whose thread may not come back to it.
+/// Notes that a queue has got something, and its thread may not come back to it.
 #[inline]
 pub(crate) fn watch() {
     if !helper().watches.load(Relaxed) && !helper().watches.swap(true, SeqCst) {
@@ -152,7 +157,7 @@ pub(crate) fn watch() {
     }
 }
 
-/// Has the helper look at those that want help.
+/// Wakes the helper, to look at queues that want help.
 #[cold]
 pub(crate) fn look() {
     let helper = helper();
@@ -169,7 +174,7 @@ pub(crate) fn look() {
     let for_thread = helper.clone();
     let thread = std::thread::Builder::new().name("nowait-helper".into());
     if thread.spawn(move || for_thread.run()).is_err() {
-        // Threads are short: the next who asks tries again.
+        // Threads are short: the next request tries again.
         lock(&helper.members).runs = false;
         helper.looks.store(false, SeqCst);
     }
@@ -188,7 +193,8 @@ impl Helper {
     fn run(&self) {
         loop {
             std::thread::sleep(GRACE);
-            // In this order: what comes from here on rings again, and no ring is taken back after it was heard of.
+            // In this order: a later request rings again, and no ring is cleared after it was
+            // heard.
             let _ = self.bell().map(|bell| rustix::io::read(bell, &mut [0; 8]));
             self.looks.store(false, SeqCst);
             let watches = self.glances();
@@ -220,7 +226,7 @@ impl Helper {
         }
     }
 
-    /// Glances at all queues. False when nothing is in flight in any.
+    /// Glances at all queues; false if none has anything in flight.
     fn glances(&self) -> bool {
         if !self.watches.swap(false, SeqCst) {
             return false;
@@ -234,7 +240,7 @@ impl Helper {
         busy
     }
 
-    /// Those that want help; those that are quiet are kept no longer.
+    /// Returns the queues that want help, and lets go of kept ones that are quiet.
     fn wanted(&self) -> Vec<Arc<dyn Helped>> {
         let mut members = lock(&self.members);
         let mut gone = Vec::new();
@@ -253,7 +259,7 @@ impl Helper {
         wanted
     }
 
-    /// Waits until there may be something to do. False when the time is up.
+    /// Waits until there may be something to do; false after the timeout.
     fn wait(&self, wanted: &[Arc<dyn Helped>], states: &[State], timeout: Timespec) -> bool {
         let waiting = wanted.iter().zip(states).filter(|(_, state)| **state == State::Waits);
         let descriptors = waiting.filter_map(|(queue, _)| queue.descriptor());

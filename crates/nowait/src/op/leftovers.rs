@@ -1,14 +1,14 @@
-//! What operations leave behind at their end, for a thread that may wait.
+//! Leftovers of ended operations, for a thread that may wait.
 
 use super::file::OpenFile;
 use super::request::{Done, Outcome, Request};
 use super::transfer::Transfer;
 use crate::buf::{Memory, contained};
 
-/// What an operation leaves at its end: the last share of its file, and a buffer or a result that
-/// no future takes. Dropping it may wait (`close(2)`, `munmap(2)`, a user's destructor), so no
-/// engine drops it under a lock, nor on a thread that notices completions (`pool::let_go`). A
-/// destructor that panics is contained.
+/// Leftovers of an operation: the last share of its file, and a buffer or a result that no future
+/// takes. Dropping them may wait (`close(2)`, `munmap(2)`, a user's destructor), so no engine drops
+/// them under a lock, nor on a thread that notices completions (`pool::let_go`). A destructor that
+/// panics is contained.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Leftovers {
@@ -23,7 +23,7 @@ impl From<OpenFile> for Leftovers {
 }
 
 impl Leftovers {
-    /// Whether dropping it may take long.
+    /// Whether the drop may take long.
     pub(crate) fn may_wait(&self) -> bool {
         /// To unmap so much takes tens of microseconds.
         const MEMORY_BYTES_MAX: usize = 256 << 10;

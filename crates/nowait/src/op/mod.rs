@@ -1,6 +1,8 @@
-//! Operations: what is asked ([`Request`]), of which file ([`OpenFile`]), and their life while an engine has them ([`Slot`]).
+//! Operations: the request ([`Request`]), its file ([`OpenFile`]), and its life while an engine has
+//! it ([`Slot`]).
 //!
-//! These three know each other: a slot keeps its file open, a file has queues of slots, and both look into requests.
+//! These three know each other: a slot keeps its file open, a file has queues of slots, and both
+//! look into requests.
 
 mod backlog;
 mod batch;
@@ -28,7 +30,8 @@ pub(crate) use transfer::{Step, Transfer, step};
 
 pub(crate) use crate::buf::{Direction, contained};
 
-/// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make loom`).
+/// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make
+/// loom`).
 mod sync {
     #[cfg(not(nowait_loom))]
     pub(super) use std::sync::{Mutex, MutexGuard};

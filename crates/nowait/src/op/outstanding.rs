@@ -1,18 +1,20 @@
 //! The changes of one file that have begun and not ended: writes, and what cuts or reserves.
 //!
-//! **Order.** Two that overlap are made in the order in which they were submitted, also when the future of the first was
-//! dropped. Each has a number and a [`Span`]; one whose span overlaps that of an earlier number waits for it: a slot in the
-//! line before its engine (`core/throttle.rs`), a thread that blocks in [`Outstanding::enter`]. A number waits for earlier ones
-//! only, so that nothing waits in a circle.
+//! **Order.** Two that overlap are made in the order in which they were submitted, also when the
+//! future of the first was dropped. Each has a number and a [`Span`]; one whose span overlaps that
+//! of an earlier number waits for it: a slot in the line before its engine (`core/throttle.rs`), a
+//! thread that blocks in [`Outstanding::enter`]. A number waits for earlier ones only, so that
+//! nothing waits in a circle.
 //!
-//! **Reports.** The kernel tells of a failed write-back once, to the first call on an open file description that asks:
-//! `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC` (`file_check_and_advance_wb_err` in mm/filemap.c, 4.13 to
-//! 7.2). Through the page cache these calls are made one after the other (`op/file.rs` `queue`, the queue of syncs). Direct durable writes
-//! need not be: their own bytes fail in their own answer. But while one is in the kernel a sync could be told nothing and say
-//! that all is well, since the write was told. So no sync is made beside a direct durable write
-//! ([`Outstanding::begin_sync`]).
+//! **Reports.** The kernel tells of a failed write-back once, to the first call on an open file
+//! description that asks: `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC`
+//! (`file_check_and_advance_wb_err` in mm/filemap.c, 4.13 to 7.2). Through the page cache these
+//! calls are made one after the other (`op/file.rs` `queue`, the queue of syncs). Direct durable
+//! writes need not be: their own bytes fail in their own answer. But while one is in the kernel a
+//! sync could be told nothing and say that all is well, since the write was told. So no sync is
+//! made beside a direct durable write ([`Outstanding::begin_sync`]).
 //!
-//! Whoever waits here waits for a completion, which no thread's poll is needed for (`op/help.rs`).
+//! A wait here is for a completion, which needs no other thread's poll (`op/help.rs`).
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -29,7 +31,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The end of the file, wherever it is: appends are made in order. No offset lies there (`i64::MAX` is the last).
+    /// The end of the file, wherever it is: appends are made in order. No offset lies there
+    /// (`i64::MAX` is the last).
     pub(crate) const END: Span = Span { start: i64::MAX as u64, end: u64::MAX };
 
     pub(crate) fn new(start: u64, length: u64) -> Span {
@@ -41,15 +44,15 @@ impl Span {
     }
 }
 
-/// What waits for its turn and is not a thread: a line of slots.
+/// A line of slots that waits for its turn, as opposed to a thread.
 pub(crate) trait Resume: Send + Sync {
-    /// Something has ended: looks again who may go on. Called with nothing locked.
+    /// Looks again which slots may go on, since something has ended. Called with nothing locked.
     fn resume(self: Arc<Self>);
 }
 
 #[derive(Default)]
 pub(crate) struct Outstanding {
-    /// How many there are, for those who find none without the lock.
+    /// The number of changes, read without the lock.
     count: AtomicUsize,
     changes: Mutex<Changes>,
     /// Something has ended, or a sync has.
@@ -120,8 +123,8 @@ impl Outstanding {
         changes.join(span)
     }
 
-    /// Lets a change go on to its engine, unless it must wait: for an earlier one, or, durable, for a sync. Then `line` is told
-    /// when to look again.
+    /// Lets a change go on to its engine, unless it must wait: for an earlier one, or, durable, for
+    /// a sync. Then `line` is told when to look again.
     pub(crate) fn begin(&self, number: u64, span: Span, durable: bool, line: impl FnOnce() -> Arc<dyn Resume>) -> bool {
         let mut changes = self.changes();
         if changes.is_behind(number, span) || durable && changes.syncing {
@@ -141,7 +144,7 @@ impl Outstanding {
         self.tell(changes);
     }
 
-    /// Tells those who wait that something has ended, with nothing locked.
+    /// Notifies waiters, with nothing locked, that something has ended.
     fn tell(&self, mut changes: MutexGuard<'_, Changes>) {
         let wakers = changes.satisfied();
         let line = changes.line.take();
@@ -157,8 +160,9 @@ impl Outstanding {
         }
     }
 
-    /// Waits until a change of `span` may be made on this thread. None, at no cost, where nothing is outstanding: it is not
-    /// numbered then, since it is made before this thread can submit another.
+    /// Waits until a change of `span` may be made on this thread. None, at no cost, where nothing
+    /// is outstanding: it is not numbered then, since it is made before this thread can submit
+    /// another.
     #[inline]
     pub(crate) fn enter(&self, span: Span) -> Option<Turn<'_>> {
         if self.count.load(Relaxed) == 0 {
@@ -183,8 +187,9 @@ impl Outstanding {
         Some(turn)
     }
 
-    /// Begins a sync, or another call that may take the kernel's report: waits until no direct durable write is in the
-    /// kernel, and holds back those that come. If it has to wait, `sleep` is given the wait, to call it.
+    /// Begins a sync, or another call that may take the kernel's report: waits until no direct
+    /// durable write is in the kernel, and holds back those that come. If it has to wait, `sleep`
+    /// is given the wait, to call it.
     pub(crate) fn begin_sync(&self, sleep: impl FnOnce(&dyn Fn())) -> Syncing<'_> {
         let mut changes = self.changes();
         changes.syncing = true;
@@ -202,7 +207,7 @@ impl Outstanding {
         if !must(&changes) {
             return;
         }
-        // Before it asks: what is given to an engine from here on is asked for by whoever gives it.
+        // Before it asks: whoever gives an engine a change from here on asks for help itself.
         changes.threads += 1;
         drop(changes);
         help::ask();
@@ -213,7 +218,7 @@ impl Outstanding {
         changes.threads -= 1;
     }
 
-    /// Somebody waits for a change to end.
+    /// Whether a thread or future waits for a change to end.
     pub(crate) fn is_awaited(&self) -> bool {
         let changes = self.changes();
         changes.threads > 0 || changes.syncing || !changes.wakers.is_empty()
@@ -288,7 +293,7 @@ impl Settling {
         Poll::Pending
     }
 
-    /// Nobody waits any more.
+    /// Forgets the waker: the wait is over.
     pub(crate) fn forget(&mut self, outstanding: &Outstanding) {
         let Some((_, identity)) = self.asked.take() else { return };
         let mut changes = outstanding.changes();

@@ -8,7 +8,7 @@ use super::queue::{FileQueues, QueueKind};
 use super::request::{Handle, Outcome, Request};
 use crate::stats::{Count, Counters};
 
-/// What a slot belongs to: a file that it keeps open, or, for an open, nothing yet.
+/// The file that a slot keeps open; none for an open, and for operations on names.
 pub(crate) enum Owner {
     File(Arc<OpenFile>),
     Nobody(Arc<Counters>),
@@ -29,7 +29,8 @@ impl Owner {
         }
     }
 
-    /// How many operations of its file are under way; of those without a file, none is held against another.
+    /// The count of its file's operations under way. Those without a file share one that stays
+    /// zero.
     pub(super) fn begun(&self) -> Begun {
         match self {
             Owner::File(file) => file.begun.clone(),
@@ -40,7 +41,7 @@ impl Owner {
         }
     }
 
-    /// The line of its file that `request` stands in.
+    /// The queue of its file in which `request` has its turn.
     pub(crate) fn queue(&self, request: &Request) -> Option<(Arc<FileQueues>, QueueKind)> {
         let file = self.file()?;
         let kind = file.queue(request)?;

@@ -1,4 +1,5 @@
-//! Queues of one file in which operations are made one after the other, by whichever thread has claimed the queue.
+//! Queues of one file in which operations are made one after the other, by whichever thread has
+//! claimed the queue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use super::outstanding::Outstanding;
 use super::slot::Slot;
 use super::sync::{Mutex, MutexGuard, lock};
 
-/// Operations on one file of which a thread does one at a time: the kernel would make others wait for the file's lock.
+/// Per-file queue, drained by one thread at a time: the kernel would make others wait for the
+/// file's lock.
 #[derive(Default)]
 pub(crate) struct FileQueue(Mutex<Waiting>);
 
@@ -20,10 +22,10 @@ pub(crate) struct Waiting {
     pub(crate) busy: bool,
 }
 
-/// Who waits for a queue.
+/// A waiter in a queue.
 pub(crate) enum Waiter {
     Slot(Arc<Slot>),
-    /// A thread that will do its work itself. Whoever takes the waiter hands the queue over.
+    /// A thread that does its work itself. Whoever takes the waiter hands the queue over.
     Thread(Arc<Parked>),
 }
 
@@ -50,11 +52,12 @@ impl Parked {
     }
 }
 
-/// What threads that write have in common, of one file and in one process.
+/// The queues of one file in one process.
 #[derive(Default)]
 pub(crate) struct FileQueues {
     queues: [FileQueue; 2],
-    /// Bytes of writes on their way, and whether these are of one that nothing may be beside; changed under the throttle's lock.
+    /// Bytes of writes on their way, and whether they are of one that excludes all others. Changed
+    /// under the throttle's lock.
     under_way: AtomicU64,
     alone: AtomicBool,
     outstanding: Outstanding,
@@ -65,7 +68,7 @@ impl FileQueues {
         &self.outstanding
     }
 
-    /// What is on its way has the file to itself.
+    /// Whether the write on its way has the file to itself.
     pub(crate) fn is_written_alone(&self) -> bool {
         self.alone.load(Relaxed)
     }
@@ -79,7 +82,8 @@ impl FileQueues {
         self.under_way.load(Relaxed)
     }
 
-    /// Throttle, which is the only one to change it, under its lock. `alone`: nothing may come beside it.
+    /// Sets the bytes on their way: the throttle, under its lock, and no one else. `alone`: all
+    /// other writes are excluded.
     pub(crate) fn set_on_their_way(&self, bytes: u64, alone: bool) {
         self.under_way.store(bytes, Relaxed);
         self.alone.store(alone, Relaxed);
@@ -110,7 +114,8 @@ impl FileQueue {
         }
     }
 
-    /// Gives the queue up. True when a thread must be called for those who wait: a thread that is next owns it already.
+    /// Gives the queue up. True if a thread must be called for the waiters; a waiting thread that
+    /// is next owns it already.
     pub(crate) fn leave(&self) -> bool {
         let mut waiting = self.lock();
         match waiting.waiters.pop_front() {
@@ -130,7 +135,7 @@ impl FileQueue {
         }
     }
 
-    /// Queues a slot. True when a thread must be called.
+    /// Queues a slot; true if a thread must be called.
     pub(crate) fn join(&self, slot: Arc<Slot>) -> bool {
         let mut waiting = self.lock();
         waiting.waiters.push_back(Waiter::Slot(slot));
@@ -138,7 +143,7 @@ impl FileQueue {
     }
 }
 
-/// Which line of its file a request stands in.
+/// The queues of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     Writes,

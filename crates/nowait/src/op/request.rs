@@ -1,4 +1,4 @@
-//! What can be asked of an engine, of what, and what it answers.
+//! Requests to an engine, the handles that they are for, and its answers.
 
 use std::any::Any;
 use std::ffi::OsString;
@@ -17,11 +17,11 @@ use crate::direct::Directness;
 use crate::error::ErrorOp;
 use crate::sys::WriteFlags;
 
-/// What an engine knows a file by.
+/// A file, as an engine knows it.
 #[derive(Debug)]
 pub(crate) enum Handle {
     Descriptor(OwnedFd),
-    /// A place in a simulator's list of files, and what the file was opened with.
+    /// A place in a simulator's list of files, and the flags of the open.
     Simulated {
         file: usize,
         flags: OFlags,
@@ -37,7 +37,7 @@ impl Handle {
         }
     }
 
-    /// What it was opened with, as far as that can be asked for.
+    /// The flags that it was opened with, as far as the kernel tells.
     pub(super) fn flags(&self) -> OFlags {
         match self {
             Handle::Descriptor(fd) => rustix::fs::fcntl_getfl(fd).unwrap_or(OFlags::empty()),
@@ -46,16 +46,16 @@ impl Handle {
     }
 }
 
-/// Everything that can be asked of an engine.
+/// A request to an engine.
 #[derive(Debug)]
 pub(crate) enum Request {
     Read(Transfer),
     Write(Transfer, WriteFlags),
-    /// Makes what was written durable: the data and what is needed to find it, or the attributes also.
+    /// Makes writes durable: the data and the metadata needed to find it, or all metadata.
     Sync {
         data_only: bool,
     },
-    /// Writes a range back, and waits for that; durable it is not.
+    /// Writes a range back, and waits for that. Not durable: the device's cache is not flushed.
     SyncRange {
         offset: u64,
         length: u64,
@@ -125,7 +125,8 @@ impl Call {
         Call { operation, path: path.into(), to: None, function: Some(function) }
     }
 
-    /// An error without an errno is std's own: of a path with a zero byte, say.
+    /// Makes the call. An error without an errno is one of the arguments: std's own check of a path
+    /// with a zero byte.
     pub(crate) fn make(&mut self, fd: Option<BorrowedFd<'_>>) -> Outcome {
         let function = self.function.take().ok_or(Errno::INVAL)?;
         let value = function(&self.path, fd).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
@@ -143,7 +144,7 @@ impl fmt::Debug for Call {
 #[derive(Debug)]
 pub(crate) struct OpenDir {
     pub(crate) fd: OwnedFd,
-    /// What it was called when it was opened; for errors.
+    /// The path that it was opened by; for errors.
     pub(crate) path: Arc<Path>,
 }
 
@@ -159,7 +160,7 @@ impl PathAt {
         self.dir.as_ref().map_or(CWD, |dir| dir.fd.as_fd())
     }
 
-    /// What errors call it.
+    /// The path to name in errors.
     pub(crate) fn display(&self) -> PathBuf {
         match &self.dir {
             Some(dir) if self.path == Path::new(".") => dir.path.to_path_buf(),
@@ -175,7 +176,7 @@ impl From<&Path> for PathAt {
     }
 }
 
-/// What an engine answers. How much was read is in the request's transfer.
+/// An engine's answer. The request's transfer tells how much was moved.
 #[derive(Debug)]
 pub(crate) enum Done {
     Nothing,
@@ -183,7 +184,7 @@ pub(crate) enum Done {
     Size(u64),
     Names(Vec<OsString>),
     Value(Value),
-    /// Which pages of a map are not in the page cache, if that was asked.
+    /// The pages of a map that are not in the page cache, if that was asked.
     Faulted(Option<Missing>),
 }
 

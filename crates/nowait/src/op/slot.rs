@@ -2,20 +2,22 @@
 //!
 //! # The life of a slot
 //!
-//! An operation that is served inline never has a slot. One that is not is moved, with its buffer and a clone of the file's
-//! handle, into a slot that two parties share: the future, and the engine. Nothing the kernel may write to belongs to the
-//! caller from then on, so that no destructor is needed for safety: a future may be dropped, or leaked.
+//! An operation that is served inline never has a slot. Any other is moved, with its buffer and a
+//! share of the file, into a slot that two parties share: the future, and the engine. From then on
+//! nothing that the kernel may write to belongs to the caller, so that no destructor is needed for
+//! safety: a future may be dropped, or leaked.
 //!
-//! 1. **Waiting**: the engine has it (queued, or given to the kernel). The future has left word whom to notify.
-//! 2. **Finished**: the engine is through with it, for good; outcome and buffer lie in the slot, the file's handle is let go.
+//! 1. **Waiting**: the engine has it (queued, or given to the kernel). The future has left a waker.
+//! 2. **Finished**: the engine is through with it; outcome and buffer lie in the slot, the share of
+//!    the file is given up.
 //! 3. **Taken**: the future has taken outcome and buffer.
 //!
-//! A future dropped in *Waiting* makes the slot **Abandoned**: whoever takes it off a queue discards it; if the kernel
-//! has it already, it stays as it is until the completion, and then frees itself. A future leaked in *Waiting* is the same, but for
-//! memory that stays allocated.
+//! A future dropped in *Waiting* makes the slot **Abandoned**: the thread that takes it off a queue
+//! discards it. If the kernel has it already, it stays as it is until the completion, and then
+//! frees itself. A future leaked in *Waiting* is the same, but that its memory stays allocated.
 //!
-//! A short transfer goes round again inside *Waiting*: the engine tells [`Slot::complete`] each result, and
-//! gives the rest back to the kernel when told so.
+//! A short transfer goes round again inside *Waiting*: the engine tells [`Slot::complete`] each
+//! result, and gives the rest back to the kernel when told so.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,14 +38,14 @@ use crate::stats::{Count, thread_number};
 
 pub(crate) type Callback = Box<dyn FnOnce(Outcome, Request) + Send>;
 
-/// Whom to tell that a slot is finished.
+/// The party to notify when a slot is finished.
 pub(crate) enum Notify {
     Waker(Waker),
-    /// One of many: its number is put on the batch's list.
+    /// The batch that it belongs to, and its number there.
     Batch(Arc<Batch>, usize),
-    /// Called with the outcome, which lies in no slot then.
+    /// Called with the outcome, which does not lie in the slot then.
     Call(Callback),
-    /// No future is left: the operation is to end for its effect only.
+    /// No future is left: the operation runs for its effect only.
     Nobody,
 }
 
@@ -64,17 +66,18 @@ enum Stage {
     Taken,
 }
 
-/// See the module's text.
+/// An operation while an engine has it; see the module's text.
 pub(crate) struct Slot(Mutex<Inner>);
 
 struct Inner {
     stage: Stage,
-    /// The thread that submitted, in whose own queue it may be.
+    /// The thread that submitted, whose own queue may have it.
     thread: usize,
-    /// The engine's until the slot is finished, then the future's. It stays where it is: an engine may have told the kernel.
+    /// The engine's until the slot is finished, then the future's. It stays where it is: an engine
+    /// may have told the kernel.
     request: Option<Request>,
-    /// Absent once the slot is finished, so that nothing keeps the file open for a future that is never polled; and while an engine
-    /// has taken the work out.
+    /// Absent once the slot is finished, so that nothing keeps the file open for a future that is
+    /// never polled; and while an engine has taken the work out.
     owner: Option<Owner>,
     /// A thread or the kernel has it, or had it: it counts as begun, for so much, until it ends.
     begun: u64,
@@ -83,7 +86,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Takes note whether a ring could do what it was to do without waiting.
+    /// Records whether a ring served a non-blocking attempt.
     fn rang(&self, served: bool) {
         let (direction, transfer) = match &self.request {
             Some(Request::Read(transfer)) => (Direction::Read, transfer),
@@ -129,7 +132,8 @@ impl Slot {
         }
     }
 
-    /// Engine: it goes to another engine, and is under way no longer. Returns the one of its file; none without a file.
+    /// Engine: gives it up, to be handed on. Returns the engine that takes it: its file's; none
+    /// without a file.
     pub(crate) fn hand_on(&self) -> Option<Arc<dyn Fallback>> {
         let inner = &mut *lock(&self.0);
         let owner = inner.owner.as_ref()?;
@@ -146,15 +150,15 @@ impl Slot {
         }
     }
 
-    /// Engine: looks at the work. The lock is uncontended but for the moment in which a future is dropped or
-    /// changes its waker.
+    /// Engine: looks at the work. The lock is uncontended but for the moment in which a future is
+    /// dropped or changes its waker.
     pub(crate) fn with<T>(&self, look: impl FnOnce(&Request, &Owner) -> T) -> Option<T> {
         let inner = lock(&self.0);
         Some(look(inner.request.as_ref()?, inner.owner.as_ref()?))
     }
 
-    /// Engine: takes the work out, to do it without holding the lock. None when it was abandoned:
-    /// that ends it, here, so the thread is one that may wait.
+    /// Engine: takes the work out, to do it without holding the lock. None if it was abandoned:
+    /// that ends it here, so the thread must be one that may wait.
     pub(crate) fn take_work(&self) -> Option<Work> {
         let mut inner = lock(&self.0);
         if matches!(inner.stage, Stage::Abandoned) {
@@ -166,14 +170,15 @@ impl Slot {
         Some(Work { owner: inner.owner.take()?, request: inner.request.take()? })
     }
 
-    /// Engine: the kernel is to have it. Looks at the work, to encode it; if that gives nothing, the slot is to be handed on.
+    /// Engine: begins it, and encodes it for the kernel by `look`. None: the slot is to be handed
+    /// on.
     pub(crate) fn begin<T>(&self, look: impl FnOnce(&Request, &Owner) -> Option<T>) -> Option<T> {
         let mut inner = lock(&self.0);
         begin(&mut inner, IN_QUEUE);
         look(inner.request.as_ref()?, inner.owner.as_ref()?)
     }
 
-    /// Its file has fewer operations in queues to the kernel.
+    /// Whether its file has fewer than `busy` operations in queues to the kernel.
     pub(crate) fn is_below(&self, busy: u32) -> bool {
         let is_below = |file: &Arc<OpenFile>| in_queues(file.begun.load(Relaxed)) < busy;
         self.with(|_, owner| owner.file().is_none_or(is_below)) == Some(true)
@@ -185,18 +190,19 @@ impl Slot {
         (inner.request, inner.owner) = (Some(work.request), Some(work.owner));
     }
 
-    /// Engine: a read that the kernel was told of (`Transfer::announced`).
+    /// Engine: whether it is a read that was announced to the kernel (`Transfer::announced`).
     pub(crate) fn is_announced(&self) -> bool {
         self.with(|request, _| matches!(request, Request::Read(transfer) if transfer.announced)) == Some(true)
     }
 
-    /// Nobody waits for it any more.
+    /// Whether its future was dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
         matches!(lock(&self.0).stage, Stage::Abandoned)
     }
 
-    /// Nobody waits for it any more, for its end neither. A permit that is given back lets others in, which is not to be done
-    /// under an engine's lock: what has one goes the whole way.
+    /// Whether its future was dropped, and nothing waits for its end either. Giving back a permit
+    /// lets others in, which is not done under an engine's lock: a slot with a permit goes the
+    /// whole way.
     pub(crate) fn is_unwanted(&self) -> bool {
         let inner = lock(&self.0);
         matches!(inner.stage, Stage::Abandoned) && inner.held.is_none()
@@ -211,8 +217,8 @@ impl Slot {
         }
     }
 
-    /// Engine: takes a transfer's result into account, and finishes the slot. None when the rest of
-    /// it must be asked for.
+    /// Engine: takes a transfer's result into account, and finishes the slot. None if the rest of
+    /// it must go to the kernel.
     pub(crate) fn complete(&self, result: Result<usize, Errno>, served: Count) -> Option<Leftovers> {
         let mut inner = lock(&self.0);
         if result.is_ok() {
@@ -229,12 +235,13 @@ impl Slot {
         }
     }
 
-    /// Engine: it is through with the slot, and counts it as `served`. Tells whoever waits, after the lock is released.
+    /// Engine: finishes the slot, counted as `served`. Notifies its party after the lock is
+    /// released.
     pub(crate) fn finish(&self, outcome: Outcome, served: Count) -> Leftovers {
         finish(lock(&self.0), outcome, served)
     }
 
-    /// Future: the outcome and the request if it is finished; else `waker` is told when it is.
+    /// Future: the outcome and the request once it is finished; until then leaves the waker.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
         let mut inner = lock(&self.0);
         if let Stage::Waiting(notify) = &inner.stage {
@@ -270,13 +277,13 @@ impl Slot {
         take(&mut lock(&self.0))
     }
 
-    /// Future: nobody will poll it any more; has `call` called with the outcome, here if it is finished already.
+    /// Future: gives it up for a callback. `call` gets the outcome, here if it is finished already.
     pub(crate) fn call_back(&self, call: Callback) {
         let mut inner = lock(&self.0);
         if let Stage::Waiting(notify) = &mut inner.stage {
             let old = std::mem::replace(notify, Notify::Call(call));
             drop(inner);
-            // The thread in whose own queue it may be has no reason to look there.
+            // The thread whose own queue may have it has no reason to look there.
             help::ask();
             // A waker's drop may run anything.
             drop(old);
@@ -289,12 +296,12 @@ impl Slot {
         }
     }
 
-    /// Future: nobody will ask for the result. A hint only: what the kernel has it keeps until it is done.
+    /// Future: gives it up. A hint only: the kernel finishes what it has.
     pub(crate) fn abandon(&self) {
         self.leave(Stage::Abandoned);
     }
 
-    /// Future: nobody will ask for the result, and the operation is to end all the same.
+    /// Future: gives up the result. The operation ends all the same.
     pub(crate) fn detach(&self) {
         self.leave(Stage::Waiting(Notify::Nobody));
     }
@@ -308,7 +315,8 @@ impl Slot {
                 drop(old);
             }
             Stage::Abandoned | Stage::Taken => {}
-            // Dropped here, by its caller's thread, and not by the engine whose share may be the last.
+            // Dropped here, by the caller's thread, and not by the engine, whose share may be the
+            // last.
             Stage::Finished(_) => {
                 let taken = take(&mut inner);
                 drop(inner);
@@ -319,8 +327,8 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// Normally nothing is left. A slot that its engine drops unfinished, since it is torn down, has
-    /// a buffer and a waker.
+    /// Normally nothing is left. A slot that its engine drops unfinished, at its own end, has a
+    /// buffer and a waker.
     fn drop(&mut self) {
         let inner = self.0.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         if inner.request.is_some() {
@@ -353,7 +361,8 @@ fn finish(mut inner: MutexGuard<'_, Inner>, outcome: Outcome, served: Count) -> 
     }
     let held = inner.held.take();
     let stage = std::mem::replace(&mut inner.stage, Stage::Taken);
-    // Counted before anybody can see the result, so that the counters never lag behind a caller's knowledge.
+    // Counted before the result can be seen, so that the counters never lag behind a caller's
+    // knowledge.
     owner.counters().add(match &stage {
         Stage::Waiting(_) if outcome.is_ok() => served,
         Stage::Waiting(_) => Count::Failed,

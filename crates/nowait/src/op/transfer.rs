@@ -1,6 +1,8 @@
-//! Bytes on their way between a file and memory, and what one result of the kernel means for them.
+//! Bytes on their way between a file and memory, and the effect of one result of the kernel on
+//! them.
 //!
-//! `unsafe` here: raw segments that are sent between threads, and transfers over memory that the caller lends.
+//! `unsafe` here: raw segments that are sent between threads, and transfers over memory that the
+//! caller lends.
 
 use rustix::io::Errno;
 
@@ -22,8 +24,9 @@ pub(crate) struct Transfer {
     edges: Option<Box<Edges>>,
 }
 
-// SAFETY: the segments point into `memory`, which is owned and `Send`, or into a slice that is borrowed as long as the
-// transfer is used (`lent`). A transfer is used by one party at a time: its future before submission, then its engine.
+// SAFETY: the segments point into `memory`, which is owned and `Send`, or into a slice that is
+// borrowed as long as the transfer is used (`lent`). A transfer is used by one party at a time: its
+// future before submission, then its engine.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
@@ -39,7 +42,8 @@ impl Transfer {
     /// Fills a borrowed slice.
     ///
     /// # Safety
-    /// The transfer is not used after the borrow of `slice` has ended; so it is not given to a slot.
+    /// The transfer is not used after the borrow of `slice` has ended; so it is not given to a
+    /// slot.
     pub(crate) unsafe fn lent(slice: &mut [u8], offset: u64) -> Transfer {
         let segments = Segments::one(slice.as_mut_ptr(), slice.len());
         Transfer { cursor: Cursor::new(segments, offset), ..Transfer::new(Memory::None, offset) }
@@ -106,8 +110,9 @@ impl Transfer {
         self.block != 0 || alignment.suits_place(self.position(), self.left())
     }
 
-    /// Makes it ready for direct I/O: whole blocks, to or from memory that lies as the device needs it. A write has to be of whole
-    /// blocks already. Returns the bytes that it moves beyond those asked for.
+    /// Makes it ready for direct I/O: whole blocks, to or from memory that lies as the device needs
+    /// it. A write has to be of whole blocks already. Returns the bytes that it moves beyond those
+    /// asked for.
     pub(crate) fn align(&mut self, alignment: Alignment, direction: Direction) -> Result<usize, Errno> {
         let mut more = 0;
         if self.block != 0 || self.left() == 0 {
@@ -122,7 +127,8 @@ impl Transfer {
         Ok(more)
     }
 
-    /// Ends direct I/O, for good or until it is made ready anew: what was moved of the blocks goes to where it was asked for.
+    /// Ends direct I/O, for good or until it is made ready anew: what was moved of the blocks goes
+    /// to where it was asked for.
     fn settle(&mut self) {
         self.block = 0;
         if let Some(edges) = self.edges.take() {
@@ -150,7 +156,7 @@ impl Transfer {
     }
 }
 
-/// What an engine is to do with a slot after a result for it arrived.
+/// An engine's next step with a slot after a result.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Give the rest to the kernel.
@@ -159,9 +165,10 @@ pub(crate) enum Step {
     Finish(Result<(), Errno>),
 }
 
-/// Takes one transfer result (a byte count or an errno) into account. Short transfers and interruptions are dealt with
-/// here and nowhere else: only a result of zero bytes, from a call that was allowed to wait, is the end of the file. (Of direct I/O also
-/// one that ends inside a block.)
+/// Takes one transfer result (a byte count or an errno) into account. Short transfers and
+/// interruptions are handled here and nowhere else: only a result of zero bytes, from a call that
+/// was allowed to wait, is the end of the file. (For direct I/O, also one that ends inside a
+/// block.)
 pub(crate) fn step(transfer: &mut Transfer, result: Result<usize, Errno>) -> Step {
     let end = match result {
         Ok(0) => Ok(()),

@@ -1,10 +1,13 @@
-//! libaio for futures on any executor, where io_uring is refused: direct I/O without a thread for each operation.
+//! libaio for futures on any executor, where io_uring is refused: direct I/O without a thread for
+//! each operation.
 //!
-//! One context, to which any thread submits, and the reaper thread that notices completions by the context's eventfd. A thread
-//! that blocks has a context of its own (`engine/local/context.rs`). Each future submits by itself: there is no turn at whose end several could
-//! be submitted together. Nothing is cancelled: the kernel cannot, for files.
+//! One context, to which any thread submits, and the reaper thread that notices completions by the
+//! context's eventfd. A thread that blocks has a context of its own (`engine/local/context.rs`).
+//! Each future submits by itself: there is no turn at whose end several could be submitted
+//! together. Nothing is cancelled: the kernel cannot, for files.
 //!
-//! `unsafe` here: a slot's pointer travels through the kernel as user data, and what it owns is lent to the kernel.
+//! `unsafe` here: a slot's pointer travels through the kernel as user data, and what it owns is
+//! lent to the kernel.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
@@ -24,7 +27,7 @@ use crate::stats::Count;
 
 pub(crate) struct Aio {
     desk: Arc<Desk>,
-    /// Dropped last: the bell that its drop rings has the reaper look who else holds the desk.
+    /// Dropped last: its drop rings the bell, and the reaper looks whether others hold the desk.
     reaper: Arc<Reaper>,
 }
 
@@ -38,7 +41,7 @@ struct Desk {
     watched: AtomicBool,
 }
 
-/// What became of a slot that had a place.
+/// How a slot that had a place was sent.
 #[derive(PartialEq, Eq)]
 enum Sent {
     /// It has a place in the kernel.
@@ -88,7 +91,7 @@ impl Desk {
         // Behind those in line, also when it is not the places that are short.
         if line.in_flight >= DEPTH && slot.is_below(PLACES_MIN) {
             drop(line);
-            // What has the places may never end.
+            // The operations in all these places may never end.
             return pool::hand_on(slot);
         }
         if line.in_flight >= DEPTH || line.backlog.len() > 0 {
@@ -106,7 +109,8 @@ impl Desk {
         }
     }
 
-    /// Hands the kernel a slot that has a place (counted in `in_flight`). With nothing locked: it may sleep in there.
+    /// Hands the kernel a slot that has a place (counted in `in_flight`). With nothing locked: it
+    /// may sleep in there.
     fn send(&self, slot: Arc<Slot>) -> Sent {
         let Some(entry) = Entry::of(&slot) else {
             self.leave(None);
@@ -115,15 +119,16 @@ impl Desk {
         };
         let share = Arc::into_raw(slot);
         let entry = entry.with(share as u64).telling(&self.eventfd);
-        // SAFETY: the entry's memory and descriptor belong to the slot, of which the user data is a share that lasts until the
-        // completion; the eventfd outlives the context's last one.
+        // SAFETY: the entry's memory and descriptor belong to the slot, of which the user data is a
+        // share that lasts until the completion; the eventfd outlives the context's last one.
         let result = unsafe { self.context.submit(&mut [entry]) };
         if result == Ok(1) {
             return Sent::Taken;
         }
         // SAFETY: the share was made above, and the kernel did not get it.
         let slot = unsafe { Arc::from_raw(share) };
-        // Memory is short, or places are. Where nothing is in flight, nothing would give the place on.
+        // Memory or places are short. With nothing in flight, no completion would give the place
+        // on.
         let slot = if result == Err(Errno::AGAIN) { self.leave(Some(slot)) } else { self.leave(None).or(Some(slot)) };
         match slot {
             Some(slot) => {
@@ -135,8 +140,8 @@ impl Desk {
         }
     }
 
-    /// Gives up a place. `again` becomes the first in line, if something is in flight that will give the place on; else it is
-    /// given back.
+    /// Gives up a place. Puts `again` first in line if something is in flight, whose completion
+    /// gives the place on; else returns it.
     fn leave(&self, again: Option<Arc<Slot>>) -> Option<Arc<Slot>> {
         let mut line = lock(&self.line);
         line.in_flight -= 1;
@@ -153,7 +158,7 @@ impl Desk {
         again
     }
 
-    /// Gives the places that are free to those in line.
+    /// Gives free places to slots in line.
     fn fill(&self) {
         loop {
             let mut line = lock(&self.line);
@@ -191,13 +196,14 @@ impl Helped for Desk {
 
 impl Reaped for Desk {
     fn reap_surely(&self) {
-        // Room for all that can be in flight: what comes later is told again. An error is that of a filter which came late, and
-        // loses what the kernel has.
+        // Room for all that can be in flight: the eventfd tells of later ones again. An error comes
+        // from a filter which came late; the kernel's operations are lost then.
         let mut events = Vec::with_capacity(DEPTH as usize);
         let _ = self.context.wait(0, None, &mut events);
         lock(&self.line).ended += events.len() as u64;
         for event in events {
-            // SAFETY: the user data of every entry is a share made in `send`, and the kernel posts one event for it.
+            // SAFETY: the user data of every entry is a share made in `send`, and the kernel posts
+            // one event for it.
             let slot = unsafe { Arc::from_raw(event.user_data() as *const Slot) };
             match pool::settle(slot, event.result(), Count::Aio) {
                 // With the place that it has.
@@ -225,7 +231,7 @@ impl AsFd for Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
-        // The last to hold it was told that nothing is in flight. (A filter that came late may have lost some.)
+        // Nothing is in flight for its last holder. (A filter that came late may have lost some.)
         if self.is_quiet() {
             self.context.retire();
         }

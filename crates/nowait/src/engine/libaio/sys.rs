@@ -1,12 +1,14 @@
-//! The kernel's older queue (`io_setup(2)` and its family), for direct I/O where io_uring is refused: contexts, set up by trying;
-//! writing a request down; reading answers. What both kinds of use share: a context of a thread that blocks, and one for futures.
+//! The kernel's older queue (`io_setup(2)` and its family), for direct I/O where io_uring is
+//! refused: contexts, set up by trying; encoding requests; decoding results. Common to a context of
+//! a thread that blocks, and to the one for futures.
 //!
-//! Only for direct I/O: anything else is done from beginning to end inside `io_submit`, on the caller's time. Direct I/O sleeps
-//! there, too, while the file system reads the blocks that say where the data is, writes beyond the end of the file, or waits for
-//! a place in the device's queue. That cannot be known beforehand, and is the price.
+//! Only for direct I/O: anything else runs from beginning to end inside `io_submit`, on the
+//! caller's time. Direct I/O sleeps there, too, while the file system reads the blocks that say
+//! where the data is, writes beyond the end of the file, or waits for a place in the device's
+//! queue. That cannot be known beforehand, and is the price.
 //!
-//! Destroying a context takes two grace periods of RCU (30 ms on 6.18) and all that is in flight. So contexts are never
-//! destroyed on anybody's way: a few are kept for whoever needs the next, and the rest is left to a thread.
+//! Destroying a context waits for two grace periods of RCU (30 ms on 6.18), and for everything in
+//! flight. So no caller destroys one: a few are kept for reuse, and the rest is left to a thread.
 //!
 //! `unsafe` here: the system calls.
 
@@ -21,20 +23,21 @@ use crate::engine::Refusal;
 use crate::op::{Owner, Request, Slot};
 use crate::sys::{PerProcess, SEGMENTS_MAX, fork_generation, last_errno, retry};
 
-/// Operations in flight that one context takes; more wait in line. All contexts of the system share `fs.aio-max-nr`, 65536 by
-/// default.
+/// Operations in flight that one context takes; more wait in line. All contexts of the system share
+/// `fs.aio-max-nr`, 65536 by default.
 pub(crate) const DEPTH: u32 = 128;
-/// And the poll of a thread's bell.
+/// The poll of a thread's bell comes on top.
 const ENTRIES: u32 = DEPTH + 1;
 
-/// A longer transfer would be split into more requests than a device takes at once, and sleep for places inside `io_submit`.
+/// A longer transfer would be split into more requests than a device takes at once, and sleep for
+/// places inside `io_submit`.
 const TRANSFER_MAX: usize = 1 << 20;
 
 /// Contexts that are kept for later.
 const SPARES_MAX: usize = 8;
 
-/// An `aio_context_t`. Without a destructor: a context that is not retired lives as long as the process, and so does what it has in
-/// flight.
+/// An `aio_context_t`. Without a destructor: a context that is not retired lives as long as the
+/// process, and so does what it has in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context {
     id: libc::c_ulong,
@@ -113,7 +116,7 @@ impl Context {
         Ok(context)
     }
 
-    /// False in a child of the process that made it, which has none of its parent's contexts (`io_setup(2)`).
+    /// Whether this process made it. A child has none of its parent's contexts (`io_setup(2)`).
     pub(crate) fn is_ours(&self) -> bool {
         self.generation == fork_generation()
     }
@@ -131,7 +134,7 @@ impl Context {
         self.destroy();
     }
 
-    /// On a thread's time; where there cannot be one, it stays.
+    /// Destroys it on a thread; if none can be started, it stays.
     fn destroy(self) {
         let _ = std::thread::Builder::new().name("nowait-destroy".into()).spawn(move || {
             // SAFETY: the context is not used again, nothing is in flight, and no memory is passed.
@@ -139,10 +142,10 @@ impl Context {
         });
     }
 
-    /// Hands the kernel the first entries, as many as it takes before it refuses one: all, as a rule. An error is that of the first.
+    /// Submits entries until the kernel refuses one: all, as a rule. An error is that of the first.
     ///
     /// # Safety
-    /// What each entry names, memory and descriptor, stays until its event has been read.
+    /// Each entry's memory and descriptor stay valid until its event has been read.
     pub(crate) unsafe fn submit(&self, entries: &mut [Entry]) -> Result<usize, Errno> {
         let mut pointers = [std::ptr::null_mut::<Entry>(); ENTRIES as usize];
         let count = entries.len().min(pointers.len());
@@ -150,14 +153,15 @@ impl Context {
             *pointer = entry;
         }
         retry(|| {
-            // SAFETY: `count` pointers to entries that are borrowed for the call, in which the kernel copies them (and sets their
-            // keys); the caller vouches for what they name.
+            // SAFETY: `count` pointers to entries that are borrowed for the call, in which the
+            // kernel copies them (and sets their keys); the caller vouches for what they name.
             let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.id, count, pointers.as_mut_ptr()) };
             usize::try_from(taken).map_err(|_| last_errno())
         })
     }
 
-    /// Waits for `want` events, and adds those that are there to `events`, as many as it has room for.
+    /// Waits for `want` events, and adds the available ones to `events`, as many as it has room
+    /// for.
     pub(crate) fn wait(&self, want: usize, patience: Option<Duration>, events: &mut Vec<Event>) -> Result<(), Errno> {
         let mut limit = patience.map(|patience| libc::timespec {
             // (`time_t` by name: on musl it is deprecated, to become another type.)
@@ -167,7 +171,8 @@ impl Context {
         let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         let room = events.spare_capacity_mut();
         let (room, start) = (room.len(), room.as_mut_ptr());
-        // SAFETY: the kernel writes at most `room` events to the vector's spare room, and reads the limit, if there is one.
+        // SAFETY: the kernel writes at most `room` events to the vector's spare room, and reads the
+        // limit, if there is one.
         let count = unsafe {
             libc::syscall(libc::SYS_io_getevents, self.id, want as libc::c_long, room as libc::c_long, start, limit)
         };
@@ -179,8 +184,8 @@ impl Context {
 }
 
 impl Entry {
-    /// Writes a slot's request down; the caller adds the user data. None: it would be done inside the submission, so that a thread
-    /// of ours is the better choice.
+    /// Encodes a slot's request; the caller adds the user data. None if it would run inside the
+    /// submission: a thread of ours is the better choice.
     pub(crate) fn of(slot: &Arc<Slot>) -> Option<Entry> {
         slot.begin(|request, owner| {
             let Owner::File(file) = owner else { return None };

@@ -1,4 +1,4 @@
-//! One turn at a queue of a file: what is first in it, with all that can be done in the same call.
+//! One turn at a queue of a file: its first operation, with all that can share the call.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use crate::op::{Done, FileQueues, Outcome, QueueKind, Request, Slot, Waiter, Wor
 use crate::stats::Count;
 use crate::sys::{SEGMENTS_MAX, WriteFlags};
 
-/// What one call writes at most when several writes are merged: enough that the call's own cost is nothing, and not so much that
-/// the first of them waits long for the last.
+/// Most bytes of merged writes: enough to make the call's own cost negligible, and not so many that
+/// the first write waits long for the last.
 const MERGED_BYTES_MAX: usize = 1 << 20;
 
 /// Waits, on a thread of a pool, by the call that it is given.
@@ -20,8 +20,8 @@ pub(super) fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
     drop(slot.finish(outcome, Count::Pool));
 }
 
-/// Does what is first in a file's queue, and what can be done together with it. False when nothing was there, or a thread
-/// that waited in the queue owns it now.
+/// Runs the first operation of a file's queue, and those that can share its call. False if the
+/// queue was empty, or a thread that waited in it owns it now.
 pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_way: GiveWay<'_>) -> bool {
     let mut waiting = file_queues.of(kind).lock();
     let waiters = &mut waiting.waiters;
@@ -43,7 +43,7 @@ pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_w
             return false;
         }
         Some(Waiter::Slot(_)) if syncs => {
-            // All of them, wherever they stand: each was asked for before this begins.
+            // All of them, wherever they stand: each was submitted before this one begins.
             let (syncs, others) = std::mem::take(waiters).into_iter().partition::<VecDeque<_>, _>(is_sync);
             *waiters = others;
             syncs.into_iter().filter_map(Waiter::into_slot).collect()
@@ -52,7 +52,7 @@ pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_w
     };
     drop(waiting);
     let taken = batch.len();
-    // Outside the lock: what ends here may put more in line.
+    // Outside of the lock: an operation that ends here may queue more.
     let works: Vec<_> = batch.into_iter().filter_map(|slot| slot.take_work().map(|work| (slot, work))).collect();
     let whole = works.len() == taken;
     if syncs {
@@ -63,7 +63,7 @@ pub(super) fn serve_file_queue(file_queues: &FileQueues, kind: QueueKind, give_w
     true
 }
 
-/// Takes the first write, and those after it that go on where it ends.
+/// Takes the first write, and those after it that continue it.
 fn next_writes(waiters: &mut VecDeque<Waiter>) -> Vec<Arc<Slot>> {
     let mut taken = Vec::new();
     let (mut next, mut bytes, mut segments) = (None, 0, 0);
@@ -94,14 +94,14 @@ fn next_writes(waiters: &mut VecDeque<Waiter>) -> Vec<Arc<Slot>> {
     taken
 }
 
-/// Writes: as one, if all that was taken out of the line is still wanted, so that each goes on where the one before it ends. (Or does
-/// the one thing that is there.)
+/// Makes writes, in one call if none was abandoned, so that each continues the one before it. (Or
+/// runs the single other operation.)
 fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind, give_way: GiveWay<'_>) {
     let mut failed = None;
     if whole && works.len() > 1 {
         let result = write_coalesced(works[0].1.owner.handle(), works.iter().map(|(_, work)| &work.request));
         let durable = matches!(&works[0].1.request, Request::Write(_, flags) if flags.contains(WriteFlags::DURABLE));
-        // It may tell of an earlier write, and does so once: it is everybody's.
+        // The error may be that of an earlier write, and is reported once: all of them get it.
         failed = result.err().filter(|_| durable);
         let mut n = result.unwrap_or(0);
         for (_, work) in &mut works {
@@ -114,7 +114,7 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind, give_w
         }
     }
     for (slot, mut work) in works {
-        // What is left, for a short call or an error, is each one's own.
+        // After a short call or an error each write does its rest itself.
         let outcome = match failed {
             Some(errno) => Err(errno),
             None => {
@@ -126,7 +126,8 @@ fn write(mut works: Vec<(Arc<Slot>, Work)>, whole: bool, kind: QueueKind, give_w
     }
 }
 
-/// One sync for all: each was asked for before it begins, so that it covers what each has to.
+/// Makes one sync for all: each was submitted before it begins, so that it covers each one's
+/// writes.
 fn sync(works: Vec<(Arc<Slot>, Work)>, give_way: GiveWay<'_>) {
     let Some((_, Work { owner, .. })) = works.first() else { return };
     let data_only = works.iter().all(|(_, work)| matches!(work.request, Request::Sync { data_only: true }));

@@ -1,4 +1,5 @@
-//! What queues to the kernel leave to pools: slots that they cannot serve, and leftovers whose end may take long.
+//! From queues to the kernel to pools: slots that a queue cannot serve, and leftovers whose drop
+//! may take long.
 
 use std::sync::Arc;
 
@@ -16,12 +17,13 @@ fn common() -> &'static Pool {
     COMMON.get(|| Pool::new(THREADS_MAX))
 }
 
-/// Deals with one result of a queue to the kernel, which counts as `served`. Gives the slot back when its rest must go to the
-/// kernel again.
+/// Settles one result of a queue to the kernel, counted as `served`. Returns the slot if its rest
+/// must go to the kernel again.
 pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>, served: Count) -> Option<Arc<Slot>> {
-    // What the queue cannot do (an opcode, a flag, a file that may not sleep there) a plain call can, or it gives the errno
-    // that counts. ECANCELED and EFAULT are also what becomes of a ring's requests whose submitting thread has ended:
-    // the kernel would go on with them in that thread (io_req_task_submit in io_uring/io_uring.c, 5.12 to 6.18).
+    // A plain call can do what the queue cannot (an opcode, a flag, a file that may not sleep
+    // there), or gives the errno that counts. ECANCELED and EFAULT also end a ring's requests whose
+    // submitting thread is gone: the kernel would go on with them in that thread
+    // (io_req_task_submit in io_uring/io_uring.c, 5.12 to 6.18).
     if let Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP | Errno::AGAIN | Errno::CANCELED | Errno::FAULT)) = result {
         slot.refused(errno);
         hand_on(slot);
@@ -36,14 +38,14 @@ pub(crate) fn settle(slot: Arc<Slot>, result: Result<usize, Errno>, served: Coun
     }
 }
 
-/// Drops what an operation left, on a thread of the common pool if that may take long.
+/// Drops an operation's leftovers, on a thread of the common pool if that may take long.
 pub(crate) fn let_go(leftovers: Leftovers) {
     if leftovers.may_wait() {
         common().add(|state| state.leftovers.push_back(leftovers));
     }
 }
 
-/// Ends what a line before a full queue has shed. With nothing locked.
+/// Discards slots that a line before a full queue has shed. Called with nothing locked.
 pub(crate) fn discard(shed: Vec<Arc<Slot>>) {
     shed.into_iter().for_each(|slot| let_go(slot.discard()));
 }

@@ -1,20 +1,25 @@
-//! Own threads: for what io_uring would only hand to a worker of its own, and for everything where io_uring is refused.
+//! Own threads: for what io_uring would only hand to a worker of its own, and for everything where
+//! io_uring is refused.
 //!
-//! A queue under one lock, and threads that come with work, up to a limit, and go when they have been idle for a while. Threads
-//! hold the queue alive, so that dropping an engine waits for nobody.
+//! A queue under one lock, and threads that come with work, up to a limit, and go when they have
+//! been idle for a while. Threads hold the queue alive, so that dropping an engine waits for
+//! nobody.
 //!
-//! A device or server that does not answer takes threads, and gives none back. When work waits and nothing has ended for a while,
-//! other threads come, for what is of files that have little under way: so one that hangs stops no other.
+//! A device or server that does not answer takes threads, and gives none back. When work waits and
+//! nothing has ended for a while, more threads come, for files with few operations under way: so
+//! one that hangs stops no other.
 //!
-//! An operation that waits for a device wants a thread of its own. A read that was announced to the kernel is under way
-//! before any thread takes it, so that one thread collects several: fewer threads sleep and wake for the same depth at the device.
+//! An operation that waits for a device takes a thread of its own. A read that was announced to the
+//! kernel is under way before any thread takes it, so one thread collects several: fewer threads
+//! sleep and wake for the same depth at the device.
 //!
-//! Writes through the page cache, and syncs, of one file are done by one thread at a time, in order: the kernel would have others
-//! wait for the file's lock. Writes that continue each other become one call; syncs that were asked for while one
-//! was under way share the next.
+//! Writes through the page cache, and syncs, of one file are done by one thread at a time, in
+//! order: the kernel would have others wait for the file's lock. Writes that continue each other
+//! become one call; syncs that were asked for while one was under way share the next.
 //!
-//! What is dropped here may take its time, and may panic: closing a file, unmapping, destructors of
-//! users. Threads that notice completions leave it to the common pool ([`let_go`]).
+//! Leftovers of ended operations are dropped here, which may take long and may panic: closing a
+//! file, unmapping, users' destructors. Threads that notice completions leave them to a pool of the
+//! whole process ([`let_go`]).
 
 mod file_queue;
 mod handoff;
@@ -31,7 +36,8 @@ use crate::buf::lock;
 use crate::op::{Backlog, Fallback, FileQueues, Leftovers, QueueKind, SHARE, Slot, on_threads};
 use crate::sys::PerProcess;
 
-/// As many threads as a device usefully has reads in flight; they exist only while there is work for them.
+/// As many threads as a device usefully has reads in flight; they exist only while there is work
+/// for them.
 pub(crate) const THREADS_MAX: usize = 64;
 
 pub(crate) struct Pool(Arc<Shared>);
@@ -45,48 +51,48 @@ struct Shared {
     threads_max: usize,
 }
 
-/// The work of one thread, and the parts of it that an operation is.
+/// The work of one thread, and an announced read's share of it.
 const THREAD: usize = 8;
 const ANNOUNCED: usize = 1;
 
 /// Threads that drop leftovers at a time: a server that does not answer a `close(2)` takes no more.
 const LETTING_GO_MAX: usize = 4;
 
-/// A line of a file.
+/// A queue of a file.
 type Line = (Arc<FileQueues>, QueueKind);
 
 #[derive(Default)]
 struct State {
     queue: Backlog,
-    /// Files of which a line has nobody at work.
+    /// Per-file queues with pending work and no thread draining them.
     file_queues: VecDeque<Line>,
-    /// For whom others wait right now: before all else.
+    /// Served first: others wait for them right now.
     helpers: VecDeque<Helper>,
-    /// What ended operations left, to be dropped here.
+    /// Leftovers of ended operations, to be dropped.
     leftovers: VecDeque<Leftovers>,
     letting_go: usize,
-    /// The queue has its turn before the next line.
+    /// The queue has its turn before the next file's.
     queue_first: bool,
-    /// What is running, in parts of a thread.
+    /// The running work, in parts of a thread.
     load: usize,
     threads: usize,
-    /// Threads asleep that nobody has called.
+    /// Sleeping threads that were not called.
     idle: usize,
     /// Calls that no thread has answered yet.
     calls: usize,
     running: usize,
-    /// Counts what threads other than reliefs have come to the end of.
+    /// Counts operations that threads other than reliefs have ended.
     ended: u64,
-    /// A thread stands by: it looks whether anything ends while work waits.
+    /// A thread stands by, and watches whether anything ends while work waits.
     stands_by: bool,
-    /// It has found that nothing does.
+    /// It has found that nothing ends.
     stuck: bool,
     reliefs: usize,
     closing: bool,
 }
 
 impl State {
-    /// Threads that what is running and in line keeps busy.
+    /// Threads that running and waiting work keeps busy.
     fn wanted(&self) -> usize {
         let announced = self.queue.announced();
         let leftovers = self.leftovers.len().min(LETTING_GO_MAX - self.letting_go);
@@ -112,16 +118,16 @@ impl State {
             && self.leftovers.is_empty()
     }
 
-    /// Takes out work that a thread may do while the others hang.
+    /// Takes work that a relief may do while the other threads hang.
     fn next_for_relief(&mut self) -> (Option<Arc<Slot>>, Option<Line>) {
-        // A queue is of a file for which no thread is at work.
+        // No thread is at work for a file whose queue is here.
         match self.file_queues.pop_front() {
             Some(file_queue) => (None, Some(file_queue)),
             None => (self.queue.pop_below(SHARE, on_threads), None),
         }
     }
 
-    /// Something has begun that takes `weight` of a thread.
+    /// Notes that work has begun which takes `weight` of a thread.
     fn begins(&mut self, weight: usize) {
         self.running += 1;
         self.load += weight;
@@ -165,7 +171,7 @@ impl Engine for Pool {
 
     fn assist(&self, helper: Helper) {
         self.add(|state| {
-            // Where so many have not been heard, this one would not be in time.
+            // Behind so many this one would come too late.
             if state.helpers.len() < self.0.threads_max {
                 state.helpers.push_back(helper);
             }
@@ -181,7 +187,7 @@ impl Engine for Pool {
 }
 
 impl Pool {
-    /// Adds work, and sees to it that a thread comes to it.
+    /// Adds work, and calls a thread for it.
     fn add(&self, add: impl FnOnce(&mut State)) {
         let shared = &self.0;
         let mut state = lock(&shared.state);
@@ -206,9 +212,9 @@ impl Drop for Pool {
     }
 }
 
-/// The pool of an instance, made on first use in each process. It outlives the instance while open files hold it, and files
-/// live on in slots: so those that are handed on later still find it. Each slot in its queue holds it, too, but only until a
-/// thread has finished the slot.
+/// The pool of an instance, made on first use in each process. It outlives the instance while open
+/// files hold it, and files live on in slots: so those that are handed on later still find it. Each
+/// slot in its queue holds it, too, but only until a thread has finished the slot.
 pub(crate) struct InstancePool {
     threads_max: usize,
     pool: PerProcess<Arc<Pool>>,

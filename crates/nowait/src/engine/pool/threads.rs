@@ -12,13 +12,13 @@ use crate::op::{STUCK, Slot, contained};
 
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
-/// Threads that came because all others hung. Each has one operation that may hang, too.
+/// Most threads that come because all others hang. Each has one operation, which may hang, too.
 const RELIEFS_MAX: usize = 256;
 
-/// Sees to it that a thread comes to what is in line.
+/// Calls a thread for waiting work, or starts one.
 pub(super) fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
     if state.wanted() + state.idle <= state.threads {
-        // A thread that is at work, or called, comes to it; or none, if they all hang.
+        // A thread that is at work, or called, comes to it; or none does, if they all hang.
         stand_by(shared, &mut state);
     } else if state.idle > 0 {
         state.idle -= 1;
@@ -34,10 +34,11 @@ pub(super) fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
     }
 }
 
-/// Waits, on a thread of the pool, for what may be in line for a thread: another comes in its place.
+/// Waits, on a thread of the pool, for work that may itself wait for a thread: another comes in its
+/// place.
 fn give_way(shared: &Arc<Shared>, wait: &dyn Fn()) {
     let mut state = lock(&shared.state);
-    // A relief, or a caller in a thread's place, is not one of those that are counted.
+    // A relief, or a caller in a thread's place, is not counted.
     let gives = usize::from(ROLE.get() == Role::Thread);
     state.threads -= gives;
     state.load -= THREAD;
@@ -52,8 +53,8 @@ pub(super) fn wait<'a>(condvar: &Condvar, state: MutexGuard<'a, State>) -> Mutex
     condvar.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Starts a thread; where the system refuses (a limit on threads), the work is done by the threads there are, or, when
-/// there is none, here and now: late is better than never.
+/// Starts a thread. If the system refuses (a limit on threads), existing threads do the work, or,
+/// without any, this one does it now: late is better than never.
 fn spawn(shared: &Arc<Shared>) {
     let for_thread = shared.clone();
     let started = std::thread::Builder::new().name("nowait-pool".into()).spawn(move || serve(&for_thread));
@@ -66,7 +67,7 @@ fn spawn(shared: &Arc<Shared>) {
     }
 }
 
-/// Has a thread stand by, or do what has come while the others hang.
+/// Starts a thread that stands by, or wakes it if the others hang.
 fn stand_by(shared: &Arc<Shared>, state: &mut State) {
     if state.stands_by {
         if state.stuck {
@@ -82,19 +83,20 @@ fn stand_by(shared: &Arc<Shared>, state: &mut State) {
     state.stands_by = started.is_ok();
 }
 
-/// Looks whether the pool's threads hang, and does then, in their place, what is of files that have little under way.
+/// Watches whether the pool's threads hang. If they do, works in their place for files with few
+/// operations under way.
 fn relieve(shared: &Arc<Shared>) {
     ROLE.set(Role::Relief);
     let mut state = lock(&shared.state);
     let mut ended = state.ended;
-    // Also when the engine is gone: what it was given is done all the same.
+    // Also when the engine is gone: submitted work is done all the same.
     while state.has_work() || state.stuck && !state.closing {
         if std::mem::replace(&mut ended, state.ended) != state.ended {
             state.stuck = false;
         }
-        // Before it sleeps: what came while nobody stood by has rung for nobody.
+        // Before it sleeps: work that came while no thread stood by has woken none.
         let (slot, file_queue) = if state.stuck { state.next_for_relief() } else { (None, None) };
-        // Those that nobody wants any more were met on the way.
+        // Abandoned slots were met on the way.
         let ends = slot.is_some() || file_queue.is_some() || state.queue.has_shed();
         if !(ends || state.stuck && state.lets_go()) {
             let (after, timeout) =
@@ -114,7 +116,7 @@ fn relieve(shared: &Arc<Shared>) {
         }
         state.reliefs -= 1;
         if std::mem::replace(&mut state.stands_by, true) {
-            // Another does. Its file's share may be free again, which it does not see in its sleep.
+            // Another does. A file's share may be free again, which it does not see in its sleep.
             if state.stuck && state.has_work() {
                 shared.relief.notify_one();
             }
@@ -124,7 +126,7 @@ fn relieve(shared: &Arc<Shared>) {
     state.stands_by = false;
 }
 
-/// A thread's part in a pool.
+/// A thread's role in a pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     None,
@@ -134,7 +136,7 @@ enum Role {
 
 thread_local!(static ROLE: Cell<Role> = const { Cell::new(Role::None) });
 
-/// This is a thread of a pool, which may sleep in the kernel for as long as it takes.
+/// Whether this is a thread of a pool, which may sleep in the kernel for as long as it takes.
 pub(crate) fn is_own_thread() -> bool {
     ROLE.get() != Role::None
 }
@@ -164,20 +166,20 @@ fn serve(shared: &Arc<Shared>) {
     state.threads -= 1;
 }
 
-/// Runs what is queued until nothing is.
+/// Runs queued work until there is none.
 fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     loop {
         if let Some(helper) = state.helpers.pop_front() {
             state.begins(THREAD);
             drop(state);
-            // Whoever is helped learns of a panic.
+            // The thread that is helped learns of a panic.
             contained(|| helper());
             drop(helper);
             state = lock(&shared.state);
             state.ends(THREAD);
         }
         state = let_one_go(shared, state);
-        // Turn and turn about, so that neither many files that are written nor a long queue keeps the other waiting.
+        // In turns, so that neither many written files nor a long queue keeps the other waiting.
         state.queue_first = !state.queue_first;
         let slot = if state.queue_first { state.queue.pop() } else { None };
         let file_queue = if slot.is_none() { state.file_queues.pop_front() } else { None };
@@ -197,7 +199,7 @@ fn serve_queue<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) ->
     state
 }
 
-/// Drops what an ended operation left, if there is such a thing and not too many threads do that.
+/// Drops the leftovers of one operation, unless too many threads drop some.
 fn let_one_go<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     if !state.lets_go() {
         return state;
@@ -213,7 +215,8 @@ fn let_one_go<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> 
     state
 }
 
-/// Runs what was taken out of the queue, or what is first in a queue; and ends what the queue has shed.
+/// Runs a slot of the queue, or a turn at a file's queue; and discards slots that the queue has
+/// shed.
 fn serve_one<'a>(
     shared: &'a Arc<Shared>,
     mut state: MutexGuard<'a, State>,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::image::{Image, in_sector, sectors};
 
-/// A change that a crash may lose; see [`Sim::unsynced`](super::Sim::unsynced). A file goes by its last name.
+/// A change that a crash may lose; see [`Sim::unsynced`](super::Sim::unsynced). A file goes by its
+/// last name.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsynced {
@@ -52,7 +53,8 @@ pub enum Unsynced {
 }
 
 impl Unsynced {
-    /// How many sectors [`Sim::crash`](super::Sim::crash) asks about: those that a write touches; one, of anything else.
+    /// How many sectors [`Sim::crash`](super::Sim::crash) asks about: those that a write touches;
+    /// one, of anything else.
     pub fn sectors(&self) -> usize {
         match self {
             Unsynced::Write { offset, length, .. } => sectors(*offset as usize, *length),
@@ -61,7 +63,7 @@ impl Unsynced {
     }
 }
 
-/// What has a name.
+/// A named thing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Node {
     /// A place in the list of files, where it stays.

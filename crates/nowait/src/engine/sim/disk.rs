@@ -1,8 +1,10 @@
-//! What a simulated disk holds: what is read now, and what a crash would leave. Knows no engine, no faults and no clock but its own.
+//! The contents of a simulated disk: as reads see them now, and as a crash would leave them. Knows
+//! no engine, no faults and no clock but its own.
 //!
-//! A file has its contents, its durable contents, and the changes that lead from these to those; names likewise. A change that is
-//! durable becomes part of what is durable when all before it are: a crash makes changes in their order, so that what is kept
-//! of an earlier one never lies over a later one that is durable.
+//! A file has its contents, its durable contents, and the changes that lead from these to those;
+//! names likewise. A change that is durable joins the durable contents when all before it have: a
+//! crash makes changes in their order, so that a kept part of an earlier one never lies over a
+//! later one that is durable.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -33,7 +35,7 @@ struct File {
     contents: Image,
     durable: Image,
     changes: VecDeque<Dated>,
-    /// A write-back failed, and nobody was told.
+    /// A write-back failed, and was not reported.
     has_report: bool,
     /// Parts that cannot be read.
     spoiled: Vec<Range<usize>>,
@@ -109,7 +111,7 @@ impl Store {
         self.number
     }
 
-    /// What is left of a write that has begun.
+    /// Sets the rest of a write that has begun.
     pub(super) fn set_under_way(&mut self, number: u64, write: Option<UnderWay>) {
         match write {
             Some(write) => drop(self.under_way.insert(number, write)),
@@ -167,7 +169,7 @@ impl Store {
         }
     }
 
-    /// A write fails, and nobody knows which of its sectors it has written: it is for `keeps` to say.
+    /// Fails a write, of which `keeps` says the sectors that it has written.
     pub(super) fn fail_write(&mut self, file: usize, start: usize, bytes: &[u8], mut keeps: impl FnMut() -> bool) {
         for sector in 0..sectors(start, bytes.len()) {
             if keeps() {
@@ -192,15 +194,15 @@ impl Store {
         }
     }
 
-    /// Makes durable what was changed before `number`.
+    /// Makes changes before `number` durable.
     pub(super) fn sync(&mut self, file: usize, number: u64) {
         let Some(file) = self.files.get_mut(file) else { return };
         file.changes.iter_mut().filter(|dated| dated.number < number).for_each(|dated| dated.durable = true);
         file.settle();
     }
 
-    /// A sync fails: of what was changed before `number` some is written, as `keeps` says, and the rest never will be, though
-    /// reads go on showing it.
+    /// Fails a sync: of the changes before `number` some sectors are written, as `keeps` says. The
+    /// rest never will be, though reads go on showing it.
     pub(super) fn fail_sync(&mut self, file: usize, number: u64, mut keeps: impl FnMut() -> bool) {
         let Some(file) = self.files.get_mut(file) else { return };
         for dated in std::mem::take(&mut file.changes) {
@@ -223,7 +225,8 @@ impl Store {
         file.settle();
     }
 
-    /// Write-back fails in the background: some of what is not durable never will be, and the file has a report of it.
+    /// Write-back fails in the background: some of what is not durable never will be, and the file
+    /// has a report of it.
     pub(super) fn fail_write_back(&mut self, file: usize, keeps: impl FnMut() -> bool) {
         self.fail_sync(file, u64::MAX, keeps);
         if let Some(file) = self.files.get_mut(file) {
@@ -236,7 +239,8 @@ impl Store {
         self.files.get_mut(file).is_some_and(|file| std::mem::take(&mut file.has_report))
     }
 
-    /// Reads show what the disk has, and what is still to be written to it: no longer what a sync that failed has given up.
+    /// Reads show what the disk has, and what is still to be written to it: no longer what a sync
+    /// that failed has given up.
     pub(super) fn drop_cache(&mut self, file: usize) {
         let Some(file) = self.files.get_mut(file) else { return };
         file.contents = file.durable.clone();
@@ -255,7 +259,8 @@ impl Store {
         path.file_name().is_none() || self.names_in(path).next().is_some()
     }
 
-    /// Names that begin with a path. Those that do come together, since paths are ordered by their parts.
+    /// Names that begin with a path. Those that do come together, since paths are ordered by their
+    /// parts.
     fn names_in<'s>(&'s self, path: &'s Path) -> impl Iterator<Item = &'s Path> {
         let from = self.names.range::<Path, _>((Bound::Included(path), Bound::Unbounded));
         from.map(|(name, _)| &**name).take_while(move |name| name.starts_with(path))
@@ -311,14 +316,14 @@ impl Store {
         self.name(Naming::Renamed { from: from.to_path_buf(), to: to.to_path_buf(), file }, unsynced_in);
     }
 
-    /// Makes durable what was changed in a directory before `number`.
+    /// Makes changes in a directory before `number` durable.
     pub(super) fn sync_directory(&mut self, directory: &Path, number: u64) {
         let before = self.namings.iter_mut().filter(|dated| dated.number < number);
         before.for_each(|dated| dated.unsynced_in.retain(|unsynced| unsynced != directory));
         self.settle_names();
     }
 
-    /// What a crash now has to decide on.
+    /// The decisions that a crash now has to make.
     pub(super) fn crash(&self) -> Crash {
         let mut crash = Crash {
             files: BTreeMap::new(),
@@ -332,7 +337,7 @@ impl Store {
         for DatedNaming { number, unsynced_in, naming } in &self.namings {
             let unsynced = (!unsynced_in.is_empty()).then(|| naming.unsynced());
             dated.push((*number, Undecided { unsynced, what: What::Names(naming.clone()) }));
-            // What was created before has a name that is durable.
+            // Files that were created before have a durable name.
             if let Naming::Created(_, node) = naming {
                 nodes.push(*node);
             }
@@ -386,7 +391,7 @@ struct Undecided {
     what: What,
 }
 
-/// What is durable, and the changes since, in their order. Copies no contents.
+/// The durable contents, and the changes since, in their order. Copies no contents.
 pub(super) struct Crash {
     files: BTreeMap<usize, Image>,
     names: Names,
@@ -400,7 +405,8 @@ impl Crash {
         self.undecided.into_iter().filter_map(|undecided| undecided.unsynced).collect()
     }
 
-    /// What is left when `keep` has decided. Copies only pages of which something unsynced is kept.
+    /// The disk that is left when `keep` has decided. Copies only pages in which an unsynced change
+    /// is kept.
     pub(super) fn decide(self, mut keep: impl FnMut(&Unsynced, usize) -> bool) -> Store {
         let Crash { mut files, mut names, mut spoiled, undecided, capacity } = self;
         let mut lost: BTreeSet<PathBuf> = BTreeSet::new();

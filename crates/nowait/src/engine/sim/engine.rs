@@ -1,4 +1,5 @@
-//! The simulator as an engine: completions in a seeded order, by a thread of its own, or step by step.
+//! The simulator as an engine: completions in a seeded order, by a thread of its own, or step by
+//! step.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex};
@@ -43,7 +44,7 @@ impl Disk {
         // Not under the lock: one that was abandoned gives back a permit, which lets others in.
         drop(world);
         let work = slot.take_work();
-        // What may take a file's report has its turn, beside threads that block.
+        // A request that may take a file's report has its turn, beside threads that block.
         let file = work.as_ref().and_then(|work| Some((work.owner.file()?, &work.request)));
         let file = file.filter(|(file, request)| file.queue(request) == Some(QueueKind::Syncs));
         let queue = file.map(|(file, _)| file.queues().clone());
@@ -65,7 +66,7 @@ impl Disk {
             };
             match (&end, owner) {
                 (None, owner) => rest = under_way(owner.handle(), request),
-                // Before anybody else asks the disk.
+                // Before any other call to the disk.
                 (Some(outcome), Owner::File(file)) => file.record_writeback_error(request, outcome),
                 (Some(_), Owner::Nobody(_)) => {}
             }
@@ -93,7 +94,7 @@ impl Disk {
             Some(queues) => self.give_up(&queues),
             None => {}
         }
-        // A completion wakes whom it may, with nothing locked.
+        // Wakers run with nothing locked.
         if let Some(outcome) = end {
             drop(slot.finish(outcome, Count::Ring));
         }
@@ -108,7 +109,8 @@ impl Disk {
         true
     }
 
-    /// Gives up a file's queue of syncs, which this thread owns. Slots that waited in it are in flight again.
+    /// Gives up a file's queue of syncs, which this thread owns. Slots that waited in it are in
+    /// flight again.
     fn give_up(&self, queues: &FileQueues) {
         let queue = queues.of(QueueKind::Syncs);
         while queue.leave() {
@@ -145,7 +147,7 @@ impl Disk {
     }
 }
 
-/// Ends what the line has shed; gives how many that were. With nothing locked.
+/// Discards slots that the line has shed; returns their number. Called with nothing locked.
 fn discard(shed: Vec<Arc<Slot>>) -> usize {
     shed.iter().for_each(|slot| drop(slot.discard()));
     shed.len()
@@ -154,7 +156,7 @@ fn discard(shed: Vec<Arc<Slot>>) -> usize {
 pub(super) struct SimEngine(pub(super) Arc<Disk>);
 
 impl SimEngine {
-    /// Shows the disk to whoever watches it, as it is when a call has begun.
+    /// Shows the disk to its watcher, as it is when a call has begun.
     fn look(&self, handle: Option<&Handle>, request: &Request, number: u64) {
         let mut world = lock(&self.0.world);
         let Some(watcher) = world.watcher.clone() else { return };

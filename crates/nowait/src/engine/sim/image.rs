@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a device writes as a whole or not at all.
+/// The bytes that a device writes as a whole or not at all.
 pub(super) const SECTOR: usize = 512;
 
 /// How many sectors a range touches.
@@ -17,12 +17,12 @@ pub(super) fn in_sector(start: usize, length: usize, sector: usize) -> Range<usi
     first.max(start) - start..(first + SECTOR).min(start + length) - start
 }
 
-/// What images share of each other.
+/// The unit in which images share bytes.
 pub(super) const PAGE: usize = 4096;
 
 pub(super) type Page = Arc<[u8; PAGE]>;
 
-/// What a file holds. A clone copies no bytes, and then each page when one of both changes it.
+/// The bytes of a file. A clone copies none of them, and later each page that one of both changes.
 #[derive(Clone, Default)]
 pub(super) struct Image {
     /// Zero behind the end of the file.

@@ -1,25 +1,33 @@
-//! A simulator: a disk in memory, with faults by seed, and which can crash. For tests of what is built on this crate, this crate's own
-//! included.
+//! A simulator: a disk in memory, with faults by seed, and which can crash. For tests of what is
+//! built on this crate, this crate's own included.
 //!
-//! It answers attempts with "not now", short, or empty results, completes what was submitted in a seeded order, cuts
-//! transfers short and fails them, all with chances that can be set. The same seed and the same sequence of operations give the
-//! same faults. Completions come from a thread of the simulator's, or, with [`Sim::manual`], when [`Sim::step`] is called.
+//! It answers attempts with "not now", short, or empty results, completes what was submitted in a
+//! seeded order, cuts transfers short and fails them, all with chances that can be set. The same
+//! seed and the same sequence of operations give the same faults. Completions come from a thread of
+//! the simulator's, or, with [`Sim::manual`], when [`Sim::step`] is called.
 //!
-//! [`Sim::crash`] gives the disk that is there when the power comes back. It may do what any real file system may do, and more:
+//! [`Sim::crash`] gives the disk that is there when the power comes back. It may do what any real
+//! file system may do, and more:
 //!
-//! * A write is durable when a sync of its file that began after it was complete has succeeded; at once, if it was made durable, alone or
-//!   by `O_DSYNC`. Until then each of its sectors of 512 bytes is kept or lost, whatever becomes of the others and of other writes;
-//!   also those of a write that is under way, a durable one too. What is durable is never undone by an earlier write that is kept.
-//! * The length is a change of its own, durable as a write is. If it is lost, a sector that is kept beyond the end still extends the
-//!   file, with zeros between; if it is kept, what is lost reads as zeros. A cut that is lost brings back what was there.
-//! * A name that was created, removed or renamed is durable after a sync of its directory (of both, for a rename from one to the other),
-//!   and of no file. Until then it is kept or lost; of a rename, old or new is there, never neither. With a directory goes what is in
-//!   it. Changes of names and lengths that are under way are not made yet.
-//! * A write that fails by [`Faults::write_error`] has changed some of its sectors. A sync that fails by [`Faults::sync_error`] has made
-//!   some of what was written durable; the rest never will be, also if a later sync succeeds, though it is still read until the page cache
-//!   is dropped ([`Advice::DontNeed`](crate::Advice::DontNeed) for the whole file).
+//! * A write is durable when a sync of its file that began after it was complete has succeeded; at
+//!   once, if it was made durable, alone or by `O_DSYNC`. Until then each of its sectors of 512
+//!   bytes is kept or lost, whatever becomes of the others and of other writes; also those of a
+//!   write that is under way, a durable one too. What is durable is never undone by an earlier
+//!   write that is kept.
+//! * The length is a change of its own, durable as a write is. If it is lost, a sector that is kept
+//!   beyond the end still extends the file, with zeros between; if it is kept, what is lost reads
+//!   as zeros. A cut that is lost brings back what was there.
+//! * A name that was created, removed or renamed is durable after a sync of its directory (of both,
+//!   for a rename from one to the other), and of no file. Until then it is kept or lost; of a
+//!   rename, old or new is there, never neither. With a directory goes what is in it. Changes of
+//!   names and lengths that are under way are not made yet.
+//! * A write that fails by [`Faults::write_error`] has changed some of its sectors. A sync that
+//!   fails by [`Faults::sync_error`] has made some of what was written durable; the rest never will
+//!   be, also if a later sync succeeds, though it is still read until the page cache is dropped
+//!   ([`Advice::DontNeed`](crate::Advice::DontNeed) for the whole file).
 //!
-//! Directories need not be made before files are created in them, and are then there as long as these. Direct I/O is not refused, and goes the same way.
+//! Directories need not be made before files are created in them, and are then there as long as
+//! these. Direct I/O is not refused, and goes the same way.
 
 mod change;
 mod disk;
@@ -66,8 +74,9 @@ pub struct Faults {
     pub no_space: f64,
     /// A sync fails with EIO: of a file, or of a directory.
     pub sync_error: f64,
-    /// After a write to the page cache the disk fails to write back some of what is not durable. Reads go on showing it. The next
-    /// sync, `sync_range` or durable write of the file is told (EIO), and nobody after that.
+    /// After a write to the page cache the disk fails to write back some of what is not durable.
+    /// Reads go on showing it. The next sync, `sync_range` or durable write of the file is told
+    /// (EIO), and nobody after that.
     pub writeback_error: f64,
     /// [`File::close`](crate::File::close) fails with EIO, as where a server is told of writes when
     /// the file is closed. The file is closed all the same.
@@ -76,7 +85,8 @@ pub struct Faults {
     pub nowait_refused: bool,
     /// Allocation is refused (EOPNOTSUPP), as on file systems that know none.
     pub allocate_refused: bool,
-    /// Files that are opened for direct I/O go through the page cache all the same, and say so, as on file systems without it.
+    /// Files that are opened for direct I/O go through the page cache all the same, and say so, as
+    /// on file systems without it.
     pub direct_refused: bool,
 }
 
@@ -93,7 +103,8 @@ impl Sim {
         Sim::with(seed, false, Store::new(), DEPTH)
     }
 
-    /// A disk on which operations complete only in [`Sim::step`]. (Callers that wait run theirs themselves, here as anywhere.)
+    /// A disk on which operations complete only in [`Sim::step`]. (Callers that wait run theirs
+    /// themselves, here as anywhere.)
     pub fn manual(seed: u64) -> Sim {
         Sim::with(seed, true, Store::new(), DEPTH)
     }
@@ -121,8 +132,8 @@ impl Sim {
         }))
     }
 
-    /// Lets time pass: for what is due after a while, such as the stamp of a log that has become idle. On a disk of
-    /// [`Sim::manual`] none passes otherwise.
+    /// Lets time pass: for what is due after a while, such as the stamp of a log that has become
+    /// idle. On a disk of [`Sim::manual`] none passes otherwise.
     pub fn advance(&self, time: Duration) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.0.advanced_ns.fetch_add(time_ns, Ordering::Relaxed);
@@ -138,13 +149,14 @@ impl Sim {
         lock(&self.0.world).faults = faults;
     }
 
-    /// Sets how many operations the disk takes at a time; more wait in line, and it knows nothing of them. Default: 64.
+    /// Sets how many operations the disk takes at a time; more wait in line, and it knows nothing
+    /// of them. Default: 64.
     pub fn set_depth(&self, depth: usize) {
         lock(&self.0.world).depth = depth.max(1);
     }
 
-    /// Has operations on the file at `path`, which must be there, never end, as on a device that does not answer; or has them end
-    /// again. Those that are under way included.
+    /// Has operations on the file at `path`, which must be there, never end, as on a device that
+    /// does not answer; or has them end again. Those that are under way included.
     pub fn set_hung(&self, path: impl AsRef<FsPath>, hangs: bool) {
         let mut world = lock(&self.0.world);
         if let Some(Node::File(file)) = world.store.node(&plain(path.as_ref())) {
@@ -158,8 +170,8 @@ impl Sim {
         self.0.work.notify_all();
     }
 
-    /// Sets how long all files that have a name may be together; beyond it there is no space (ENOSPC). A write that does not fit is
-    /// made as far as it does. Default: no limit.
+    /// Sets how long all files that have a name may be together; beyond it there is no space
+    /// (ENOSPC). A write that does not fit is made as far as it does. Default: no limit.
     pub fn set_capacity(&self, bytes: u64) {
         lock(&self.0.world).store.capacity = bytes;
     }
@@ -170,8 +182,8 @@ impl Sim {
         lock(&self.0.world).store.create(&plain(path.as_ref()), &contents.into(), true);
     }
 
-    /// Spoils sectors of a file, those that `bytes` touch: reads of them fail with EIO, also after a crash, until they are written. False
-    /// when there is no such file.
+    /// Spoils sectors of a file, those that `bytes` touch: reads of them fail with EIO, also after
+    /// a crash, until they are written. False when there is no such file.
     pub fn spoil(&self, path: impl AsRef<FsPath>, bytes: std::ops::Range<u64>) -> bool {
         let mut world = lock(&self.0.world);
         let Some(Node::File(file)) = world.store.node(&plain(path.as_ref())) else { return false };
@@ -180,7 +192,7 @@ impl Sim {
         true
     }
 
-    /// What a file holds, as reads see it; None if there is none of that name.
+    /// The bytes of a file, as reads see them; none if there is no file of that name.
     pub fn contents(&self, path: impl AsRef<FsPath>) -> Option<Vec<u8>> {
         let world = lock(&self.0.world);
         match world.store.node(&plain(path.as_ref()))? {
@@ -200,21 +212,24 @@ impl Sim {
         self.0.step()
     }
 
-    /// What a crash may lose, in the order in which it was made, and at last what is under way.
+    /// The changes that a crash may lose, in the order in which they were made; at last those under
+    /// way.
     pub fn unsynced(&self) -> Vec<Unsynced> {
         lock(&self.0.world).store.crash().unsynced()
     }
 
-    /// The disk after a crash now, with the same limits, without faults. This one goes on as it was.
+    /// The disk after a crash now, with the same limits, without faults. This one goes on as it
+    /// was.
     ///
-    /// `keep` is asked, in the order of [`Sim::unsynced`], what is kept: of a write for each of its sectors, the first of which has number
-    /// zero; of anything else once.
+    /// `keep` is asked, in the order of [`Sim::unsynced`], what is kept: of a write for each of its
+    /// sectors, the first of which has number zero; of anything else once.
     pub fn crash(&self, keep: impl FnMut(&Unsynced, usize) -> bool) -> Sim {
         let seed = lock(&self.0.world).random.0;
         self.crash_to(seed, keep)
     }
 
-    /// The disk after a crash now of which `seed` says what it keeps: all, nothing, or what is between; whole changes or single sectors.
+    /// The disk after a crash now of which `seed` says what it keeps: all, nothing, or what is
+    /// between; whole changes or single sectors.
     pub fn crash_at_random(&self, seed: u64) -> Sim {
         let mut random = Random(seed);
         let next = random.next();
@@ -241,8 +256,9 @@ impl Sim {
         Sim::with(seed, self.0.manual, crash.decide(keep), depth)
     }
 
-    /// Has `look` called before each call by which a caller that waits changes the disk, with the write under way if it is one: a place to
-    /// crash at, since such calls are never submitted. On the caller's thread.
+    /// Has `look` called before each call by which a caller that waits changes the disk, with the
+    /// write under way if it is one: a place to crash at, since such calls are never submitted. On
+    /// the caller's thread.
     pub fn watch(&self, look: impl Fn(&Sim) + Send + Sync + 'static) {
         lock(&self.0.world).watcher = Some(Arc::new(look));
     }

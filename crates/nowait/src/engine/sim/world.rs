@@ -48,7 +48,8 @@ impl Random {
     }
 
     pub(super) fn chance(&mut self, probability: f64) -> bool {
-        // Drawn also when the probability is zero, so that one fault's setting does not shift the others.
+        // Drawn also when the probability is zero, so that one fault's setting does not shift the
+        // others.
         self.uniform() < probability
     }
 }
@@ -67,7 +68,7 @@ fn appends(handle: Option<&Handle>, flags: WriteFlags) -> bool {
         || matches!(handle, Some(Handle::Simulated { flags, .. }) if flags.contains(OFlags::APPEND))
 }
 
-/// What the disk has of a request, if it is a write.
+/// The disk's copy of a write; none for other requests.
 pub(super) fn under_way(handle: Option<&Handle>, request: &Request) -> Option<UnderWay> {
     let Request::Write(transfer, flags) = request else { return None };
     let file = file_of(handle).ok()?;
@@ -82,7 +83,7 @@ impl World {
         self.store.contents(file).ok_or(Errno::BADF)
     }
 
-    /// The disk takes an operation.
+    /// Whether an operation never ends.
     pub(super) fn hangs(&self, handle: Option<&Handle>) -> bool {
         !self.hung.is_empty() && file_of(handle).is_ok_and(|file| self.hung.contains(&file))
     }
@@ -93,7 +94,8 @@ impl World {
         self.in_flight.iter().enumerate().filter(|(_, (_, slot))| ends(slot)).map(|(place, _)| place).collect()
     }
 
-    /// The disk takes an operation: of a file that has little under way, whatever others have.
+    /// Whether the disk takes an operation: always, of a file with few under way, whatever others
+    /// have.
     pub(super) fn has_room_for(&self, slot: &Slot) -> bool {
         self.in_flight.len() < self.depth || slot.is_below(SHARE) && !self.hung.is_empty()
     }
@@ -103,7 +105,8 @@ impl World {
         self.in_flight.push((self.store.begin(write), slot));
     }
 
-    /// One call that may wait, of what began under `number`. None when the rest has to be asked for.
+    /// Makes one call that may wait, of the operation that began under `number`. None if the rest
+    /// needs another call.
     pub(super) fn call(&mut self, handle: Option<&Handle>, request: &mut Request, number: u64) -> Option<Outcome> {
         let (transfer, flags) = match request {
             Request::Read(transfer) => (transfer, None),
@@ -255,7 +258,7 @@ impl World {
                 match self.store.node(&path) {
                     None => Err(Errno::NOENT),
                     Some(Node::File(_)) => Err(Errno::NOTDIR),
-                    // What it had to make durable stays to be lost.
+                    // The changes that it should have made durable may still be lost.
                     Some(Node::Directory) if self.random.chance(self.faults.sync_error) => Err(Errno::IO),
                     Some(Node::Directory) => {
                         self.store.sync_directory(&path, number);
@@ -263,7 +266,7 @@ impl World {
                     }
                 }
             }
-            // There is nothing that could be mapped, or that a call of std would find.
+            // A simulated file can neither be mapped, nor found by a call of std.
             Request::Fault { .. } | Request::Call(_) => Err(Errno::OPNOTSUPP),
             Request::CreateDir(path) => {
                 let path = plain(path);
