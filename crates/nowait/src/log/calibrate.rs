@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::folder::{CALIBRATION, Folder};
+use super::dir::{CALIBRATION, Folder};
 use super::format::PAGE;
 use super::{Durability, Strategy, Submitter};
 use crate::Buf;

@@ -55,15 +55,14 @@
 //! the volume that holds it is not mounted.
 
 mod calibrate;
-mod calls;
-mod folder;
+mod commit;
+mod dir;
 mod format;
-mod keeper;
+mod maintenance;
 mod reader;
 mod recover;
 mod room;
 mod stats;
-mod writer;
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
@@ -81,13 +80,13 @@ use crate::core::instance::Nowait;
 use crate::engine::local;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
-use folder::{Blocks, CONTROL, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
+use commit::{Group, Limits, Live, Shared};
+use dir::{Blocks, CONTROL, CONTROL_TEMPORARY, Contents, Folder, LOCK, is_direct};
 use format::{Control, End, NUMBER_MAX, PAGE, SegmentHeader};
-use keeper::Tended;
+use maintenance::Tended;
 use recover::{Found, Segment};
-use writer::{Group, Limits, Live, Shared};
 
-pub use folder::Unreadable;
+pub use dir::Unreadable;
 pub use reader::{Reader, Record};
 pub use recover::{Damage, Place, Recovery};
 pub use room::Room;
@@ -484,7 +483,7 @@ impl Log {
     /// Does one thing of what a log without a thread has to have done now and then: prepares the next segment, removes one that is not
     /// needed, writes what nobody waits for, or stamps a log that has become idle. False when there is nothing to do. Blocks for that.
     pub fn tend(&self) -> bool {
-        matches!(keeper::tend(&self.0.shared), Tended::Something)
+        matches!(maintenance::tend(&self.0.shared), Tended::Something)
     }
 }
 
@@ -518,7 +517,7 @@ impl Drop for Open {
         // Nobody else may open it while something is on its way. (On the simulator everybody is alone.)
         let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.file.descriptor().is_some());
         if is_open && !self.shared.limits.has_keeper {
-            while matches!(keeper::tend(&self.shared), Tended::Nothing(_)) && is_locked {
+            while matches!(maintenance::tend(&self.shared), Tended::Nothing(_)) && is_locked {
                 self.shared.watch_all();
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -614,7 +613,7 @@ fn start_keeper(shared: &Arc<Shared>, lock: Arc<Lock>) -> Result<std::thread::Jo
     let thread = std::thread::Builder::new().name("nowait-log".into());
     let run = move || {
         let _held = lock;
-        keeper::run(&for_thread);
+        maintenance::run(&for_thread);
     };
     thread.spawn(run).map_err(|error| {
         let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
@@ -715,7 +714,7 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
     let (number, number_max) = (number_max + 1, number_max + 1);
     let prepare = || folder.prepare(number, control.segment_bytes, control.direct, || Ok(()));
     // They hold nothing, and say nothing. Not used again: a write of a process that was killed may still be on its way there.
-    let remove = || free.iter().try_for_each(|number| keeper::remove(&folder, *number));
+    let remove = || free.iter().try_for_each(|number| maintenance::remove(&folder, *number));
     let file = match prepare() {
         // A log has a segment at any time.
         Err(error) if error.kind() == ErrorKind::NoSpace && !chain.is_empty() => {
@@ -842,7 +841,7 @@ fn place_behind(shared: &Shared, segments: &[Segment], lsn: u64) -> Result<End> 
     }
     let number = segment.header.number;
     let file = shared.folder.open(number, false, shared.control.direct)?;
-    let mut blocks = Blocks::new(folder::Window::new(file), &segment.header);
+    let mut blocks = Blocks::new(dir::Window::new(file), &segment.header);
     while blocks.next_lsn <= lsn {
         if blocks.next()?.is_none() {
             return Err(shared.folder.damage(number, blocks.offset, 0, format!("record {lsn} cannot be found")));

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::folder::{Blocks, Folder, Run, Window};
+use super::commit::{Core, Shared};
+use super::dir::{Blocks, Folder, Run, Window};
 use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
 use super::recover::{Damage, Found, Segment};
-use super::writer::{Core, Shared};
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::Log;
+use super::commit::{NoRoom, Shared};
 use super::format::FRAME_BYTES;
-use super::writer::{NoRoom, Shared};
 use crate::engine::local;
 use crate::error::{ErrorKind, ErrorOp, Result};
 

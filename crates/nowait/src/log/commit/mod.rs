@@ -8,6 +8,8 @@
 //! A block has its place in a segment from the moment when it is opened, so that no record that was given an LSN can find
 //! the disk full. Blocks may become durable in any order; acknowledged is what has everything before it.
 
+mod calls;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -17,12 +19,11 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use super::calls::{self, Call, Callback, Calls};
-use super::folder::Folder;
+use super::dir::Folder;
 use super::format::{
     self, BLOCK_HEADER_BYTES, BlockHeader, Control, End, FRAME_BYTES, PAGE, SegmentHeader, block_bytes,
 };
-use super::keeper::Preparer;
+use super::maintenance::Preparer;
 use super::recover::Segment;
 use super::stats::{Numbers, Powers};
 use super::{Durability, Submitter};
@@ -32,6 +33,7 @@ use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
 use crate::sys;
 use crate::{Buf, BufferResult, Write};
+use calls::{Call, Callback, Calls};
 
 /// What a block holds at most, unless one batch is larger.
 const BLOCK_PAYLOAD_MAX: usize = (256 << 10) - BLOCK_HEADER_BYTES;
@@ -659,7 +661,7 @@ impl Shared {
     /// Waits until the next segment is ready, or cannot be had. Not for a thread that holds the names.
     pub(super) fn wait_for_spare(self: &Arc<Self>) {
         if !self.limits.has_keeper || self.keeper.get() == Some(&std::thread::current().id()) {
-            super::keeper::make_spare(self);
+            super::maintenance::make_spare(self);
             return;
         }
         let mut core = self.core();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::Strategy;
-use super::folder::{Behind, Blocks, CONTROL, Contents, Folder, Run, Unreadable, Window, aside_number, is_direct};
+use super::dir::{Behind, Blocks, CONTROL, Contents, Folder, Run, Unreadable, Window, aside_number, is_direct};
 use super::format::{BadControl, BlockHeader, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{Advice, File, OpenOptions};

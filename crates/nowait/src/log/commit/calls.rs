@@ -16,9 +16,9 @@ use crate::error::Result;
 /// How long the thread waits for another callback.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
-pub(super) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
+pub(in crate::log) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
 
-pub(super) enum Call {
+pub(in crate::log) enum Call {
     Durable(Callback, Result<u64>),
     /// A waker that must not run where its record became durable.
     Wake(Waker),
@@ -37,11 +37,11 @@ impl Call {
 }
 
 /// Wakes, and contains a panic.
-pub(super) fn wake(waker: Waker) {
+pub(in crate::log) fn wake(waker: Waker) {
     Call::Wake(waker).run();
 }
 
-pub(super) struct Calls(Arc<Queue>);
+pub(in crate::log) struct Calls(Arc<Queue>);
 
 #[derive(Default)]
 struct Queue {
@@ -64,12 +64,12 @@ thread_local! {
 }
 
 impl Calls {
-    pub(super) fn new() -> Calls {
+    pub(in crate::log) fn new() -> Calls {
         Calls(Arc::default())
     }
 
     /// Puts calls in the queue. Nothing is locked by the caller.
-    pub(super) fn add(&self, calls: impl IntoIterator<Item = Call>) {
+    pub(in crate::log) fn add(&self, calls: impl IntoIterator<Item = Call>) {
         let mut state = lock(&self.0.state);
         state.calls.extend(calls);
         if state.is_served {
@@ -80,7 +80,7 @@ impl Calls {
 
     /// Sees to it that a thread comes to what is in the queue. Where none can be started this one does it, if it may: late is better
     /// than never.
-    pub(super) fn serve(&self, may_run_here: bool) {
+    pub(in crate::log) fn serve(&self, may_run_here: bool) {
         let mut state = lock(&self.0.state);
         if state.is_served || state.calls.is_empty() {
             return;
@@ -97,7 +97,7 @@ impl Calls {
     }
 
     /// This thread runs a callback of this log.
-    pub(super) fn is_here(&self) -> bool {
+    pub(in crate::log) fn is_here(&self) -> bool {
         SERVES.get() == self.0.address()
     }
 }

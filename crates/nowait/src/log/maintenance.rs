@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::folder::Folder;
-use super::writer::{Core, Live, Shared};
+use super::commit::{Core, Live, Shared};
+use super::dir::Folder;
 use rustix::io::Errno;
 
 use crate::buf::lock;
@@ -341,7 +341,7 @@ fn reuse(folder: &Folder, bytes: u64, direct: bool, old: u64, number: u64) -> Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::writer::NoRoom;
+    use super::super::commit::NoRoom;
     use super::super::{Durability, Log, Options, Strategy, Submitter, SyncPolicy};
     use super::*;
     use crate::sim::{Faults, Sim};
