@@ -35,7 +35,7 @@ fn on(sim: &Sim) -> Nowait {
 
 fn options(nowait: &Nowait) -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 2 };
-    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(SyncPolicy::Fixed(strategy)).keeper(false)
+    Options::new().create(true).instance(nowait).segment_bytes(SEGMENT_BYTES).sync(SyncPolicy::Fixed(strategy)).maintenance(false)
 }
 
 fn record(lsn: u64) -> Vec<u8> {
@@ -51,7 +51,7 @@ static FILES: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| {
         for lsn in recovery.last_lsn + 1..=recovery.last_lsn + 20 {
             let ticket = log.append(&record(lsn)).expect("a disk with room");
             ticket.wait().expect("a sound disk");
-            log.tend();
+            log.maintain();
         }
     }
     let names = nowait.list(DIR).wait().expect("a directory");

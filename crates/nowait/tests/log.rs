@@ -153,7 +153,7 @@ fn many_threads_and_tasks_share_writes() {
 
 /// Nobody comes by every ten milliseconds to write what was forgotten.
 #[test]
-fn many_threads_and_tasks_share_writes_without_a_keeper() {
+fn many_threads_and_tasks_share_writes_without_maintenance() {
     (0..5).for_each(|_| share_writes(false));
 }
 
@@ -162,7 +162,7 @@ fn many_threads_and_tasks_share_writes_without_a_keeper() {
 fn a_thread_waits_for_what_its_own_futures_began() {
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("a thread that waits for its own futures", 60);
-    let (log, _) = Log::open(dir.path().join("log"), &options().keeper(false).pending_bytes_max(5000)).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options().maintenance(false).pending_bytes_max(5000)).unwrap();
     nowait::block_on(async {
         for _ in 0..50 {
             let mut tickets: Vec<_> = (0..3).map(|_| log.append(&[1; 1000]).unwrap()).collect();
@@ -179,11 +179,11 @@ fn a_thread_waits_for_what_its_own_futures_began() {
     log.close().unwrap();
 }
 
-/// A stamp that finds no room must not keep the segment from being prepared that would have some.
+/// A watermark block that finds no room must not keep the segment from being prepared that would have some.
 #[test]
 fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
     let dir = mounts::temp_dir();
-    let options = options().segment_bytes(16 << 10).keeper(false);
+    let options = options().segment_bytes(16 << 10).maintenance(false);
     let (log, _) = Log::open(dir.path().join("log"), &options).unwrap();
     for round in 0..5 {
         while let Ok(ticket) = log.try_append(&[7; 3000]) {
@@ -191,7 +191,7 @@ fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
         }
         // Long enough for the log to be taken for idle.
         std::thread::sleep(Duration::from_millis(30));
-        assert!(eventually(|| !log.tend()), "there is always something to do");
+        assert!(eventually(|| !log.maintain()), "there is always something to do");
         let ticket = log.try_append(&[8; 3000]);
         ticket.unwrap_or_else(|error| panic!("round {round}: {error}")).wait().unwrap();
     }
@@ -203,11 +203,11 @@ fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
 fn a_segment_that_cannot_be_used_again_is_left() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 10).keeper(false)).unwrap();
+    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 10).maintenance(false)).unwrap();
     for _ in 0..12 {
         log.append(&[7; 3000]).unwrap().wait().unwrap();
     }
-    assert!(eventually(|| !log.tend()));
+    assert!(eventually(|| !log.maintain()));
     let segments = || -> Vec<PathBuf> {
         let names = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
         let mut names: Vec<_> = names.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect();
@@ -222,7 +222,7 @@ fn a_segment_that_cannot_be_used_again_is_left() {
         log.append(&[8; 3000]).unwrap().wait().unwrap();
     }
     std::thread::sleep(Duration::from_millis(30));
-    let did = (0..100).take_while(|_| log.tend()).count();
+    let did = (0..100).take_while(|_| log.maintain()).count();
     assert!(did < 100, "it is tried without end");
     // Those after it stay, too: one that is left before a gap would look as if the gap were damage.
     assert!(oldest.is_dir());
@@ -251,7 +251,7 @@ fn what_waits_when_a_log_is_closed_is_told() {
 fn a_callback_that_panics_harms_nobody() {
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("a callback that panics", 60);
-    let (log, _) = Log::open(dir.path().join("log"), &options().keeper(false)).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options().maintenance(false)).unwrap();
     for _ in 0..20 {
         let waited = log.append(b"waited for").unwrap();
         log.append(b"panics").unwrap().on_durable(|_| panic!("on purpose"));
@@ -261,12 +261,12 @@ fn a_callback_that_panics_harms_nobody() {
     log.close().unwrap();
 }
 
-fn share_writes(keeper: bool) {
+fn share_writes(maintenance: bool) {
     const THREADS: u64 = 16;
     const EACH: u64 = 200;
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("many threads and tasks", 120);
-    let (log, _) = Log::open(dir.path().join("log"), &options().keeper(keeper)).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options().maintenance(maintenance)).unwrap();
     let commit = |log: &Log, thread: u64, n: u64| log.append(format!("{thread} {n}").as_bytes()).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -498,7 +498,7 @@ fn damage_is_refused_and_salvaged_when_asked() {
         names.sort();
         names
     };
-    // The middle of the log, in the header and in a block (which may be a stamp); then a segment that is gone.
+    // The middle of the log, in the header and in a block (which may be a watermark block); then a segment that is gone.
     let middle = segments(&path)[2].clone();
     let good = fs::read(&middle).unwrap();
     for at in [100, 4096 + 20] {
@@ -551,7 +551,7 @@ fn a_header_of_zeros_is_damage_where_there_was_one() {
         names.sort();
         let name = if which == "oldest" { &names[0] } else { &names[names.len() - 1] };
         let mut bytes = fs::read(name).unwrap();
-        // With the stamp behind it, which has a copy.
+        // With the watermark block behind it, which has a copy.
         bytes[..8192].fill(0);
         fs::write(name, &bytes).unwrap();
         let found = inspect(&path).unwrap();

@@ -33,7 +33,7 @@ fn options(nowait: &Nowait, durability: Durability, depth: u32) -> Options {
         .instance(nowait)
         .segment_bytes(SEGMENT_BYTES)
         .sync(SyncPolicy::Fixed(strategy))
-        .keeper(false)
+        .maintenance(false)
 }
 
 /// Of a record: its number, the life that it was appended in, and bytes that follow from both.
@@ -131,9 +131,9 @@ impl Model {
         if log.reader(left).next().is_err() || left < self.first {
             return crashes;
         }
-        within.tends(Some(log));
+        within.maintains(Some(log));
         log.truncate_suffix(left).unwrap();
-        within.tends(None);
+        within.maintains(None);
         if left < last {
             *epoch += 1;
             self.cut_epoch = *epoch;
@@ -409,7 +409,7 @@ fn a_later_segment_speaks_of_an_earlier_one() {
     let opened = || {
         let sim = Sim::manual(1);
         let (log, _) = Log::open(DIR, &options(&on(&sim), Durability::Write, 3)).unwrap();
-        while log.tend() {}
+        while log.maintain() {}
         (sim, log)
     };
     // The first record of the second segment.
@@ -442,7 +442,7 @@ fn the_beginning_is_not_given_up_beyond_what_is_durable() {
     let sim = Sim::manual(1);
     let nowait = on(&sim);
     let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
-    while log.tend() {}
+    while log.maintain() {}
     commit(&log, 3000);
     let durable = commit(&log, 3000);
     // Into the next segment, with some behind the durable one before it.
@@ -453,7 +453,7 @@ fn the_beginning_is_not_given_up_beyond_what_is_durable() {
     assert!(pending.len() > 2 && log.durable_lsn() == durable);
     log.truncate_prefix(u64::MAX);
     // Nothing is due yet that would write them.
-    while log.tend() {}
+    while log.maintain() {}
     assert_eq!(log.durable_lsn(), durable);
     let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).unwrap();
     assert!(found.last_lsn >= durable && found.damage.is_empty(), "{durable} was acknowledged: {found:?}");
@@ -466,7 +466,7 @@ fn all_that_is_durable_may_be_given_up() {
     let sim = Sim::manual(1);
     let nowait = on(&sim);
     let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
-    while log.tend() {}
+    while log.maintain() {}
     let (durable, pending) = loop {
         let ticket = log.append(&[1; 3000]).unwrap();
         if log.stats().rotations > 0 {
@@ -476,7 +476,7 @@ fn all_that_is_durable_may_be_given_up() {
     };
     assert_eq!(log.durable_lsn(), durable);
     log.truncate_prefix(durable + 1);
-    while log.tend() {
+    while log.maintain() {
         let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).unwrap();
         assert!(found.last_lsn >= durable && found.damage.is_empty(), "{durable} was acknowledged: {found:?}");
     }
@@ -497,13 +497,13 @@ fn damage_does_not_undo_a_cut() {
     }
     log.truncate_suffix(5).unwrap();
     sim.advance(Duration::from_millis(10));
-    while log.tend() {}
+    while log.maintain() {}
     drop(log);
     let killed = sim.crash(|_, _| false);
     assert_eq!(inspect_in(&on(&killed), DIR).unwrap().last_lsn, 5);
     let newest = segments(&killed).into_iter().rfind(|path| !marks(&killed, path).is_empty()).unwrap();
     let good = killed.contents(&newest).unwrap();
-    // The header, the stamp behind it, and what is behind that.
+    // The header, the watermark block behind it, and what is behind that.
     for at in (0..12288).step_by(37) {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << (at % 8);
@@ -587,7 +587,7 @@ fn what_is_cut_off_is_removed_and_not_read_over() {
     assert_eq!(behind.next().unwrap().map(|record| record.lsn), Some(3));
     let before = segments(&sim);
     log.truncate_suffix(5).unwrap();
-    while log.tend() {}
+    while log.maintain() {}
     // Those of the first five records, the current one, and the next.
     let after = segments(&sim);
     assert!(before.len() >= 6 && after.len() <= 3, "{before:?}, then {after:?}");
@@ -601,9 +601,9 @@ fn what_is_cut_off_is_removed_and_not_read_over() {
     }
 }
 
-/// Whoever tends the log while its end is cut must not remove what is the log's end until the cut stands.
+/// A thread that maintains the log while its end is cut must not remove what is the log's end until the cut stands.
 #[test]
-fn a_cut_is_whole_or_not_at_all_whoever_tends_the_log() {
+fn a_cut_is_whole_or_not_at_all_whoever_maintains_the_log() {
     for seed in 0..20 {
         let sim = Sim::manual(seed);
         let nowait = on(&sim);
@@ -611,18 +611,18 @@ fn a_cut_is_whole_or_not_at_all_whoever_tends_the_log() {
         for _ in 0..30 {
             commit(&log, 3000);
         }
-        while log.tend() {}
+        while log.maintain() {}
         let images: Arc<Mutex<Vec<Sim>>> = Arc::default();
-        let (tends, to) = (Mutex::new(Some(log.clone())), images.clone());
+        let (maintains, to) = (Mutex::new(Some(log.clone())), images.clone());
         sim.watch(move |sim| {
             if !sim.unsynced().iter().any(is_block_under_way) {
                 return;
             }
             // Not within itself.
-            let Some(log) = tends.lock().unwrap().take() else { return };
+            let Some(log) = maintains.lock().unwrap().take() else { return };
             for _ in 0..20 {
                 to.lock().unwrap().push(sim.crash(|change, _| !is_block_under_way(change)));
-                if !log.tend() {
+                if !log.maintain() {
                     break;
                 }
             }
@@ -768,7 +768,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                     }
                 }
                 _ => {
-                    log.tend();
+                    log.maintain();
                     if random.below(8) == 0 && faults == sound {
                         tickets.clear();
                         *crashes += model.cut(&sim, &log, &mut epoch, &within, &mut random);
@@ -831,26 +831,26 @@ fn lives(seed: u64, crashes: &mut u64) {
 struct Within {
     acknowledged: Arc<AtomicU64>,
     crashes: Arc<Mutex<Vec<(u64, Sim)>>>,
-    tends: Arc<Mutex<Option<Log>>>,
+    maintains: Arc<Mutex<Option<Log>>>,
 }
 
 impl Within {
     fn watch(sim: &Sim, seed: u64) -> Within {
-        let within = Within { acknowledged: Arc::default(), crashes: Arc::default(), tends: Arc::default() };
+        let within = Within { acknowledged: Arc::default(), crashes: Arc::default(), maintains: Arc::default() };
         let (acknowledged, crashes) = (within.acknowledged.clone(), within.crashes.clone());
-        let tends = within.tends.clone();
+        let maintains = within.maintains.clone();
         let random = Mutex::new(Rng::new(seed));
         sim.watch(move |sim| {
-            let (crashes_now, tends_now, next) = {
+            let (crashes_now, maintains_now, next) = {
                 let mut random = random.lock().unwrap();
                 (random.below(4) == 0, random.below(2) == 0, random.next())
             };
-            if tends_now && sim.unsynced().iter().any(is_block_under_way) {
+            if maintains_now && sim.unsynced().iter().any(is_block_under_way) {
                 // Not within itself.
-                let log = tends.lock().unwrap().take();
+                let log = maintains.lock().unwrap().take();
                 if let Some(log) = log {
-                    log.tend();
-                    tends.lock().unwrap().replace(log);
+                    log.maintain();
+                    maintains.lock().unwrap().replace(log);
                 }
             }
             if crashes_now {
@@ -861,9 +861,9 @@ impl Within {
         within
     }
 
-    /// Has a log tended while blocks are written, as another thread might.
-    fn tends(&self, log: Option<&Log>) {
-        *self.tends.lock().unwrap() = log.cloned();
+    /// Has a log maintained while blocks are written, as another thread might.
+    fn maintains(&self, log: Option<&Log>) {
+        *self.maintains.lock().unwrap() = log.cloned();
     }
 
     /// How many there were.
@@ -905,7 +905,7 @@ fn random_lives() {
     println!("{crashes} crashes, seeds {seeds:?}");
 }
 
-/// Threads that append in every way, one that gives up the beginning, one that tends, one that follows, and the keeper; the power fails
+/// Threads that append in every way, one that gives up the beginning, one that maintains, one that follows, and the maintenance thread; the power fails
 /// again and again. The disk's thread completes operations in an order of its own, so that a seed gives a kind of run, not a run.
 #[test]
 fn many_callers_and_crashes() {
@@ -949,7 +949,7 @@ fn callers(seed: u64) -> u64 {
     sim.set_faults(faults);
     let nowait = on(&sim);
     let durability = if random.below(2) == 0 { Durability::WriteAndSync } else { Durability::Write };
-    let options = options(&nowait, durability, 1 + random.below(4) as u32).keeper(random.below(2) == 0);
+    let options = options(&nowait, durability, 1 + random.below(4) as u32).maintenance(random.below(2) == 0);
     let options = options.pending_bytes_max([16 << 20, 5000][random.below(2)]);
     let (log, _) = Log::open(DIR, &options).unwrap();
     let (acknowledged, given_up) = (Arc::new(AtomicU64::new(0)), AtomicU64::new(1));
@@ -992,10 +992,10 @@ fn callers(seed: u64) -> u64 {
             });
         }
         let (over, given_up) = (&over, &given_up);
-        let (tended, trimmed) = (log.clone(), log.clone());
+        let (maintained, trimmed) = (log.clone(), log.clone());
         scope.spawn(move || {
             while !over.load(Relaxed) {
-                if !tended.tend() {
+                if !maintained.maintain() {
                     std::thread::yield_now();
                 }
             }

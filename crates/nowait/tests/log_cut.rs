@@ -16,7 +16,12 @@ fn on(sim: &Sim) -> Nowait {
 
 fn options(nowait: &Nowait) -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
-    Options::new().create(true).instance(nowait).segment_bytes(16 << 10).sync(SyncPolicy::Fixed(strategy)).keeper(false)
+    Options::new()
+        .create(true)
+        .instance(nowait)
+        .segment_bytes(16 << 10)
+        .sync(SyncPolicy::Fixed(strategy))
+        .maintenance(false)
 }
 
 /// A log whose next segment had begun, without a byte of it on the disk, gave up the one before, with all that was acknowledged: after a
@@ -37,7 +42,7 @@ fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
         durable = ticket.wait().unwrap();
         // One segment is left, and a spare.
         log.truncate_prefix(durable);
-        while log.tend() {}
+        while log.maintain() {}
     };
     assert_eq!(log.durable_lsn(), durable);
     let check = |what: &str, acknowledged: u64| {
@@ -53,15 +58,15 @@ fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
     };
     log.truncate_prefix(durable + 1);
     // At once: what was given up is used again before the record is old enough to be written for nobody.
-    log.tend();
+    log.maintain();
     check("cut", durable);
-    while log.durable_lsn() == durable && log.tend() {
-        check("tended", durable);
+    while log.durable_lsn() == durable && log.maintain() {
+        check("maintained", durable);
     }
     let last = ticket.wait().unwrap();
     log.truncate_prefix(last + 1);
-    while log.tend() {
-        check("written and tended", last);
+    while log.maintain() {
+        check("written and maintained", last);
     }
     // Now the one before could go.
     let left = inspect_in(&nowait, DIR).unwrap();
@@ -100,7 +105,7 @@ fn shows_no_cut(mut reader: Reader, left: u64, what: &str) -> u64 {
 fn no_page_that_goes_bad_undoes_a_cut() {
     const LEFT: u64 = 5;
     let mut looks = 0;
-    for (appended_after, tended, reopened) in
+    for (appended_after, maintained, reopened) in
         [(0, false, false), (0, true, false), (0, true, true), (3, false, false), (3, true, false), (3, true, true)]
     {
         let sim = Sim::new(1);
@@ -111,7 +116,7 @@ fn no_page_that_goes_bad_undoes_a_cut() {
             let batch = [record(lsn, 1), record(lsn + 1, 1)];
             log.append_batch(batch.iter().map(Vec::as_slice)).unwrap().wait().unwrap();
             while log.stats().spares == 0 {
-                assert!(log.tend());
+                assert!(log.maintain());
             }
         }
         assert!(log.stats().rotations > 2);
@@ -120,12 +125,12 @@ fn no_page_that_goes_bad_undoes_a_cut() {
             assert_eq!(log.append(&record(lsn, 2)).unwrap().wait().unwrap(), lsn);
         }
         // Stamped, when it has been quiet for some milliseconds, if there is something to say.
-        let stamps = log.stats().stamps;
-        let is_stamped = || {
-            while log.tend() {}
-            log.stats().stamps > stamps || appended_after == 0
+        let watermark_blocks = log.stats().watermark_blocks;
+        let is_written = || {
+            while log.maintain() {}
+            log.stats().watermark_blocks > watermark_blocks || appended_after == 0
         };
-        assert!(!tended || common::eventually(is_stamped));
+        assert!(!maintained || common::eventually(is_written));
         drop(log);
         if reopened {
             drop(Log::open(DIR, &options(&nowait)).unwrap());
@@ -140,7 +145,7 @@ fn no_page_that_goes_bad_undoes_a_cut() {
             for page in (0..good.len()).step_by(4096) {
                 for way in ["bit", "zeros", "unreadable"] {
                     let what = format!(
-                        "{appended_after} after, tended {tended}, reopened {reopened}: {} page {page} {way}",
+                        "{appended_after} after, maintained {maintained}, reopened {reopened}: {} page {page} {way}",
                         path.display()
                     );
                     let sim = Sim::new(2);
@@ -159,9 +164,9 @@ fn no_page_that_goes_bad_undoes_a_cut() {
                     let (reader, found) = read_in(&nowait, DIR, 1).unwrap();
                     let last = shows_no_cut(reader, LEFT, &what);
                     let whole = LEFT + appended_after;
-                    // Of what came last nothing speaks before the log is tended.
+                    // Of what came last nothing speaks before the log is maintained.
                     let is_told = last == whole || !found.damage.is_empty();
-                    assert!(is_told || (appended_after > 0 && !tended), "{what}: {found:?}");
+                    assert!(is_told || (appended_after > 0 && !maintained), "{what}: {found:?}");
                     let (log, recovery) = Log::open(DIR, &options(&nowait).salvage(true)).unwrap();
                     shows_no_cut(log.reader(1), LEFT, &what);
                     assert_eq!(log.append(b"after").unwrap().wait().unwrap(), recovery.next_lsn, "{what}");

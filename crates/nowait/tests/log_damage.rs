@@ -29,7 +29,7 @@ fn on(sim: &Sim) -> Nowait {
 }
 
 fn simulated(nowait: &Nowait) -> Options {
-    Options::new().create(true).instance(nowait).segment_bytes(16 << 10).sync(fixed(1)).keeper(false)
+    Options::new().create(true).instance(nowait).segment_bytes(16 << 10).sync(fixed(1)).maintenance(false)
 }
 
 fn real() -> Options {
@@ -94,7 +94,7 @@ fn log_of(sim: &Sim, last: u64) {
     let (log, _) = Log::open(DIR, &simulated(&nowait).segment_bytes(64 << 10)).unwrap();
     for lsn in 1..=last {
         assert_eq!(log.append(&record(lsn)).unwrap().wait().unwrap(), lsn);
-        log.tend();
+        log.maintain();
     }
     log.close().unwrap();
 }
@@ -423,7 +423,7 @@ fn a_segment_that_is_used_again_is_not_torn() {
     for _ in 0..100 {
         let lsn = log.append(&[1; 3000]).unwrap().wait().unwrap();
         log.truncate_prefix(lsn);
-        while log.tend() {}
+        while log.maintain() {}
         let found = inspect_in(&nowait, DIR).unwrap();
         assert_eq!((found.torn, found.last_lsn), (None, lsn));
         segments_seen.extend(segments(&sim));
@@ -503,14 +503,14 @@ fn what_was_salvaged_opens_whatever_had_changed() {
             for _ in 0..15 {
                 last += 1;
                 assert_eq!(log.append(&record(last)).unwrap().wait().unwrap(), last);
-                log.tend();
+                log.maintain();
             }
             if life == 1 {
                 last -= 3;
                 log.truncate_suffix(last).unwrap();
                 log.truncate_prefix(8);
             }
-            while log.tend() {}
+            while log.maintain() {}
         }
         let names = nowait.list(DIR).wait().unwrap();
         let path = |name| Path::new(DIR).join(name);

@@ -1,4 +1,4 @@
-//! Writing a log: what callbacks may do, what an append finds that must not wait, and what is stamped when.
+//! Writing a log: what callbacks may do, what an append finds that must not wait, and when watermark blocks are written.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn on_sim(sim: &Sim, depth: u32) -> Options {
         .instance(&on(sim))
         .segment_bytes(64 << 10)
         .sync(strategy(Submitter::Call, depth))
-        .keeper(false)
+        .maintenance(false)
 }
 
 fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
@@ -84,15 +84,16 @@ fn assert_damaged(found: &Recovery) {
 
 // Stamps.
 
-/// A log that was dropped had no stamp that speaks of its last block: damage there looked like a write that was cut off.
+/// A log that was dropped had no watermark block that speaks of its last block: damage there looked like a write that was cut off.
 #[test]
 fn what_is_damaged_after_a_drop_is_damage() {
     let _watchdog = Watchdog::new("a log that is dropped", 60);
-    for keeper in [true, false] {
+    for maintenance in [true, false] {
         for depth in [1, 3] {
             let dir = mounts::temp_dir();
             let path = dir.path().join("log");
-            let options = small().segment_bytes(64 << 10).sync(strategy(Submitter::Ring, depth)).keeper(keeper);
+            let options =
+                small().segment_bytes(64 << 10).sync(strategy(Submitter::Ring, depth)).maintenance(maintenance);
             let (log, _) = Log::open(&path, &options).unwrap();
             for _ in 0..9 {
                 log.append(&[1; 100]).unwrap().wait().unwrap();
@@ -112,7 +113,7 @@ fn what_is_damaged_after_a_drop_is_damage() {
     }
 }
 
-/// The stamp that closes a log left beside other blocks, so that it did not speak of them.
+/// The watermark block that closes a log left beside other blocks, so that it did not speak of them.
 #[test]
 fn what_is_damaged_after_a_close_is_damage_whatever_was_in_flight() {
     for depth in 1..=4 {
@@ -148,7 +149,7 @@ fn what_is_damaged_after_a_close_is_damage_whatever_was_in_flight() {
 
 /// Also of a segment that is full to the last page that records may take, when no other can be had.
 #[test]
-fn a_full_log_is_closed_with_a_stamp() {
+fn a_full_log_is_closed_with_a_watermark_block() {
     for closes in [true, false] {
         let sim = Sim::new(1);
         let options = on_sim(&sim, 1).segment_bytes(16 << 10);
@@ -170,31 +171,31 @@ fn a_full_log_is_closed_with_a_stamp() {
     }
 }
 
-/// Ten milliseconds after the last commit the log is stamped, once; from then on nothing can be taken for torn.
+/// Ten milliseconds after the last commit a watermark block is written, once; from then on nothing can be taken for torn.
 #[test]
-fn an_idle_log_is_stamped_in_the_disks_own_time() {
+fn an_idle_log_is_written_in_the_disks_own_time() {
     let sim = Sim::manual(1);
     let (log, _) = Log::open(DIR, &on_sim(&sim, 1)).unwrap();
     log.append(&[1; 100]).unwrap().wait().unwrap();
-    while log.tend() {}
-    assert_eq!(log.stats().stamps, 0);
+    while log.maintain() {}
+    assert_eq!(log.stats().watermark_blocks, 0);
     sim.advance(Duration::from_millis(9));
-    assert!(!log.tend());
+    assert!(!log.maintain());
     sim.advance(Duration::from_millis(1));
-    assert!(log.tend() && !log.tend());
-    assert_eq!(log.stats().stamps, 1);
+    assert!(log.maintain() && !log.maintain());
+    assert_eq!(log.stats().watermark_blocks, 1);
     // As it is when it is killed now.
     let killed = sim.crash(|_, _| false);
     assert_eq!(inspect_in(&on(&killed), DIR).unwrap().last_lsn, 1);
     rot_in(&killed);
     assert_damaged(&inspect_in(&on(&killed), DIR).unwrap());
     sim.advance(Duration::from_secs(1));
-    assert!(!log.tend(), "what is stamped is not stamped again");
+    assert!(!log.maintain(), "a second watermark block says nothing new");
 }
 
-/// What a kill leaves without a stamp: no more than the blocks that may be in flight, whatever came before.
+/// What a kill leaves without a watermark: no more than the blocks that may be in flight, whatever came before.
 #[test]
-fn what_a_kill_leaves_unstamped_is_bounded() {
+fn what_a_kill_leaves_without_a_watermark_is_bounded() {
     for depth in 1..=4u32 {
         let sim = Sim::manual(depth.into());
         let (log, _) = Log::open(DIR, &on_sim(&sim, depth)).unwrap();
@@ -224,17 +225,17 @@ fn what_a_kill_leaves_unstamped_is_bounded() {
     }
 }
 
-/// The process was killed when its last stamp was written and not durable. The log went on behind the stamp, and a power cut that took
+/// The process was killed when its last watermark block was written and not durable. The log went on behind it, and a power cut that took
 /// it took what came after.
 #[test]
-fn a_stamp_that_was_read_is_made_durable() {
+fn a_watermark_block_that_was_read_is_made_durable() {
     let sim = Sim::manual(1);
     let strategy = Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 };
     let options = || on_sim(&sim, 1).sync(SyncPolicy::Fixed(strategy));
     let (log, _) = Log::open(DIR, &options()).unwrap();
     let mut ticket = log.append(b"first").unwrap();
     assert!(poll(Pin::new(&mut ticket)).is_pending());
-    // The stamp follows the record: a write and a sync of each, of which the last is not done.
+    // The watermark block follows the record: a write and a sync of each, of which the last is not done.
     drop(log);
     assert!(sim.step() && sim.step() && matches!(poll(Pin::new(&mut ticket)), Poll::Ready(Ok(1))));
     assert!(sim.step());
@@ -254,10 +255,10 @@ fn a_stamp_that_was_read_is_made_durable() {
 /// `append` in a callback waited for what only the thread could bring about that it ran on.
 #[test]
 fn a_callback_that_appends_is_refused_rather_than_waits() {
-    for keeper in [true, false] {
-        let _watchdog = Watchdog::new(format!("callbacks that append, keeper {keeper}"), 120);
+    for maintenance in [true, false] {
+        let _watchdog = Watchdog::new(format!("callbacks that append, maintenance {maintenance}"), 120);
         let dir = mounts::temp_dir();
-        let options = small().segment_bytes(64 << 10).keeper(keeper).pending_bytes_max(5000);
+        let options = small().segment_bytes(64 << 10).maintenance(maintenance).pending_bytes_max(5000);
         let (log, _) = Log::open(dir.path().join("log"), &options).unwrap();
         let (again, refused) = mpsc::channel();
         let refusals = Arc::new(AtomicU64::new(0));
@@ -327,7 +328,7 @@ fn a_callback_that_comes_while_a_segment_is_prepared_may_append() {
             });
         }
     });
-    while log.tend() {}
+    while log.maintain() {}
     match hear.recv_timeout(PATIENCE).unwrap() {
         Err(error) => assert_eq!((error.kind(), log.durable_lsn()), (ErrorKind::WouldBlock, 1), "{error}"),
         // Its own record may have been written by now.
@@ -338,11 +339,11 @@ fn a_callback_that_comes_while_a_segment_is_prepared_may_append() {
 /// Neither does one that waits for other records, closes the log, or lets go of its last clone.
 #[test]
 fn a_callback_that_blocks_or_panics_stops_nothing_else() {
-    for keeper in [true, false] {
-        let _watchdog = Watchdog::new(format!("callbacks that block, keeper {keeper}"), 60);
+    for maintenance in [true, false] {
+        let _watchdog = Watchdog::new(format!("callbacks that block, maintenance {maintenance}"), 60);
         let dir = mounts::temp_dir();
         let path = dir.path().join("log");
-        let (log, _) = Log::open(&path, &small().keeper(keeper)).unwrap();
+        let (log, _) = Log::open(&path, &small().maintenance(maintenance)).unwrap();
         let (free, blocked) = mpsc::channel::<()>();
         let (told, hear) = mpsc::channel();
         let ticket = log.append(b"first").unwrap();
@@ -377,7 +378,7 @@ fn a_callback_that_blocks_or_panics_stops_nothing_else() {
         assert_eq!(waited.unwrap(), 52);
         closed.unwrap();
         drop(log);
-        let (log, recovery) = Log::open(&path, &small().keeper(keeper)).unwrap();
+        let (log, recovery) = Log::open(&path, &small().maintenance(maintenance)).unwrap();
         assert!(recovery.last_lsn == 52 && recovery.closed, "{recovery:?}");
         let (told, hear) = mpsc::channel();
         let ticket = log.append(b"lets go inside").unwrap();
@@ -412,7 +413,7 @@ fn what_is_dropped_may_use_the_log() {
     struct Uses(Log, Arc<AtomicU64>);
     impl Drop for Uses {
         fn drop(&mut self) {
-            let _ = (self.0.try_append(b"while it is dropped"), self.0.last_lsn(), self.0.tend());
+            let _ = (self.0.try_append(b"while it is dropped"), self.0.last_lsn(), self.0.maintain());
             self.1.fetch_add(1, SeqCst);
         }
     }
@@ -460,13 +461,13 @@ fn what_is_dropped_may_use_the_log() {
 
 // Room.
 
-/// Without a keeper nobody prepared the next segment: `try_append` was refused for ever.
+/// Without maintenance nothing prepared the next segment: `try_append` was refused for ever.
 #[test]
 fn room_comes_at_a_segments_end() {
-    for keeper in [true, false] {
-        let _watchdog = Watchdog::new(format!("room, keeper {keeper}"), 120);
+    for maintenance in [true, false] {
+        let _watchdog = Watchdog::new(format!("room, maintenance {maintenance}"), 120);
         let dir = mounts::temp_dir();
-        let (log, _) = Log::open(dir.path().join("log"), &small().keeper(keeper)).unwrap();
+        let (log, _) = Log::open(dir.path().join("log"), &small().maintenance(maintenance)).unwrap();
         let mut refusals = 0;
         for lsn in 1..=60 {
             let ticket = loop {
@@ -488,7 +489,7 @@ fn room_comes_at_a_segments_end() {
             assert_eq!(ticket.wait().unwrap(), lsn);
         }
         // Whoever waits for room finds it: nobody else appends.
-        assert!((1..=60).contains(&refusals) || keeper, "{refusals} refusals");
+        assert!((1..=60).contains(&refusals) || maintenance, "{refusals} refusals");
         assert!(refusals <= 60, "{refusals} refusals");
         log.close().unwrap();
     }
@@ -499,7 +500,7 @@ fn room_comes_at_a_segments_end() {
 fn a_refusal_begins_what_makes_room() {
     let _watchdog = Watchdog::new("trying again", 60);
     let dir = mounts::temp_dir();
-    let options = small().keeper(false).pending_bytes_max(8000);
+    let options = small().maintenance(false).pending_bytes_max(8000);
     let (log, _) = Log::open(dir.path().join("log"), &options).unwrap();
     for lsn in 1..=40 {
         // Nobody waits for tickets either.
@@ -543,10 +544,10 @@ fn room_is_waited_for_while_too_much_is_pending() {
 #[test]
 fn room_that_cannot_be_had_is_told() {
     let Some(mount) = Mount::sized_or_skip(Kind::Tmpfs, 256 << 10) else { return };
-    for keeper in [true, false] {
-        let _watchdog = Watchdog::new(format!("no room, keeper {keeper}"), 60);
-        let path = mount.path().join(format!("log {keeper}"));
-        let (log, _) = Log::open(&path, &small().keeper(keeper)).unwrap();
+    for maintenance in [true, false] {
+        let _watchdog = Watchdog::new(format!("no room, maintenance {maintenance}"), 60);
+        let path = mount.path().join(format!("log {maintenance}"));
+        let (log, _) = Log::open(&path, &small().maintenance(maintenance)).unwrap();
         let error = loop {
             match log.try_append(&[7; 3000]) {
                 Ok(ticket) => drop(ticket.wait().unwrap()),
@@ -567,7 +568,7 @@ fn room_that_cannot_be_had_is_told() {
     }
 }
 
-/// Without a keeper nobody tried again when others had made space.
+/// Without maintenance nothing tried again when others had made space.
 #[test]
 fn space_that_others_make_is_found() {
     let sim = Sim::manual(1);
@@ -603,9 +604,11 @@ fn closing_ends_whatever_goes_on() {
         let _watchdog = Watchdog::new(format!("closing, round {round}"), 60);
         let dir = mounts::temp_dir();
         let path = dir.path().join("log");
-        let keeper = rng.below(2) == 0;
-        let options =
-            small().keeper(keeper).pending_bytes_max(10_000).sync(strategy(Submitter::Ring, 1 + rng.below(3) as u32));
+        let maintenance = rng.below(2) == 0;
+        let options = small()
+            .maintenance(maintenance)
+            .pending_bytes_max(10_000)
+            .sync(strategy(Submitter::Ring, 1 + rng.below(3) as u32));
         let (log, _) = Log::open(&path, &options).unwrap();
         let acknowledged = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..6)
@@ -632,7 +635,7 @@ fn closing_ends_whatever_goes_on() {
                                 1 => assert!(note(futures::executor::block_on(ticket))),
                                 2 => ticket.on_durable(|result| assert!(result.is_ok())),
                                 3 => drop(poll(Pin::new(&mut ticket))),
-                                4 => drop(log.tend()),
+                                4 => drop(log.maintain()),
                                 _ => drop(ticket),
                             },
                         }

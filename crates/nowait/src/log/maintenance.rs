@@ -109,7 +109,7 @@ pub(super) fn tend(shared: &Arc<Shared>) -> Tended {
     if shared.is_due(&core) && core.is_quiet() && core.lacks_stamp(shared.durable()) {
         drop(core);
         if shared.stamp().is_ok() {
-            shared.core().numbers.stamps += 1;
+            shared.core().numbers.watermark_blocks += 1;
             return Tended::Something;
         }
         return Tended::Nothing(Later::In(RETRY));
@@ -352,7 +352,7 @@ mod tests {
         let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
         let options =
             Options::new().create(true).instance(&instance).segment_bytes(32 << 10).sync(SyncPolicy::Fixed(strategy));
-        Log::open("/log", &options.keeper(false)).unwrap().0
+        Log::open("/log", &options.maintenance(false)).unwrap().0
     }
 
     /// A stamp that was begun just after the log had failed, or begun to close, was never ended, and the keeper waited for it.

@@ -168,7 +168,7 @@ pub struct Options {
     reserve_bytes: u64,
     sync: SyncPolicy,
     salvage: bool,
-    keeper: bool,
+    maintenance: bool,
 }
 
 impl Default for Options {
@@ -194,7 +194,7 @@ impl Options {
             reserve_bytes: 0,
             sync: SyncPolicy::Auto,
             salvage: false,
-            keeper: true,
+            maintenance: true,
         }
     }
 
@@ -246,10 +246,10 @@ impl Options {
     }
 
     /// Whether the log has a thread that prepares segments, writes what nobody waits for, and stamps the log when it is idle. Without
-    /// one an append that needs a new segment prepares it, [`Log::tend`] does the rest, and a log that is dropped rather than closed
+    /// one an append that needs a new segment prepares it, [`Log::maintain`] does the rest, and a log that is dropped rather than closed
     /// leaves what is on its way to the engine. Default: yes.
-    pub fn keeper(mut self, keeper: bool) -> Self {
-        self.keeper = keeper;
+    pub fn maintenance(mut self, maintenance: bool) -> Self {
+        self.maintenance = maintenance;
         self
     }
 
@@ -326,7 +326,7 @@ impl Log {
         let recovery = found.recovery.clone();
         let shared = begin_epoch(folder, options, found)?;
         shared.lend(lock.clone());
-        let keeper = match options.keeper {
+        let keeper = match options.maintenance {
             true => Some(start_keeper(&shared, lock.clone())?),
             false => None,
         };
@@ -482,7 +482,7 @@ impl Log {
 
     /// Does one thing of what a log without a thread has to have done now and then: prepares the next segment, removes one that is not
     /// needed, writes what nobody waits for, or stamps a log that has become idle. False when there is nothing to do. Blocks for that.
-    pub fn tend(&self) -> bool {
+    pub fn maintain(&self) -> bool {
         matches!(maintenance::tend(&self.0.shared), Tended::Something)
     }
 }
@@ -753,7 +753,7 @@ fn begin_epoch(folder: Folder, options: &Options, found: Found) -> Result<Arc<Sh
         pending_bytes_max: options.pending_bytes_max,
         reserve_bytes: options.reserve_bytes,
         depth: strategy(&control).depth as usize,
-        has_keeper: options.keeper,
+        has_keeper: options.maintenance,
     };
     let live = Live { number, file };
     let shared = Arc::new(Shared::new(folder, control, limits, epoch, live, segments, number_max));

@@ -24,7 +24,7 @@ pub struct LogStats {
     /// Segments that are ready to be used next.
     pub spares: usize,
     /// Stamps that were written because the log had become idle.
-    pub stamps: u64,
+    pub watermark_blocks: u64,
     /// From the first append of a block until the block was submitted.
     pub queued: Percentiles,
     /// From a block's submission until it was durable.
@@ -89,7 +89,7 @@ pub(super) struct Numbers {
     written_bytes: u64,
     pub(super) rotations: u64,
     pub(super) spares_missed: u64,
-    pub(super) stamps: u64,
+    pub(super) watermark_blocks: u64,
     queued_ns: Histogram<u32>,
     written_ns: Histogram<u32>,
     batch: Histogram<u32>,
@@ -107,7 +107,7 @@ impl Default for Numbers {
             written_bytes: 0,
             rotations: 0,
             spares_missed: 0,
-            stamps: 0,
+            watermark_blocks: 0,
             queued_ns: histogram(),
             written_ns: histogram(),
             batch: histogram(),
@@ -148,7 +148,7 @@ impl Numbers {
             rotations: self.rotations,
             spares_missed: self.spares_missed,
             spares: 0,
-            stamps: self.stamps,
+            watermark_blocks: self.watermark_blocks,
             queued: of(&self.queued_ns),
             written: of(&self.written_ns),
             woken: Percentiles::default(),
