@@ -1,47 +1,50 @@
-//! The bytes of a log: control file, segment headers, blocks. `docs/log-format.md` has the layout. No I/O here.
+//! Bytes of a log: control file, segment headers, blocks. `docs/log-format.md` has the layout. No
+//! I/O here.
 //!
-//! Whatever it is given, decoding neither panics nor takes more memory than the bytes have.
+//! Decoding neither panics nor allocates more than its input, whatever the bytes.
 
-/// Everything is written in multiples of this, at multiples of this.
+/// Unit of writes: lengths and offsets are multiples of it.
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const VERSION: u32 = 1;
 /// Length of the control file: two copies.
 pub(crate) const CONTROL_BYTES: usize = 2 * PAGE;
 pub(crate) const BLOCK_HEADER_BYTES: usize = 64;
-/// What a record takes beside its bytes.
+/// Bytes of a record beside its contents.
 pub(crate) const FRAME_BYTES: usize = 4;
 
-/// The highest number that a segment, an epoch or a record has. What says more is not the log's; so none overflows by counting on.
+/// The highest number of a segment, an epoch or a record. Higher ones are not the log's, so that
+/// counting on never overflows.
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> 1;
 
 const CONTROL_MAGIC: &[u8; 8] = b"nwlogctl";
 const SEGMENT_MAGIC: &[u8; 8] = b"nwlogseg";
 const BLOCK_MAGIC: &[u8; 4] = b"nwbk";
 const CLOSED: u32 = 1;
-/// Where the copy of its segment's header is in the page of a stamp that begins a segment.
+/// Offset of the copy of the segment's header in a watermark block that begins a segment.
 const COPY_AT: usize = PAGE / 2;
 
 pub(crate) type LogId = [u8; 16];
 
-/// A place in the log where it ends, or goes on elsewhere.
+/// A place where the log ends, or continues in another segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct End {
-    /// 0 before the first.
+    /// Number of the segment; 0 before the first.
     pub(crate) segment: u64,
     pub(crate) offset: u64,
-    /// Of the last record: those that follow have the numbers after it.
+    /// LSN of the last record; the next has the number after it.
     pub(crate) lsn: u64,
-    /// Not 0 where a salvage left out what was damaged: the records from this one to `lsn` were lost.
+    /// Where a salvage left out damage, the first lost record: those from here to `lsn` were lost.
+    /// 0 elsewhere.
     pub(crate) lost_from: u64,
 }
 
 impl End {
-    /// The last record that is there.
+    /// Last record that is there.
     pub(crate) fn last_there(&self) -> u64 {
         if self.lost_from == 0 { self.lsn } else { self.lost_from - 1 }
     }
 
-    /// The records that a salvage left out.
+    /// Records that a salvage left out.
     pub(crate) fn lost(&self) -> std::ops::Range<u64> {
         self.last_there() + 1..self.lsn + 1
     }
@@ -51,8 +54,9 @@ impl End {
 pub(crate) struct Control {
     pub(crate) log_id: LogId,
     pub(crate) segment_bytes: u64,
-    /// As [`crate::log::Sync`] encodes it.
+    /// Code of `Durability`.
     pub(crate) sync: u32,
+    /// Code of `Submitter`.
     pub(crate) caller: u32,
     pub(crate) depth: u32,
     pub(crate) direct: bool,
@@ -64,7 +68,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) number: u64,
     pub(crate) epoch: u64,
     pub(crate) bytes: u64,
-    /// Every record up to this one was durable when this was made.
+    /// Every record up to this one was durable when the header was made.
     pub(crate) watermark: u64,
     pub(crate) previous: End,
 }
@@ -80,17 +84,17 @@ pub(crate) struct BlockHeader {
     pub(crate) closed: bool,
 }
 
-/// What the first page of a segment's file turned out to be.
+/// State of the first page of a segment's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderPage {
     Valid(SegmentHeader),
-    /// Zeros, or the header of a segment that the file was before.
+    /// Zeros, or the header of an earlier segment in the same file.
     Unused,
     /// Neither: torn or damaged.
     Bad,
 }
 
-/// Why a control file cannot be used.
+/// Reason why a control file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadControl {
     Damaged,
@@ -109,7 +113,7 @@ fn id_at(bytes: &[u8], at: usize) -> LogId {
     bytes.get(at..at + 16).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default()
 }
 
-/// Writes numbers one after the other.
+/// Writes fields one after the other.
 struct Put<'a>(&'a mut [u8]);
 
 impl Put<'_> {
@@ -129,7 +133,7 @@ impl Put<'_> {
     }
 }
 
-/// Magic, checksum of the rest of the page, version. (Or of half a page.)
+/// Puts magic, checksum of the rest and version into a page, or half a page.
 fn seal_page(page: &mut [u8], magic: &[u8; 8]) {
     Put(&mut page[12..]).u32(VERSION);
     let crc = crc32c::crc32c(&page[12..]);
@@ -173,7 +177,7 @@ impl Control {
         })
     }
 
-    /// The first byte of a copy that is not whole.
+    /// Offset of the first copy that is not whole.
     pub(crate) fn bad_copy(bytes: &[u8]) -> Option<u64> {
         let mut copies = (0..CONTROL_BYTES).step_by(PAGE);
         let is_bad = |at: &usize| !bytes.get(*at..at + PAGE).is_some_and(|page| is_sealed(page, CONTROL_MAGIC));
@@ -182,7 +186,7 @@ impl Control {
 }
 
 impl SegmentHeader {
-    /// Fills a page. (Or half of one.)
+    /// Fills a page, or half of one.
     pub(crate) fn encode(&self, page: &mut [u8]) {
         page.fill(0);
         Put(&mut page[16..])
@@ -199,13 +203,13 @@ impl SegmentHeader {
         seal_page(page, SEGMENT_MAGIC);
     }
 
-    /// Puts a copy into what is left of the page of the stamp that begins the segment: so that no single page decides where the log
-    /// goes on.
-    pub(crate) fn put_copy(&self, stamp: &mut [u8]) {
-        self.encode(&mut stamp[COPY_AT..PAGE]);
+    /// Puts a copy into the second half of the watermark block that begins the segment, so that no
+    /// single page decides where the log continues.
+    pub(crate) fn put_copy(&self, block: &mut [u8]) {
+        self.encode(&mut block[COPY_AT..PAGE]);
     }
 
-    /// Whatever log and number it is of.
+    /// Decodes a header of any log and number.
     fn read(page: &[u8]) -> Option<SegmentHeader> {
         if !is_sealed(page, SEGMENT_MAGIC) {
             return None;
@@ -233,11 +237,11 @@ impl SegmentHeader {
             && segment < self.number
             && lsn + 1 == u64_at(page, 56)
             && lost_from <= lsn + 1
-            // What is durable when a segment begins is in those before.
+            // Records that are durable when a segment begins are in those before.
             && self.watermark <= lsn
     }
 
-    /// The header of the file that bears `number`.
+    /// Decodes the first page of segment `number`.
     pub(crate) fn decode(page: &[u8], log_id: &LogId, number: u64) -> HeaderPage {
         let Some(page) = page.get(..PAGE) else { return HeaderPage::Bad };
         match SegmentHeader::read(page) {
@@ -248,39 +252,39 @@ impl SegmentHeader {
         }
     }
 
-    /// The copy of that header in the segment's second page, if there is one.
+    /// Decodes the copy of the header in the second page of segment `number`, if there is one.
     pub(crate) fn decode_copy(page: &[u8], log_id: &LogId, number: u64) -> Option<SegmentHeader> {
         let copy = page.get(COPY_AT..PAGE)?;
         let is_ours = |header: &SegmentHeader| header.log_id == *log_id && header.number == number;
         SegmentHeader::read(copy).filter(|header| is_ours(header) && header.is_sound(copy))
     }
 
-    /// The header of the file that bears `number`, of a log that is not known.
+    /// Decodes the header of segment `number` of an unknown log.
     pub(crate) fn decode_unknown(page: &[u8], number: u64) -> Option<SegmentHeader> {
         let page = page.get(..PAGE)?;
         SegmentHeader::read(page).filter(|header| header.number == number && header.is_sound(page))
     }
 
-    /// LSN of the first record that it can hold.
+    /// LSN of the first record that the segment can hold.
     pub(crate) fn first_lsn(&self) -> u64 {
         self.previous.lsn + 1
     }
 }
 
-/// What the checksums of a segment's blocks begin with.
+/// Seed of the checksums of a segment's blocks.
 pub(crate) fn seed(log_id: &LogId, segment: u64, epoch: u64) -> u32 {
     let crc = crc32c::crc32c(log_id);
     let crc = crc32c::crc32c_append(crc, &segment.to_le_bytes());
     crc32c::crc32c_append(crc, &epoch.to_le_bytes())
 }
 
-/// Length of a block with so many bytes of records, in whole pages.
+/// Length of a block with `payload` bytes of records, in whole pages.
 pub(crate) fn block_bytes(payload: usize) -> usize {
     (BLOCK_HEADER_BYTES + payload).next_multiple_of(PAGE)
 }
 
 impl BlockHeader {
-    /// Puts the header before the records, which lie behind its place already.
+    /// Puts the header before the records, which are in place already.
     pub(crate) fn seal(&self, block: &mut [u8], seed: u32) {
         let end = BLOCK_HEADER_BYTES + self.length as usize;
         block[..BLOCK_HEADER_BYTES].fill(0);
@@ -296,7 +300,7 @@ impl BlockHeader {
         Put(block).bytes(BLOCK_MAGIC).u32(crc);
     }
 
-    /// The header at the start of `bytes`, if there is one that could be; nothing is proven.
+    /// Decodes a plausible header at the start of `bytes`; its checksum is not verified.
     pub(crate) fn peek(bytes: &[u8], offset: u64) -> Option<BlockHeader> {
         if bytes.len() < BLOCK_HEADER_BYTES || !bytes.starts_with(BLOCK_MAGIC) || u64_at(bytes, 16) != offset {
             return None;
@@ -311,22 +315,23 @@ impl BlockHeader {
             closed: u32_at(bytes, 48) == CLOSED,
         };
         let sound = header.epoch.max(header.first_lsn) <= NUMBER_MAX
-            // It was made before its own records were durable.
+            // The header was made before its own records were durable.
             && header.watermark < header.first_lsn;
         sound.then_some(header)
     }
 
-    /// Where its last byte ends in the segment, without what fills the page.
+    /// End of the records in the segment, without padding.
     pub(crate) fn end(&self) -> u64 {
         self.offset + BLOCK_HEADER_BYTES as u64 + u64::from(self.length)
     }
 
-    /// Length of the block on the disk.
+    /// Length of the block on disk.
     pub(crate) fn padded_bytes(&self) -> usize {
         block_bytes(self.length as usize)
     }
 
-    /// Whether `block`, at least as long as the header says, is what was written.
+    /// Verifies `block`, at least as long as the header says: its checksum, and the frames of its
+    /// records.
     pub(crate) fn is_whole(&self, block: &[u8], seed: u32) -> bool {
         block
             .get(8..BLOCK_HEADER_BYTES + self.length as usize)
@@ -335,18 +340,19 @@ impl BlockHeader {
     }
 }
 
-/// The checksum of a block, begun with its first page (or less, if it is shorter), and the one that it must be in the end.
+/// Begins the checksum of a block with its first page, or less if it is shorter; returns it with
+/// the checksum that the header states.
 pub(crate) fn begin_checksum(block: &[u8], seed: u32) -> (u32, u32) {
     (crc32c::crc32c_append(seed, block.get(8..).unwrap_or_default()), u32_at(block, 4))
 }
 
-/// A checksum that goes on.
+/// Continues a checksum.
 pub(crate) fn checksum(before: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(before, bytes)
 }
 
-/// What `crc` is `length` bytes later, if a checksum that was `then` when `crc` was what it is has become `now`. CRCs are linear: what
-/// both went over need not be gone over again.
+/// Continues `crc` over `length` bytes by way of another checksum, which went from `then` to `now`
+/// over the same bytes. CRCs are linear: the bytes need not be read again.
 pub(crate) fn checksum_beside(crc: u32, then: u32, now: u32, length: u64) -> u32 {
     if length == 0 { crc } else { crc32c::crc32c_combine(crc ^ then, now, length as usize) }
 }
@@ -356,7 +362,7 @@ pub(crate) fn put_record(out: &mut [u8], record: &[u8]) {
     Put(out).u32(record.len() as u32).bytes(record);
 }
 
-/// Places of a block's records; None if they do not add up to its length.
+/// Verifies the frames of a block's records; None if they do not add up to its length.
 fn records(block: &[u8], header: &BlockHeader) -> Option<()> {
     let mut at = BLOCK_HEADER_BYTES;
     let end = at + header.length as usize;
@@ -457,15 +463,15 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_that_begins_a_segment_has_a_copy_of_its_header() {
+    fn a_watermark_block_that_begins_a_segment_has_a_copy_of_its_header() {
         let previous = End { lost_from: 39, ..header().previous };
         assert_eq!((previous.last_there(), previous.lost()), (38, 39..42));
         let header = SegmentHeader { previous, ..header() };
         let mut page = vec![0; PAGE];
-        let stamp =
+        let watermark_block =
             BlockHeader { epoch: 3, offset: 4096, first_lsn: 42, watermark: 41, length: 0, records: 0, closed: false };
         let seed = seed(&ID, 7, 3);
-        stamp.seal(&mut page, seed);
+        watermark_block.seal(&mut page, seed);
         assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), None);
         header.put_copy(&mut page);
         assert!(BlockHeader::peek(&page, 4096).is_some_and(|found| found.is_whole(&page, seed)));
@@ -479,7 +485,7 @@ mod tests {
         }
     }
 
-    /// What a number, an epoch or a watermark says is counted on from: none that would overflow is taken for one.
+    /// Numbers, epochs and watermarks are counted on from: those that would overflow are refused.
     #[test]
     fn numbers_that_would_overflow_are_not_the_logs() {
         let mut page = vec![0; PAGE];

@@ -1,58 +1,59 @@
-//! Numbers to watch.
+//! Counters and distributions of a log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// What a log has done since it was opened.
+/// Counters of a log since it was opened.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct LogStats {
-    /// Records that are durable.
+    /// Records in completed blocks.
     pub records: u64,
-    /// Writes of blocks: the commits of the disk.
+    /// Blocks written; each is one commit of the disk.
     pub blocks: u64,
-    /// Bytes of the records, with 4 for each.
+    /// Bytes of the records, plus 4 for each.
     pub payload_bytes: u64,
-    /// Bytes of the blocks, headers and padding included.
+    /// Bytes written, headers and padding included.
     pub written_bytes: u64,
-    /// Times that the log went on in the next segment.
+    /// Changes to the next segment.
     pub rotations: u64,
-    /// Appends that had to wait, or were refused, since the next segment was not ready.
+    /// Appends that waited or were refused because the next segment was not ready.
     pub spares_missed: u64,
-    /// Segments that are ready to be used next.
+    /// Segments that are prepared.
     pub spares: usize,
-    /// Stamps that were written because the log had become idle.
+    /// Watermark blocks written because the log had become idle.
     pub watermark_blocks: u64,
-    /// From the first append of a block until the block was submitted.
+    /// Nanoseconds from the first append of a block to its submission.
     pub queued: Percentiles,
-    /// From a block's submission until it was durable.
+    /// Nanoseconds from the submission of a block to its completion.
     pub written: Percentiles,
-    /// From then until a thread that waited went on; each up to twice as long as it was.
+    /// Nanoseconds from the end of a group to the wake-up of a thread that waited. By powers of
+    /// two: each figure is less than twice the true one.
     pub woken: Percentiles,
-    /// Records of a block.
+    /// Records per block.
     pub batch: Percentiles,
-    /// Blocks in flight when one was submitted, itself included.
+    /// Blocks in flight at each submission, the new one included.
     pub in_flight: Percentiles,
 }
 
-/// Of a distribution: times in nanoseconds, or numbers.
+/// Percentiles of a distribution: of times in nanoseconds, or of counts.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Percentiles {
-    /// Half are at most so.
+    /// Median.
     pub p50: u64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99: u64,
-    /// 999 of 1000.
+    /// 99.9th percentile.
     pub p999: u64,
-    /// The largest.
+    /// Maximum.
     pub max: u64,
 }
 
-/// Times by powers of two, counted by many threads with nothing locked.
-pub(super) struct Powers([AtomicU64; 64]);
+/// Histogram of times by powers of two, which many threads count in without a lock.
+pub(crate) struct Powers([AtomicU64; 64]);
 
 impl Default for Powers {
     fn default() -> Self {
@@ -61,13 +62,13 @@ impl Default for Powers {
 }
 
 impl Powers {
-    pub(super) fn record(&self, time: Duration) {
+    pub(crate) fn record(&self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1);
         self.0[nanoseconds.ilog2() as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Of each power the largest time that it counts.
-    pub(super) fn percentiles(&self) -> Percentiles {
+    /// Returns percentiles, each as the largest time that its power of two counts.
+    pub(crate) fn percentiles(&self) -> Percentiles {
         let counts = self.0.each_ref().map(|count| count.load(Ordering::Relaxed));
         let all: u64 = counts.iter().sum();
         let within = |thousandths: u64| {
@@ -82,14 +83,14 @@ impl Powers {
     }
 }
 
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     records: u64,
     blocks: u64,
     payload_bytes: u64,
     written_bytes: u64,
-    pub(super) rotations: u64,
-    pub(super) spares_missed: u64,
-    pub(super) watermark_blocks: u64,
+    pub(crate) rotations: u64,
+    pub(crate) spares_missed: u64,
+    pub(crate) watermark_blocks: u64,
     queued_ns: Histogram<u32>,
     written_ns: Histogram<u32>,
     batch: Histogram<u32>,
@@ -98,7 +99,7 @@ pub(super) struct Numbers {
 
 impl Default for Numbers {
     fn default() -> Self {
-        // Two digits, and a minute at most: 14 KiB.
+        // Two significant digits up to a minute: 14 KiB.
         let histogram = || Histogram::new_with_max(60_000_000_000, 2).expect("bounds that the crate takes");
         Numbers {
             records: 0,
@@ -117,11 +118,11 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    pub(super) fn took_off(&mut self, in_flight: usize) {
+    pub(crate) fn submitted(&mut self, in_flight: usize) {
         self.in_flight.saturating_record(in_flight as u64);
     }
 
-    pub(super) fn landed(&mut self, queued: Duration, written: Duration, records: u32, payload: usize, bytes: u64) {
+    pub(crate) fn completed(&mut self, queued: Duration, written: Duration, records: u32, payload: usize, bytes: u64) {
         self.blocks += 1;
         self.written_bytes += bytes;
         self.payload_bytes += payload as u64;
@@ -133,7 +134,7 @@ impl Numbers {
         self.written_ns.saturating_record(written.as_nanos() as u64);
     }
 
-    pub(super) fn stats(&self) -> LogStats {
+    pub(crate) fn stats(&self) -> LogStats {
         let of = |histogram: &Histogram<u32>| Percentiles {
             p50: histogram.value_at_quantile(0.5),
             p99: histogram.value_at_quantile(0.99),

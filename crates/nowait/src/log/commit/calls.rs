@@ -1,7 +1,8 @@
 //! Callbacks of a log, one after the other, on a thread of the log's own.
 //!
-//! A callback is the user's: it may block, panic, or use the log. Whoever ends a commit (a thread in `wait`, a ring's reaper, the
-//! keeper) only puts it in a queue. The thread starts with the first callback, and ends when none has come for a while.
+//! A callback is the user's code: it may block, panic, or use the log. A thread that ends a commit
+//! (in `wait`, a ring's reaper, maintenance) only puts it in a queue. The thread of callbacks
+//! starts with the first and ends after some seconds without one.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -10,24 +11,24 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::buf::lock;
-use crate::error::Result;
+use crate::Result;
+use crate::log::os::lock;
 
-/// How long the thread waits for another callback.
+/// Time that the thread waits for another callback.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
-pub(in crate::log) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
+pub(crate) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
 
-pub(in crate::log) enum Call {
+pub(crate) enum Call {
     Durable(Callback, Result<u64>),
     /// A waker that must not run where its record became durable.
     Wake(Waker),
 }
 
 impl Call {
-    /// Contains a panic.
+    /// Runs the call, and contains a panic.
     fn run(self) {
-        // What was thrown is the user's, too, and dropping it may panic again.
+        // The payload of a panic is the user's, too: dropping it may panic again.
         catch_unwind(AssertUnwindSafe(|| match self {
             Call::Durable(callback, answer) => callback(answer),
             Call::Wake(waker) => waker.wake(),
@@ -36,12 +37,12 @@ impl Call {
     }
 }
 
-/// Wakes, and contains a panic.
-pub(in crate::log) fn wake(waker: Waker) {
+/// Wakes a task, and contains a panic.
+pub(crate) fn wake(waker: Waker) {
     Call::Wake(waker).run();
 }
 
-pub(in crate::log) struct Calls(Arc<Queue>);
+pub(crate) struct Calls(Arc<Queue>);
 
 #[derive(Default)]
 struct Queue {
@@ -54,7 +55,7 @@ struct State {
     calls: VecDeque<Call>,
     /// A thread takes calls from the queue until it has found it empty.
     is_served: bool,
-    /// The log is gone: the thread does not wait for more.
+    /// The log is gone: the thread does not wait for more calls.
     is_over: bool,
 }
 
@@ -64,12 +65,12 @@ thread_local! {
 }
 
 impl Calls {
-    pub(in crate::log) fn new() -> Calls {
+    pub(crate) fn new() -> Calls {
         Calls(Arc::default())
     }
 
-    /// Puts calls in the queue. Nothing is locked by the caller.
-    pub(in crate::log) fn add(&self, calls: impl IntoIterator<Item = Call>) {
+    /// Puts calls in the queue. The caller holds no lock.
+    pub(crate) fn add(&self, calls: impl IntoIterator<Item = Call>) {
         let mut state = lock(&self.0.state);
         state.calls.extend(calls);
         if state.is_served {
@@ -78,9 +79,9 @@ impl Calls {
         }
     }
 
-    /// Sees to it that a thread comes to what is in the queue. Where none can be started this one does it, if it may: late is better
-    /// than never.
-    pub(in crate::log) fn serve(&self, may_run_here: bool) {
+    /// Starts a thread for the queue if it needs one. Where none can be started this thread serves
+    /// the queue, if it may: late is better than never.
+    pub(crate) fn serve(&self, may_run_here: bool) {
         let mut state = lock(&self.0.state);
         if state.is_served || state.calls.is_empty() {
             return;
@@ -96,8 +97,8 @@ impl Calls {
         }
     }
 
-    /// This thread runs a callback of this log.
-    pub(in crate::log) fn is_here(&self) -> bool {
+    /// True on a thread that runs a callback of this log.
+    pub(crate) fn is_here(&self) -> bool {
         SERVES.get() == self.0.address()
     }
 }
@@ -114,7 +115,7 @@ impl Queue {
         Arc::as_ptr(self).addr()
     }
 
-    /// Runs what is in the queue, and what comes until it has been empty for so long.
+    /// Runs calls until the queue has been empty for `idle_max`.
     fn run(self: &Arc<Self>, idle_max: Duration) {
         let before = SERVES.replace(self.address());
         let mut state = lock(&self.state);
@@ -166,7 +167,7 @@ mod tests {
         }
     }
 
-    /// What is thrown may itself panic when it is dropped.
+    /// A panic's payload that panics when it is dropped.
     struct Bomb;
 
     impl Drop for Bomb {

@@ -1,61 +1,64 @@
-//! Which way of getting a block to stable storage is the quickest here: measured, once, when a log is made.
+//! Measures the fastest way to get a block to stable storage, once, when a log is made.
 //!
-//! Nothing predicts it. Where the device has FUA a write with `RWF_DSYNC` is one command, and on some disks that is the slower one; a ring
-//! sleeps once for the write and the flush, a system call twice; on copy-on-write file systems more than one in flight is slower.
+//! Nothing predicts it. Where the device has FUA a write with `RWF_DSYNC` is one command, and on
+//! some disks that is the slower one; a ring sleeps once for the write and the flush, a system call
+//! twice; on copy-on-write file systems more than one write in flight is slower.
 
 use std::time::{Duration, Instant};
 
-use super::dir::{CALIBRATION, Folder};
-use super::format::PAGE;
-use super::{Durability, Strategy, Submitter};
-use crate::Buf;
-use crate::error::Result;
-use crate::file::{File, OpenOptions};
+use crate::log::dir::{CALIBRATION, LogDir};
+use crate::log::format::PAGE;
+use crate::log::options::{Durability, Strategy, Submitter};
+use crate::{Buf, File, OpenOptions, Result};
 
-/// For each of the ways in each of the rounds, of which the best counts.
+/// Time for each strategy in each round, of which the best counts.
 const TIME: Duration = Duration::from_millis(12);
 const ROUNDS: usize = 4;
 const WRITES_MIN: usize = 8;
 const WRITES_MAX: usize = 1000;
 const FILE_BYTES: u64 = 1 << 20;
-/// A way is taken instead of one before it in the list, which costs less processor time, if it is quicker by so much.
+/// Factor by which a strategy must be faster than those before it in the list, which cost less
+/// processor time.
 const GAIN: f64 = 1.1;
-/// So much more has to get through for a second one in flight. More than two are not tried: pages of their own they bring to the disk
-/// several times as fast, but records share pages, and the more are in flight the fewer share one.
+/// Factor by which two writes in flight must be faster than one. More are not tried: they bring
+/// separate pages to the disk several times as fast, but records share pages, and the more writes
+/// are in flight, the fewer records share one.
 const GAIN_BY_DEPTH: f64 = 1.2;
 
-pub(super) fn choose(folder: &Folder, direct: bool) -> Result<Strategy> {
+/// Returns the fastest strategy in `dir`.
+pub(crate) fn choose(dir: &LogDir, direct: bool) -> Result<Strategy> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true).direct(direct);
-    let file = folder.open_file(&options, CALIBRATION)?;
+    let file = dir.open_file(&options, CALIBRATION)?;
     let chosen = file
         .write_all_from(&Buf::zeroed(FILE_BYTES as usize), 0)
         .and_then(|()| file.sync_all().wait())
-        .and_then(|()| measure(&file, direct));
+        .and_then(|()| measure(&file, direct, dir.instance.has_ring()));
     drop(file);
-    folder.remove_file(CALIBRATION)?;
+    dir.remove_file(CALIBRATION)?;
     chosen
 }
 
-fn measure(file: &File, direct: bool) -> Result<Strategy> {
+fn measure(file: &File, direct: bool, has_ring: bool) -> Result<Strategy> {
     if file.descriptor().is_none() {
         // A simulated disk has no time.
         return Ok(Strategy { durability: Durability::Write, by: Submitter::Ring, depth: 2 });
     }
-    let ring = file.0.instance.engines().has_ring && direct;
+    let ring = has_ring && direct;
     let ways = [
         (Durability::Write, Submitter::Ring, ring),
         (Durability::Write, Submitter::Call, true),
         (Durability::WriteAndSync, Submitter::Call, true),
     ];
-    // Through the page cache a write that waits for the device is the same as one and a sync, and less is known of its failures.
+    // Through the page cache a durable write does the same as a write and a sync, and less is known
+    // of its failures.
     let ways =
         ways.into_iter().filter(|(durability, _, possible)| *possible && (direct || *durability != Durability::Write));
     let mut rates: Vec<(f64, Strategy)> =
         ways.map(|(durability, by, _)| (0.0, Strategy { durability, by, depth: 1 })).collect();
     for _ in 0..ROUNDS {
         for (best, strategy) in &mut rates {
-            // One that fails is none.
+            // A strategy that fails has a rate of zero.
             *best = rate(file, *strategy, 1).unwrap_or(0.0).max(*best);
         }
     }
@@ -69,7 +72,7 @@ fn measure(file: &File, direct: bool) -> Result<Strategy> {
     Ok(strategy)
 }
 
-/// Durable writes of a page a second, `depth` of them in flight.
+/// Measures durable writes of a page per second, `depth` of them in flight.
 fn rate(file: &File, strategy: Strategy, depth: u32) -> Result<f64> {
     let started = Instant::now();
     let (mut writes, mut page) = (0, 0);

@@ -1,0 +1,168 @@
+//! Waiters of one block: threads that sleep, futures, and callbacks.
+
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::calls::Callback;
+use super::sync::{AtomicU32, Mutex, Ordering, Word, lock};
+
+const PENDING: u32 = 0;
+/// One of the threads that sleep is to write the next block.
+const LEAD: u32 = 1;
+const DURABLE: u32 = 2;
+const FAILED: u32 = 3;
+
+/// Fate of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Durable,
+    Failed,
+}
+
+/// Those that wait for one block to become durable.
+pub(crate) struct Group {
+    word: Word,
+    /// Threads that sleep and have not been told to lead. Changes with the state locked.
+    sleepers: AtomicU32,
+    /// Futures and callbacks: waiters that cannot write the block themselves. Changes with
+    /// `waiting` locked; the change is seen by whoever locks the state after the waiter has locked
+    /// it.
+    idle: AtomicU32,
+    ended: OnceLock<Instant>,
+    waiting: Mutex<Waiting>,
+}
+
+/// Waiters to be told once the group has ended.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    pub(crate) wakers: Vec<Option<Waker>>,
+    pub(crate) callbacks: Vec<(u64, Callback)>,
+}
+
+impl Group {
+    pub(crate) fn new() -> Arc<Group> {
+        Arc::new(Group {
+            word: Word::new(PENDING),
+            sleepers: AtomicU32::new(0),
+            idle: AtomicU32::new(0),
+            ended: OnceLock::new(),
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// Fate of the block; None while it is pending.
+    pub(crate) fn fate(&self) -> Option<Fate> {
+        match self.word.0.load(Ordering::Acquire) {
+            DURABLE => Some(Fate::Durable),
+            FAILED => Some(Fate::Failed),
+            _ => None,
+        }
+    }
+
+    /// Time since the group ended; zero if it has not.
+    pub(crate) fn since_end(&self) -> Duration {
+        self.ended.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
+
+    /// Counts a thread that is about to sleep. The state is locked, as it is where a leader is
+    /// chosen, so none is missed.
+    pub(crate) fn announce_sleeper(&self) {
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) > 0
+    }
+
+    /// True while a future or a callback waits.
+    pub(crate) fn has_idle_waiters(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) > 0
+    }
+
+    /// Sleeps until the group ends or one of its threads is to lead. May return early.
+    pub(crate) fn sleep(&self) {
+        self.word.sleep_while(PENDING);
+    }
+
+    /// Appoints one of the sleepers to write the next block; false if one is appointed already. The
+    /// state is locked; [`Group::wake_leader`] follows when it is not.
+    pub(crate) fn appoint(&self) -> bool {
+        let appointed = self.word.0.compare_exchange(PENDING, LEAD, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if appointed {
+            self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        }
+        appointed
+    }
+
+    /// Takes the appointment, if there is one. The state is locked.
+    pub(crate) fn accept(&self) -> bool {
+        self.word.0.compare_exchange(LEAD, PENDING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    pub(crate) fn wake_leader(&self) {
+        self.word.wake(1);
+    }
+
+    /// Ends the group: wakes the threads that sleep, and returns all other waiters.
+    pub(crate) fn end(&self, fate: Fate) -> Waiting {
+        // A group ends once.
+        let _ = self.ended.set(Instant::now());
+        let waiting = {
+            let mut waiting = lock(&self.waiting);
+            let word = match fate {
+                Fate::Durable => DURABLE,
+                Fate::Failed => FAILED,
+            };
+            // An exchange, since an appointment may be accepted at the same time: the end comes after it.
+            self.word.0.swap(word, Ordering::Release);
+            std::mem::take(&mut *waiting)
+        };
+        self.word.wake(u32::MAX >> 1);
+        waiting
+    }
+
+    /// Registers `waker` at its `place`, which is chosen at the first call; false if the group has
+    /// ended.
+    pub(crate) fn register(&self, place: &mut Option<usize>, waker: &Waker) -> bool {
+        // Cloning and dropping a waker may run anything: not under a lock.
+        let waker = waker.clone();
+        let mut waiting = lock(&self.waiting);
+        if self.fate().is_some() {
+            return false;
+        }
+        let place = *place.get_or_insert_with(|| {
+            waiting.wakers.push(None);
+            waiting.wakers.len() - 1
+        });
+        let old = waiting.wakers[place].replace(waker);
+        if old.is_none() {
+            self.idle.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(waiting);
+        drop(old);
+        true
+    }
+
+    /// Forgets the waker of a future that is dropped.
+    pub(crate) fn unregister(&self, place: usize) {
+        let mut waiting = lock(&self.waiting);
+        let old = waiting.wakers.get_mut(place).and_then(Option::take);
+        if old.is_some() {
+            self.idle.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(waiting);
+        drop(old);
+    }
+
+    /// Adds a callback; returns it if the group has ended.
+    pub(crate) fn add_callback(&self, lsn: u64, callback: Callback) -> Option<Callback> {
+        let mut waiting = lock(&self.waiting);
+        if self.fate().is_some() {
+            return Some(callback);
+        }
+        waiting.callbacks.push((lsn, callback));
+        self.idle.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
