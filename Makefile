@@ -8,7 +8,7 @@ LOCKED := --locked
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
-	@echo "make loom    part of make test: the hand-over of operations in every order of its steps"
+	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; Rust 1.85 is enough"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"

@@ -1,4 +1,5 @@
-//! Whatever bytes a log's files have, decoding neither panics nor reads beyond them, and what it takes for whole can be walked.
+//! Whatever bytes a log's files have, decoding neither panics nor reads beyond them, and what it
+//! takes for whole can be walked.
 #![no_main]
 
 #[allow(dead_code)]

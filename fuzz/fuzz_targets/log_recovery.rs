@@ -1,5 +1,6 @@
-//! A small log whose files were changed anyhow: opening it tells the records that are left, or refuses with an error; salvage makes a log
-//! of it that opens. Nothing panics, and what was changed nowhere is read back as it was.
+//! A small log whose files were changed anyhow: opening it tells the records that are left, or
+//! refuses with an error; salvage makes a log of it that opens. Nothing panics, and what was
+//! changed nowhere is read back as it was.
 #![no_main]
 
 use std::sync::LazyLock;

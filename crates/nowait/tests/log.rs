@@ -1,4 +1,5 @@
-//! The log on real files: callers of all kinds, every file system, other processes, full disks, damage, kills.
+//! The log on real files: callers of all kinds, every file system, other processes, full disks,
+//! damage, kills.
 
 mod common;
 
@@ -24,7 +25,7 @@ fn options() -> Options {
     Options::new().create(true).segment_bytes(SEGMENT_BYTES).sync(SyncPolicy::Fixed(strategy))
 }
 
-/// What record `lsn` is, wherever it is appended.
+/// Contents of record `lsn`, wherever it is appended.
 fn record(lsn: u64) -> Vec<u8> {
     let mut rng = Rng::new(lsn);
     let length = 8 + rng.below(400);
@@ -33,7 +34,8 @@ fn record(lsn: u64) -> Vec<u8> {
     bytes
 }
 
-/// Reads records from `first` on; they are those of [`record`] up to the last that is durable, which it gives.
+/// Reads records from `first` on; they are those of [`record`] up to the last that is durable,
+/// which it gives.
 fn check(log: &Log, first: u64) -> u64 {
     let last = check_until(log, first);
     assert_eq!(last, log.durable_lsn());
@@ -54,7 +56,7 @@ fn check_until(log: &Log, first: u64) -> u64 {
     lsn - 1
 }
 
-/// What is the same whatever appended it.
+/// Checks that hold however the records were appended.
 fn check_numbers(log: &Log, last: u64) {
     let mut reader = log.reader(1);
     for lsn in 1..=last {
@@ -179,7 +181,8 @@ fn a_thread_waits_for_what_its_own_futures_began() {
     log.close().unwrap();
 }
 
-/// A watermark block that finds no room must not keep the segment from being prepared that would have some.
+/// A watermark block that finds no room must not keep the segment from being prepared that would
+/// have some.
 #[test]
 fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
     let dir = mounts::temp_dir();
@@ -498,7 +501,8 @@ fn damage_is_refused_and_salvaged_when_asked() {
         names.sort();
         names
     };
-    // The middle of the log, in the header and in a block (which may be a watermark block); then a segment that is gone.
+    // The middle of the log, in the header and in a block (which may be a watermark block); then a
+    // segment that is gone.
     let middle = segments(&path)[2].clone();
     let good = fs::read(&middle).unwrap();
     for at in [100, 4096 + 20] {
@@ -533,7 +537,8 @@ fn damage_is_refused_and_salvaged_when_asked() {
     assert_eq!((check_until(&log, 1), check(&log, 21)), (kept, 21));
 }
 
-/// Zeros are what a segment has that was never used; one that others go on from, or that holds blocks, was.
+/// Zeros are what a segment has that was never used; one that others go on from, or that holds
+/// blocks, was.
 #[test]
 fn a_header_of_zeros_is_damage_where_there_was_one() {
     for which in ["oldest", "newest"] {
@@ -606,10 +611,12 @@ fn a_control_file_that_is_gone_is_made_again() {
     assert!(eventually(|| Log::open(&path, &options()).unwrap_err().kind() == ErrorKind::Damaged));
 }
 
-/// Acknowledgements go over a pipe; whatever was acknowledged when the process was killed is in the log.
+/// Acknowledgements go over a pipe; whatever was acknowledged when the process was killed is in the
+/// log.
 #[test]
 fn two_thousand_kills() {
-    // What was written survives the process, not only what is on the disk: most may be killed where a disk is memory.
+    // Written pages survive the process, not only what is on the disk: most may be killed where
+    // a disk is memory.
     kills(rounds(200), mounts::temp_dir().path());
     match Mount::or_skip(Kind::Tmpfs) {
         Some(mount) => kills(rounds(1800), mount.path()),
@@ -639,7 +646,7 @@ fn kills(kills: u32, dir: &Path) {
                 heard += 1;
             }
             if heard == patience || killer.elapsed() > at_most(Duration::from_millis(200)) {
-                // What it wrote before it died is read to the end all the same.
+                // Output written before it died is read to the end all the same.
                 process.kill().unwrap();
                 heard = usize::MAX / 2;
             }
@@ -693,10 +700,12 @@ fn fork(path: &Path) {
     let (log, _) = Log::open(path, &options()).unwrap();
     log.append(&record(1)).unwrap().wait().unwrap();
     let pending = log.append(&record(2)).unwrap();
-    // SAFETY: the child calls what works in the child of a process with threads: no more than the library promises.
+    // SAFETY: the child calls what works in the child of a process with threads: no more than the
+    // library promises.
     let id = unsafe { libc::fork() };
     if id == 0 {
-        // Nothing takes a lock that a thread of the parent's may have held: those threads are not there to let go of it.
+        // Nothing takes a lock that a thread of the parent's may have held: those threads are not
+        // there to let go of it.
         let refused = log.append(b"the child's").is_err()
             && pending.wait().is_err()
             && log.reader(1).next().is_err()

@@ -1,5 +1,6 @@
-//! The log's own code on a simulated disk that crashes: what was acknowledged is there, what is there is a prefix of what was
-//! appended, batches are whole, and nothing that was cut off comes back.
+//! The log's own code on a simulated disk that crashes: what was acknowledged is there, what is
+//! there is a prefix of what was appended, batches are whole, and nothing that was cut off comes
+//! back.
 
 mod common;
 
@@ -36,7 +37,7 @@ fn options(nowait: &Nowait, durability: Durability, depth: u32) -> Options {
         .maintenance(false)
 }
 
-/// Of a record: its number, the life that it was appended in, and bytes that follow from both.
+/// Contents of a record: its number, the life in which it was appended, and bytes derived from both.
 fn record(lsn: u64, life: u64, length: usize) -> Vec<u8> {
     let mut random = Rng::new(lsn << 20 | life);
     let mut bytes = [lsn.to_le_bytes(), life.to_le_bytes()].concat();
@@ -44,7 +45,7 @@ fn record(lsn: u64, life: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Of a write that a crash may lose.
+/// Contents of a write that a crash may lose.
 fn place(change: &Unsynced) -> Option<u64> {
     match change {
         Unsynced::Write { offset, .. } => Some(*offset),
@@ -56,10 +57,10 @@ fn poll(ticket: &mut Ticket) -> Poll<nowait::Result<u64>> {
     Pin::new(ticket).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What the application knows of its log.
+/// The application's knowledge of its log.
 #[derive(Clone, Default)]
 struct Model {
-    /// What may be in the log; the first is record 1.
+    /// Records that may be in the log; the first is record 1.
     records: Vec<Vec<u8>>,
     /// The last records of batches.
     ends: BTreeSet<u64>,
@@ -71,7 +72,7 @@ struct Model {
 }
 
 impl Model {
-    /// What a disk holds must be what the application may expect; gives the last record.
+    /// Checks that a disk holds what the application may expect; returns the last record.
     fn check(&self, sim: &Sim, what: &str) -> u64 {
         let nowait = on(sim);
         let (mut reader, recovery) = match read_in(&nowait, DIR, 1) {
@@ -150,7 +151,8 @@ impl Model {
         crashes
     }
 
-    /// Turns a bit of a copy of the disk: what is lost by it is told, but for what no watermark that is left speaks of.
+    /// Turns a bit of a copy of the disk: what is lost by it is told, but for what no watermark
+    /// that is left speaks of.
     fn rot(&self, crashed: &Sim, random: &mut Rng, what: &str) {
         let copy = crashed.crash(|_, _| true);
         let paths = segments(&copy);
@@ -192,7 +194,7 @@ impl Model {
         }
     }
 
-    /// What can be kept is what was appended; the log goes on, and is sound from then on.
+    /// Checks that salvaged records are those appended, and that the log is sound from then on.
     fn salvage(&self, sim: &Sim, options: &Options, what: &str) {
         let (log, _) = Log::open(DIR, &options.clone().salvage(true)).unwrap_or_else(|error| panic!("{what}: {error}"));
         let next = log.append(b"after the damage").unwrap().wait().unwrap();
@@ -217,7 +219,8 @@ impl Model {
     }
 }
 
-/// Ten blocks in flight: every subset of them gets to the disk, and each subset with each block torn at each sector.
+/// Ten blocks in flight: every subset of them gets to the disk, and each subset with each block
+/// torn at each sector.
 #[test]
 fn every_subset_of_ten_blocks_torn_at_every_sector() {
     const BLOCKS: usize = 10;
@@ -311,7 +314,7 @@ fn a_bit_that_turns_anywhere_loses_nothing_silently() {
     assert!(found_out > 1000 && harmless > 1000);
 }
 
-/// A record that is written while nobody steps in between.
+/// Appends and writes a record without steps of others in between.
 fn commit(log: &Log, length: usize) -> u64 {
     log.append(&vec![1; length]).unwrap().wait().unwrap()
 }
@@ -342,7 +345,8 @@ fn rot(sim: &Sim, lsn: u64) {
     panic!("no block begins with record {lsn}");
 }
 
-/// What a segment's file says, block by block, as docs/log-format.md has it: what is whole only. The header comes first.
+/// Decodes the whole blocks of a segment's file, by docs/log-format.md.
+/// The header comes first.
 struct Mark {
     bytes: Range<usize>,
     epoch: u64,
@@ -387,7 +391,8 @@ fn assert_damaged(sim: &Sim) {
     assert!(!found.damage.is_empty(), "acknowledged records are gone, and nothing is said: {found:?}");
 }
 
-/// Of the blocks behind the damage the first may speak of too little: it was in flight with what is damaged.
+/// The first block behind the damage may have too low a watermark: it was in flight with the damaged
+/// one.
 #[test]
 fn the_highest_watermark_behind_damage_counts() {
     let sim = Sim::manual(1);
@@ -403,7 +408,8 @@ fn the_highest_watermark_behind_damage_counts() {
     drop(together);
 }
 
-/// The only proof may lie in the next segment, behind its first block: that was in flight with what is damaged.
+/// The only proof may lie in the next segment, behind its first block: that was in flight with what
+/// is damaged.
 #[test]
 fn a_later_segment_speaks_of_an_earlier_one() {
     let opened = || {
@@ -436,7 +442,8 @@ fn a_later_segment_speaks_of_an_earlier_one() {
     assert_damaged(&killed);
 }
 
-/// Whatever is given up: the segment of the last durable record stays, or numbers would begin again after a crash.
+/// Whatever is given up: the segment of the last durable record stays, or numbers would begin again
+/// after a crash.
 #[test]
 fn the_beginning_is_not_given_up_beyond_what_is_durable() {
     let sim = Sim::manual(1);
@@ -460,7 +467,8 @@ fn the_beginning_is_not_given_up_beyond_what_is_durable() {
     drop(pending);
 }
 
-/// Every durable record is given up while the next segment has begun and is not written: numbers began again after a crash.
+/// Every durable record is given up while the next segment has begun and is not written: numbers
+/// began again after a crash.
 #[test]
 fn all_that_is_durable_may_be_given_up() {
     let sim = Sim::manual(1);
@@ -486,7 +494,8 @@ fn all_that_is_durable_may_be_given_up() {
     drop(pending);
 }
 
-/// What was cut off does not come back because a page is damaged: for whoever votes by its log that is another vote.
+/// Records that were cut off do not come back because a page is damaged: to a replica that votes by
+/// its log that is another vote.
 #[test]
 fn damage_does_not_undo_a_cut() {
     let sim = Sim::manual(1);
@@ -515,7 +524,8 @@ fn damage_does_not_undo_a_cut() {
     }
 }
 
-/// Through the page cache a block is durable by a sync, which hears of write-back that failed; and there is one at a time.
+/// Through the page cache a block is durable by a sync, which hears of write-back that failed; and
+/// there is one at a time.
 #[test]
 fn a_log_in_the_page_cache_syncs_one_block_at_a_time() {
     let sim = Sim::manual(1);
@@ -572,7 +582,8 @@ fn each_opening_and_each_cut_begins_an_epoch() {
     }
 }
 
-/// What is cut off is given back while the log is open, and no reader that was ahead goes on in what came instead.
+/// Segments that are cut off are removed while the log is open, and no reader that was ahead
+/// continues in those that came instead.
 #[test]
 fn what_is_cut_off_is_removed_and_not_read_over() {
     let sim = Sim::manual(1);
@@ -601,7 +612,8 @@ fn what_is_cut_off_is_removed_and_not_read_over() {
     }
 }
 
-/// A thread that maintains the log while its end is cut must not remove what is the log's end until the cut stands.
+/// A thread that maintains the log while its end is cut must not remove what is the log's end until
+/// the cut stands.
 #[test]
 fn a_cut_is_whole_or_not_at_all_whoever_maintains_the_log() {
     for seed in 0..20 {
@@ -652,7 +664,8 @@ fn buffered_with(set: impl FnOnce(&mut Faults)) -> Faults {
     faults
 }
 
-/// One life of a log after the other, each ended by a crash, a kill or a close, with whatever goes wrong in between.
+/// One life of a log after the other, each ended by a crash, a kill or a close, with whatever goes
+/// wrong in between.
 fn lives(seed: u64, crashes: &mut u64) {
     let mut random = Rng::new(seed);
     let mut sim = Sim::manual(seed);
@@ -671,7 +684,7 @@ fn lives(seed: u64, crashes: &mut u64) {
         let options = options(&nowait, durability, depth).pending_bytes_max(pending_bytes_max);
         let options = options.reserve_bytes(reserve_bytes);
         let (log, recovery) = loop {
-            // What cannot be read is no reason to go on without it.
+            // An unreadable page is no reason to go on without it.
             let reads_fail = random.below(4) == 0;
             sim.set_faults({
                 let mut faults = sound;
@@ -715,7 +728,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                         _ if random.below(8) == 0 => vec![random.below(9000)],
                         _ => vec![random.below(300)],
                     };
-                    // An append that waits would wait for steps that nobody makes.
+                    // An append that waits would wait for steps that no thread makes.
                     let payload = |lengths: &[usize]| lengths.iter().map(|length| 20 + *length as u64).sum::<u64>();
                     let pending =
                         model.records[log.durable_lsn() as usize..].iter().map(|record| 4 + record.len() as u64);
@@ -796,7 +809,7 @@ fn lives(seed: u64, crashes: &mut u64) {
         model.rot(&crashed, &mut random, &what);
         drop(tickets);
         if random.below(3) == 0 {
-            // What is on its way waits for steps, which closing does not make.
+            // Writes in flight wait for steps, which closing does not make.
             while sim.step() {}
             let closed = log.close();
             *crashes += within.check(&model, &format!("{what}, within closing"));
@@ -816,8 +829,9 @@ fn lives(seed: u64, crashes: &mut u64) {
         drop(log);
         while sim.step() {}
         if random.below(3) == 0 && (faults.sync_error == 0.0 || sound.direct_refused) {
-            // Killed rather than crashed: what was not synced is there, and not safe yet. Also after a write that failed; after a sync
-            // only of files in the page cache, which recovery drops. (A device's own cache has no such failures here.)
+            // Killed rather than crashed: what was not synced is there, and not safe yet. Also
+            // after a write that failed; after a sync only of files in the page cache, which
+            // recovery drops. (A device's own cache has no such failures here.)
             continue;
         }
         // A restart that is cut off as well.
@@ -871,7 +885,7 @@ impl Within {
         self.check_from(u64::MAX, model, what)
     }
 
-    /// Of what was acknowledged only the first so many records are promised still.
+    /// Number of the acknowledged records that are still promised, from the first on.
     fn check_from(&self, most: u64, model: &Model, what: &str) -> u64 {
         let crashes = std::mem::take(&mut *self.crashes.lock().unwrap());
         for (acknowledged, crash) in &crashes {
@@ -905,8 +919,9 @@ fn random_lives() {
     println!("{crashes} crashes, seeds {seeds:?}");
 }
 
-/// Threads that append in every way, one that gives up the beginning, one that maintains, one that follows, and the maintenance thread; the power fails
-/// again and again. The disk's thread completes operations in an order of its own, so that a seed gives a kind of run, not a run.
+/// Threads that append in every way, one that gives up the beginning, one that maintains, one that
+/// follows, and the maintenance thread; the power fails again and again. The disk's thread
+/// completes operations in an order of its own, so that a seed gives a kind of run, not a run.
 #[test]
 fn many_callers_and_crashes() {
     let seeds = seeds(12);
@@ -918,7 +933,7 @@ fn many_callers_and_crashes() {
     println!("{images} crashes, seeds {seeds:?}");
 }
 
-/// Of the caller `who` the record `number`.
+/// Contents of record `number` of the caller `who`.
 fn of_caller(who: u64, number: u64) -> Vec<u8> {
     let mut random = Rng::new(who << 32 | number);
     let length = random.below(1500);
@@ -1025,7 +1040,8 @@ fn callers(seed: u64) -> u64 {
             check_callers(read.into_iter(), "read on");
         });
         while left.load(Relaxed) > 0 {
-            // In this order: what was acknowledged before the power failed is there, and what was given up after need not be.
+            // In this order: what was acknowledged before the power failed is there, and what was
+            // given up after need not be.
             let before = acknowledged.load(SeqCst).max(log.durable_lsn());
             let image = sim.crash_at_random(random.next());
             if images.len() < 150 {

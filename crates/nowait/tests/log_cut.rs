@@ -1,4 +1,5 @@
-//! Records that are given up, at the log's beginning and at its end, and crashes and rot beside that.
+//! Records that are given up, at the log's beginning and at its end, and crashes and rot beside
+//! that.
 
 mod common;
 
@@ -24,8 +25,8 @@ fn options(nowait: &Nowait) -> Options {
         .maintenance(false)
 }
 
-/// A log whose next segment had begun, without a byte of it on the disk, gave up the one before, with all that was acknowledged: after a
-/// crash it was empty, and its numbers began at 1 again.
+/// A log whose next segment had begun, without a byte of it on the disk, gave up the one before,
+/// with all that was acknowledged: after a crash it was empty, and its numbers began at 1 again.
 #[test]
 fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
     let sim = Sim::new(1);
@@ -57,7 +58,7 @@ fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
         }
     };
     log.truncate_prefix(durable + 1);
-    // At once: what was given up is used again before the record is old enough to be written for nobody.
+    // At once: the given-up segment is reused before the record is old enough to be written unasked.
     log.maintain();
     check("cut", durable);
     while log.durable_lsn() == durable && log.maintain() {
@@ -100,7 +101,8 @@ fn shows_no_cut(mut reader: Reader, left: u64, what: &str) -> u64 {
     last
 }
 
-/// One bad page brought back what truncate_suffix had cut off, and told nobody: to a replica that is a vote taken back.
+/// One bad page brought back, silently, what truncate_suffix had cut off: to a replica that is a
+/// vote taken back.
 #[test]
 fn no_page_that_goes_bad_undoes_a_cut() {
     const LEFT: u64 = 5;
@@ -111,7 +113,8 @@ fn no_page_that_goes_bad_undoes_a_cut() {
         let sim = Sim::new(1);
         let nowait = on(&sim);
         let (log, _) = Log::open(DIR, &options(&nowait)).unwrap();
-        // Through several segments, in blocks that hold two records each: the cut is in the middle of one.
+        // Through several segments, in blocks that hold two records each: the cut is in the middle
+        // of one.
         for lsn in (1..=20).step_by(2) {
             let batch = [record(lsn, 1), record(lsn + 1, 1)];
             log.append_batch(batch.iter().map(Vec::as_slice)).unwrap().wait().unwrap();
@@ -164,7 +167,7 @@ fn no_page_that_goes_bad_undoes_a_cut() {
                     let (reader, found) = read_in(&nowait, DIR, 1).unwrap();
                     let last = shows_no_cut(reader, LEFT, &what);
                     let whole = LEFT + appended_after;
-                    // Of what came last nothing speaks before the log is maintained.
+                    // No watermark covers the last records before the log is maintained.
                     let is_told = last == whole || !found.damage.is_empty();
                     assert!(is_told || (appended_after > 0 && !maintained), "{what}: {found:?}");
                     let (log, recovery) = Log::open(DIR, &options(&nowait).salvage(true)).unwrap();

@@ -1,4 +1,5 @@
-//! Bytes of a log that are not what was written, or cannot be read: what is found out, what is left, and how long looking takes.
+//! Bytes of a log that are not what was written, or cannot be read: what is found out, what is
+//! left, and how long looking takes.
 
 mod common;
 
@@ -99,7 +100,8 @@ fn log_of(sim: &Sim, last: u64) {
     log.close().unwrap();
 }
 
-/// One bad byte made all records behind it unreachable; a salvage gave their numbers again, and left them in a file that nobody looks at.
+/// One bad byte made all records behind it unreachable; a salvage gave their numbers again, and
+/// left them in a file that nothing reads.
 #[test]
 fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
     let mut random = Rng::for_test();
@@ -132,7 +134,7 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
             assert!(lost.is_empty() && *last_lsn == LAST, "{what}: {found:?}");
             continue;
         }
-        // Of what is missing at the beginning, with the header that would say so, nothing is known.
+        // Nothing is known of records missing at the beginning with the header that would name them.
         let first = found.behind.first().map_or(found.first_lsn, |behind| behind.start.min(found.first_lsn));
         let reader = if first > 1 { read_in(&nowait, DIR, first).unwrap().0 } else { reader };
         let (there, told) = read_all(reader);
@@ -154,7 +156,8 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
         }
         assert_eq!(Log::open(DIR, &simulated(&nowait)).unwrap_err().kind(), ErrorKind::Damaged, "{what}");
 
-        // Salvaged: what was before the damage is there, what comes has new numbers, and nothing whole is gone from the disk.
+        // Salvaged: what was before the damage is there, what comes has new numbers, and nothing
+        // whole is gone from the disk.
         let bytes_of = |sim: &Sim| -> Vec<(PathBuf, Vec<u8>)> {
             let names = on(sim).list(DIR).wait().unwrap();
             let path = |name: &std::ffi::OsString| Path::new(DIR).join(name);
@@ -190,7 +193,8 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
     }
 }
 
-/// A salvage that is cut off anywhere loses nothing that a whole one keeps, and gives no number again.
+/// A salvage that is cut off anywhere loses nothing that a whole one keeps, and gives no number
+/// again.
 #[test]
 fn a_salvage_that_is_cut_off_is_as_if_it_had_been_or_had_not() {
     let sim = Sim::new(1);
@@ -257,7 +261,7 @@ fn what_cannot_be_read_is_passed_over_and_named() {
         let first = found.behind.first().map_or(found.first_lsn, |behind| behind.start.min(found.first_lsn));
         let reader = if first > 1 { read_in(&nowait, DIR, first).unwrap().0 } else { reader };
         let (there, _) = read_all(reader);
-        // What no watermark speaks of is behind what is unknown.
+        // Records that no watermark covers lie behind unknown ones.
         let known = there.last().copied().unwrap_or(0);
         assert!(there.iter().all(|lsn| !lost.contains(lsn)), "{what}: {found:?}");
         for lsn in first..=known {
@@ -297,7 +301,8 @@ fn reads_that_fail_at_random_lose_nothing() {
             faults.read_error = 0.3;
             faults
         });
-        // An answer, whatever it is: both copies of the control file may be unreadable, and all headers.
+        // An answer, whatever it is: both copies of the control file may be unreadable, and all
+        // headers.
         let found = inspect_in(&nowait, DIR);
         assert!(
             found.as_ref().map_or_else(|error| error.kind() == ErrorKind::Damaged, |found| found.last_lsn <= 40),
@@ -316,7 +321,8 @@ fn reads_that_fail_at_random_lose_nothing() {
     }
 }
 
-/// A file of the largest number that fits, in the log's directory, made the numbers begin anew, or a panic.
+/// A file of the largest number that fits, in the log's directory, made the numbers begin anew, or
+/// a panic.
 #[test]
 fn numbers_that_no_log_gave_are_refused_or_left_alone() {
     let sim = Sim::new(1);
@@ -345,7 +351,8 @@ fn numbers_that_no_log_gave_are_refused_or_left_alone() {
     assert_eq!(Log::open(DIR, &simulated(&nowait)).unwrap().1.last_lsn, 60);
 }
 
-/// Each page says that a block begins there that goes on to the end. Checksums were gone over again for each of them: 83 s for 64 MiB.
+/// Each page says that a block begins there that goes on to the end. Checksums were gone over again
+/// for each of them: 83 s for 64 MiB.
 #[test]
 fn recovery_is_linear_whatever_the_bytes() {
     let time = |mib: usize| {
@@ -380,8 +387,8 @@ fn recovery_is_linear_whatever_the_bytes() {
     assert!(long < short * 16 * 4 + Duration::from_millis(200), "2 MiB: {short:?}, 32 MiB: {long:?}");
 }
 
-/// A live log seemed damaged to whoever looked at it from outside: a look takes time, and what is written meanwhile speaks of records that
-/// the look did not see.
+/// A live log seemed damaged to whoever looked at it from outside: a look takes time, and what is
+/// written meanwhile speaks of records that the look did not see.
 #[test]
 fn a_log_that_is_written_is_not_damaged() {
     let dir = mounts::temp_dir();
@@ -413,7 +420,8 @@ fn a_log_that_is_written_is_not_damaged() {
     log.close().unwrap();
 }
 
-/// Segments that are used again hold blocks of the same epoch, which were taken for writes that were cut off.
+/// Segments that are used again hold blocks of the same epoch, which were taken for writes that
+/// were cut off.
 #[test]
 fn a_segment_that_is_used_again_is_not_torn() {
     let sim = Sim::new(1);
@@ -434,7 +442,8 @@ fn a_segment_that_is_used_again_is_not_torn() {
     assert!(found.closed && found.torn.is_none(), "{found:?}");
 }
 
-/// What a reader of a log that somebody writes shows was only in a cache: a power cut took it away again.
+/// A reader of a log that was being written returned records that were only in a cache: a power cut
+/// took them away again.
 #[test]
 fn what_is_read_is_durable() {
     let sim = Sim::manual(3);
@@ -452,8 +461,8 @@ fn what_is_read_is_durable() {
     while sim.step() {}
 }
 
-/// A log that was made where direct I/O is, and copied to where it is not, wrote several blocks at a time through the page cache, and
-/// took a sync beside another for proof.
+/// A log that was made where direct I/O is, and copied to where it is not, wrote several blocks at
+/// a time through the page cache, and took a sync beside another for proof.
 #[test]
 fn direct_is_looked_at_where_the_log_is() {
     let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
@@ -490,7 +499,8 @@ fn direct_is_looked_at_where_the_log_is() {
     assert_eq!(reader.next().unwrap().unwrap().bytes, record(1));
 }
 
-/// Whatever bytes change: a salvage gives a log that opens, with what it said it has, and gives no number again that it knows of.
+/// Whatever bytes change: a salvage gives a log that opens, with what it said it has, and gives no
+/// number again that it knows of.
 #[test]
 fn what_was_salvaged_opens_whatever_had_changed() {
     let good: Vec<(PathBuf, Vec<u8>)> = {
@@ -578,7 +588,7 @@ fn what_was_salvaged_opens_whatever_had_changed() {
         assert_eq!((again.last_lsn, again.damage), (lsn, vec![]), "{what}: {found:?}");
         let kept: BTreeSet<u64> = (found.first_lsn..=found.last_lsn).chain([lsn]).collect();
         assert_eq!(read_all(log.reader(found.first_lsn)), (kept.clone(), vec![]), "{what}: {found:?}");
-        // What was whole is in the log, or aside.
+        // Whole records are in the log, or aside.
         let aside = read_all(read_aside_in(&nowait, DIR).unwrap()).0;
         assert!(there.iter().all(|lsn| kept.contains(lsn) || aside.contains(lsn)), "{what}: {found:?}");
     }

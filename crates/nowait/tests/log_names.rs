@@ -33,8 +33,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Names were resolved by path whenever a segment was made: acknowledged records went to the directory that had the path by then.
-/// A log stays in the directory that it was opened in.
+/// Names were resolved by path whenever a segment was made: acknowledged records went to the
+/// directory that had the path by then. A log stays in the directory that it was opened in.
 #[test]
 fn a_log_stays_where_it_is_when_its_directory_is_renamed() {
     let dir = mounts::temp_dir();
@@ -64,7 +64,7 @@ fn a_log_stays_where_it_is_when_the_process_goes_elsewhere() {
     child::play_at("chdir", dir.path());
 }
 
-/// In a process of its own, whose working directory is nobody else's.
+/// Runs in a process of its own, with a working directory of its own.
 fn chdir(dir: &Path) {
     for name in ["a", "b"] {
         fs::create_dir(dir.join(name)).unwrap();
@@ -129,7 +129,8 @@ fn only_the_logs_own_leftovers_are_removed() {
     assert!(!own.iter().any(|name| after.iter().any(|there| there == name)), "{after:?}");
 }
 
-/// The mount point of a volume that is not mounted is an empty directory: a new, empty log appeared in it.
+/// The mount point of a volume that is not mounted is an empty directory: a new, empty log appeared
+/// in it.
 #[test]
 fn a_log_is_made_only_when_asked_for_and_only_where_nothing_is() {
     let dir = mounts::temp_dir();

@@ -1,4 +1,5 @@
-//! Writing a log: what callbacks may do, what an append finds that must not wait, and when watermark blocks are written.
+//! Writing a log: what callbacks may do, what an append finds that must not wait, and when
+//! watermark blocks are written.
 
 mod common;
 
@@ -84,7 +85,8 @@ fn assert_damaged(found: &Recovery) {
 
 // Stamps.
 
-/// A log that was dropped had no watermark block that speaks of its last block: damage there looked like a write that was cut off.
+/// A log that was dropped had no watermark block that speaks of its last block: damage there looked
+/// like a write that was cut off.
 #[test]
 fn what_is_damaged_after_a_drop_is_damage() {
     let _watchdog = Watchdog::new("a log that is dropped", 60);
@@ -113,7 +115,8 @@ fn what_is_damaged_after_a_drop_is_damage() {
     }
 }
 
-/// The watermark block that closes a log left beside other blocks, so that it did not speak of them.
+/// The watermark block that closes a log left beside other blocks, so that it did not speak of
+/// them.
 #[test]
 fn what_is_damaged_after_a_close_is_damage_whatever_was_in_flight() {
     for depth in 1..=4 {
@@ -171,7 +174,8 @@ fn a_full_log_is_closed_with_a_watermark_block() {
     }
 }
 
-/// Ten milliseconds after the last commit a watermark block is written, once; from then on nothing can be taken for torn.
+/// Ten milliseconds after the last commit a watermark block is written, once; from then on nothing
+/// can be taken for torn.
 #[test]
 fn an_idle_log_is_written_in_the_disks_own_time() {
     let sim = Sim::manual(1);
@@ -193,7 +197,8 @@ fn an_idle_log_is_written_in_the_disks_own_time() {
     assert!(!log.maintain(), "a second watermark block says nothing new");
 }
 
-/// What a kill leaves without a watermark: no more than the blocks that may be in flight, whatever came before.
+/// A kill leaves no more records without a watermark than the blocks that may be in flight, whatever
+/// came before.
 #[test]
 fn what_a_kill_leaves_without_a_watermark_is_bounded() {
     for depth in 1..=4u32 {
@@ -225,8 +230,8 @@ fn what_a_kill_leaves_without_a_watermark_is_bounded() {
     }
 }
 
-/// The process was killed when its last watermark block was written and not durable. The log went on behind it, and a power cut that took
-/// it took what came after.
+/// The process was killed when its last watermark block was written and not durable. The log went
+/// on behind it, and a power cut that took it took what came after.
 #[test]
 fn a_watermark_block_that_was_read_is_made_durable() {
     let sim = Sim::manual(1);
@@ -235,7 +240,8 @@ fn a_watermark_block_that_was_read_is_made_durable() {
     let (log, _) = Log::open(DIR, &options()).unwrap();
     let mut ticket = log.append(b"first").unwrap();
     assert!(poll(Pin::new(&mut ticket)).is_pending());
-    // The watermark block follows the record: a write and a sync of each, of which the last is not done.
+    // The watermark block follows the record: a write and a sync of each, of which the last is not
+    // done.
     drop(log);
     assert!(sim.step() && sim.step() && matches!(poll(Pin::new(&mut ticket)), Poll::Ready(Ok(1))));
     assert!(sim.step());
@@ -391,7 +397,8 @@ fn a_callback_that_blocks_or_panics_stops_nothing_else() {
     }
 }
 
-/// One that is asked for when the record is durable already is called there, too, and not within the call that asks.
+/// One that is asked for when the record is durable already is called there, too, and not within
+/// the call that asks.
 #[test]
 fn callbacks_are_called_elsewhere() {
     let dir = mounts::temp_dir();
@@ -407,7 +414,7 @@ fn callbacks_are_called_elsewhere() {
     log.close().unwrap();
 }
 
-/// What is dropped with a waker or a callback may use the log: nothing of the log is locked then.
+/// A value dropped with a waker or a callback may use the log: nothing of the log is locked then.
 #[test]
 fn what_is_dropped_may_use_the_log() {
     struct Uses(Log, Arc<AtomicU64>);
@@ -488,7 +495,7 @@ fn room_comes_at_a_segments_end() {
             };
             assert_eq!(ticket.wait().unwrap(), lsn);
         }
-        // Whoever waits for room finds it: nobody else appends.
+        // A waiter finds room: no other thread appends.
         assert!((1..=60).contains(&refusals) || maintenance, "{refusals} refusals");
         assert!(refusals <= 60, "{refusals} refusals");
         log.close().unwrap();

@@ -286,3 +286,77 @@ impl std::fmt::Debug for Log {
         f.debug_struct("Log").field("path", &self.path()).field("durable_lsn", &self.durable_lsn()).finish()
     }
 }
+
+#[cfg(all(test, not(nowait_loom)))]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    /// The rooms in order, as in ARCHITECTURE.md.
+    const ROOMS: [&str; 16] = [
+        "format",
+        "os",
+        "options",
+        "stats",
+        "dir",
+        "recover",
+        "preparer",
+        "commit",
+        "segments",
+        "append",
+        "maintenance",
+        "open",
+        "truncate",
+        "ticket",
+        "reader",
+        "inspect",
+    ];
+
+    fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => sources(&path, found),
+                false => found.push(path),
+            }
+        }
+    }
+
+    /// Names that follow `prefix` in a text, up to the first character that no name has.
+    fn names<'t>(text: &'t str, prefix: &'t str) -> impl Iterator<Item = &'t str> {
+        text.match_indices(prefix).map(move |(at, _)| {
+            let rest = &text[at + prefix.len()..];
+            &rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())]
+        })
+    }
+
+    /// No circle between the rooms; and nothing of the crate that is not public, but in `os.rs`.
+    #[test]
+    fn rooms_use_those_above_them() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/log");
+        if !root.is_dir() {
+            return println!("skipped: the sources are not here");
+        }
+        let mut files = Vec::new();
+        sources(&root, &mut files);
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+            let path = file.strip_prefix(&root).unwrap().with_extension("");
+            let room = path.components().next().unwrap().as_os_str().to_str().unwrap();
+            let place = ROOMS.iter().position(|name| *name == room);
+            assert!(place.is_some() || room == "mod", "{room} has no place in the list");
+            let is_top = path.parent() == Some(Path::new("")) || path.ends_with("mod");
+            let used = names(&code, "crate::log::").chain(names(&code, "super::").filter(|_| is_top));
+            for used in used {
+                if let (Some(at), Some(place)) = (ROOMS.iter().position(|name| *name == used), place) {
+                    assert!(at <= place, "{} uses {used}, which is below", file.display());
+                }
+            }
+            let inner = ["buf", "core", "engine", "error", "file", "op", "operation", "sys", "write"];
+            let is_seam = room == "os";
+            let reached = names(&code, "crate::").find(|name| !is_seam && inner.contains(name));
+            assert_eq!(reached, None, "{}: what is not public goes through os.rs", file.display());
+        }
+    }
+}
