@@ -16,7 +16,7 @@ use super::options::{Durability, Options, Strategy, SyncPolicy};
 use super::os::{self, Describe, lock};
 use super::recover::{Found, Recovery, recover};
 use super::segments;
-use crate::{Error, ErrorKind, ErrorOp, Nowait, OpenOptions, Result, fs};
+use crate::{Error, ErrorKind, ErrorOp, Nowait, OpenOptions, Result};
 
 /// A log that is open for appending, until its last handle is gone.
 pub(super) struct Open {
@@ -32,7 +32,7 @@ impl Open {
         let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
         options.check(path)?;
         if options.create {
-            match fs::create_dir_in(&instance, path).wait() {
+            match instance.create_dir(path).wait() {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
