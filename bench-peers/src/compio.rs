@@ -10,7 +10,7 @@ use compio::fs::{File, OpenOptions};
 use compio::io::{AsyncReadAtExt, AsyncWriteAtExt};
 use compio::runtime::RuntimeBuilder;
 use nix::libc::O_DIRECT;
-use nowait_bench::work::{Target, Writes};
+use nowait_bench::measure::work::{Target, Writes};
 
 use crate::aligned::Aligned;
 use crate::one_thread::{Runtime, Writing, expect_random};

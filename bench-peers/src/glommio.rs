@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use glommio::io::{BufferedFile, DmaFile, MergedBufferLimit, OpenOptions, ReadAmplificationLimit, ReadResult};
 use glommio::{LocalExecutorBuilder, Placement};
-use nowait_bench::work::{Batch, Target, Writes};
+use nowait_bench::measure::work::{Batch, Target, Writes};
 
 use crate::one_thread::{Runtime, Writing, expect_random};
 

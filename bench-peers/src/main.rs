@@ -12,16 +12,18 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, ValueEnum};
-use nowait_bench::environment::Environment;
+use nowait_bench::machine::environment::Environment;
+use nowait_bench::machine::testfile::{SMALLEST, TestFile};
+use nowait_bench::measure::run::{Plan, Progress};
+use nowait_bench::measure::work::Records;
 use nowait_bench::random::fresh_seed;
 use nowait_bench::report::Report;
-use nowait_bench::run::{Plan, Progress};
+use nowait_bench::report::preflight;
+use nowait_bench::report::words::parse_bytes;
 use nowait_bench::sys::PAGE;
-use nowait_bench::tables::Table;
-use nowait_bench::testfile::{SMALLEST, TestFile};
-use nowait_bench::words::parse_bytes;
-use nowait_bench::work::Records;
-use nowait_bench::{Error, ErrorKind, Result, log, preflight, ways, writes};
+use nowait_bench::table::Table;
+use nowait_bench::table::{log, writes};
+use nowait_bench::{Error, ErrorKind, Result, ways};
 use nowait_bench_peers::peers;
 
 const RECORDS: [usize; 4] = [1, 8, 64, 512];

@@ -6,7 +6,7 @@ use std::io;
 use monoio::buf::IoBufMut;
 use monoio::fs::File;
 use monoio::{IoUringDriver, RuntimeBuilder};
-use nowait_bench::work::{Target, Writes};
+use nowait_bench::measure::work::{Target, Writes};
 
 use crate::aligned::Aligned;
 use crate::one_thread::{Runtime, Writing, same_file};

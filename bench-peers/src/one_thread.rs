@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use nowait_bench::meter::Round;
+use nowait_bench::measure::meter::Round;
+use nowait_bench::measure::work::{Batch, Gather, Reads, Target, Writes};
 use nowait_bench::ways::{Way, WriteWay, by_name};
-use nowait_bench::work::{Batch, Gather, Reads, Target, Writes};
 
 /// A runtime of one thread, and its idea of a file.
 pub trait Runtime: Sync {

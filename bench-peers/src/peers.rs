@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nowait_bench::tables::Table;
+use nowait_bench::table::Table;
 use nowait_bench::ways::{self, LogWay, Way, WriteWay};
 
 use crate::compio::Compio;

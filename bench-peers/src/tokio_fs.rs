@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use nowait_bench::meter::Round;
+use nowait_bench::measure::meter::Round;
+use nowait_bench::measure::work::{Gather, Reads, Writes};
 use nowait_bench::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
 use nowait_bench::ways::{Way, WriteWay};
-use nowait_bench::work::{Gather, Reads, Writes};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 
-use nowait_bench::work::{Target, Writes};
+use nowait_bench::measure::work::{Target, Writes};
 use tokio_uring::buf::BoundedBuf;
 use tokio_uring::fs::File;
 

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use nowait_bench::meter::{Round, Sample};
+use nowait_bench::ErrorKind;
+use nowait_bench::machine::testfile::{SMALLEST, TestFile};
+use nowait_bench::measure::meter::{Round, Sample};
+use nowait_bench::measure::run::Plan;
+use nowait_bench::measure::work::{Buffer, Gather, Range, Reads, Target};
 use nowait_bench::report::Report;
-use nowait_bench::run::Plan;
-use nowait_bench::tables::Table;
-use nowait_bench::testfile::{SMALLEST, TestFile};
-use nowait_bench::work::{Buffer, Gather, Range, Reads, Target};
-use nowait_bench::{ErrorKind, log, writes};
+use nowait_bench::table::Table;
+use nowait_bench::table::{log, writes};
 use nowait_bench_peers::peers;
 
 const SEED: u64 = 42;
@@ -158,9 +159,19 @@ fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
     for way in peers::loggers().into_iter().filter(|way| peers_only(way.name())) {
         let (cancel, gate) = (AtomicBool::new(false), std::sync::Barrier::new(1));
         let file = &std::fs::File::open(on_disk()).unwrap();
-        let (path, folder, records) = (on_disk(), "/proc/self".as_ref(), nowait_bench::work::Records::new(SEED));
+        let (path, folder, records) =
+            (on_disk(), "/proc/self".as_ref(), nowait_bench::measure::work::Records::new(SEED));
         let (writers, size, commits) = (8, 128, round_time.as_millis() as u64);
-        let job = nowait_bench::work::Commits { file, path, folder, writers, size, commits, records, cancel: &cancel };
+        let job = nowait_bench::measure::work::Commits {
+            file,
+            path,
+            folder,
+            writers,
+            size,
+            commits,
+            records,
+            cancel: &cancel,
+        };
         assert!(way.commits(&job, &mut Round::new(&gate, None)).is_err(), "{}", way.name());
     }
 }

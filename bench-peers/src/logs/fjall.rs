@@ -3,9 +3,9 @@
 use std::io;
 
 use fjall::{Database, KeyspaceCreateOptions, PersistMode};
-use nowait_bench::meter::Round;
+use nowait_bench::measure::meter::Round;
+use nowait_bench::measure::work::Commits;
 use nowait_bench::ways::{Folder, LogWay, by_writers};
-use nowait_bench::work::Commits;
 
 use super::{TABLE_BYTES, found, settle};
 

@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use nowait_bench::meter::Round;
+use nowait_bench::measure::meter::Round;
 
 /// How much room a log is given at a time, as `nowait`'s.
 pub const SEGMENT_BYTES: u64 = 64 << 20;

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 
-use nowait_bench::meter::Round;
+use nowait_bench::measure::meter::Round;
+use nowait_bench::measure::work::Commits;
 use nowait_bench::ways::{Folder, LogWay, by_writers};
-use nowait_bench::work::Commits;
 use okaywal::{Configuration, Entry, EntryId, LogManager, SegmentReader, WriteAheadLog};
 
 use super::{SEGMENT_BYTES, found, settle};

@@ -5,9 +5,9 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nowait_bench::meter::Round;
+use nowait_bench::measure::meter::Round;
+use nowait_bench::measure::work::Commits;
 use nowait_bench::ways::{Folder, LogWay, by_writers};
-use nowait_bench::work::Commits;
 use protobuf::well_known_types::BytesValue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
 

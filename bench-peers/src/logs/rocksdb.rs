@@ -2,9 +2,9 @@
 
 use std::io;
 
-use nowait_bench::meter::Round;
+use nowait_bench::measure::meter::Round;
+use nowait_bench::measure::work::Commits;
 use nowait_bench::ways::{Folder, LogWay, by_writers};
-use nowait_bench::work::Commits;
 use rocksdb::{DB, DBCompressionType, IteratorMode, Options, WriteOptions};
 
 use super::{TABLE_BYTES, found, settle};

@@ -4,7 +4,8 @@ use std::fs;
 use std::sync::atomic::AtomicBool;
 
 use nowait_bench::report::Report;
-use nowait_bench::{ways, writes};
+use nowait_bench::table::writes;
+use nowait_bench::ways;
 
 #[test]
 fn overwriting_beyond_a_memory_limit_has_a_case_of_its_own_or_a_note() {

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nowait_bench::environment::Environment;
-use nowait_bench::meter::Round;
-use nowait_bench::notes::Code;
-use nowait_bench::preflight::{look_at_file, look_at_rows, look_at_system};
+use nowait_bench::machine::environment::Environment;
+use nowait_bench::machine::testfile::{SMALLEST, TestFile};
+use nowait_bench::measure::meter::Round;
+use nowait_bench::measure::run::Plan;
+use nowait_bench::measure::work::{Gather, Reads};
 use nowait_bench::report::Report;
-use nowait_bench::run::Plan;
-use nowait_bench::tables::Table;
-use nowait_bench::testfile::{SMALLEST, TestFile};
+use nowait_bench::report::notes::Code;
+use nowait_bench::report::preflight::{look_at_file, look_at_rows, look_at_system};
+use nowait_bench::table::Table;
 use nowait_bench::ways::Way;
-use nowait_bench::work::{Gather, Reads};
 
 /// On the disk of the build, with a name of its own; removed at the end.
 struct Made(PathBuf);

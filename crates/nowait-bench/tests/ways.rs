@@ -8,21 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nowait_bench::log;
-use nowait_bench::meter::{Round, Sample};
-use nowait_bench::prefault;
-use nowait_bench::random::Random;
-use nowait_bench::report::Report;
-use nowait_bench::run::{Plan, Progress};
-use nowait_bench::streams;
-use nowait_bench::sys::{Mapping, PAGE};
-use nowait_bench::tables::Table;
-use nowait_bench::testfile::{SMALLEST, TestFile};
-use nowait_bench::ways::{self, LogWay, PopulateWay, Populated, RowWay, StreamWay, Way, WriteWay, Written};
-use nowait_bench::work::{
+use nowait_bench::machine::testfile::{SMALLEST, TestFile};
+use nowait_bench::measure::meter::{Round, Sample};
+use nowait_bench::measure::run::{Plan, Progress};
+use nowait_bench::measure::work::{
     Buffer, Commits, Contents, Gather, Populate, Range, Reads, Records, Route, Stream, Target, Writes,
 };
-use nowait_bench::writes;
+use nowait_bench::random::Random;
+use nowait_bench::report::Report;
+use nowait_bench::sys::{Mapping, PAGE};
+use nowait_bench::table::Table;
+use nowait_bench::table::dd as streams;
+use nowait_bench::table::log;
+use nowait_bench::table::prefault;
+use nowait_bench::table::writes;
+use nowait_bench::ways::{self, LogWay, PopulateWay, Populated, RowWay, StreamWay, Way, WriteWay, Written};
 use nowait_bench::{ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -830,7 +830,7 @@ impl PopulateWay for Idler {
     }
 
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> std::io::Result<Populated> {
-        let mut touches = nowait_bench::meter::latencies();
+        let mut touches = nowait_bench::measure::meter::latencies();
         round.start();
         if self.announces {
             touches.record_n(1, job.samples.len() as u32).unwrap();

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use nowait_bench::log;
-use nowait_bench::notes::Code;
-use nowait_bench::prefault;
-use nowait_bench::streams::{self, Kind};
-use nowait_bench::tables::Table;
-use nowait_bench::ways;
-use nowait_bench::words::parse_bytes;
-use nowait_bench::work::Records;
-use nowait_bench::writes;
 use nowait_probe::Case;
+use nowait_bench::measure::work::Records;
+use nowait_bench::report::notes::Code;
+use nowait_bench::report::words::parse_bytes;
+use nowait_bench::table::Table;
+use nowait_bench::table::dd::{self as streams, Kind};
+use nowait_bench::table::log;
+use nowait_bench::table::prefault;
+use nowait_bench::table::writes;
+use nowait_bench::ways;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -424,7 +424,7 @@ impl TableName {
 
 /// What a test file can have.
 fn parse_size(text: &str) -> Result<u64, String> {
-    let smallest = nowait_bench::testfile::SMALLEST;
+    let smallest = nowait_bench::machine::testfile::SMALLEST;
     match parse_bytes(text)? {
         size if size > i64::MAX as u64 => Err("too large for a file".to_owned()),
         size if size < smallest => Err(format!("too small: at least {} MiB are needed", smallest >> 20)),

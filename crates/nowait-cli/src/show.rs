@@ -8,11 +8,11 @@ use std::io::{self, Write};
 use std::process;
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
-use nowait_bench::environment::Environment;
-use nowait_bench::notes::Code;
+use nowait_bench::machine::environment::Environment;
+use nowait_bench::report::notes::Code;
+use nowait_bench::report::verdict::sentences;
+use nowait_bench::report::words::{COLLAPSED, compared, meaning, mib, micro, share, short, title};
 use nowait_bench::report::{Latency, Report, Row, best};
-use nowait_bench::verdict::sentences;
-use nowait_bench::words::{COLLAPSED, compared, meaning, mib, micro, share, short, title};
 
 /// Whether escape sequences may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

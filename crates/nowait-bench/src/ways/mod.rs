@@ -2,38 +2,23 @@
 //! [`RowWay`] in a file of its own and add it to [`all`], [`writers`], [`stallers`], [`overwriters`], [`streamers`], [`loggers`],
 //! [`populators`] or [`indexers`].
 
-mod batch;
-mod command;
-mod commit;
-mod durable;
-mod ends;
-pub(crate) mod heartbeat;
-mod libaio;
-mod map;
-mod nowait;
-mod own_ring;
-mod populate;
-mod pread;
-mod pwrite;
+mod log;
+pub(crate) mod map;
 mod queue;
-mod ring;
+mod read;
 pub mod runtime;
-mod spawn_blocking;
 mod stream;
-mod threads;
-mod touch;
-pub(crate) mod watch;
-mod willneed;
+pub(crate) mod write;
 
 use std::io;
 
-use crate::meter::Round;
+use crate::measure::meter::Round;
+use crate::measure::work::{Commits, Gather, Populate, Reads, Stream, Writes};
 use crate::sys::Mapping;
-use crate::work::{Commits, Gather, Populate, Reads, Stream, Writes};
 
-pub use commit::{Folder, by_writers};
-pub use ring::io_uring_state;
-pub use watch::Populated;
+pub use log::commit::{Folder, by_writers};
+pub use map::watch::Populated;
+pub use read::ring::io_uring_state;
 
 /// One way of doing the work.
 ///
@@ -71,7 +56,7 @@ pub trait WriteWay: Sync {
     }
 
     /// Completes all writes of `job`, `job.depth` of them in flight at a time. `buffer` has a prepared block for each of those;
-    /// a way that must own its buffers takes [`Writes::buffers`]. A block is placed ([`crate::work::Contents::place`]) just
+    /// a way that must own its buffers takes [`Writes::buffers`]. A block is placed ([`crate::measure::work::Contents::place`]) just
     /// before the clock is read for its submission.
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
@@ -133,7 +118,7 @@ pub trait LogWay: Sync {
     }
 
     /// Has every record of `job` on stable storage, from threads of which each waits for its own, and says how many bytes of the
-    /// file they took, if it knows. Afterwards, if the round verifies, it finds each of them and tells the tally ([`crate::meter::Tally::verify`])
+    /// file they took, if it knows. Afterwards, if the round verifies, it finds each of them and tells the tally ([`crate::measure::meter::Tally::verify`])
     /// its number and its bytes.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
 }
@@ -166,7 +151,7 @@ pub trait PopulateWay: Sync {
     }
 
     /// Maps the file and returns when each page can be touched without waiting and without a fault. The clock and all that is told
-    /// of it are `watch::Watch`'s: it is told whenever the calling thread could do something else, and, on that thread, which pages
+    /// of it are `map::watch::Watch`'s: it is told whenever the calling thread could do something else, and, on that thread, which pages
     /// are there.
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated>;
 }
@@ -187,99 +172,106 @@ pub trait RowWay: Sync {
 /// Every way that reads, in the order of the tables.
 pub fn all() -> &'static [&'static dyn Way] {
     &[
-        &pread::Pread,
-        &threads::Threads,
-        &willneed::WillNeed,
-        &libaio::Libaio,
-        &ring::PLAIN,
-        &ring::TUNED,
-        &spawn_blocking::SpawnBlocking,
-        &nowait::Blocking,
-        &nowait::Tokio,
+        &read::pread::Pread,
+        &read::threads::Threads,
+        &read::willneed::WillNeed,
+        &read::libaio::Libaio,
+        &read::ring::PLAIN,
+        &read::ring::TUNED,
+        &read::spawn_blocking::SpawnBlocking,
+        &read::nowait::Blocking,
+        &read::nowait::Tokio,
     ]
 }
 
 /// Every way that reads past the page cache, in the order of the tables. There advice means nothing, and libaio is asynchronous.
 pub fn direct() -> &'static [&'static dyn Way] {
     &[
-        &pread::Pread,
-        &threads::Threads,
-        &libaio::Libaio,
-        &ring::PLAIN,
-        &ring::TUNED,
-        &nowait::Blocking,
-        &nowait::Aio,
-        &nowait::Tokio,
+        &read::pread::Pread,
+        &read::threads::Threads,
+        &read::libaio::Libaio,
+        &read::ring::PLAIN,
+        &read::ring::TUNED,
+        &read::nowait::Blocking,
+        &read::nowait::Aio,
+        &read::nowait::Tokio,
     ]
 }
 
 /// Every way of the table of writes, in its order.
 pub fn writers() -> &'static [&'static dyn WriteWay] {
     &[
-        &pwrite::Pwrite,
-        &threads::Threads,
-        &libaio::Libaio,
-        &ring::PLAIN,
-        &ring::TUNED,
-        &spawn_blocking::SpawnBlocking,
-        &nowait::Blocking,
-        &nowait::Tokio,
+        &write::pwrite::Pwrite,
+        &read::threads::Threads,
+        &read::libaio::Libaio,
+        &read::ring::PLAIN,
+        &read::ring::TUNED,
+        &read::spawn_blocking::SpawnBlocking,
+        &read::nowait::Blocking,
+        &read::nowait::Tokio,
     ]
 }
 
 /// Every way of the table of stalls, in its order.
 pub fn stallers() -> &'static [&'static dyn WriteWay] {
     &[
-        &heartbeat::Blocking,
-        &heartbeat::Ring,
-        &heartbeat::Tokio,
-        &heartbeat::Futures { name: "nowait", strict: false },
-        &heartbeat::Futures { name: "nowait-strict", strict: true },
+        &write::heartbeat::Blocking,
+        &write::heartbeat::Ring,
+        &write::heartbeat::Tokio,
+        &write::heartbeat::Futures { name: "nowait", strict: false },
+        &write::heartbeat::Futures { name: "nowait-strict", strict: true },
     ]
 }
 
 /// Every way that overwrites a file beyond a memory limit, in the order of that case.
 pub fn overwriters() -> &'static [&'static dyn WriteWay] {
-    &[&heartbeat::Threads, &heartbeat::Ring, &heartbeat::Futures { name: "nowait", strict: false }]
+    &[&write::heartbeat::Threads, &write::heartbeat::Ring, &write::heartbeat::Futures { name: "nowait", strict: false }]
 }
 
 /// Every way of the table of streams, in its order.
 pub fn streamers() -> &'static [&'static dyn StreamWay] {
     &[
-        &pread::DIRECT,
-        &command::Dd,
-        &libaio::Libaio,
-        &ring::TUNED,
-        &pread::BUFFERED,
-        &command::Cat,
-        &stream::DIRECT,
-        &stream::BUFFERED,
+        &read::pread::DIRECT,
+        &stream::command::Dd,
+        &read::libaio::Libaio,
+        &read::ring::TUNED,
+        &read::pread::BUFFERED,
+        &stream::command::Cat,
+        &stream::nowait::DIRECT,
+        &stream::nowait::BUFFERED,
     ]
 }
 
 /// Every way of the table of the log, in its order.
 pub fn loggers() -> &'static [&'static dyn LogWay] {
     &[
-        &commit::AppendFdatasync,
-        &commit::DirectDsync,
-        &batch::BUFFERED,
-        &batch::DIRECT,
-        &own_ring::LINKED,
-        &own_ring::DSYNC,
-        &durable::USUAL,
-        &durable::ROTATING,
-        &durable::REFUSED,
+        &log::commit::AppendFdatasync,
+        &log::commit::DirectDsync,
+        &log::batch::BUFFERED,
+        &log::batch::DIRECT,
+        &log::own_ring::LINKED,
+        &log::own_ring::DSYNC,
+        &log::durable::USUAL,
+        &log::durable::ROTATING,
+        &log::durable::REFUSED,
     ]
 }
 
 /// Every way of having a map's pages there, in the order of the tables.
 pub fn populators() -> &'static [&'static dyn PopulateWay] {
-    &[&touch::Touch, &populate::MapPopulate, &populate::Madvise, &touch::WillNeed, &touch::Thread, &map::Nowait]
+    &[
+        &map::touch::Touch,
+        &map::populate::MapPopulate,
+        &map::populate::Madvise,
+        &map::touch::WillNeed,
+        &map::touch::Thread,
+        &map::nowait::Nowait,
+    ]
 }
 
 /// Every way of taking rows out of a map, in the order of the table.
 pub fn indexers() -> &'static [&'static dyn RowWay] {
-    &[&touch::Touch, &touch::Random, &touch::WillNeed, &ring::TUNED, &map::Nowait]
+    &[&map::touch::Touch, &map::touch::Random, &map::touch::WillNeed, &read::ring::TUNED, &map::nowait::Nowait]
 }
 
 /// The names of all ways, each once.

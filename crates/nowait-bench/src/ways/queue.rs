@@ -10,31 +10,31 @@ use std::process;
 use std::slice;
 use std::time::Instant;
 
-use crate::meter::{Round, Tally};
-use crate::pace::sleep_until;
-use crate::work::{Batch, Gather, Reads, Route, Stream, Writes};
+use crate::measure::meter::{Round, Tally};
+use crate::measure::pace::sleep_until;
+use crate::measure::work::{Batch, Gather, Reads, Route, Stream, Writes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(in crate::ways) enum Direction {
     Read,
     Write,
 }
 
 /// Where a queue reads and where it writes; the same file twice for one that does only one of them.
 #[derive(Clone, Copy)]
-pub(super) struct Files<'a> {
-    pub(super) from: &'a File,
-    pub(super) to: &'a File,
+pub(in crate::ways) struct Files<'a> {
+    pub(in crate::ways) from: &'a File,
+    pub(in crate::ways) to: &'a File,
 }
 
 impl<'a> Files<'a> {
-    pub(super) fn both(file: &'a File) -> Self {
+    pub(in crate::ways) fn both(file: &'a File) -> Self {
         Self { from: file, to: file }
     }
 }
 
 /// A queue to the kernel. Its files are fixed when it is made.
-pub(super) trait Queue {
+pub(in crate::ways) trait Queue {
     /// The most transfers in flight.
     fn capacity(&self) -> usize;
 
@@ -54,13 +54,13 @@ pub(super) trait Queue {
 }
 
 /// A queue that can wait for a completion or for a moment, whichever is first.
-pub(super) trait PacedQueue: Queue {
+pub(in crate::ways) trait PacedQueue: Queue {
     /// Submits what is queued and waits for a completion, until then at most. A signal may end the waiting early.
     fn turn_until(&mut self, due: Instant) -> io::Result<()>;
 }
 
 /// A queue and its list of transfers, kept from one flight to the next.
-pub(super) struct Desk<Q> {
+pub(in crate::ways) struct Desk<Q> {
     queue: Q,
     transfers: Vec<Transfer>,
     free: Vec<u32>,
@@ -81,7 +81,7 @@ struct Transfer {
 }
 
 impl<Q: Queue> Desk<Q> {
-    pub(super) fn new(queue: Q) -> Self {
+    pub(in crate::ways) fn new(queue: Q) -> Self {
         let free = (0..queue.capacity() as u32).rev().collect();
         let (direction, started) = (Direction::Read, Instant::now());
         let nothing = Transfer { direction, at: [].as_mut_ptr(), len: 0, want: 0, have: 0, offset: 0, started };
@@ -92,13 +92,23 @@ impl<Q: Queue> Desk<Q> {
         Flight { desk: self, in_flight: 0, buffers: PhantomData }
     }
 
-    pub(super) fn reads(&mut self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+    pub(in crate::ways) fn reads(
+        &mut self,
+        job: &Reads<'_>,
+        buffer: &mut [u8],
+        round: &mut Round<'_>,
+    ) -> io::Result<()> {
         let mut offsets = job.each_offset();
         let next = |_: &mut [u8]| offsets.next().map(|offset| (offset, job.len_at(offset)));
         self.blocks(Direction::Read, buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
     }
 
-    pub(super) fn writes(&mut self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+    pub(in crate::ways) fn writes(
+        &mut self,
+        job: &Writes<'_>,
+        buffer: &mut [u8],
+        round: &mut Round<'_>,
+    ) -> io::Result<()> {
         let mut offsets = job.each_offset();
         let next = |block: &mut [u8]| {
             let offset = offsets.next()?;
@@ -135,7 +145,7 @@ impl<Q: Queue> Desk<Q> {
 
     /// Writes without ever waiting: what is complete is harvested, what there is room for is submitted, and then it is the turn of
     /// `others`, which say whether to go on.
-    pub(super) fn writes_beside(
+    pub(in crate::ways) fn writes_beside(
         &mut self,
         job: &Writes<'_>,
         buffer: &mut [u8],
@@ -170,7 +180,12 @@ impl<Q: Queue> Desk<Q> {
 
     /// Reads the file, and writes each block as soon as it is read if it is to be copied; or writes what it makes. The clock is the
     /// caller's. A write is of the whole block, which is what direct I/O takes; the file is cut to its size in the end.
-    pub(super) fn stream(&mut self, job: &Stream<'_>, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
+    pub(in crate::ways) fn stream(
+        &mut self,
+        job: &Stream<'_>,
+        buffer: &mut [u8],
+        tally: &mut Tally<'_>,
+    ) -> io::Result<()> {
         let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
         let mut offsets = job.each_offset();
         let mut flight = self.flight();
@@ -204,7 +219,12 @@ impl<Q: Queue> Desk<Q> {
         }
     }
 
-    pub(super) fn gather(&mut self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+    pub(in crate::ways) fn gather(
+        &mut self,
+        job: &Gather<'_>,
+        output: &mut [u8],
+        round: &mut Round<'_>,
+    ) -> io::Result<()> {
         round.start();
         for batch in job.each_batch() {
             let started = Instant::now();
@@ -238,7 +258,12 @@ impl<Q: Queue> Desk<Q> {
 
 impl<Q: PacedQueue> Desk<Q> {
     /// Begins each read when it is due, or as soon after that as one of `job.depth` is free.
-    pub(super) fn paced_reads(&mut self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+    pub(in crate::ways) fn paced_reads(
+        &mut self,
+        job: &Reads<'_>,
+        buffer: &mut [u8],
+        round: &mut Round<'_>,
+    ) -> io::Result<()> {
         let mut idle: Vec<&mut [u8]> = buffer.chunks_mut(job.block).take(job.depth).collect();
         let mut flight = self.flight();
         round.start();

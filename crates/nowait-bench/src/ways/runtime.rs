@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::meter::{Round, Tally};
-use crate::work::{Contents, Writes};
+use crate::measure::meter::{Round, Tally};
+use crate::measure::work::{Contents, Writes};
 
 /// With a worker per processor.
 pub fn runtime() -> &'static tokio::runtime::Runtime {

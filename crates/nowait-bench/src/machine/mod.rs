@@ -1,0 +1,7 @@
+//! The machine that is measured: where figures come from, its limits, and the files that are read and written.
+
+pub mod dirty_limit;
+pub mod environment;
+pub mod memory_limit;
+pub mod mounts;
+pub mod testfile;

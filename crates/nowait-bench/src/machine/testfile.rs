@@ -1,0 +1,420 @@
+//! The file that is read, and its state in the page cache: cold, warm or half-cached, always verified.
+//!
+//! The file that we make holds incompressible data (storage that compresses would flatter itself), is
+//! really written and synced (unwritten extents are answered without the disk), and has no name: it is
+//! unlinked as soon as it is open and later opened through `/proc/self/fd`, so that nothing stays behind
+//! however this process ends.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::fstatvfs;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::machine::environment::memory_for_cache;
+use crate::random::Random;
+use crate::sys::{self, PAGE};
+
+/// The smallest file worth measuring: with less, depth 128 has nothing to be random about.
+pub const SMALLEST: u64 = 1 << 20;
+
+const CHUNK: usize = 1 << 20;
+/// Pages may be taken from us while we fill the cache: another program's pressure, or a `drop_caches`.
+const CACHE_ATTEMPTS: u32 = 3;
+/// Synced in steps, so that the progress shown is true and an interrupt is obeyed at once.
+const SYNC_EVERY: u64 = 64 << 20;
+const COLD_ATTEMPTS: u32 = 6;
+
+#[derive(Debug)]
+pub struct TestFile {
+    /// Without readahead.
+    random: File,
+    /// The same past the page cache, where the ways are to read there.
+    direct: Option<File>,
+    path: PathBuf,
+    size: u64,
+    content: Content,
+    origin: String,
+    /// Keeps the unlinked file alive.
+    _keeper: Option<File>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Content {
+    Seeded(u64),
+    /// The user's: compared with what `pread` says.
+    Foreign,
+}
+
+impl TestFile {
+    /// Makes the file in `dir`. `progress` is told the number of bytes of each step.
+    pub fn make(dir: &Path, size: u64, seed: u64, cancel: &AtomicBool, mut progress: impl FnMut(u64)) -> Result<Self> {
+        let mut keeper = create_nameless(dir)?;
+        check_room(&keeper, dir, size)?;
+        write_seeded(&mut keeper, dir, size, seed, cancel, &mut progress)?;
+        Self::over(
+            PathBuf::from(format!("/proc/self/fd/{}", keeper.as_raw_fd())),
+            size,
+            Content::Seeded(seed),
+            "made for this run, random data, written and synced".to_owned(),
+            Some(keeper),
+        )
+    }
+
+    /// Uses a file of the user's, read-only.
+    pub fn existing(path: &Path) -> Result<Self> {
+        let unusable = |why: &str| {
+            let text = format!(
+                "cannot measure {}: {why}; give a regular file of at least {} MiB, or none and let one be made",
+                path.display(),
+                SMALLEST >> 20
+            );
+            Error::new(ErrorKind::BadFile, text)
+        };
+        let about = fs::metadata(path).map_err(|error| unusable(&error.to_string()))?;
+        if !about.is_file() {
+            return Err(unusable(if about.is_dir() { "it is a directory" } else { "it is not a regular file" }));
+        }
+        if about.len() < SMALLEST {
+            return Err(unusable(&format!("it has only {} bytes", about.len())));
+        }
+        File::open(path).map_err(|error| unusable(&error.to_string()))?;
+        Self::over(path.to_owned(), about.len(), Content::Foreign, format!("{}, read-only", path.display()), None)
+    }
+
+    fn over(path: PathBuf, size: u64, content: Content, origin: String, keeper: Option<File>) -> Result<Self> {
+        let random = File::open(&path).map_err(|error| Error::io("open", &path, &error))?;
+        sys::expect_random(&random).map_err(|error| Error::io("fadvise RANDOM on", &path, &error))?;
+        Ok(Self { random, direct: None, path, size, content, origin, _keeper: keeper })
+    }
+
+    /// Has all ways read past the page cache. What is left of the last page is not read: its length is not aligned.
+    pub fn past_the_cache(mut self) -> Result<Self> {
+        let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path);
+        let direct = direct.map_err(|error| {
+            let text = format!("cannot read {} past the page cache: {error}; leave out --direct", self.name());
+            Error::new(ErrorKind::BadFile, text)
+        })?;
+        self.direct = Some(direct);
+        self.size -= self.size % PAGE;
+        self.origin.push_str(", past the page cache");
+        Ok(self)
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// A path by which this process can open the file again.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What every way reads through: without readahead.
+    pub fn open(&self) -> &File {
+        self.direct.as_ref().unwrap_or(&self.random)
+    }
+
+    /// The same, never past the page cache.
+    pub fn through_the_cache(&self) -> &File {
+        &self.random
+    }
+
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Whether `bytes` are what the file holds at `offset`.
+    pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
+        if offset + bytes.len() as u64 > self.size {
+            return false;
+        }
+        let mut expected = vec![0; bytes.len()];
+        match self.content {
+            Content::Seeded(seed) => fill(seed, offset, &mut expected),
+            Content::Foreign if self.random.read_exact_at(&mut expected, offset).is_err() => return false,
+            Content::Foreign => {}
+        }
+        expected == bytes
+    }
+
+    /// Drops every page of the file from the cache and verifies that (all but one in a thousand) are gone.
+    pub fn make_cold(&self) -> Result<()> {
+        let mut cached = 0;
+        for attempt in 0..COLD_ATTEMPTS {
+            if attempt > 0 {
+                // Dirty pages are not dropped, and a page just read may sit in another CPU's list for a moment.
+                let _ = self.random.sync_data();
+                thread::sleep(Duration::from_millis(10 << attempt));
+            }
+            sys::drop_cache(&self.random).map_err(|error| Error::io("fadvise DONTNEED on", &self.path, &error))?;
+            cached = self.cached_pages()?;
+            if cached <= self.pages() / 1000 {
+                return Ok(());
+            }
+        }
+        let advice = match self.content {
+            Content::Seeded(_) => "choose a --dir on a disk: tmpfs keeps its files in memory",
+            Content::Foreign => {
+                "end the programs that map it, be its owner (mincore tells others that all is cached), \
+                 or give no --file"
+            }
+        };
+        Err(self.not_cold(cached, self.pages(), advice))
+    }
+
+    /// How many of the file's pages are in the cache.
+    pub fn cached_pages(&self) -> Result<u64> {
+        Ok(self.residency()?.into_iter().filter(|&page| page).count() as u64)
+    }
+
+    /// Reads the whole file into the cache and verifies that it stayed there.
+    pub fn make_warm(&self) -> Result<()> {
+        let mut missing = self.missing()?;
+        for _ in 0..CACHE_ATTEMPTS {
+            if missing == 0 {
+                return Ok(());
+            }
+            self.read_all()?;
+            missing = self.missing()?;
+        }
+        if missing == 0 { Ok(()) } else { Err(self.not_cached(missing, self.pages())) }
+    }
+
+    /// Memory that lies free a virtual machine may give back to its host (virtio's free page reporting), and then gets again one fault
+    /// after the other. Whoever filled the page cache after some direct rounds paid for that: `pread-buffered` with five times the
+    /// processor time, where `cat` after it had its pages. So before a round that fills the page cache, it is filled and emptied
+    /// again: this fills it, [`Self::make_cold`] comes next. Not with a file that would take much of the memory there is.
+    pub fn have_memory_at_hand(&self) -> Result<()> {
+        if self.takes_much_memory() { Ok(()) } else { self.make_warm() }
+    }
+
+    pub(crate) fn takes_much_memory(&self) -> bool {
+        self.size > memory_for_cache() / 4
+    }
+
+    /// Leaves of each block at `offsets` exactly the first half in the cache, and verifies it. Blocks must not
+    /// overlap.
+    pub fn make_half_cached(&self, offsets: &[u64], block: usize) -> Result<()> {
+        let expected = offsets.len() as u64 * block as u64 / 2 / PAGE;
+        let mut missing = 0;
+        for _ in 0..CACHE_ATTEMPTS {
+            self.make_cold()?;
+            let mut half = vec![0; block / 2];
+            for &offset in offsets {
+                let read = self.random.read_exact_at(&mut half, offset);
+                read.map_err(|error| Error::io("read", &self.path, &error))?;
+            }
+            let (hot, wrong) = self.cached_by_half(offsets, block)?;
+            if wrong > expected / 1000 {
+                let advice = "readahead cannot be turned off on this file system; choose another --dir";
+                return Err(self.not_cold(wrong, expected, advice));
+            }
+            missing = expected - hot;
+            if missing == 0 {
+                return Ok(());
+            }
+        }
+        Err(self.not_cached(missing, expected))
+    }
+
+    /// How many pages are cached in the first halves of these blocks, and in the second.
+    fn cached_by_half(&self, offsets: &[u64], block: usize) -> Result<(u64, u64)> {
+        let pages = self.residency()?;
+        let half = block / 2 / PAGE as usize;
+        let count = |pages: &[bool]| pages.iter().filter(|&&page| page).count() as u64;
+        let (mut first, mut second) = (0, 0);
+        for &offset in offsets {
+            let at = (offset / PAGE) as usize;
+            first += count(&pages[at..at + half]);
+            second += count(&pages[at + half..at + 2 * half]);
+        }
+        Ok((first, second))
+    }
+
+    /// With the readahead that a handle has by default.
+    fn read_all(&self) -> Result<()> {
+        let failed = |error| Error::io("read", &self.path, &error);
+        let file = File::open(&self.path).map_err(failed)?;
+        let mut buffer = vec![0; CHUNK];
+        for offset in (0..self.size).step_by(CHUNK) {
+            let len = CHUNK.min((self.size - offset) as usize);
+            file.read_exact_at(&mut buffer[..len], offset).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    pub fn pages(&self) -> u64 {
+        self.size.div_ceil(PAGE)
+    }
+
+    fn missing(&self) -> Result<u64> {
+        Ok(self.residency()?.into_iter().filter(|&page| !page).count() as u64)
+    }
+
+    fn residency(&self) -> Result<Vec<bool>> {
+        sys::residency(&self.random, self.size).map_err(|error| Error::io("mincore of", &self.path, &error))
+    }
+
+    fn not_cold(&self, cached: u64, pages: u64, advice: &str) -> Error {
+        let name = self.name();
+        let text = format!("cannot make {name} cold: {cached} of {pages} pages still cached; {advice}");
+        Error::new(ErrorKind::NotCold, text)
+    }
+
+    fn not_cached(&self, missing: u64, pages: u64) -> Error {
+        let name = self.name();
+        let text = format!(
+            "cannot keep {name} in the page cache: {missing} of {pages} pages are gone after reading; \
+             use a smaller --size, or end what drops caches"
+        );
+        Error::new(ErrorKind::Other, text)
+    }
+
+    /// As a user knows it.
+    pub fn name(&self) -> String {
+        match self.content {
+            Content::Seeded(_) => "the test file".to_owned(),
+            Content::Foreign => self.path.display().to_string(),
+        }
+    }
+}
+
+/// A new file in `dir` that has lost its name already.
+pub(crate) fn create_nameless(dir: &Path) -> Result<File> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = dir.join(format!(".nowait-bench-{}-{number}", std::process::id()));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .map_err(|error| cannot_write("create the test file", dir, &error))?;
+    fs::remove_file(&path).map_err(|error| Error::io("unlink", &path, &error))?;
+    Ok(file)
+}
+
+fn check_room(file: &File, dir: &Path, size: u64) -> Result<()> {
+    let about = fstatvfs(file).map_err(|error| Error::io("statvfs", dir, &error.into()))?;
+    let free = about.f_bavail.saturating_mul(about.f_frsize);
+    if free < size { Err(no_room(dir, size, &format!("{} MiB are free", free >> 20))) } else { Ok(()) }
+}
+
+fn write_seeded(
+    file: &mut File,
+    dir: &Path,
+    size: u64,
+    seed: u64,
+    cancel: &AtomicBool,
+    progress: &mut impl FnMut(u64),
+) -> Result<()> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => no_room(dir, size, &error.to_string()),
+        _ => cannot_write("write the test file", dir, &error),
+    };
+    let mut buffer = vec![0; CHUNK];
+    for offset in (0..size).step_by(CHUNK) {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::interrupted());
+        }
+        let chunk = &mut buffer[..CHUNK.min((size - offset) as usize)];
+        fill(seed, offset, chunk);
+        file.write_all(chunk).map_err(failed)?;
+        if (offset + CHUNK as u64) % SYNC_EVERY == 0 {
+            file.sync_data().map_err(failed)?;
+        }
+        progress(chunk.len() as u64);
+    }
+    file.sync_all().map_err(failed)
+}
+
+fn no_room(dir: &Path, size: u64, why: &str) -> Error {
+    let text = format!(
+        "no room for a test file of {} MiB in {}: {why}; use a smaller --size or another --dir",
+        size >> 20,
+        dir.display()
+    );
+    Error::new(ErrorKind::NoRoom, text)
+}
+
+fn cannot_write(operation: &str, dir: &Path, error: &io::Error) -> Error {
+    let text = format!(
+        "cannot {operation} in {}: {error}; use --dir with a directory that can be written, or --file",
+        dir.display()
+    );
+    let kind = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoRoom,
+        _ => ErrorKind::NotWritable,
+    };
+    Error::new(kind, text)
+}
+
+/// The seeded content of `buffer.len()` bytes at any `offset`.
+pub(crate) fn fill(seed: u64, offset: u64, buffer: &mut [u8]) {
+    let mut random = Random::at(seed, offset / 8);
+    let head = (offset % 8) as usize;
+    let mut rest = buffer;
+    if head != 0 {
+        let word = random.number().to_le_bytes();
+        let (start, after) = rest.split_at_mut(rest.len().min(8 - head));
+        start.copy_from_slice(&word[head..head + start.len()]);
+        rest = after;
+    }
+    for piece in rest.chunks_mut(8) {
+        piece.copy_from_slice(&random.number().to_le_bytes()[..piece.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_depends_on_the_offset_alone() {
+        let mut whole = vec![0; 100];
+        fill(9, 0, &mut whole);
+        for (offset, len) in [(0, 3), (1, 2), (5, 40), (8, 8), (13, 1), (93, 7)] {
+            let mut part = vec![0; len];
+            fill(9, offset as u64, &mut part);
+            assert_eq!(part, whole[offset..offset + len], "{offset}+{len}");
+        }
+    }
+
+    #[test]
+    fn the_file_has_no_name_and_its_content_is_known() {
+        let dir = std::env::temp_dir();
+        let file = TestFile::make(&dir, SMALLEST + 5, 1, &AtomicBool::new(false), |_| {}).unwrap();
+        let own = format!(".nowait-bench-{}-", std::process::id());
+        let left = fs::read_dir(dir).unwrap().flatten();
+        assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).count(), 0);
+        let mut tail = vec![0; 10];
+        assert_eq!(File::open(file.path()).unwrap().read_at(&mut tail, SMALLEST).unwrap(), 5);
+        assert!(file.matches(SMALLEST, &tail[..5]));
+        assert!(!file.matches(SMALLEST - 1, &tail[..5]));
+        assert!(!file.matches(SMALLEST + 1, &tail[..5]), "beyond the end");
+    }
+
+    #[test]
+    fn cancelled_while_it_is_made() {
+        let made = TestFile::make(&std::env::temp_dir(), SMALLEST, 1, &AtomicBool::new(true), |_| {});
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::Interrupted);
+    }
+
+    #[test]
+    fn unusable_files_say_so() {
+        for path in ["/nonexistent", "/tmp", "/dev/null", "/etc/hostname"] {
+            assert_eq!(TestFile::existing(Path::new(path)).unwrap_err().kind(), ErrorKind::BadFile, "{path}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! One round on the clock.
+//!
+//! A way first prepares what is not to be timed (threads, rings), then calls [`Round::start`], does its work
+//! while telling a [`Tally`] of every completion, and calls [`Round::stop`]. A check of the bytes, when one is
+//! wanted, goes through the same calls: so what is verified is what is timed.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::measure::work::Batch;
+use crate::sys::{RingWorkers, Runs, Usage, busy_us_of_machine};
+
+/// Two digits and 32-bit counters: the whole histogram stays in the CPU's nearest caches.
+pub type Latencies = Histogram<u32>;
+
+/// A thread that is away for longer than this keeps others waiting.
+const STALL: Duration = Duration::from_millis(1);
+
+const LONGEST: Duration = Duration::from_secs(100);
+
+pub fn latencies() -> Latencies {
+    Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 2).expect("the bounds are constants")
+}
+
+/// Says whether these bytes are what the file holds at this offset.
+pub type Check<'a> = dyn Fn(u64, &[u8]) -> bool + Sync + 'a;
+
+/// What one thread saw complete.
+pub struct Tally<'a> {
+    check: Option<&'a Check<'a>>,
+    operations: u64,
+    bytes: u64,
+    /// The offset of the first wrong bytes.
+    wrong: Option<u64>,
+    latencies: Latencies,
+    /// Time in gaps that were longer than [`STALL`].
+    stalled: Duration,
+}
+
+impl<'a> Tally<'a> {
+    pub fn new(check: Option<&'a Check<'a>>) -> Self {
+        Self { check, operations: 0, bytes: 0, wrong: None, latencies: latencies(), stalled: Duration::ZERO }
+    }
+
+    /// A block is read or written. `started`: the clock just before it was submitted, one reading per
+    /// operation; `now`: one reading per harvest of completions. The same rule for every way.
+    #[inline]
+    pub fn block(&mut self, offset: u64, bytes: &[u8], started: Instant, now: Instant) {
+        self.operations += 1;
+        self.record(bytes.len(), started, now);
+        if self.check.is_some() {
+            self.verify(offset, bytes);
+        }
+    }
+
+    /// The first part of a block, which is complete with another.
+    pub fn part(&mut self, offset: u64, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.verify(offset, bytes);
+    }
+
+    /// A batch is complete: all its records, in order, in `output`. The latency is that of the batch.
+    #[inline]
+    pub fn batch(&mut self, batch: Batch<'_>, output: &[u8], started: Instant, now: Instant) {
+        self.operations += batch.ranges.len() as u64;
+        self.record(batch.bytes, started, now);
+        if self.check.is_some() {
+            let mut rest = output;
+            for range in batch.ranges {
+                let (record, after) = rest.split_at(range.len as usize);
+                self.verify(range.offset, record);
+                rest = after;
+            }
+        }
+    }
+
+    /// A record is on stable storage, and the writer knows it. `started`: the clock just before the writer handed it over.
+    #[inline]
+    pub fn committed(&mut self, bytes: usize, started: Instant, now: Instant) {
+        self.operations += 1;
+        self.record(bytes, started, now);
+    }
+
+    /// A write is complete in a round whose latencies are gaps.
+    #[inline]
+    pub fn wrote(&mut self, bytes: usize) {
+        self.operations += 1;
+        self.bytes += bytes as u64;
+    }
+
+    /// Blocks that another process, or the kernel, has moved: how long each took, nobody saw.
+    pub fn moved_elsewhere(&mut self, blocks: u64, bytes: u64) {
+        self.operations += blocks;
+        self.bytes += bytes;
+    }
+
+    /// A thread was away from its other work between these two moments. Recorded as a latency.
+    #[inline]
+    pub fn gap(&mut self, left: Instant, back: Instant) {
+        let gap = back - left;
+        self.latencies.saturating_record(gap.as_nanos() as u64);
+        if gap > STALL {
+            self.stalled += gap;
+        }
+    }
+
+    /// Wants the bytes themselves: this round checks them.
+    pub fn verifies(&self) -> bool {
+        self.check.is_some()
+    }
+
+    #[inline]
+    fn record(&mut self, bytes: usize, started: Instant, now: Instant) {
+        self.bytes += bytes as u64;
+        self.latencies.saturating_record((now - started).as_nanos() as u64);
+    }
+
+    /// Checks bytes, if this round does.
+    #[cold]
+    pub fn verify(&mut self, offset: u64, bytes: &[u8]) {
+        if self.check.is_some_and(|holds| !holds(offset, bytes)) {
+            self.wrong.get_or_insert(offset);
+        }
+    }
+
+    pub fn merge(&mut self, other: &Tally<'_>) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.wrong = self.wrong.or(other.wrong);
+        self.latencies += &other.latencies;
+        self.stalled += other.stalled;
+    }
+}
+
+/// The system's counters at one moment.
+struct Reading {
+    at: Instant,
+    process: Usage,
+    thread: Usage,
+    workers: RingWorkers,
+    machine_us: Option<f64>,
+}
+
+/// The round as one caller (driving thread) of a way sees it.
+pub struct Round<'a> {
+    pub tally: Tally<'a>,
+    /// All callers of a round meet here before the clock starts and again after it stopped.
+    gate: &'a Barrier,
+    meetings: u32,
+    started: Option<Reading>,
+    stopped: Option<Reading>,
+    inline_fraction: Option<f64>,
+}
+
+impl<'a> Round<'a> {
+    pub fn new(gate: &'a Barrier, check: Option<&'a Check<'a>>) -> Self {
+        Self { tally: Tally::new(check), gate, meetings: 0, started: None, stopped: None, inline_fraction: None }
+    }
+
+    /// For a thread that the way itself starts; the way merges it into [`Round::tally`] after the clock stopped.
+    pub fn new_tally(&self) -> Tally<'a> {
+        Tally::new(self.tally.check)
+    }
+
+    /// The share of operations served on the caller's thread without waiting, from a way that can tell.
+    pub fn set_inline_fraction(&mut self, fraction: f64) {
+        self.inline_fraction = Some(fraction);
+    }
+
+    /// All is prepared; the clock runs from here.
+    pub fn start(&mut self) {
+        let workers = RingWorkers::now();
+        self.meet();
+        let machine_us = busy_us_of_machine();
+        let (process, thread) = (Usage::of_process(), Usage::of_this_thread());
+        self.started = Some(Reading { at: Instant::now(), process, thread, workers, machine_us });
+    }
+
+    /// All is complete; the clock stops here. What is to be torn down comes after.
+    pub fn stop(&mut self) {
+        let (at, thread) = (Instant::now(), Usage::of_this_thread());
+        self.meet();
+        let (process, machine_us) = (Usage::of_process(), busy_us_of_machine());
+        self.stopped = Some(Reading { at, process, thread, workers: RingWorkers::now(), machine_us });
+    }
+
+    fn meet(&mut self) {
+        self.gate.wait();
+        self.meetings += 1;
+    }
+}
+
+impl Drop for Round<'_> {
+    /// A way that fails must not leave the others waiting at the gate.
+    fn drop(&mut self) {
+        while self.meetings < 2 {
+            self.meet();
+        }
+    }
+}
+
+/// The measures of one round, over all its callers.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    pub seconds: f64,
+    pub operations: u64,
+    pub bytes: u64,
+    pub wrong: Option<u64>,
+    pub latencies: Latencies,
+    /// Of the whole process, kernel workers included.
+    pub usage: Usage,
+    /// Of the driving threads alone.
+    pub caller_us: f64,
+    /// Of the kernel threads that work for this process's rings, which took up a request as often as they ran. `None` where the
+    /// kernel does not tell.
+    pub ring_workers: Option<Runs>,
+    /// What all of the machine's processors did, this process's part included; by the tick. `None` where the kernel does not tell.
+    pub machine_us: Option<f64>,
+    /// The share of the time that lay in gaps of more than a millisecond; 0 where no gaps were told.
+    pub stalled_fraction: f64,
+    pub inline_fraction: Option<f64>,
+}
+
+impl Sample {
+    /// `None` where a caller never started or stopped its clock.
+    pub fn of(callers: &[Round<'_>]) -> Option<Self> {
+        let started: Vec<&Reading> = callers.iter().map(|caller| caller.started.as_ref()).collect::<Option<_>>()?;
+        let stopped: Vec<&Reading> = callers.iter().map(|caller| caller.stopped.as_ref()).collect::<Option<_>>()?;
+        let first = started.iter().min_by_key(|reading| reading.at)?;
+        let last = stopped.iter().max_by_key(|reading| reading.at)?;
+        let spent = started.iter().zip(&stopped).map(|(start, stop)| stop.thread.since(&start.thread).cpu_us());
+
+        let mut tally = Tally::new(None);
+        callers.iter().for_each(|caller| tally.merge(&caller.tally));
+        let inline: Option<Vec<f64>> = callers.iter().map(|caller| caller.inline_fraction).collect();
+        let seconds = (last.at - first.at).as_secs_f64();
+        let usage = last.process.since(&first.process);
+        Some(Self {
+            seconds,
+            stalled_fraction: (tally.stalled.as_secs_f64() / seconds).min(1.0),
+            operations: tally.operations,
+            bytes: tally.bytes,
+            wrong: tally.wrong,
+            latencies: tally.latencies,
+            usage,
+            caller_us: spent.sum(),
+            ring_workers: last.workers.since(&first.workers),
+            machine_us: first.machine_us.zip(last.machine_us).map(|(from, to)| to - from),
+            inline_fraction: inline.map(|all| all.iter().sum::<f64>() / all.len() as f64),
+        })
+    }
+
+    pub fn per_second(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_caller_that_fails_frees_the_others() {
+        let gate = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| drop(Round::new(&gate, None)));
+            let mut round = Round::new(&gate, None);
+            round.start();
+            round.stop();
+            assert!(Sample::of(&[round]).is_some());
+        });
+    }
+
+    #[test]
+    fn callers_add_up_and_wrong_bytes_are_noticed() {
+        let gate = Barrier::new(1);
+        let check = |offset: u64, _: &[u8]| offset != 4096;
+        let callers = [0, 4096].map(|offset| {
+            let mut round = Round::new(&gate, Some(&check));
+            round.start();
+            let now = Instant::now();
+            round.tally.block(offset, &[0; 100], now, now + Duration::from_micros(50));
+            round.stop();
+            round
+        });
+        let sample = Sample::of(&callers).unwrap();
+        assert_eq!((sample.operations, sample.bytes, sample.wrong), (2, 200, Some(4096)));
+        assert_eq!(sample.latencies.len(), 2);
+        assert_eq!(sample.inline_fraction, None);
+    }
+
+    #[test]
+    fn without_a_clock_there_is_no_sample() {
+        let gate = Barrier::new(1);
+        assert!(Sample::of(&[Round::new(&gate, None)]).is_none());
+    }
+}

@@ -1,0 +1,6 @@
+//! Measuring: what a way is asked to do, and one round of it on the clock.
+
+pub mod meter;
+pub mod pace;
+pub mod run;
+pub mod work;

@@ -1,0 +1,465 @@
+//! What a way is asked to do, as plain data. Every way of a case gets exactly the same.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use memmap2::{Advice, MmapMut};
+
+use crate::machine::testfile::{self, TestFile};
+use crate::measure::pace::Schedule;
+
+const PAGE: usize = 4096;
+
+/// The file to read from.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// Open for reading, without readahead.
+    pub file: &'a File,
+    /// By which a way that has its own idea of a file can open it again.
+    pub path: &'a Path,
+    pub size: u64,
+    /// It is read past the page cache.
+    pub direct: bool,
+}
+
+impl<'a> Target<'a> {
+    pub fn of(file: &'a TestFile) -> Self {
+        Self { file: file.open(), path: file.path(), size: file.size(), direct: file.is_direct() }
+    }
+}
+
+/// Reads of one block each, `depth` of them in flight at any time, until all are complete.
+#[derive(Clone, Copy)]
+pub struct Reads<'a> {
+    pub target: Target<'a>,
+    pub block: usize,
+    pub depth: usize,
+    pub offsets: &'a [u64],
+    /// Between the moments at which one read and the next are to begin, for ways that are [paced](crate::ways::Way::paced); without it, as soon as there is
+    /// room.
+    pub interval: Option<Duration>,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Reads<'_> {
+    /// The offset of read number `index`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn offset(&self, index: usize) -> Option<u64> {
+        if self.cancel.load(Ordering::Relaxed) { None } else { self.offsets.get(index).copied() }
+    }
+
+    /// All offsets in turn, until the user wants to stop.
+    pub fn each_offset(&self) -> impl Iterator<Item = u64> {
+        (0..).map_while(|index| self.offset(index))
+    }
+
+    /// Begins now.
+    pub fn schedule(&self) -> Schedule {
+        Schedule::new(self.interval)
+    }
+
+    /// How many bytes a read at `offset` gives: a block, or less at the end of the file.
+    #[inline]
+    pub fn len_at(&self, offset: u64) -> usize {
+        self.block.min(self.target.size.saturating_sub(offset) as usize)
+    }
+}
+
+/// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from the start of an empty file on, or
+/// over what is there.
+#[derive(Clone, Copy)]
+pub struct Writes<'a> {
+    /// Open for writing. Shared, for tasks that outlive a borrow.
+    pub file: &'a Arc<File>,
+    /// By which a way that has its own idea of a file can open it again.
+    pub path: &'a Path,
+    pub block: usize,
+    pub depth: usize,
+    pub blocks: u64,
+    /// Which block of the file each write is for; without it, one after the other.
+    pub order: Option<&'a [u64]>,
+    pub contents: Contents,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Writes<'_> {
+    /// The offset of write number `index`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn offset(&self, index: u64) -> Option<u64> {
+        if index >= self.blocks || self.cancel.load(Ordering::Relaxed) {
+            return None;
+        }
+        let number = self.order.map_or(index, |order| order[index as usize]);
+        Some(number * self.block as u64)
+    }
+
+    /// All offsets in turn, until the user wants to stop.
+    pub fn each_offset(&self) -> impl Iterator<Item = u64> {
+        (0..).map_while(|index| self.offset(index))
+    }
+
+    /// A buffer for each write in flight, for ways that own theirs.
+    pub fn buffers(&self) -> Vec<Vec<u8>> {
+        let mut block = vec![0; self.block];
+        self.contents.prepare(&mut block, self.block);
+        vec![block; self.depth]
+    }
+}
+
+/// A file from its start to its end, in blocks of which `depth` are in flight at any time.
+#[derive(Clone, Copy)]
+pub struct Stream<'a> {
+    pub route: Route<'a>,
+    pub size: u64,
+    pub block: usize,
+    pub depth: usize,
+    pub cancel: &'a AtomicBool,
+}
+
+/// Whence and whither. A way opens the paths itself, directly or not. What is written to is empty before; when the clock stops it has
+/// the stream's size and is synced.
+#[derive(Clone, Copy)]
+pub enum Route<'a> {
+    Read { from: &'a Path },
+    Copy { from: &'a Path, to: &'a Path },
+    Write { contents: Contents, to: &'a Path },
+}
+
+impl<'a> Stream<'a> {
+    pub fn source(&self) -> Option<&'a Path> {
+        match self.route {
+            Route::Read { from } | Route::Copy { from, .. } => Some(from),
+            Route::Write { .. } => None,
+        }
+    }
+
+    pub fn destination(&self) -> Option<&'a Path> {
+        match self.route {
+            Route::Read { .. } => None,
+            Route::Copy { to, .. } | Route::Write { to, .. } => Some(to),
+        }
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.size.div_ceil(self.block as u64)
+    }
+
+    /// The offset of block number `index`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn offset(&self, index: u64) -> Option<u64> {
+        (index < self.blocks() && !self.cancel.load(Ordering::Relaxed)).then(|| index * self.block as u64)
+    }
+
+    /// All offsets in turn, until the user wants to stop.
+    pub fn each_offset(&self) -> impl Iterator<Item = u64> {
+        (0..).map_while(|index| self.offset(index))
+    }
+
+    /// How many bytes the block at `offset` has: fewer at the end of the file.
+    #[inline]
+    pub fn len_at(&self, offset: u64) -> usize {
+        self.size.saturating_sub(offset).min(self.block as u64) as usize
+    }
+}
+
+/// A file to be mapped as a whole, with every page there when the clock stops.
+#[derive(Clone, Copy)]
+pub struct Populate<'a> {
+    /// Open for reading, with the readahead that is usual.
+    pub file: &'a File,
+    /// By which a way that has its own idea of a file can open it again.
+    pub path: &'a Path,
+    pub size: u64,
+    /// In ascending order: a place in each chunk, to be touched as soon as it is announced.
+    pub samples: &'a [u64],
+    pub cancel: &'a AtomicBool,
+}
+
+impl Populate<'_> {
+    /// What a huge page holds: the least that is worth announcing.
+    pub const CHUNK: u64 = 2 << 20;
+
+    pub fn pages(&self) -> u64 {
+        self.size.div_ceil(PAGE as u64)
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// All chunks in turn, until the user wants to stop.
+    pub fn each_chunk(&self) -> impl Iterator<Item = std::ops::Range<u64>> + use<'_> {
+        let chunks = (0..self.size).step_by(Self::CHUNK as usize);
+        let chunks = chunks.map(|start| start..self.size.min(start + Self::CHUNK));
+        chunks.take_while(|_| !self.is_cancelled())
+    }
+}
+
+/// Records of one size: each of `writers` threads makes one, waits until it is on stable storage, and makes the next, until it has made
+/// `commits`.
+#[derive(Clone, Copy)]
+pub struct Commits<'a> {
+    /// As long as the way has asked for, all of it written with zeros and on stable storage.
+    pub file: &'a File,
+    /// By which a way opens it past the page cache.
+    pub path: &'a Path,
+    /// The file's, for a way that makes files of its own.
+    pub folder: &'a Path,
+    pub writers: usize,
+    pub size: usize,
+    pub commits: u64,
+    pub records: Records,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Commits<'_> {
+    /// The number of writer `writer`'s record number `sequence`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn number(&self, writer: usize, sequence: u64) -> Option<u64> {
+        let more = sequence < self.commits && !self.cancel.load(Ordering::Relaxed);
+        more.then(|| Records::number(writer, sequence))
+    }
+}
+
+/// What is logged: each record has its number at its start, by which it can be found, and random bytes of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Records {
+    seed: u64,
+}
+
+impl Records {
+    /// The smallest record: its number, and as many bytes that tell it from an older one.
+    pub const SMALLEST: usize = 16;
+
+    pub fn new(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// Each writer's count their own.
+    pub fn number(writer: usize, sequence: u64) -> u64 {
+        (writer as u64) << 32 | sequence
+    }
+
+    #[inline]
+    pub fn make(&self, record: &mut [u8], number: u64) {
+        // From a place of the endless random bytes that no other record of this size takes its own from.
+        testfile::fill(self.seed, number.wrapping_mul(record.len() as u64), record);
+        let mark = number.to_le_bytes();
+        record[..mark.len()].copy_from_slice(&mark);
+    }
+
+    /// Whether `record` is the one with this number.
+    pub fn holds(&self, number: u64, record: &[u8]) -> bool {
+        let mut expected = vec![0; record.len()];
+        self.make(&mut expected, number);
+        expected == record
+    }
+}
+
+/// What is written: random bytes, the same in each block, and the block's offset at both of its ends. So a block is made on the
+/// clock in a few nanoseconds, and one that lies in a wrong place is noticed. No block is all zeros.
+/// What is written: random bytes, the same in each block, and each page's offset at both of its ends. So a block is made on the
+/// clock in a few nanoseconds a page, and one that lies in a wrong place is noticed, or a part of one. No page is all zeros.
+#[derive(Debug, Clone, Copy)]
+pub struct Contents {
+    seed: u64,
+}
+
+impl Contents {
+    pub fn new(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// Fills every block of `buffer` with what all blocks have in common.
+    pub fn prepare(&self, buffer: &mut [u8], block: usize) {
+        buffer.chunks_mut(block).for_each(|block| testfile::fill(self.seed, 0, block));
+    }
+
+    /// Makes of a prepared block the one for `offset`.
+    #[inline]
+    pub fn place(&self, block: &mut [u8], offset: u64) {
+        for (offset, page) in (offset..).step_by(PAGE).zip(block.chunks_mut(PAGE)) {
+            let mark = (offset ^ self.seed).to_le_bytes();
+            let last = page.len() - mark.len();
+            page[..mark.len()].copy_from_slice(&mark);
+            page[last..].copy_from_slice(&mark);
+        }
+    }
+}
+
+/// One record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    pub offset: u64,
+    pub len: u32,
+}
+
+/// Batches of records. Those of one batch are wanted together, one after the other in one buffer, before the next begins.
+pub struct Gather<'a> {
+    pub target: Target<'a>,
+    pub cancel: &'a AtomicBool,
+    ranges: &'a [Range],
+    records: usize,
+    /// The bytes of each batch.
+    sizes: Vec<usize>,
+}
+
+/// One batch; at most `records` of [`Gather`].
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    pub ranges: &'a [Range],
+    /// The sum of their lengths.
+    pub bytes: usize,
+}
+
+impl<'a> Gather<'a> {
+    /// Cuts `ranges` into batches of `records`.
+    pub fn new(target: Target<'a>, ranges: &'a [Range], records: usize, cancel: &'a AtomicBool) -> Self {
+        let bytes = |batch: &[Range]| batch.iter().map(|range| range.len as usize).sum();
+        let sizes = ranges.chunks(records).map(bytes).collect();
+        Self { target, cancel, ranges, records, sizes }
+    }
+
+    /// The most records in one batch.
+    pub fn records(&self) -> usize {
+        self.records
+    }
+
+    /// The size of the output buffer: the bytes of the largest batch.
+    pub fn output_len(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// All batches in turn, until the user wants to stop.
+    pub fn each_batch(&self) -> impl Iterator<Item = Batch<'a>> {
+        let batches = self.ranges.chunks(self.records).zip(&self.sizes);
+        batches.take_while(|_| !self.cancel.load(Ordering::Relaxed)).map(|(ranges, &bytes)| Batch { ranges, bytes })
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// Each record's offset in the file and its place in the output.
+    pub fn pieces<'b>(self, output: &'b mut [u8]) -> impl Iterator<Item = (u64, &'b mut [u8])> + use<'a, 'b> {
+        let mut rest = output;
+        self.ranges.iter().map(move |range| {
+            let (piece, after) = std::mem::take(&mut rest).split_at_mut(range.len as usize);
+            rest = after;
+            (range.offset, piece)
+        })
+    }
+}
+
+/// Memory as a storage engine has it: aligned for huge pages and in these, where the kernel has them, and touched before the clock runs.
+pub struct Buffer {
+    memory: MmapMut,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// # Panics
+    /// When there is no memory for it.
+    pub fn new(len: usize) -> Self {
+        const ALIGN: usize = 2 << 20;
+        let mut memory = MmapMut::map_anon(len + ALIGN).expect("there is memory for a buffer");
+        // Refused by a kernel that has none.
+        let _ = memory.advise(Advice::HugePage);
+        let start = memory.as_ptr().align_offset(ALIGN);
+        memory[start..start + len].fill(0xa5);
+        Self { memory, start, len }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_target<T>(size: u64, test: impl FnOnce(Target<'_>) -> T) -> T {
+        let file = File::open("/dev/null").unwrap();
+        test(Target { file: &file, path: Path::new("/dev/null"), size, direct: false })
+    }
+
+    #[test]
+    fn buffers_are_aligned_for_huge_pages() {
+        let mut buffer = Buffer::new(5000);
+        assert_eq!(buffer.bytes().len(), 5000);
+        assert_eq!(buffer.bytes().as_ptr() as usize % (2 << 20), 0);
+        assert!(buffer.bytes().iter().all(|byte| *byte == 0xa5));
+    }
+
+    #[test]
+    fn the_last_block_is_short_and_cancel_stops() {
+        with_target(10_000, |target| {
+            let cancel = AtomicBool::new(false);
+            let reads = Reads { target, block: 4096, depth: 1, offsets: &[8192, 0], interval: None, cancel: &cancel };
+            assert_eq!(reads.each_offset().map(|at| reads.len_at(at)).collect::<Vec<_>>(), [1808, 4096]);
+            cancel.store(true, Ordering::Relaxed);
+            assert_eq!(reads.each_offset().count(), 0);
+        });
+    }
+
+    #[test]
+    fn blocks_differ_by_their_offset_only() {
+        let contents = Contents::new(9);
+        let mut blocks = vec![0; 8192];
+        contents.prepare(&mut blocks, 4096);
+        let (first, second) = blocks.split_at_mut(4096);
+        assert_eq!(first, second);
+        contents.place(first, 0);
+        contents.place(second, 4096);
+        assert_ne!(first, second);
+        assert_eq!(first[8..4088], second[8..4088]);
+        contents.place(second, 0);
+        assert_eq!(first, second);
+    }
+
+    #[test]
+    fn every_record_is_another_and_has_its_number() {
+        let make = |seed, number| {
+            let mut record = vec![0; 20];
+            Records::new(seed).make(&mut record, number);
+            record
+        };
+        let number = Records::number(63, 5);
+        let record = make(1, number);
+        assert_eq!(record[..8], number.to_le_bytes());
+        assert!(Records::new(1).holds(number, &record) && !Records::new(2).holds(number, &record));
+        assert_ne!(make(1, Records::number(62, 5))[8..], record[8..]);
+        assert_ne!(make(1, Records::number(63, 4))[8..], record[8..]);
+    }
+
+    #[test]
+    fn a_part_of_a_block_knows_its_place() {
+        let contents = Contents::new(9);
+        let mut block = vec![0; 4 * PAGE + 512];
+        contents.prepare(&mut block, 4 * PAGE + 512);
+        contents.place(&mut block, 1 << 20);
+        let mut elsewhere = block.clone();
+        contents.place(&mut elsewhere, 2 << 20);
+        assert!(block.chunks(PAGE).zip(elsewhere.chunks(PAGE)).all(|(here, there)| here != there));
+    }
+
+    #[test]
+    fn batches_cover_all_ranges_in_order() {
+        with_target(10_000, |target| {
+            let cancel = AtomicBool::new(false);
+            let ranges: Vec<Range> = (0..5).map(|i| Range { offset: i * 100, len: 10 + i as u32 }).collect();
+            let gather = Gather::new(target, &ranges, 2, &cancel);
+            assert_eq!(gather.output_len(), 25);
+            let mut output = vec![0; 25];
+            let pieces = gather.each_batch().map(|batch| {
+                assert_eq!(batch.bytes, batch.ranges.iter().map(|range| range.len as usize).sum::<usize>());
+                batch.pieces(&mut output).map(|(offset, piece)| (offset, piece.len())).collect::<Vec<_>>()
+            });
+            let pieces: Vec<_> = pieces.flatten().collect();
+            assert_eq!(pieces, [(0, 10), (100, 11), (200, 12), (300, 13), (400, 14)]);
+        });
+    }
+}

@@ -1,0 +1,425 @@
+//! The result as plain data. Serialised, this is the JSON that `nowait bench --json` writes.
+
+pub mod axes;
+pub mod fio;
+pub mod notes;
+pub mod page;
+pub mod preflight;
+pub mod verdict;
+pub mod words;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::environment::Environment;
+use crate::measure::meter::{Latencies, Sample, latencies};
+use crate::report::notes::{Code, Note};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    pub environment: Environment,
+    /// Why there is more that was to be measured: an interrupt, or an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+    pub notes: Vec<Note>,
+    /// What ways do that are not of this crate.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ways: BTreeMap<String, String>,
+    pub rows: Vec<Row>,
+}
+
+/// What one way gave in one case.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Row {
+    pub table: String,
+    pub case: String,
+    pub way: String,
+    /// The median of `rounds`. For a gather, an operation is a record.
+    pub ops_per_s: f64,
+    pub bytes_per_s: f64,
+    /// From submission to completion, over all rounds. For a gather, of a batch. In the table of stalls, and where a map is populated,
+    /// these are the gaps.
+    /// `None` where another process does the work.
+    pub latency_ns: Option<Latency>,
+    pub cpu_us_per_op: Cpu,
+    pub context_switches_per_op: f64,
+    /// Requests handed to a kernel worker; `None` where the kernel does not tell how often its threads ran.
+    pub punts_per_op: Option<f64>,
+    /// The share served on the caller's thread without waiting; `None` where the way cannot tell.
+    pub inline_fraction: Option<f64>,
+    /// Operations per second of each round, in order.
+    pub rounds: Vec<f64>,
+    /// Only in the table of the whole file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times_s: Option<Times>,
+    /// Only in the table of stalls: the share of the time that lay in gaps of more than a millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stalled_fraction: Option<f64>,
+    /// Only in the table of streams, and where a map is populated: processor time of the whole process, and of the command if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_ms_per_gib: Option<f64>,
+    /// Only in the table of streams, where there is a source: the median of what the page cache held of it after a round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_pages_cached: Option<f64>,
+    /// Only in the table of the log, and of ways that know: how much of the file a logged byte took, with what fills up blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_bytes_per_byte: Option<f64>,
+    /// Only where a map is populated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub populate: Option<Populate>,
+}
+
+/// How a map's pages came to be there. Times in ms are medians over the rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Populate {
+    /// Until the calling thread was told that something can be used.
+    pub first_chunk_ms: f64,
+    /// Until all could be.
+    pub all_ms: f64,
+    /// The longest time of a round that the calling thread was kept from its other work.
+    pub longest_gap_ms: f64,
+    /// The same with nothing beside it, which is what the machine does to any thread: the same of all ways.
+    pub idle_gap_ms: f64,
+    /// A touch of a page that had just been announced, over all rounds.
+    pub announced_touch_ns: Latency,
+    /// A touch of another page, when all had been touched, over all rounds.
+    pub warm_touch_ns: Latency,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    pub p50: u64,
+    pub p99: u64,
+    pub p999: u64,
+    /// `None` with fewer than ten thousand operations, of which it would be the worst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p9999: Option<u64>,
+    pub max: u64,
+}
+
+/// Processor time of the process, apart by whose it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cpu {
+    /// The driving threads.
+    pub caller: f64,
+    /// The kernel's workers (`iou-wrk`) for this process's rings; `None` where the kernel does not tell, and `pool` has them. (So has the
+    /// `workers` of reports that are older than the difference.)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ring_workers: Option<f64>,
+    /// Every other thread of the process: the way's own.
+    #[serde(alias = "workers")]
+    pub pool: f64,
+    /// The three together.
+    pub total: f64,
+    /// Not of the process: what the machine's processors did besides, in the kernel's other threads (writeback, a loop device), in
+    /// interrupts, and in other programs. Counted by the tick, so that short rounds tell little. `None` where the kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<f64>,
+}
+
+/// Means over the rounds, as `time` prints them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    pub real: f64,
+    pub user: f64,
+    pub system: f64,
+}
+
+impl Latency {
+    pub fn of(all: &Latencies) -> Self {
+        Self {
+            p50: all.value_at_quantile(0.5),
+            p99: all.value_at_quantile(0.99),
+            p999: all.value_at_quantile(0.999),
+            p9999: (all.len() >= 10_000).then(|| all.value_at_quantile(0.9999)),
+            max: all.max(),
+        }
+    }
+}
+
+impl Row {
+    /// Sums up the rounds of one way in one case.
+    pub fn of(table: &str, case: &str, way: &str, samples: &[Sample]) -> Self {
+        let rounds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
+        let ops_per_s = median(&rounds);
+        let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
+        let operations = sum(|sample| sample.operations as f64).max(1.0);
+        let (total, caller) = (sum(|sample| sample.usage.cpu_us()), sum(|sample| sample.caller_us));
+        let inline: Option<f64> = samples.iter().map(|sample| sample.inline_fraction).sum();
+        let punts: Option<f64> = samples.iter().map(|sample| Some(sample.ring_workers?.count as f64)).sum();
+        // The clocks differ by less than a tick; none of the parts may exceed the whole.
+        let others = (total - caller).max(0.0);
+        let in_workers = |sample: &Sample| Some(sample.ring_workers?.time_ns as f64 / 1e3);
+        let ring_workers = samples.iter().map(in_workers).sum::<Option<f64>>().map(|spent| spent.min(others));
+        let machine: Option<f64> = samples.iter().map(|sample| sample.machine_us).sum();
+        let mut all = latencies();
+        samples.iter().for_each(|sample| all += &sample.latencies);
+        Self {
+            table: table.to_owned(),
+            case: case.to_owned(),
+            way: way.to_owned(),
+            ops_per_s,
+            bytes_per_s: ops_per_s * sum(|sample| sample.bytes as f64) / operations,
+            latency_ns: (!all.is_empty()).then(|| Latency::of(&all)),
+            cpu_us_per_op: Cpu {
+                caller: caller / operations,
+                ring_workers: ring_workers.map(|spent| spent / operations),
+                pool: (others - ring_workers.unwrap_or(0.0)) / operations,
+                total: total / operations,
+                system: machine.map(|machine| (machine - total).max(0.0) / operations),
+            },
+            context_switches_per_op: sum(|sample| sample.usage.switches) / operations,
+            punts_per_op: punts.map(|punts| punts / operations),
+            inline_fraction: inline.map(|sum| sum / samples.len() as f64),
+            rounds,
+            times_s: None,
+            stalled_fraction: None,
+            cpu_ms_per_gib: None,
+            source_pages_cached: None,
+            file_bytes_per_byte: None,
+            populate: None,
+        }
+    }
+
+    pub fn with_times(mut self, samples: &[Sample]) -> Self {
+        let mean = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>() / samples.len().max(1) as f64;
+        self.times_s = Some(Times {
+            real: mean(|sample| sample.seconds),
+            user: mean(|sample| sample.usage.user_us / 1e6),
+            system: mean(|sample| sample.usage.system_us / 1e6),
+        });
+        self
+    }
+
+    pub fn with_stalls(mut self, samples: &[Sample]) -> Self {
+        let sum: f64 = samples.iter().map(|sample| sample.stalled_fraction).sum();
+        self.stalled_fraction = Some(sum / samples.len().max(1) as f64);
+        self
+    }
+
+    pub fn with_cost(mut self, samples: &[Sample]) -> Self {
+        let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
+        let gib = sum(|sample| sample.bytes as f64) / f64::from(1 << 30);
+        self.cpu_ms_per_gib = Some(sum(|sample| sample.usage.cpu_us()) / 1e3 / gib);
+        self
+    }
+
+    pub fn with_stream(mut self, samples: &[Sample], cached_pages: &[u64]) -> Self {
+        self = self.with_cost(samples);
+        let pages: Vec<f64> = cached_pages.iter().map(|&pages| pages as f64).collect();
+        self.source_pages_cached = (!pages.is_empty()).then(|| median(&pages));
+        self
+    }
+
+    /// `file_bytes`: how far the file was used, over all rounds.
+    pub fn with_log(mut self, samples: &[Sample], file_bytes: Option<u64>) -> Self {
+        let logged: u64 = samples.iter().map(|sample| sample.bytes).sum();
+        self.file_bytes_per_byte = file_bytes.map(|bytes| bytes as f64 / logged.max(1) as f64);
+        self
+    }
+
+    /// The slowest and the fastest round, as shares of the median.
+    pub fn spread(&self) -> (f64, f64) {
+        let of_median = |value: f64| value / self.ops_per_s;
+        let slowest = self.rounds.iter().copied().fold(f64::INFINITY, f64::min);
+        let fastest = self.rounds.iter().copied().fold(0.0, f64::max);
+        (of_median(slowest), of_median(fastest))
+    }
+}
+
+/// A way's worst point: where it collapses most.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Worst {
+    pub way: String,
+    /// Its speed there, as a share of the best way's.
+    pub ratio: f64,
+    pub table: String,
+    pub case: String,
+}
+
+impl Report {
+    pub fn note(&mut self, code: Code, text: impl Into<String>) {
+        self.notes.push(Note::new(code, text));
+    }
+
+    /// Whether the system takes a way; says once why not, if it does not.
+    pub fn takes(&mut self, way: &str, refused: Option<String>) -> bool {
+        let Some(why) = refused else { return true };
+        let note = Note::new(Code::WayLeftOut, format!("{way} is left out: {why}"));
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+        false
+    }
+
+    /// The tables that have rows, in order.
+    pub fn tables(&self) -> Vec<&str> {
+        in_order(self.rows.iter().map(|row| row.table.as_str()))
+    }
+
+    pub fn ways(&self) -> Vec<&str> {
+        in_order(self.rows.iter().map(|row| row.way.as_str()))
+    }
+
+    pub fn ways_of(&self, table: &str) -> Vec<&str> {
+        in_order(self.rows.iter().filter(|row| row.table == table).map(|row| row.way.as_str()))
+    }
+
+    /// The cases of a table in order, each with its rows.
+    pub fn cases(&self, table: &str) -> Vec<(&str, Vec<&Row>)> {
+        let rows: Vec<&Row> = self.rows.iter().filter(|row| row.table == table).collect();
+        let names = in_order(rows.iter().map(|row| row.case.as_str()));
+        let of_case = |name| rows.iter().copied().filter(|row| row.case == name).collect();
+        names.into_iter().map(|name| (name, of_case(name))).collect()
+    }
+
+    /// Each way's worst ratio to the best way of the case, the best way first.
+    pub fn worst(&self) -> Vec<Worst> {
+        let mut worst = BTreeMap::new();
+        for table in self.tables() {
+            for (case, rows) in self.cases(table) {
+                let best = best(&rows);
+                for row in rows {
+                    let ratio = row.ops_per_s / best;
+                    let here = Worst { way: row.way.clone(), ratio, table: table.to_owned(), case: case.to_owned() };
+                    let known = worst.entry(row.way.clone()).or_insert_with(|| here.clone());
+                    if ratio < known.ratio {
+                        *known = here;
+                    }
+                }
+            }
+        }
+        let mut worst: Vec<Worst> = worst.into_values().collect();
+        worst.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
+        worst
+    }
+}
+
+/// The best speed among the rows of a case.
+pub fn best(rows: &[&Row]) -> f64 {
+    rows.iter().map(|row| row.ops_per_s).fold(0.0, f64::max)
+}
+
+/// The middle value, or the mean of the two in the middle; 0 of nothing.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => 0.0,
+        (odd, middle) if odd % 2 == 1 => sorted[middle],
+        (_, middle) => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for name in names {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{Runs, Usage};
+
+    fn sample(seconds: f64, operations: u64) -> Sample {
+        let mut latencies = latencies();
+        latencies.record_n(1000, operations as u32).unwrap();
+        Sample {
+            seconds,
+            operations,
+            bytes: operations * 4096,
+            wrong: None,
+            latencies,
+            usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
+            caller_us: 100.0,
+            ring_workers: Some(Runs { count: 10, time_ns: 200_000 }),
+            machine_us: Some(440.0),
+            stalled_fraction: 0.0,
+            inline_fraction: None,
+        }
+    }
+
+    fn row(table: &str, case: &str, way: &str, ops_per_s: f64) -> Row {
+        Row { table: table.to_owned(), case: case.to_owned(), way: way.to_owned(), ops_per_s, ..Row::default() }
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn rounds_are_summed_up() {
+        let samples = [sample(1.0, 100), sample(2.0, 100), sample(0.5, 100)];
+        let row = Row::of("reads", "depth=1", "pread", &samples).with_times(&samples);
+        assert_eq!(row.ops_per_s, 100.0);
+        assert_eq!(row.rounds, [100.0, 50.0, 200.0]);
+        assert_eq!(row.spread(), (0.5, 2.0));
+        assert_eq!(row.bytes_per_s, 409_600.0);
+        let expected = Cpu { caller: 1.0, ring_workers: Some(2.0), pool: 1.0, total: 4.0, system: Some(0.4) };
+        assert_eq!(row.cpu_us_per_op, expected);
+        assert_eq!(row.context_switches_per_op, 0.5);
+        assert_eq!(row.punts_per_op, Some(0.1));
+        assert!((990..=1010).contains(&row.latency_ns.unwrap().p50));
+        assert_eq!(row.times_s.unwrap().system, 0.0003);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_tell_is_not_made_up() {
+        let mute = Sample { ring_workers: None, machine_us: None, ..sample(1.0, 100) };
+        let row = Row::of("reads", "depth=1", "pread", &[sample(1.0, 100), mute]);
+        assert_eq!((row.punts_per_op, row.cpu_us_per_op.system), (None, None));
+        assert_eq!((row.cpu_us_per_op.ring_workers, row.cpu_us_per_op.pool), (None, 3.0));
+    }
+
+    #[test]
+    fn an_older_report_told_all_others_as_one() {
+        let cpu: Cpu = serde_json::from_str(r#"{"caller": 1.0, "workers": 3.0, "total": 4.0}"#).unwrap();
+        assert_eq!(cpu, Cpu { caller: 1.0, ring_workers: None, pool: 3.0, total: 4.0, system: None });
+    }
+
+    #[test]
+    fn the_worst_point_of_each_way_is_found() {
+        let rows = vec![
+            row("reads", "depth=1", "a", 10.0),
+            row("reads", "depth=1", "b", 5.0),
+            row("cached", "threads=1", "a", 30.0),
+            row("cached", "threads=1", "b", 40.0),
+        ];
+        let report = Report { rows, ..Report::default() };
+        let worst = report.worst();
+        assert_eq!((worst[0].way.as_str(), worst[0].ratio, worst[0].case.as_str()), ("a", 0.75, "threads=1"));
+        assert_eq!((worst[1].way.as_str(), worst[1].ratio, worst[1].table.as_str()), ("b", 0.5, "reads"));
+        assert_eq!(report.tables(), ["reads", "cached"]);
+        assert_eq!(report.ways(), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_json_has_its_documented_shape() {
+        let rows = vec![Row::of("reads", "depth=1", "pread", &[sample(1.0, 10)])];
+        let report = Report { rows, notes: vec![Note::new(Code::OneWriter, "it is alone")], ..Report::default() };
+        let json = serde_json::to_value(&report).unwrap();
+        let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&json), ["environment", "notes", "rows"]);
+        assert_eq!(json["notes"][0]["code"], "one-writer");
+        assert_eq!(serde_json::from_value::<Report>(json.clone()).unwrap(), report);
+        let row = &json["rows"][0];
+        let expected = "bytes_per_s case context_switches_per_op cpu_us_per_op inline_fraction latency_ns \
+                        ops_per_s punts_per_op rounds table way";
+        assert_eq!(keys(row), expected.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(keys(&row["latency_ns"]), ["max", "p50", "p99", "p999"]);
+        assert_eq!(keys(&row["cpu_us_per_op"]), ["caller", "pool", "ring_workers", "system", "total"]);
+        assert!(row["inline_fraction"].is_null());
+    }
+}

@@ -1,0 +1,500 @@
+//! The report as one page of HTML: what it comes to, charts, every figure as a table, and where the figures come from. It asks for
+//! nothing else: no network, no script, no font.
+
+mod chart;
+mod html;
+
+use std::fmt::Display;
+
+use crate::report::axes::panels;
+use crate::report::verdict::{Standing, sentences, standings};
+use crate::report::words::{COLLAPSED, compared, meaning, mib, micro, share, short, title, unit};
+use crate::report::{Report, Row, best};
+use chart::{Look, Measure, Spreads};
+use html::Html;
+
+/// Of the cases along an axis, how many have their latencies drawn.
+const SPREADS: usize = 3;
+
+pub fn page(report: &Report) -> String {
+    let mut html = Html::default();
+    let environment = &report.environment;
+    let place = environment.filesystem.as_deref().unwrap_or("a file system");
+    let device = environment.device.as_deref().map_or_else(String::new, |device| format!(" on {device}"));
+    let name = format!("nowait bench: {place}{device}, {}", environment.date);
+    html.constant("<!DOCTYPE html>\n").element("html", &[("lang", &"en")], |html| {
+        html.element("head", &[], |html| {
+            html.empty("meta", &[("charset", &"utf-8")]);
+            // A browser holds the page to what the top of this file says.
+            let only = "default-src 'none'; style-src 'unsafe-inline'";
+            html.empty("meta", &[("http-equiv", &"Content-Security-Policy"), ("content", &only)]);
+            html.empty("meta", &[("name", &"viewport"), ("content", &"width=device-width, initial-scale=1")]);
+            html.with_text("title", &[], &name);
+            html.element("style", &[], |html| {
+                html.constant(include_str!("page/style.css"));
+            });
+        });
+        html.element("body", &[], |html| {
+            html.element("header", &[], |html| {
+                html.with_text("h1", &[], format!("Ways of file I/O on {place}{device}"));
+                html.with_text("p", &[("class", &"quiet")], headline(report));
+            });
+            body(html, report);
+        });
+    });
+    html.constant("\n");
+    html.finish()
+}
+
+fn headline(report: &Report) -> String {
+    let environment = &report.environment;
+    let cpu = environment.cpu_model.as_deref().unwrap_or("unknown processor");
+    format!("{}, Linux {}, {} × {cpu}", environment.date, environment.kernel, environment.cpus)
+}
+
+fn body(html: &mut Html, report: &Report) {
+    if let Some(why) = &report.partial {
+        html.with_text("p", &[("class", &"partial")], format!("Partial: {why}. What is here is complete in itself."));
+    }
+    let tables = report.tables();
+    html.element("nav", &[("aria-label", &"Sections")], |html| {
+        let link = |html: &mut Html, to: &dyn Display, name: &str| {
+            html.with_text("a", &[("href", &format!("#{to}"))], name);
+        };
+        link(html, &"map", "Best ways");
+        for table in &tables {
+            link(html, &format!("table-{table}"), table);
+        }
+        link(html, &"notes", "Notes");
+        link(html, &"environment", "Environment");
+    });
+    html.element("main", &[], |html| {
+        let sentences = sentences(report);
+        if !sentences.is_empty() {
+            html.with_text("h2", &[], "What it comes to");
+            html.element("ul", &[("class", &"verdict")], |html| {
+                for sentence in &sentences {
+                    html.with_text("li", &[], sentence);
+                }
+            });
+        }
+        command(html, report);
+        map(html, report);
+        ways(html, report);
+        for table in &tables {
+            section(html, report, table);
+        }
+        notes(html, report);
+        facts(html, report);
+    });
+    html.element("footer", &[], |html| {
+        html.with_text(
+            "p",
+            &[],
+            "Every way did the same work on the same file in interleaved rounds; its bytes were verified first.",
+        );
+        html.with_text("p", &[], "Speeds are medians of the rounds. Compare within this page only: a disk drifts.");
+    });
+}
+
+fn command(html: &mut Html, report: &Report) {
+    if report.environment.command.is_empty() {
+        return;
+    }
+    html.with_text("h3", &[], "The command");
+    html.with_text("pre", &[], &report.environment.command);
+    html.with_text("p", &[("class", &"quiet")], format!("--seed {} repeats the offsets.", report.environment.seed));
+}
+
+/// Which way wins each case, and how far the library is off.
+fn map(html: &mut Html, report: &Report) {
+    let standings = standings(report);
+    html.with_text("h2", &[("id", &"map")], "The best way of each case");
+    if standings.is_empty() {
+        html.with_text("p", &[], "No case is complete.");
+        return;
+    }
+    html.element("div", &[("class", &"wide")], |html| {
+        html.element("table", &[("data-table", &"map")], |html| {
+            html.with_text(
+                "caption",
+                &[],
+                "nowait's speed as a share of the best way's. ≈: one of its rounds reached the best way's median. ▼: below half.",
+            );
+            header(html, &["case", "best way", "speed", "", "CPU µs each", "nowait", "of the best", "CPU µs each"]);
+            for table in report.tables() {
+                html.element("tbody", &[], |html| {
+                    for standing in standings.iter().filter(|standing| standing.table == table) {
+                        html.element("tr", &[], |html| stands(html, standing));
+                    }
+                });
+            }
+        });
+    });
+}
+
+fn stands(html: &mut Html, standing: &Standing<'_>) {
+    let best = standing.best;
+    html.with_text("th", &[("scope", &"row")], format!("{} {}", standing.table, standing.case));
+    html.with_text("td", &[("class", &"left")], &best.way);
+    html.with_text("td", &[], short(compared(best)));
+    html.with_text("td", &[("class", &"left quiet")], unit(standing.table));
+    html.with_text("td", &[], figure(best.cpu_us_per_op.total, 1));
+    match standing.ours {
+        None => {
+            html.with_text("td", &[], "–").with_text("td", &[], "").with_text("td", &[], "");
+        }
+        Some((row, ratio, reaches)) => {
+            let class = if row.way == best.way { "first" } else { shade(ratio) };
+            let level = if row.way == best.way { "best".to_owned() } else { marked(ratio, reaches) };
+            html.with_text("td", &[], short(compared(row)));
+            html.with_text("td", &[("class", &class)], level);
+            html.with_text("td", &[], figure(row.cpu_us_per_op.total, 1));
+        }
+    }
+}
+
+fn ways(html: &mut Html, report: &Report) {
+    html.with_text("h3", &[], "The ways");
+    html.element("dl", &[("class", &"facts quiet")], |html| {
+        for way in report.ways().iter().filter(|way| !meaning(report, way).is_empty()) {
+            html.with_text("dt", &[], way).with_text("dd", &[], meaning(report, way));
+        }
+    });
+}
+
+fn marked(ratio: f64, reaches: bool) -> String {
+    let mark = match (reaches, ratio < COLLAPSED) {
+        (true, _) => " ≈",
+        (_, true) => " ▼",
+        _ => "",
+    };
+    format!("{}{mark}", share(ratio))
+}
+
+fn shade(ratio: f64) -> &'static str {
+    match ratio {
+        ratio if ratio >= 0.95 => "near",
+        ratio if ratio >= 0.8 => "good",
+        ratio if ratio >= COLLAPSED => "fair",
+        _ => "poor",
+    }
+}
+
+fn section(html: &mut Html, report: &Report, table: &str) {
+    let (name, about) = title(table).split_once(": ").unwrap_or((table, ""));
+    html.with_text("h2", &[("id", &format!("table-{table}"))], name);
+    html.with_text("p", &[("class", &"quiet")], about);
+    let looks = chart::looks(&report.ways_of(table));
+    speeds(html, report, table);
+    charts(html, report, table, &looks);
+    if table == "stall" {
+        stalls(html, report, table);
+    }
+    spreads(html, report, table, &looks);
+    figures(html, report, table);
+}
+
+/// A line per case, a column per way.
+fn speeds(html: &mut Html, report: &Report, table: &str) {
+    let ways = report.ways_of(table);
+    html.element("div", &[("class", &"wide")], |html| {
+        html.element("table", &[("data-table", &format!("{table} speeds"))], |html| {
+            html.with_text(
+                "caption",
+                &[],
+                format!("{}, and the share of the line's best. ▼: below half.", unit(table)),
+            );
+            let names: Vec<&str> = std::iter::once("case").chain(ways.iter().copied()).collect();
+            header(html, &names);
+            html.element("tbody", &[], |html| {
+                for (case, rows) in report.cases(table) {
+                    let best = best(&rows);
+                    html.element("tr", &[], |html| {
+                        html.with_text("th", &[("scope", &"row")], case);
+                        for way in &ways {
+                            let Some(row) = rows.iter().find(|row| row.way == *way) else {
+                                html.with_text("td", &[], "");
+                                continue;
+                            };
+                            let ratio = row.ops_per_s / best;
+                            let class = if ratio >= 1.0 { "first" } else { shade(ratio) };
+                            html.element("td", &[("class", &class)], |html| {
+                                html.text(short(compared(row)));
+                                html.with_text("small", &[], marked(ratio, false));
+                            });
+                        }
+                    });
+                }
+            });
+        });
+    });
+}
+
+fn charts(html: &mut Html, report: &Report, table: &str, looks: &[(&str, Look)]) {
+    let Some((axis, panels)) = panels(report, table) else {
+        for (case, rows) in report.cases(table) {
+            html.with_text("h3", &[], format!("{table}: {case}"));
+            html.element("figure", &[], |html| chart::bars(html, table, &rows, looks));
+        }
+        return;
+    };
+    for panel in &panels {
+        let name = if panel.name.is_empty() { String::new() } else { format!(": {}", panel.name) };
+        html.with_text("h3", &[], format!("{table} by {axis}{name}"));
+        html.element("div", &[("class", &"pair")], |html| {
+            for measure in [Measure::speed(table), Measure::cpu()] {
+                html.element("figure", &[], |html| {
+                    html.with_text("figcaption", &[], &measure.name);
+                    chart::lines(html, panel, axis, &measure, looks);
+                });
+            }
+        });
+    }
+}
+
+/// What a thread that writes kept its other work waiting for.
+fn stalls(html: &mut Html, report: &Report, table: &str) {
+    let milliseconds = |nanoseconds: u64| format!("{:.3}", nanoseconds as f64 / 1e6);
+    html.element("div", &[("class", &"wide")], |html| {
+        html.element("table", &[("data-table", &"stall gaps")], |html| {
+            html.with_text("caption", &[], "How long the other work of the thread that writes had to wait at a time.");
+            let names =
+                ["way", "MiB/s", "p50 ms", "p99 ms", "p99.9 ms", "longest ms", "time in gaps > 1 ms", "CPU µs each"];
+            header(html, &names);
+            bodies(html, report, table, names.len(), |html, row| {
+                html.with_text("td", &[], figure(mib(row.bytes_per_s), 0));
+                let latency = row.latency_ns.unwrap_or_default();
+                for value in [latency.p50, latency.p99, latency.p999, latency.max] {
+                    html.with_text("td", &[], milliseconds(value));
+                }
+                let stalled = row.stalled_fraction.map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0));
+                html.with_text("td", &[], stalled);
+                html.with_text("td", &[], figure(row.cpu_us_per_op.total, 1));
+            });
+        });
+    });
+}
+
+fn spreads(html: &mut Html, report: &Report, table: &str, looks: &[(&str, Look)]) {
+    let all: Vec<&Row> = report.rows.iter().filter(|row| row.table == table).collect();
+    let Some(spreads) = Spreads::over(&all) else { return };
+    let cases = report.cases(table);
+    let drawn: Vec<&str> = match panels(report, table) {
+        None => cases.iter().map(|(case, _)| *case).collect(),
+        Some((_, panels)) => {
+            panels.iter().flat_map(|panel| spread_out(&panel.points)).map(|point| point.case).collect()
+        }
+    };
+    let what = match table {
+        "stall" => "The gaps",
+        "gather" => "Latency of a batch",
+        _ => "Latency",
+    };
+    html.with_text("h3", &[], format!("{table}: {}", what.to_lowercase()));
+    let left_out = if drawn.len() < cases.len() { " The other cases are in the table below." } else { "" };
+    let text = format!(
+        "{what} over all rounds, logarithmic: the filled symbol is the median, the strokes are p99, p99.9 and p99.99, the ring is the \
+         longest.{left_out}"
+    );
+    html.with_text("p", &[("class", &"quiet")], text);
+    for (case, rows) in cases.iter().filter(|(case, _)| drawn.contains(case)) {
+        html.element("figure", &[], |html| {
+            html.with_text("figcaption", &[], case);
+            spreads.draw(html, case, rows, looks);
+        });
+    }
+}
+
+/// The first, the last, and what lies between them evenly.
+fn spread_out<T>(points: &[T]) -> impl Iterator<Item = &T> {
+    let count = points.len();
+    let chosen = move |index: usize| count <= SPREADS || (0..SPREADS).any(|i| index == i * (count - 1) / (SPREADS - 1));
+    points.iter().enumerate().filter(move |(index, _)| chosen(*index)).map(|(_, point)| point)
+}
+
+/// A column of the table of all figures.
+type Column = (&'static str, fn(&Row) -> Option<String>);
+
+const COLUMNS: [Column; 24] = [
+    ("per s", |row| Some(short(row.ops_per_s))),
+    ("MiB/s", |row| Some(figure(mib(row.bytes_per_s), 1))),
+    ("slowest–fastest round", |row| {
+        let (slowest, fastest) = row.spread();
+        (!row.rounds.is_empty()).then(|| format!("{slowest:.2}–{fastest:.2}"))
+    }),
+    ("rounds", |row| Some(row.rounds.len().to_string())),
+    ("p50 µs", |row| Some(micro(row.latency_ns?.p50))),
+    ("p99 µs", |row| Some(micro(row.latency_ns?.p99))),
+    ("p99.9 µs", |row| Some(micro(row.latency_ns?.p999))),
+    ("p99.99 µs", |row| Some(micro(row.latency_ns?.p9999?))),
+    ("longest µs", |row| Some(micro(row.latency_ns?.max))),
+    ("CPU µs", |row| Some(figure(row.cpu_us_per_op.total, 2))),
+    ("caller", |row| Some(figure(row.cpu_us_per_op.caller, 2))),
+    ("ring workers", |row| Some(figure(row.cpu_us_per_op.ring_workers?, 2))),
+    ("pool", |row| Some(figure(row.cpu_us_per_op.pool, 2))),
+    ("system", |row| Some(figure(row.cpu_us_per_op.system?, 2))),
+    ("switches", |row| Some(figure(row.context_switches_per_op, 2))),
+    ("punts", |row| Some(figure(row.punts_per_op?, 2))),
+    ("inline", |row| Some(figure(row.inline_fraction?, 2))),
+    ("real s", |row| Some(figure(row.times_s?.real, 2))),
+    ("user s", |row| Some(figure(row.times_s?.user, 2))),
+    ("sys s", |row| Some(figure(row.times_s?.system, 2))),
+    ("in gaps > 1 ms", |row| Some(format!("{:.0} %", row.stalled_fraction? * 100.0))),
+    ("CPU ms/GiB", |row| Some(figure(row.cpu_ms_per_gib?, 0))),
+    ("source pages cached", |row| Some(figure(row.source_pages_cached?, 0))),
+    ("file bytes/byte", |row| Some(figure(row.file_bytes_per_byte?, 2))),
+];
+
+/// Everything that the rows have: under each case, a line per way.
+fn figures(html: &mut Html, report: &Report, table: &str) {
+    let rows = || report.rows.iter().filter(|row| row.table == table);
+    let columns: Vec<Column> = COLUMNS.into_iter().filter(|(_, cell)| rows().any(|row| cell(row).is_some())).collect();
+    html.with_text("h3", &[], format!("{table}: all figures"));
+    html.with_text(
+        "p",
+        &[("class", &"quiet")],
+        "Rounds as shares of their median; processor time, context switches and requests handed to kernel workers (punts) per operation. \
+         Of the process: the caller, the kernel's workers for its rings, and the pool, which is all its other threads. Beside it: system, \
+         what the machine's processors did besides (other kernel threads, interrupts, other programs). inline: the share served on the \
+         caller's thread without waiting. Empty: nobody can tell.",
+    );
+    html.element("div", &[("class", &"wide")], |html| {
+        html.element("table", &[("data-table", &format!("{table} figures"))], |html| {
+            let names: Vec<&str> = std::iter::once("way").chain(columns.iter().map(|(name, _)| *name)).collect();
+            header(html, &names);
+            bodies(html, report, table, names.len(), |html, row| {
+                for (_, cell) in &columns {
+                    html.with_text("td", &[], cell(row).unwrap_or_default());
+                }
+            });
+        });
+    });
+}
+
+/// The rows of each case, each with its way and the cells that follow.
+fn bodies(html: &mut Html, report: &Report, table: &str, columns: usize, cells: impl Fn(&mut Html, &Row)) {
+    for (case, rows) in report.cases(table) {
+        html.element("tbody", &[], |html| {
+            group(html, case, columns);
+            for row in rows {
+                html.element("tr", &[], |html| {
+                    html.with_text("th", &[("scope", &"row")], &row.way);
+                    cells(html, row);
+                });
+            }
+        });
+    }
+}
+
+fn header(html: &mut Html, names: &[&str]) {
+    html.element("thead", &[], |html| {
+        html.element("tr", &[], |html| {
+            for (index, name) in names.iter().enumerate() {
+                let class = if index == 0 || *name == "best way" { "left" } else { "" };
+                html.with_text("th", &[("scope", &"col"), ("class", &class)], name);
+            }
+        });
+    });
+}
+
+/// A line that says of which case those below it are.
+fn group(html: &mut Html, case: &str, columns: usize) {
+    html.element("tr", &[], |html| {
+        html.with_text("th", &[("class", &"case"), ("scope", &"rowgroup"), ("colspan", &columns)], case);
+    });
+}
+
+fn notes(html: &mut Html, report: &Report) {
+    html.with_text("h2", &[("id", &"notes")], "Notes");
+    if report.notes.is_empty() {
+        html.with_text("p", &[], "Nothing was found that a reader should know besides the figures.");
+    }
+    for note in &report.notes {
+        html.element("div", &[("class", &"note")], |html| {
+            html.element("p", &[], |html| {
+                html.with_text("code", &[], note.code.name()).text(" ").text(&note.text);
+            });
+            html.with_text("p", &[("class", &"quiet")], note.code.meaning());
+        });
+    }
+}
+
+fn facts(html: &mut Html, report: &Report) {
+    html.with_text("h2", &[("id", &"environment")], "Environment");
+    html.element("dl", &[("class", &"facts")], |html| {
+        for (name, value) in report.environment.lines() {
+            html.with_text("dt", &[], name).with_text("dd", &[], value);
+        }
+    });
+}
+
+fn figure(value: f64, decimals: usize) -> String {
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::environment::Environment;
+    use crate::report::notes::Code;
+
+    #[test]
+    fn what_comes_from_outside_is_escaped_wherever_it_stands() {
+        let evil = "</style></title><script>alert('1')</script>\"";
+        let text = || evil.to_owned();
+        let row = |case: String| Row { table: text(), case, way: text(), rounds: vec![1.0], ..Row::default() };
+        let environment = Environment {
+            filesystem: Some(text()),
+            command: text(),
+            date: text(),
+            kernel: text(),
+            cpu_model: Some(text()),
+            path: text(),
+            device: Some(text()),
+            ..Environment::default()
+        };
+        let rows = vec![row(format!("depth=1 {evil}")), row(format!("depth=2 {evil}"))];
+        let ways = [(text(), text())].into();
+        let mut report = Report { environment, rows, ways, partial: Some(text()), ..Report::default() };
+        report.note(Code::WayLeftOut, evil);
+        let page = page(&report);
+        assert!(
+            !page.contains("<script") && page.matches("</style>").count() == 1 && page.matches("</title>").count() > 1
+        );
+        assert!(page.contains("&lt;script&gt;"));
+    }
+
+    #[test]
+    fn a_page_of_nothing_and_of_odd_figures_is_a_page() {
+        assert!(page(&Report::default()).contains("No case is complete."));
+        let odd = |ops_per_s: f64| Row {
+            table: "reads".to_owned(),
+            case: "depth=1".to_owned(),
+            way: "nowait".to_owned(),
+            ops_per_s,
+            rounds: vec![ops_per_s],
+            ..Row::default()
+        };
+        for value in [0.0, f64::NAN, f64::INFINITY, 1e300] {
+            let page = page(&Report { rows: vec![odd(value)], ..Report::default() });
+            let svg = &page[page.find("<svg").unwrap()..page.rfind("</svg>").unwrap()];
+            assert!(!svg.contains("=\"NaN") && !svg.contains("=\"inf"), "{value}: {svg}");
+        }
+    }
+
+    #[test]
+    fn the_page_asks_for_nothing_else() {
+        let page = page(&Report::default());
+        for word in ["src=", "http:", "https:", "url(", "@import", "<link", "<script"] {
+            assert!(!page.contains(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn the_first_and_the_last_of_many_are_drawn() {
+        let points: Vec<usize> = (0..7).collect();
+        assert_eq!(spread_out(&points).copied().collect::<Vec<_>>(), [0, 3, 6]);
+        assert_eq!(spread_out(&points[..2]).count(), 2);
+    }
+}

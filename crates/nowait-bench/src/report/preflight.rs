@@ -1,0 +1,175 @@
+//! What makes figures worth less than they look: looked for before the run and after it, and said.
+//!
+//! That a file is not really cold is found before each round (`testfile.rs`), and refused.
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
+
+use crate::error::{Error, Result};
+use crate::machine::environment::Environment;
+use crate::machine::testfile::TestFile;
+use crate::random::Random;
+use crate::report::notes::Code;
+use crate::report::words::short;
+use crate::report::{Report, Row};
+use crate::sys::{self, RingWorkers};
+use crate::ways;
+
+/// A share of a file that does not matter.
+const NEGLIGIBLE: u64 = 1000;
+/// Blocks of the file that are looked at, and how large they are.
+const SAMPLES: u64 = 64;
+const SAMPLE: usize = 4 << 10;
+/// Random bytes have 7.95 bits each in a block of that size, and text has 5.
+const RANDOM_BITS: f64 = 7.5;
+/// What kernels set by themselves, in KiB.
+const READ_AHEAD_KB: u64 = 128;
+/// Two groups of rounds are so far apart, and each is no wider.
+const APART: f64 = 1.5;
+const TOGETHER: f64 = 1.25;
+
+/// What can be known of the file that is read.
+pub fn look_at_file(file: &TestFile, report: &mut Report) -> Result<()> {
+    let size = file.size();
+    match sys::extents(file.open(), size) {
+        Err(error) => report.note(Code::ExtentsUnknown, format!("FIEMAP of {}: {error}", file.name())),
+        Ok(extents) => {
+            let absent = extents.unwritten + extents.holes;
+            if absent > size / NEGLIGIBLE {
+                let (percent, name) = (percent(absent, size), file.name());
+                let text =
+                    format!("{percent} of {name} has never been written: the kernel answers there without the disk");
+                report.note(Code::Unwritten, text);
+            }
+            if extents.encoded > size / NEGLIGIBLE {
+                let (percent, name) = (percent(extents.encoded, size), file.name());
+                report.note(Code::Compressible, format!("{percent} of {name} is compressed by the file system"));
+            }
+        }
+    }
+    look_at_bytes(file, report)
+}
+
+fn look_at_bytes(file: &TestFile, report: &mut Report) -> Result<()> {
+    let blocks = file.size() / SAMPLE as u64;
+    let places = Random::new(0).permutation(blocks).into_iter().take(SAMPLES as usize);
+    let (mut seen, mut poor, mut same) = (HashSet::new(), 0, 0);
+    let mut block = vec![0; SAMPLE];
+    for place in places {
+        let read = file.through_the_cache().read_exact_at(&mut block, place * SAMPLE as u64);
+        read.map_err(|error| Error::io("read", file.path(), &error))?;
+        same += u64::from(!seen.insert(block.clone()));
+        poor += u64::from(bits_per_byte(&block) < RANDOM_BITS);
+    }
+    let looked_at = blocks.min(SAMPLES);
+    if poor + same > looked_at / 20 {
+        let text =
+            format!("of {looked_at} blocks of {} {poor} can be compressed, and {same} are like another", file.name());
+        report.note(Code::Compressible, text);
+    }
+    Ok(())
+}
+
+/// The entropy of single bytes.
+fn bits_per_byte(bytes: &[u8]) -> f64 {
+    let mut counts = [0u32; 256];
+    bytes.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
+    let share = |count: u32| f64::from(count) / bytes.len() as f64;
+    counts.into_iter().filter(|&count| count > 0).map(|count| -share(count) * share(count).log2()).sum()
+}
+
+fn percent(part: u64, of: u64) -> String {
+    format!("{:.1} %", part as f64 / of.max(1) as f64 * 100.0)
+}
+
+/// What can be known of the system, for a run that `writes`, or reads files `in_order` through the page cache.
+pub fn look_at_system(environment: &Environment, writes: bool, in_order: bool, report: &mut Report) {
+    if let Some(read_ahead) = environment.read_ahead_kb.filter(|&kb| in_order && kb > READ_AHEAD_KB) {
+        let device = environment.device.as_deref().unwrap_or("?");
+        report.note(Code::ReadAhead, format!("{device} reads {read_ahead} KiB ahead of who reads in order"));
+    }
+    if environment.mount_options.as_ref().is_some_and(|options| writes && options.contains("compress")) {
+        let options = environment.mount_options.as_deref().unwrap_or("");
+        report.note(Code::Compressible, format!("the file system compresses what is written ({options})"));
+    }
+    if !RingWorkers::now().are_told() {
+        report.note(Code::NoSchedulerInfo, "requests handed to kernel workers are not counted");
+    }
+}
+
+/// What the rows themselves tell.
+pub fn look_at_rows(report: &mut Report) {
+    look_at_cached_sources(report);
+    let split: Vec<_> = report.rows.iter().filter_map(|row| Some((row, two_speeds(&row.rounds)?))).collect();
+    let Some((row, (low, high))) = split.first() else { return };
+    let (low, high) = (short(*low), short(*high));
+    let text = format!(
+        "{} of {} rows ran at two speeds; {} {} {}: about {low}/s and {high}/s",
+        split.len(),
+        report.rows.len(),
+        row.table,
+        row.case,
+        row.way
+    );
+    report.note(Code::TwoSpeeds, text);
+}
+
+/// Streams past the page cache that have left their source in it.
+fn look_at_cached_sources(report: &mut Report) {
+    let negligible = (report.environment.file_bytes / sys::PAGE / NEGLIGIBLE) as f64;
+    let direct = |name: &str| ways::streamers().iter().any(|way| way.name() == name && way.direct());
+    let cached = |row: &&Row| direct(&row.way) && row.source_pages_cached.is_some_and(|pages| pages > negligible);
+    let Some(row) = report.rows.iter().find(cached) else { return };
+    let (table, case, way, pages) = (&row.table, &row.case, &row.way, row.source_pages_cached.unwrap_or(0.0));
+    let text = format!("{table} {case}: {pages:.0} pages of the source were cached after a direct round of {way}");
+    report.note(Code::CachedUnderDirect, text);
+}
+
+/// The middle of each of two groups of at least two rounds, if that is how they fall.
+fn two_speeds(rounds: &[f64]) -> Option<(f64, f64)> {
+    let mut sorted = rounds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let narrow = |group: &[f64]| group[group.len() - 1] <= TOGETHER * group[0];
+    let last = sorted.len().checked_sub(1)?;
+    let split = (2..last).find(|&at| {
+        let (low, high) = sorted.split_at(at);
+        high[0] >= APART * low[at - 1] && narrow(low) && narrow(high)
+    })?;
+    let (low, high) = sorted.split_at(split);
+    Some((low[low.len() / 2], high[high.len() / 2]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_in_two_groups_are_told_from_noise() {
+        assert_eq!(two_speeds(&[10.0, 41.0, 11.0, 40.0, 40.5]), Some((11.0, 40.5)));
+        for noise in [&[10.0, 11.0, 12.0, 13.0, 15.0][..], &[10.0, 40.0, 41.0], &[10.0, 20.0, 40.0, 80.0], &[10.0], &[]]
+        {
+            assert_eq!(two_speeds(noise), None, "{noise:?}");
+        }
+        assert_eq!(two_speeds(&[10.0, 40.0, 41.0, 40.0, 40.5]), None, "one round is an accident");
+    }
+
+    #[test]
+    fn a_source_that_direct_streams_left_in_the_cache_is_told() {
+        let row = |way: &str, pages| Row { way: way.to_owned(), source_pages_cached: Some(pages), ..Row::default() };
+        let mut report = Report { rows: vec![row("cat", 5000.0), row("ring", 0.0)], ..Report::default() };
+        look_at_rows(&mut report);
+        assert!(report.notes.is_empty());
+        report.rows.push(row("ring", 9.0));
+        look_at_rows(&mut report);
+        assert_eq!(report.notes[0].code, Code::CachedUnderDirect);
+    }
+
+    #[test]
+    fn random_bytes_have_more_in_them_than_text() {
+        let mut random = Random::new(1);
+        let block: Vec<u8> = (0..SAMPLE).map(|_| random.number() as u8).collect();
+        assert!(bits_per_byte(&block) > RANDOM_BITS + 0.3);
+        assert!(bits_per_byte(&b"a text that has some words in it ".repeat(100)) < 5.0);
+        assert_eq!(bits_per_byte(&[0; SAMPLE]), 0.0);
+    }
+}

@@ -1,0 +1,209 @@
+//! Each writer on its own: it writes its record and has it flushed. And what all ways of the log share: the threads of the writers, the
+//! search for what they have written, and a directory for those that make files of their own.
+//!
+//! `append-fdatasync`: a write and an `fdatasync(2)` through the page cache, one writer after the other.
+//! `direct-dsync`: the floor, for one writer. Its record alone in whole blocks, in one call past the page cache.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+
+use crate::measure::meter::{Round, Tally};
+use crate::measure::work::{Buffer, Commits, Records};
+use crate::ways::LogWay;
+
+/// What direct writes are a multiple of, here as in most logs: it suits nearly all devices.
+pub(in crate::ways) const BLOCK: usize = 4096;
+
+pub struct AppendFdatasync;
+
+impl LogWay for AppendFdatasync {
+    fn name(&self) -> &'static str {
+        "append-fdatasync"
+    }
+
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn room(&self, size: usize) -> usize {
+        size
+    }
+
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
+        let end = Mutex::new(0);
+        let places = by_writers(
+            job,
+            round,
+            || Ok(()),
+            |(), block| {
+                let mut end = end.lock().unwrap_or_else(PoisonError::into_inner);
+                let place = *end;
+                job.file.write_all_at(&block[..job.size], place)?;
+                job.file.sync_data()?;
+                *end = place + job.size as u64;
+                Ok(place)
+            },
+        )?;
+        find(job, round, &places)?;
+        Ok(Some(end.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+pub struct DirectDsync;
+
+impl LogWay for DirectDsync {
+    fn name(&self) -> &'static str {
+        "direct-dsync"
+    }
+
+    fn direct(&self) -> bool {
+        true
+    }
+
+    fn alone(&self) -> bool {
+        true
+    }
+
+    fn room(&self, size: usize) -> usize {
+        size.next_multiple_of(BLOCK)
+    }
+
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
+        let file = open_direct(job.path)?;
+        let places = by_writers(
+            job,
+            round,
+            || Ok(0),
+            |end, block| {
+                let place = *end;
+                write_durable(&file, block, place)?;
+                *end = place + block.len() as u64;
+                Ok(place)
+            },
+        )?;
+        find(job, round, &places)?;
+        Ok(Some(job.commits * self.room(job.size) as u64))
+    }
+}
+
+pub(in crate::ways) fn open_direct(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)
+}
+
+/// All of `blocks`, on stable storage when it returns.
+pub(in crate::ways) fn write_durable(file: &File, mut blocks: &[u8], mut offset: u64) -> io::Result<()> {
+    while !blocks.is_empty() {
+        match pwritev2(file, &[IoSlice::new(blocks)], offset, ReadWriteFlags::DSYNC) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                blocks = &blocks[count..];
+                offset += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Runs the writers of `job`, each on a thread of its own with what `prepare` has made for it there. `commit` is given a record,
+/// filled up with zeros to whole blocks; it returns when the record is on stable storage, and says where. Gives the places of
+/// each writer's records.
+pub fn by_writers<T>(
+    job: &Commits<'_>,
+    round: &mut Round<'_>,
+    prepare: impl Fn() -> io::Result<T> + Sync,
+    commit: impl Fn(&mut T, &[u8]) -> io::Result<u64> + Sync,
+) -> io::Result<Vec<Vec<u64>>> {
+    let gate = Barrier::new(job.writers + 1);
+    let write = |writer: usize, mut own: T, block: &mut [u8], places: &mut Vec<u64>, tally: &mut Tally<'_>| {
+        let mut sequence = 0;
+        while let Some(number) = job.number(writer, sequence) {
+            job.records.make(&mut block[..job.size], number);
+            let started = Instant::now();
+            places.push(commit(&mut own, block)?);
+            tally.committed(job.size, started, Instant::now());
+            sequence += 1;
+        }
+        Ok::<(), io::Error>(())
+    };
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..job.writers)
+            .map(|writer| {
+                let mut tally = round.new_tally();
+                let (gate, prepare, write) = (&gate, &prepare, &write);
+                scope.spawn(move || {
+                    let mut places = Vec::with_capacity(job.commits as usize);
+                    let mut block = Buffer::new(job.size.next_multiple_of(BLOCK));
+                    block.bytes().fill(0);
+                    let prepared = prepare();
+                    gate.wait();
+                    gate.wait();
+                    let result = prepared.and_then(|own| write(writer, own, block.bytes(), &mut places, &mut tally));
+                    gate.wait();
+                    result.map(|()| (tally, places))
+                })
+            })
+            .collect();
+        // All are prepared; they begin; they are done.
+        gate.wait();
+        round.start();
+        gate.wait();
+        gate.wait();
+        round.stop();
+        let mut places = Vec::new();
+        for writer in writers {
+            let (tally, of_writer) = writer.join().expect("a writer does not panic")?;
+            round.tally.merge(&tally);
+            places.push(of_writer);
+        }
+        Ok(places)
+    })
+}
+
+/// Reads every record at the place that was told, if this round verifies.
+pub(in crate::ways) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &[Vec<u64>]) -> io::Result<()> {
+    if !round.tally.verifies() {
+        return Ok(());
+    }
+    let mut record = vec![0; job.size];
+    for (writer, places) in places.iter().enumerate() {
+        for (sequence, &place) in (0..).zip(places) {
+            job.file.read_exact_at(&mut record, place)?;
+            round.tally.verify(Records::number(writer, sequence), &record);
+        }
+    }
+    Ok(())
+}
+
+/// A directory of its own, removed when dropped.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(job: &Commits<'_>) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = job.folder.join(format!(".nowait-bench-log-{}-{number}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing is to be done about what cannot be removed.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

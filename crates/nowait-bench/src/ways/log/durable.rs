@@ -1,0 +1,66 @@
+//! `nowait::log`, as its users use it: each writer appends its record and waits for the ticket.
+//!
+//! `nowait`: as it is. `nowait-rotating`: with segments of 4 MiB, so that a round goes through several, which are prepared meanwhile.
+//! `nowait-refused`: as where io_uring is refused.
+
+use std::io;
+
+use nowait::log::{Log, Options};
+use nowait::{Engine, Nowait};
+
+use super::commit::{Folder, by_writers};
+use crate::measure::meter::Round;
+use crate::measure::work::{Commits, Records};
+use crate::ways::LogWay;
+
+pub struct Durable {
+    name: &'static str,
+    segment_bytes: u64,
+    engine: fn() -> Engine,
+}
+
+const SEGMENT_BYTES: u64 = 64 << 20;
+
+pub const USUAL: Durable = Durable { name: "nowait", segment_bytes: SEGMENT_BYTES, engine: || Engine::Auto };
+pub const ROTATING: Durable = Durable { name: "nowait-rotating", segment_bytes: 4 << 20, engine: || Engine::Auto };
+pub const REFUSED: Durable = Durable { name: "nowait-refused", segment_bytes: SEGMENT_BYTES, engine: || Engine::Pool };
+
+impl LogWay for Durable {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// It finds out by itself.
+    fn direct(&self) -> bool {
+        false
+    }
+
+    /// It makes files of its own.
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
+        let folder = Folder::new(job)?;
+        let instance = Nowait::builder().engine((self.engine)()).build()?;
+        let options = Options::new().create(true).instance(&instance).segment_bytes(self.segment_bytes);
+        let (log, _) = Log::open(folder.path(), &options)?;
+        // The next segment is ready, as in a log that has run for a while.
+        while log.stats().spares == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let lsns = by_writers(job, round, || Ok(()), |(), block| Ok(log.append(&block[..job.size])?.wait()?))?;
+        let bytes = log.stats().written_bytes;
+        if round.tally.verifies() {
+            let mut reader = log.reader(1);
+            let mut records = vec![Vec::new()];
+            while let Some(record) = reader.next()? {
+                records.push(record.bytes.to_vec());
+            }
+            for (writer, lsns) in lsns.iter().enumerate() {
+                for (sequence, &lsn) in (0..).zip(lsns) {
+                    let record = records.get(lsn as usize).map_or(&[][..], Vec::as_slice);
+                    round.tally.verify(Records::number(writer, sequence), record);
+                }
+            }
+        }
+        log.close()?;
+        Ok(Some(bytes))
+    }
+}

@@ -1,0 +1,145 @@
+//! Native threads, each in a blocking `pread` or `pwrite`: `depth` of them taking offsets off one counter. For a gather, a
+//! standing pool (rayon's) that takes records off one list.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use rayon::ThreadPool;
+
+use crate::measure::meter::{Round, Tally};
+use crate::measure::pace::Schedule;
+use crate::measure::work::{Batch, Gather, Reads, Writes};
+use crate::ways::{Way, WriteWay};
+
+/// As many as the depth at which the common comparison of 2020 was made.
+const GATHER_THREADS: usize = 32;
+
+pub struct Threads;
+
+impl Way for Threads {
+    fn name(&self) -> &'static str {
+        "threads"
+    }
+
+    fn paced(&self) -> bool {
+        true
+    }
+
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let next = AtomicUsize::new(0);
+        let schedule = OnceLock::new();
+        at_once(job.depth, job.block, buffer, round, |block, tally| {
+            read_until_done(job, schedule.get_or_init(|| job.schedule()), &next, block, tally)
+        })
+    }
+
+    fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let threads = GATHER_THREADS.min(job.records());
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(io::Error::other)?;
+        round.start();
+        for batch in job.each_batch() {
+            let started = Instant::now();
+            gather_one(&pool, job.target.file, batch, output)?;
+            round.tally.batch(batch, output, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+impl WriteWay for Threads {
+    fn name(&self) -> &'static str {
+        Way::name(self)
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let next = AtomicU64::new(0);
+        at_once(job.depth, job.block, buffer, round, |block, tally| write_until_done(job, &next, block, tally))
+    }
+}
+
+/// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock runs.
+pub(in crate::ways) fn at_once(
+    depth: usize,
+    block: usize,
+    buffer: &mut [u8],
+    round: &mut Round<'_>,
+    work: impl Fn(&mut [u8], &mut Tally<'_>) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    let ready = Barrier::new(depth + 1);
+    let complete = Barrier::new(depth + 1);
+    thread::scope(|scope| {
+        let workers: Vec<_> = buffer
+            .chunks_mut(block)
+            .take(depth)
+            .map(|block| {
+                let mut tally = round.new_tally();
+                let (work, ready, complete) = (&work, &ready, &complete);
+                scope.spawn(move || {
+                    ready.wait();
+                    let result = work(block, &mut tally);
+                    complete.wait();
+                    result.map(|()| tally)
+                })
+            })
+            .collect();
+        round.start();
+        ready.wait();
+        complete.wait();
+        round.stop();
+        for worker in workers {
+            round.tally.merge(&worker.join().expect("a worker does not panic")?);
+        }
+        Ok(())
+    })
+}
+
+fn write_until_done(job: &Writes<'_>, next: &AtomicU64, block: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
+    while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
+        job.contents.place(block, offset);
+        let started = Instant::now();
+        job.file.write_all_at(block, offset)?;
+        tally.block(offset, block, started, Instant::now());
+    }
+    Ok(())
+}
+
+fn read_until_done(
+    job: &Reads<'_>,
+    schedule: &Schedule,
+    next: &AtomicUsize,
+    block: &mut [u8],
+    tally: &mut Tally<'_>,
+) -> io::Result<()> {
+    loop {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let Some(offset) = job.offset(index) else { return Ok(()) };
+        let block = &mut block[..job.len_at(offset)];
+        let started = schedule.wait(index);
+        job.target.file.read_exact_at(block, offset)?;
+        tally.block(offset, block, started, Instant::now());
+    }
+}
+
+fn gather_one(pool: &ThreadPool, file: &File, batch: Batch<'_>, output: &mut [u8]) -> io::Result<()> {
+    let pieces = Mutex::new(batch.pieces(output));
+    let failure = Mutex::new(None);
+    let take = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+    pool.scope(|scope| {
+        for _ in 0..pool.current_num_threads().min(batch.ranges.len()) {
+            scope.spawn(|_| {
+                while let Some((offset, piece)) = take() {
+                    if let Err(error) = file.read_exact_at(piece, offset) {
+                        failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}

@@ -1,0 +1,167 @@
+//! The commands that everybody has: `dd`, past the page cache, and `cat`, through it. Depth means nothing to them.
+//!
+//! The clock runs from the start of the process to its end, and its processor time is counted as that of a worker. The files are
+//! the standard input and output of the process: ours have no names that it could be told. What `dd` writes without reading a file is
+//! `/dev/zero`, which costs it something, and other ways nothing.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::measure::meter::{Round, Tally};
+use crate::measure::work::{Route, Stream};
+use crate::ways::{StreamWay, Written};
+
+pub struct Dd;
+pub struct Cat;
+
+/// How often a command that runs is asked whether the user wants it to stop.
+const ASKED_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+impl StreamWay for Dd {
+    fn name(&self) -> &'static str {
+        "dd"
+    }
+
+    fn refused(&self) -> Option<String> {
+        not_installed(Command::new("dd").args(["if=/dev/null", "of=/dev/null"]))
+    }
+
+    fn direct(&self) -> bool {
+        true
+    }
+
+    fn has_depth(&self) -> bool {
+        false
+    }
+
+    fn written(&self) -> Written {
+        Written::Zeros
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let mut dd = Command::new("dd");
+        dd.arg(format!("bs={}", job.block)).arg("status=none");
+        match job.route {
+            Route::Write { .. } => dd.args(["if=/dev/zero", "iflag=count_bytes"]).arg(format!("count={}", job.size)),
+            Route::Read { .. } | Route::Copy { .. } => dd.args(["if=/proc/self/fd/0", "iflag=direct"]),
+        };
+        match job.route {
+            Route::Read { .. } if round.tally.verifies() => {}
+            Route::Read { .. } => drop(dd.arg("of=/dev/null")),
+            _ => drop(dd.args(["of=/proc/self/fd/1", "oflag=direct", "conv=fdatasync"])),
+        }
+        let child = dd.stdin(input(job)?).stdout(output(job, round)?);
+        round.start();
+        finish(child, job, buffer, &mut round.tally)?;
+        round.stop();
+        Ok(())
+    }
+}
+
+impl StreamWay for Cat {
+    fn name(&self) -> &'static str {
+        "cat"
+    }
+
+    fn refused(&self) -> Option<String> {
+        not_installed(&mut Command::new("cat"))
+    }
+
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn has_depth(&self) -> bool {
+        false
+    }
+
+    fn written(&self) -> Written {
+        Written::Nothing
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let written = job.destination().map(|path| OpenOptions::new().write(true).open(path)).transpose()?;
+        let mut cat = Command::new("cat");
+        let child = cat.stdin(input(job)?).stdout(output(job, round)?);
+        round.start();
+        finish(child, job, buffer, &mut round.tally)?;
+        if let Some(written) = written {
+            written.sync_data()?;
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+fn not_installed(command: &mut Command) -> Option<String> {
+    let tried = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let name = command.get_program().to_string_lossy();
+    tried.err().map(|error| format!("{name} cannot be started: {error}; install it, or put its folder into PATH"))
+}
+
+fn input(job: &Stream<'_>) -> io::Result<Stdio> {
+    job.source().map_or(Ok(Stdio::null()), |path| File::open(path).map(Stdio::from))
+}
+
+/// A round that checks the bytes of what is read gets them through a pipe.
+fn output(job: &Stream<'_>, round: &Round<'_>) -> io::Result<Stdio> {
+    match job.destination() {
+        // To append is refused by `copy_file_range(2)`, with which cat would write nothing where files can share their blocks.
+        Some(path) => OpenOptions::new().append(true).open(path).map(Stdio::from),
+        None if round.tally.verifies() => Ok(Stdio::piped()),
+        None => Ok(Stdio::null()),
+    }
+}
+
+/// Runs it to its end, or until the user wants to stop.
+fn finish(command: &mut Command, job: &Stream<'_>, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
+    // In English, so that a full disk is known by its message. In a group of its own, so that Ctrl-C is not taken for its failure.
+    let mut running = Running(command.env("LC_ALL", "C").process_group(0).stderr(Stdio::piped()).spawn()?);
+    let child = &mut running.0;
+    let checked = child.stdout.take().map_or(Ok(()), |bytes| check(bytes, job, buffer, tally));
+    // Where there is no such descriptor, the user has to wait until the command ends.
+    if let Ok(ended) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+        while matches!(poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&ASKED_EVERY)), Ok(0) | Err(Errno::INTR)) {
+            if job.cancel.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        }
+    }
+    let mut message = String::new();
+    child.stderr.take().map_or(Ok(0), |mut errors| errors.read_to_string(&mut message))?;
+    let status = child.wait()?;
+    if !status.success() {
+        let full = message.contains("No space left on device");
+        let kind = if full { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+        return Err(io::Error::new(kind, format!("{status}: {}", message.trim())));
+    }
+    tally.moved_elsewhere(job.blocks(), job.size);
+    checked
+}
+
+fn check(mut bytes: impl Read, job: &Stream<'_>, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
+    for offset in job.each_offset() {
+        let block = &mut buffer[..job.len_at(offset)];
+        bytes.read_exact(block)?;
+        tally.verify(offset, block);
+    }
+    Ok(())
+}
+
+/// A command that does not outlive us after an error.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Of one that has been waited for, these do nothing.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,137 @@
+//! `nowait` for streams: past the page cache (`nowait`) and through it (`nowait-buffered`). A stream chooses the size and the number of its
+//! requests itself: the block is what its user takes or gives at a time, and the depth means nothing to it. A file that is written without
+//! being read begins empty, and nothing about its size is said; what gives it its space is on the clock.
+
+use std::io::{self, BufRead, Read, Write};
+use std::time::Instant;
+
+use nowait::OpenOptions;
+use nowait::stream::{Reader, Writer};
+
+use crate::measure::meter::Round;
+use crate::measure::work::{Contents, Route, Stream};
+use crate::ways::StreamWay;
+
+pub struct Streamed {
+    name: &'static str,
+    direct: bool,
+}
+
+pub const DIRECT: Streamed = Streamed { name: "nowait", direct: true };
+pub const BUFFERED: Streamed = Streamed { name: "nowait-buffered", direct: false };
+
+impl StreamWay for Streamed {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn direct(&self) -> bool {
+        self.direct
+    }
+
+    fn has_depth(&self) -> bool {
+        false
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let source = |path| OpenOptions::new().read(true).direct(self.direct).open(path).wait();
+        let destination = |path| OpenOptions::new().write(true).direct(self.direct).open(path).wait();
+        let mut reader = job.source().map(source).transpose()?.map(|file| Reader::new(&file, 0));
+        let mut writer = job.destination().map(destination).transpose()?.map(|file| Writer::new(&file, 0));
+        round.start();
+        match &mut reader {
+            Some(reader) if self.direct => chunks(reader, writer.as_mut(), job, round)?,
+            Some(reader) => blocks(reader, writer.as_mut(), job, buffer, round)?,
+            None => {}
+        }
+        if let (Route::Write { contents, .. }, Some(writer)) = (job.route, &mut writer) {
+            made(contents, writer, job, buffer, round)?;
+        }
+        if let Some(writer) = &mut writer {
+            writer.sync_data().wait()?;
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+/// Makes each block where the one before was: the writer has copied it.
+fn made(
+    contents: Contents,
+    writer: &mut Writer,
+    job: &Stream<'_>,
+    buffer: &mut [u8],
+    round: &mut Round<'_>,
+) -> io::Result<()> {
+    for offset in job.each_offset() {
+        contents.place(&mut buffer[..job.block], offset);
+        let block = &buffer[..job.len_at(offset)];
+        let started = Instant::now();
+        writer.write_all(block)?;
+        round.tally.block(offset, block, started, Instant::now());
+    }
+    Ok(())
+}
+
+/// Reads a block at a time, where it lies if it lies in one piece.
+fn blocks(
+    reader: &mut Reader,
+    mut writer: Option<&mut Writer>,
+    job: &Stream<'_>,
+    buffer: &mut [u8],
+    round: &mut Round<'_>,
+) -> io::Result<()> {
+    for offset in job.each_offset() {
+        let length = job.len_at(offset);
+        let started = Instant::now();
+        let there = if job.block > PIECE { 0 } else { reader.fill_buf()?.len() };
+        let block: &[u8] = if there >= length {
+            &reader.fill_buf()?[..length]
+        } else {
+            reader.read_exact(&mut buffer[..length])?;
+            &buffer[..length]
+        };
+        if let Some(writer) = &mut writer {
+            writer.write_all(block)?;
+        }
+        round.tally.block(offset, block, started, Instant::now());
+        if there >= length {
+            reader.consume(length);
+        }
+    }
+    Ok(())
+}
+
+/// Larger blocks are read to where they are wanted.
+const PIECE: usize = 64 << 10;
+
+/// Takes, and hands on, what is read as it was read, without a copy.
+fn chunks(
+    reader: &mut Reader,
+    mut writer: Option<&mut Writer>,
+    job: &Stream<'_>,
+    round: &mut Round<'_>,
+) -> io::Result<()> {
+    while reader.position() < job.size && job.offset(reader.position() / job.block as u64).is_some() {
+        let started = Instant::now();
+        let start = reader.position();
+        let Some(chunk) = reader.chunk().wait()? else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+        let mut done = 0;
+        while done < chunk.len() {
+            let offset = start + done as u64;
+            let inside = offset % job.block as u64;
+            let left = job.len_at(offset - inside) - inside as usize;
+            let bytes = &chunk[done..(done + left).min(chunk.len())];
+            if bytes.len() == left {
+                round.tally.block(offset, bytes, started, Instant::now());
+            } else {
+                round.tally.part(offset, bytes);
+            }
+            done += bytes.len();
+        }
+        if let Some(writer) = &mut writer {
+            writer.put(chunk).wait()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! The ways of the table of stalls: one thread writes, and has something else to do as well.
+//!
+//! What is told as latencies are the gaps in which the other work, a heartbeat, could not run. A way that blocks has no
+//! heartbeat: there each call is a gap. With the others it runs between any two polls, or turns of the ring, and asks to be run
+//! again at once; so the thread never sleeps, and a gap is time that the way has taken. A writer gives way after each write:
+//! that a program writes many blocks in a row without a pause is not to be measured.
+
+use std::cell::{Cell, RefCell};
+use std::future::{self, Future};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use nowait::Nowait;
+
+use crate::measure::meter::{Round, Tally};
+use crate::measure::work::Writes;
+use crate::ways::WriteWay;
+use crate::ways::queue::{Desk, Files};
+use crate::ways::read::nowait::Session;
+use crate::ways::read::ring::{self, Uring};
+use crate::ways::read::{spawn_blocking, threads};
+
+/// A round ends after this time, however much is written: a slow disk must not take all day.
+pub const LONGEST_ROUND: Duration = Duration::from_secs(20);
+
+pub struct Blocking;
+pub struct Threads;
+pub struct Tokio;
+pub struct Ring;
+pub struct Futures {
+    pub name: &'static str,
+    pub strict: bool,
+}
+
+impl WriteWay for Blocking {
+    fn name(&self) -> &'static str {
+        "pwrite"
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let block = &mut buffer[..job.block];
+        round.start();
+        let mut heart = Heart::new();
+        for offset in job.each_offset() {
+            job.contents.place(block, offset);
+            job.file.write_all_at(block, offset)?;
+            round.tally.wrote(job.block);
+            if !heart.beat(&mut round.tally) {
+                break;
+            }
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+impl WriteWay for Threads {
+    fn name(&self) -> &'static str {
+        "threads"
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let next = AtomicU64::new(0);
+        threads::at_once(job.depth, job.block, buffer, round, |block, tally| {
+            let mut heart = Heart::new();
+            while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
+                job.contents.place(block, offset);
+                job.file.write_all_at(block, offset)?;
+                tally.wrote(job.block);
+                if !heart.beat(tally) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl WriteWay for Ring {
+    fn name(&self) -> &'static str {
+        "ring"
+    }
+
+    fn refused(&self) -> Option<String> {
+        WriteWay::refused(&ring::TUNED)
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let mut desk = Desk::new(Uring::new(Files::both(job.file), job.depth, true)?);
+        let mut heart = None;
+        desk.writes_beside(job, buffer, round, |tally| heart.get_or_insert_with(Heart::new).beat(tally))
+    }
+}
+
+impl WriteWay for Tokio {
+    fn name(&self) -> &'static str {
+        "tokio"
+    }
+
+    fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let write = |buffer, offset| spawn_blocking::write_all_at(job.file, buffer, offset);
+        beside_a_heartbeat(job, round, write, |all| runtime.block_on(all))
+    }
+}
+
+impl WriteWay for Futures {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let instance = Nowait::builder().strict(self.strict).build()?;
+        let session = Session::writing(&instance, job.path)?;
+        let write = async |buffer, offset| Ok(session.file.write_all_at(buffer, offset).await?);
+        beside_a_heartbeat(job, round, write, |all| nowait::block_on(all))?;
+        session.report(round);
+        Ok(())
+    }
+}
+
+/// `job.depth` writers and a heartbeat, as one future for `run`.
+fn beside_a_heartbeat<F: Future<Output = io::Result<Vec<u8>>>>(
+    job: &Writes<'_>,
+    round: &mut Round<'_>,
+    write: impl Fn(Vec<u8>, u64) -> F,
+    run: impl FnOnce(std::pin::Pin<&mut dyn Future<Output = io::Result<()>>>) -> io::Result<()>,
+) -> io::Result<()> {
+    let (next, goes_on) = (Cell::new(0), Cell::new(true));
+    let tally = RefCell::new(round.new_tally());
+    let writer = |mut buffer: Vec<u8>| {
+        let (next, goes_on, tally, write) = (&next, &goes_on, &tally, &write);
+        async move {
+            while goes_on.get() {
+                let Some(offset) = job.offset(next.replace(next.get() + 1)) else { break };
+                job.contents.place(&mut buffer, offset);
+                buffer = write(buffer, offset).await?;
+                tally.borrow_mut().wrote(job.block);
+                give_way().await;
+            }
+            io::Result::Ok(())
+        }
+    };
+    let mut writers: FuturesUnordered<_> = job.buffers().into_iter().map(writer).collect();
+    round.start();
+    let mut heart = Heart::new();
+    let all = future::poll_fn(|context: &mut Context<'_>| {
+        let polled = writers.poll_next_unpin(context);
+        goes_on.set(heart.beat(&mut tally.borrow_mut()) && goes_on.get());
+        match polled {
+            Poll::Ready(None) => return Poll::Ready(Ok(())),
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+            Poll::Ready(Some(Ok(()))) | Poll::Pending => context.waker().wake_by_ref(),
+        }
+        Poll::Pending
+    });
+    let result = run(pin!(all).as_mut());
+    round.stop();
+    round.tally.merge(&tally.borrow());
+    result
+}
+
+async fn give_way() {
+    let mut given = false;
+    future::poll_fn(|context| {
+        if given {
+            return Poll::Ready(());
+        }
+        given = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+struct Heart {
+    began: Instant,
+    last: Instant,
+}
+
+impl Heart {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { began: now, last: now }
+    }
+
+    /// Notes the gap since the last beat. False when the round has taken long enough.
+    #[inline]
+    fn beat(&mut self, tally: &mut Tally<'_>) -> bool {
+        let now = Instant::now();
+        tally.gap(self.last, now);
+        self.last = now;
+        now - self.began < LONGEST_ROUND
+    }
+}

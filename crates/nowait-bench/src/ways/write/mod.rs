@@ -1,0 +1,4 @@
+//! Ways that only write.
+
+pub mod heartbeat;
+pub mod pwrite;

@@ -1,0 +1,30 @@
+//! `pwrite` in a loop: what a program does that has not heard of any of this. Depth means nothing to it.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use crate::measure::meter::Round;
+use crate::measure::work::Writes;
+use crate::ways::WriteWay;
+
+pub struct Pwrite;
+
+impl WriteWay for Pwrite {
+    fn name(&self) -> &'static str {
+        "pwrite"
+    }
+
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let block = &mut buffer[..job.block];
+        round.start();
+        for offset in job.each_offset() {
+            job.contents.place(block, offset);
+            let started = Instant::now();
+            job.file.write_all_at(block, offset)?;
+            round.tally.block(offset, block, started, Instant::now());
+        }
+        round.stop();
+        Ok(())
+    }
+}
