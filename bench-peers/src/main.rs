@@ -10,29 +10,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use nowait_bench::machine::environment::Environment;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
-use nowait_bench::measure::run::{Plan, Progress};
+use nowait_bench::measure::interleave::Progress;
+use nowait_bench::measure::options::Options as Asked;
 use nowait_bench::measure::work::Records;
 use nowait_bench::random::fresh_seed;
 use nowait_bench::report::Report;
+use nowait_bench::report::figures::parse_bytes;
 use nowait_bench::report::preflight;
-use nowait_bench::report::words::parse_bytes;
 use nowait_bench::sys::PAGE;
-use nowait_bench::table::Table;
-use nowait_bench::table::{log, writes};
+use nowait_bench::table::{Phase, Run, Table, log};
 use nowait_bench::{Error, ErrorKind, Result, ways};
 use nowait_bench_peers::peers;
 
 const RECORDS: [usize; 4] = [1, 8, 64, 512];
-const WRITE_BYTES: u64 = 64 << 20;
-const QUICK_WRITE_BYTES: u64 = 8 << 20;
-const FULL_ROUND: Duration = Duration::from_millis(300);
 const QUICK_ROUND: Duration = Duration::from_millis(50);
-const FULL_LOG_ROUND: Duration = Duration::from_millis(700);
-const QUICK_LOG_ROUND: Duration = Duration::from_millis(150);
 
 /// Do the work of `nowait bench` with other runtimes and logs, beside nowait and what is written by hand.
 ///
@@ -41,8 +36,8 @@ const QUICK_LOG_ROUND: Duration = Duration::from_millis(150);
 #[derive(Parser)]
 struct Options {
     /// The tables to measure [default: all]
-    #[arg(value_enum)]
-    tables: Vec<TableName>,
+    #[arg(value_parser = table_names())]
+    tables: Vec<String>,
 
     /// Fewer depths, fewer and shorter rounds
     #[arg(long)]
@@ -89,29 +84,12 @@ struct Options {
     seed: Option<u64>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TableName {
-    /// Cold random reads of 4 KiB, by depth, and the whole file once
-    Reads,
-    /// Random reads of what is cached, wholly or half
-    Cached,
-    /// Batches of small records, cold and cached
-    Gather,
-    /// A file grows by writes of 4 KiB, by depth
-    Writes,
-    /// Many writers that wait until their record is on stable storage
-    Log,
-}
-
-impl TableName {
-    fn reading(self) -> Option<Table> {
-        match self {
-            Self::Reads => Some(Table::Reads),
-            Self::Cached => Some(Table::Cached),
-            Self::Gather => Some(Table::Gather),
-            Self::Writes | Self::Log => None,
-        }
-    }
+/// The tables in which a peer takes part.
+fn table_names() -> PossibleValuesParser {
+    let here = peers::tables(false, |_| true).into_iter().filter(|table| table.name() == table.asked_as());
+    PossibleValuesParser::new(
+        here.map(|table| PossibleValue::new(table.name()).help(table.about())).collect::<Vec<_>>(),
+    )
 }
 
 /// Whole pages, so that it can also be read past the page cache.
@@ -141,19 +119,12 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     let cancel = interrupt_flag()?;
-    let (seed, rounds) = (options.seed.unwrap_or_else(fresh_seed), options.rounds.unwrap_or(rounds(options)) as usize);
-    let asked = |table: &TableName| options.tables.is_empty() || options.tables.contains(table);
-    let tables: Vec<TableName> = TableName::value_variants().iter().copied().filter(asked).collect();
-    if options.direct && options.tables != [TableName::Reads] {
+    let asked = asked(options);
+    if options.direct && options.tables != ["reads"] {
         return Err(Error::new(ErrorKind::Usage, "--direct is for the table reads only; name it, and no other"));
     }
-    let plans: Vec<Plan> =
-        tables.iter().filter_map(|table| read_plan(options, table.reading()?, rounds, seed)).collect();
-    let write_plan = tables.contains(&TableName::Writes).then(|| write_plan(options, rounds, seed));
-    let write_plan = write_plan.filter(|plan| !plan.writers.is_empty());
-    let log_plan = tables.contains(&TableName::Log).then(|| log_plan(options, rounds, seed));
-    let log_plan = log_plan.filter(|plan| !plan.ways.is_empty());
-    if plans.is_empty() && write_plan.is_none() && log_plan.is_none() {
+    let tables = tables(options);
+    if tables.is_empty() {
         return Err(Error::new(
             ErrorKind::Usage,
             "none of --ways is in these tables; name others, or leave out --ways",
@@ -163,31 +134,28 @@ fn run(options: &Options) -> Result<()> {
     let mut told = Told;
     let make = || {
         told.begin("making the file to read", options.size);
-        TestFile::make(&options.dir, options.size, seed, &cancel, |_| {})
+        TestFile::make(&options.dir, options.size, asked.seed, &cancel, |_| {})
     };
-    let file = (!plans.is_empty()).then(make).transpose()?;
+    let reads = tables.iter().any(|table| table.file_size(&asked).is_some());
+    let file = reads.then(make).transpose()?;
     let file = file.map(|file| if options.direct { file.past_the_cache() } else { Ok(file) }).transpose()?;
-    let environment = environment(options, file.as_ref(), seed);
+    let environment = environment(options, file.as_ref(), asked.seed);
     let mut report = Report { environment: environment.clone(), ..Report::default() };
     if let Some(file) = &file {
         preflight::look_at_file(file, &mut report)?;
     }
-    preflight::look_at_system(&environment, write_plan.is_some() || log_plan.is_some(), false, &mut report);
+    let writes = tables.iter().any(|table| table.writes_into(&asked).is_some());
+    preflight::look_at_system(&environment, writes, false, &mut report);
 
-    let mut ran = Ok(());
-    if let Some(file) = &file {
-        for plan in &plans {
-            ran = ran.and_then(|()| plan.run(file, &cancel, &mut told, &mut report));
-        }
-    }
+    let mut measure = |file: Option<&TestFile>, phases: &[Phase]| {
+        let (options, dir, cancel, report) = (&asked, &*options.dir, &*cancel, &mut report);
+        let mut run = Run { options, asked: Vec::new(), file, dir, cancel, progress: &mut Told, report };
+        run.measure(&tables, phases)
+    };
+    let ran = measure(file.as_ref(), &[Phase::File]);
     // Its memory and its room on the disk are free again before anything is written.
     drop(file);
-    if let Some(plan) = &write_plan {
-        ran = ran.and_then(|()| plan.run(&options.dir, &cancel, &mut told, &mut report));
-    }
-    if let Some(plan) = &log_plan {
-        ran = ran.and_then(|()| plan.run(&options.dir, &cancel, &mut told, &mut report));
-    }
+    let ran = ran.and_then(|()| measure(None, &[Phase::Limit, Phase::Directory]));
     preflight::look_at_rows(&mut report);
     let measured: Vec<String> = report.ways().into_iter().map(str::to_owned).collect();
     report.ways = peers::meanings().into_iter().filter(|(way, _)| measured.contains(way)).collect();
@@ -197,64 +165,31 @@ fn run(options: &Options) -> Result<()> {
     ran.and(written)
 }
 
-fn rounds(options: &Options) -> u32 {
-    if options.quick { 3 } else { 5 }
+/// The tables that are wanted, as far as they have one of the ways that are.
+fn tables(options: &Options) -> Vec<&'static dyn Table> {
+    let chosen = |way: &str| options.ways.is_empty() || options.ways.iter().any(|name| name == way);
+    let named =
+        |table: &dyn Table| options.tables.is_empty() || options.tables.iter().any(|name| name == table.asked_as());
+    let mut tables = peers::tables(options.direct, chosen);
+    tables.retain(|table| named(*table) && !table.ways().is_empty());
+    tables
 }
 
-fn read_plan(options: &Options, table: Table, rounds: usize, seed: u64) -> Option<Plan> {
-    let ways = peers::readers(table, options.direct);
-    let ways: Vec<_> = ways.into_iter().filter(|way| chosen(options, way.name())).collect();
-    (!ways.is_empty()).then(|| Plan {
-        tables: vec![table],
-        ways,
-        depths: depths(options),
+fn asked(options: &Options) -> Asked {
+    let numbers = |numbers: &[u32]| numbers.iter().map(|&number| number as usize).collect::<Vec<_>>();
+    let seed = options.seed.unwrap_or_else(fresh_seed);
+    let usual = Asked::new(options.quick, seed);
+    let depths: &[usize] = if options.quick { &[1, 16] } else { &[1, 4, 16, 32] };
+    Asked {
+        rounds: options.rounds.map_or(usual.rounds, |rounds| rounds as usize),
+        round_time: if options.quick { QUICK_ROUND } else { usual.round_time },
+        direct: options.direct,
+        depths: if options.depths.is_empty() { depths.into() } else { numbers(&options.depths) },
         records: RECORDS.into(),
-        rounds,
-        round_time: if options.quick { QUICK_ROUND } else { FULL_ROUND },
-        rate: None,
-        seed,
-    })
-}
-
-fn write_plan(options: &Options, rounds: usize, seed: u64) -> writes::Plan {
-    writes::Plan {
-        tables: vec![writes::Table::Writes],
-        writers: peers::writers().into_iter().filter(|way| chosen(options, way.name())).collect(),
-        stallers: Vec::new(),
-        overwriters: Vec::new(),
-        depths: depths(options),
-        rounds,
-        bytes: if options.quick { QUICK_WRITE_BYTES } else { WRITE_BYTES },
-        stall_bytes: None,
-        memory_limit: None,
-        own_file_systems: false,
-        lower_dirty_limit: false,
-        seed,
-    }
-}
-
-fn log_plan(options: &Options, rounds: usize, seed: u64) -> log::Plan {
-    let writers: Vec<usize> = options.writers.iter().map(|&writers| writers as usize).collect();
-    log::Plan {
-        ways: peers::loggers().into_iter().filter(|way| chosen(options, way.name())).collect(),
-        writers: if writers.is_empty() { log::WRITERS.into() } else { writers },
+        writers: if options.writers.is_empty() { log::WRITERS.into() } else { numbers(&options.writers) },
         sizes: if options.sizes.is_empty() { vec![128, 4096] } else { options.sizes.clone() },
-        rounds,
-        round_time: if options.quick { QUICK_LOG_ROUND } else { FULL_LOG_ROUND },
-        seed,
+        ..usual
     }
-}
-
-fn depths(options: &Options) -> Vec<usize> {
-    match (options.depths.is_empty(), options.quick) {
-        (true, true) => vec![1, 16],
-        (true, false) => vec![1, 4, 16, 32],
-        (false, _) => options.depths.iter().map(|&depth| depth as usize).collect(),
-    }
-}
-
-fn chosen(options: &Options, way: &str) -> bool {
-    options.ways.is_empty() || options.ways.iter().any(|name| name == way)
 }
 
 fn environment(options: &Options, file: Option<&TestFile>, seed: u64) -> Environment {

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nowait_bench::measure::meter::Round;
 use nowait_bench::measure::work::{Batch, Gather, Reads, Target, Writes};
-use nowait_bench::ways::{Way, WriteWay, by_name};
+use nowait_bench::ways::{ReadWay, Way, WriteWay, reader};
 
 /// A runtime of one thread, and its idea of a file.
 pub trait Runtime: Sync {
@@ -82,10 +82,13 @@ impl<R: Runtime> Way for OneThread<R> {
         self.0.name()
     }
 
-    /// Before a runtime is asked, of which some end the process.
     fn refused(&self) -> Option<String> {
-        by_name("ring").and_then(|ring| ring.refused())
+        reader("ring").and_then(|ring| ring.refused())
     }
+}
+
+impl<R: Runtime> ReadWay for OneThread<R> {
+    /// Before a runtime is asked, of which some end the process.
 
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         R::run(job.depth, async {
@@ -130,14 +133,6 @@ impl<R: Runtime> Way for OneThread<R> {
 }
 
 impl<R: Writing> WriteWay for OneThread<R> {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(self)
-    }
-
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         R::run(job.depth, async {
             let file = R::open_to_write(job).await?;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nowait_bench::table::Table;
-use nowait_bench::ways::{self, LogWay, Way, WriteWay};
+use nowait_bench::table::{Table, cached, gather, log, reading::Readers, reads, whole, writes};
+use nowait_bench::ways::{self, LogWay, ReadWay, Way, WriteWay};
 
 use crate::compio::Compio;
 use crate::glommio::{Buffered, Dma};
@@ -31,23 +31,31 @@ const OWN: [&str; 10] = [
     "nowait-tokio",
 ];
 
-fn own(name: &str) -> bool {
-    OWN.contains(&name)
-}
-
 /// In the order of the tables: first what is written by hand, then others' libraries, then this one.
-fn in_order<W: ?Sized>(own: Vec<&'static W>, peers: &[&'static W], name: fn(&W) -> &str) -> Vec<&'static W> {
-    let (nowait, floors): (Vec<_>, Vec<_>) = own.into_iter().partition(|way| name(way).starts_with("nowait"));
+fn in_order<W: Way + ?Sized>(all: &[&'static W], peers: &[&'static W]) -> Vec<&'static W> {
+    let own = all.iter().copied().filter(|way| OWN.contains(&way.name()));
+    let (nowait, floors): (Vec<_>, Vec<_>) = own.partition(|way| way.name().starts_with("nowait"));
     floors.into_iter().chain(peers.iter().copied()).chain(nowait).collect()
 }
 
-/// Those that read, in this table, through the page cache or past it.
-pub fn readers(table: Table, direct: bool) -> Vec<&'static dyn Way> {
-    let all = if direct { ways::direct() } else { ways::all() };
-    let own = all.iter().copied().filter(|way| own(way.name())).collect();
-    let peers: &[&'static dyn Way] = match (direct, table) {
-        (true, _) => &[&OneThread(TokioUring), &OneThread(Compio), &OneThread(Monoio), &OneThread(Dma)],
-        (false, Table::Gather) => &[
+/// Those that read past the page cache.
+pub fn direct_readers() -> Vec<&'static dyn ReadWay> {
+    in_order(ways::direct_readers(), &[&OneThread(TokioUring), &OneThread(Compio), &OneThread(Monoio), &OneThread(Dma)])
+}
+
+/// Those that read through the page cache, block by block.
+pub fn readers() -> Vec<&'static dyn ReadWay> {
+    in_order(
+        ways::readers(),
+        &[&TokioFs, &OneThread(TokioUring), &OneThread(Compio), &OneThread(Monoio), &OneThread(Buffered)],
+    )
+}
+
+/// Those that gather through the page cache.
+pub fn gatherers() -> Vec<&'static dyn ReadWay> {
+    in_order(
+        ways::readers(),
+        &[
             &TokioFs,
             &OneThread(TokioUring),
             &OneThread(Compio),
@@ -55,20 +63,17 @@ pub fn readers(table: Table, direct: bool) -> Vec<&'static dyn Way> {
             &OneThread(Buffered),
             &OneThread(Dma),
         ],
-        (false, _) => &[&TokioFs, &OneThread(TokioUring), &OneThread(Compio), &OneThread(Monoio), &OneThread(Buffered)],
-    };
-    in_order(own, peers, |way| way.name())
+    )
 }
 
 pub fn writers() -> Vec<&'static dyn WriteWay> {
-    let own = ways::writers().iter().copied().filter(|way| own(way.name())).collect();
-    let peers: &[&'static dyn WriteWay] =
-        &[&TokioFs, &OneThread(TokioUring), &OneThread(Compio), &OneThread(Monoio), &OneThread(Buffered)];
-    in_order(own, peers, |way| way.name())
+    in_order(
+        ways::writers(),
+        &[&TokioFs, &OneThread(TokioUring), &OneThread(Compio), &OneThread(Monoio), &OneThread(Buffered)],
+    )
 }
 
 pub fn loggers() -> Vec<&'static dyn LogWay> {
-    let own = ways::loggers().iter().copied().filter(|way| own(way.name())).collect();
     let peers: &[&'static dyn LogWay] = &[
         &OkayWal,
         &RaftEngine,
@@ -76,17 +81,34 @@ pub fn loggers() -> Vec<&'static dyn LogWay> {
         #[cfg(feature = "rocksdb")]
         &RocksDb,
     ];
-    in_order(own, peers, |way| way.name())
+    in_order(ways::loggers(), peers)
+}
+
+/// The tables of `nowait-bench` with those of these ways that are `wanted`, through the page cache or past it. They last as long as the
+/// program.
+pub fn tables(direct: bool, wanted: impl Fn(&str) -> bool) -> Vec<&'static dyn Table> {
+    fn leak<W: Way + ?Sized>(ways: Vec<&'static W>, wanted: &dyn Fn(&str) -> bool) -> &'static [&'static W] {
+        ways.into_iter().filter(|way| wanted(way.name())).collect::<Vec<_>>().leak()
+    }
+    let of = |through: Vec<&'static dyn ReadWay>| {
+        let (through, past) = if direct { (Vec::new(), direct_readers()) } else { (through, Vec::new()) };
+        Readers { through_the_cache: leak(through, &wanted), past_the_cache: leak(past, &wanted) }
+    };
+    vec![
+        Box::leak(Box::new(reads::Reads(of(readers())))),
+        Box::leak(Box::new(whole::Whole(of(readers())))),
+        Box::leak(Box::new(cached::Cached(of(readers())))),
+        Box::leak(Box::new(gather::Gather(of(gatherers())))),
+        Box::leak(Box::new(writes::Writes { ways: leak(writers(), &wanted) })),
+        Box::leak(Box::new(log::Log { ways: leak(loggers(), &wanted) })),
+    ]
 }
 
 /// Each way's name once.
 pub fn names() -> Vec<&'static str> {
-    let reading = Table::ALL.into_iter().flat_map(|table| readers(table, false)).chain(readers(Table::Reads, true));
-    let reading = reading.map(|way| way.name());
-    let writing = writers().into_iter().map(|way| way.name());
-    let logging = loggers().into_iter().map(|way| way.name());
+    let all = [tables(false, |_| true), tables(true, |_| true)].concat();
     let mut names = Vec::new();
-    for name in reading.chain(writing).chain(logging) {
+    for name in all.into_iter().flat_map(|table| table.ways()) {
         if !names.contains(&name) {
             names.push(name);
         }

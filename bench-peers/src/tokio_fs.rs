@@ -11,7 +11,7 @@ use std::time::Instant;
 use nowait_bench::measure::meter::Round;
 use nowait_bench::measure::work::{Gather, Reads, Writes};
 use nowait_bench::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
-use nowait_bench::ways::{Way, WriteWay};
+use nowait_bench::ways::{ReadWay, Way, WriteWay};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
@@ -32,7 +32,9 @@ impl Way for TokioFs {
     fn name(&self) -> &'static str {
         "tokio-fs"
     }
+}
 
+impl ReadWay for TokioFs {
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let next = Arc::new(AtomicUsize::new(0));
         let offsets: Arc<[(u64, usize)]> = job.each_offset().map(|offset| (offset, job.len_at(offset))).collect();
@@ -93,10 +95,6 @@ impl Way for TokioFs {
 }
 
 impl WriteWay for TokioFs {
-    fn name(&self) -> &'static str {
-        Way::name(self)
-    }
-
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let blocks = Blocks::of(job);
         let open = || fs::OpenOptions::new().write(true).open(job.path).map(File::from_std);

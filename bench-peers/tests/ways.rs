@@ -6,13 +6,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nowait_bench::ErrorKind;
+use nowait_bench::Result;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::meter::{Round, Sample};
-use nowait_bench::measure::run::Plan;
+use nowait_bench::measure::options::Options;
 use nowait_bench::measure::work::{Buffer, Gather, Range, Reads, Target};
 use nowait_bench::report::Report;
-use nowait_bench::table::Table;
-use nowait_bench::table::{log, writes};
+use nowait_bench::table::{Phase, Run, Table};
+use nowait_bench::ways::{ReadWay, Way};
 use nowait_bench_peers::peers;
 
 const SEED: u64 = 42;
@@ -30,32 +31,52 @@ fn peers_only(way: &str) -> bool {
     peers::meanings().contains_key(way)
 }
 
-fn plan(table: Table, direct: bool) -> Plan {
-    let ways: Vec<_> = peers::readers(table, direct).into_iter().filter(|way| peers_only(way.name())).collect();
-    assert!(ways.len() >= 4);
-    Plan {
-        tables: vec![table],
-        ways,
-        depths: vec![1, 16, 300],
-        records: vec![1, 64, 512],
+/// A table with the peers alone, which are at least so many.
+fn table(name: &str, direct: bool, fewest: usize) -> &'static dyn Table {
+    let tables = peers::tables(direct, peers_only);
+    let table = tables.into_iter().find(|table| table.name() == name).unwrap();
+    assert!(table.ways().len() >= fewest, "{name}");
+    table
+}
+
+fn options() -> Options {
+    Options {
         rounds: 1,
         round_time: Duration::from_millis(1),
-        rate: None,
-        seed: SEED,
+        commit_time: Duration::from_millis(5),
+        size: Some(2 << 20),
+        records: vec![1, 64, 512],
+        writers: vec![1, 8],
+        sizes: vec![128, 4096],
+        ..Options::new(false, SEED)
     }
+}
+
+fn measure(table: &dyn Table, options: &Options, file: Option<&TestFile>, dir: &Path) -> (Result<()>, Report) {
+    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
+    let (asked, progress) = (Vec::new(), &mut ());
+    let mut run = Run { options, asked, file, dir, cancel: &cancel, progress, report: &mut report };
+    (run.measure(&[table], &Phase::ALL), report)
+}
+
+fn gatherers() -> impl Iterator<Item = &'static dyn ReadWay> {
+    peers::gatherers().into_iter().filter(|way| peers_only(way.name()))
 }
 
 #[test]
 fn reads_and_gathers_are_right_up_to_the_short_block_at_the_end() {
     let file = file(4 * SMALLEST + 1234);
-    for table in Table::ALL {
-        let (plan, mut report) = (plan(table, false), Report::default());
-        match plan.run(&file, &AtomicBool::new(false), &mut (), &mut report) {
+    // Depths, and the states of cached blocks; batches, cold and cached.
+    for (name, cases) in [("reads", 3), ("whole", 1), ("cached", 3), ("gather", 6)] {
+        let table = table(name, false, 4);
+        let options = Options { depths: vec![1, 16, 300], ..options() };
+        let (result, report) = measure(table, &options, Some(&file), on_disk());
+        match result {
             // The build's directory is in memory.
             Err(error) if error.kind() == ErrorKind::NotCold => return,
             other => other.unwrap(),
         }
-        assert_eq!(report.rows.len(), plan.cases().len() * plan.ways.len());
+        assert_eq!(report.rows.len(), cases * table.ways().len());
     }
 }
 
@@ -66,10 +87,14 @@ fn direct_reads_are_right_and_leave_nothing_in_the_page_cache() {
         Err(_) => return println!("skipped: {} refuses O_DIRECT", on_disk().display()),
         Ok(file) => file,
     };
-    let (plan, mut report) = (plan(Table::Reads, true), Report::default());
-    plan.run(&file, &AtomicBool::new(false), &mut (), &mut report).unwrap();
-    assert_eq!(report.rows.len(), plan.cases().len() * plan.ways.len());
-    assert_eq!(report.notes, []);
+    for (name, cases) in [("reads", 3), ("whole", 1)] {
+        let table = table(name, true, 4);
+        let options = Options { depths: vec![1, 16, 300], direct: true, ..options() };
+        let (result, report) = measure(table, &options, Some(&file), on_disk());
+        result.unwrap();
+        assert_eq!(report.rows.len(), cases * table.ways().len());
+        assert_eq!(report.notes, []);
+    }
 }
 
 #[test]
@@ -80,7 +105,7 @@ fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(SMALLEST / 2).unwrap();
     let (cancel, gate) = (AtomicBool::new(false), std::sync::Barrier::new(1));
     let offsets: Vec<u64> = (0..SMALLEST / 4096).map(|block| block * 4096).collect();
-    for way in plan(Table::Gather, false).ways {
+    for way in gatherers() {
         let mut buffer = Buffer::new(8 * 4096);
         let target = Target::of(&file);
         let job = Reads { target, block: 4096, depth: 8, offsets: &offsets, interval: None, cancel: &cancel };
@@ -102,7 +127,7 @@ fn wrong_bytes_are_noticed_in_every_way() {
     let file = file(SMALLEST);
     let cancel = AtomicBool::new(false);
     let offsets = [0, 4096, 8192];
-    for way in plan(Table::Gather, false).ways {
+    for way in gatherers() {
         let check = |offset: u64, bytes: &[u8]| offset != 4096 && file.matches(offset, bytes);
         let gate = std::sync::Barrier::new(1);
         let mut round = Round::new(&gate, Some(&check));
@@ -115,42 +140,23 @@ fn wrong_bytes_are_noticed_in_every_way() {
 
 #[test]
 fn writes_leave_exactly_their_bytes() {
-    let writers: Vec<_> = peers::writers().into_iter().filter(|way| peers_only(way.name())).collect();
-    let plan = writes::Plan {
-        tables: vec![writes::Table::Writes],
-        stallers: Vec::new(),
-        overwriters: Vec::new(),
-        depths: vec![1, 16],
-        rounds: 1,
-        bytes: 2 << 20,
-        stall_bytes: None,
-        memory_limit: None,
-        own_file_systems: false,
-        lower_dirty_limit: false,
-        seed: SEED,
-        writers,
-    };
-    let mut report = Report::default();
-    plan.run(on_disk(), &AtomicBool::new(false), &mut (), &mut report).unwrap();
-    assert_eq!(report.rows.len(), 2 * plan.writers.len());
-    assert_eq!(plan.writers.len(), 5);
+    let table = table("writes", false, 5);
+    let (result, report) = measure(table, &Options { depths: vec![1, 16], ..options() }, None, on_disk());
+    result.unwrap();
+    assert_eq!(report.rows.len(), 2 * table.ways().len());
+    assert_eq!(table.ways().len(), 5);
 }
 
 #[test]
 fn a_log_that_was_closed_and_opened_again_has_every_record_and_its_folder_is_gone_afterwards() {
-    let ways: Vec<_> = peers::loggers().into_iter().filter(|way| peers_only(way.name())).collect();
-    let (writers, sizes) = (vec![1, 8], vec![128, 4096]);
-    let round_time = Duration::from_millis(5);
-    let plan = log::Plan { ways, writers, sizes, rounds: 1, round_time, seed: SEED };
-    let mut report = Report::default();
+    let table = table("log", false, 3);
     let folder = on_disk().join(format!("logs-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
-    let ran = plan.run(&folder, &AtomicBool::new(false), &mut (), &mut report);
+    let (ran, report) = measure(table, &options(), None, &folder);
     // Fails unless it is empty.
     std::fs::remove_dir(&folder).unwrap();
     ran.unwrap();
-    assert_eq!(report.rows.len(), 4 * plan.ways.len());
-    assert!(plan.ways.len() >= 3);
+    assert_eq!(report.rows.len(), 4 * table.ways().len());
 }
 
 #[test]
@@ -179,7 +185,7 @@ fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
 #[test]
 fn every_way_that_is_not_the_library_s_own_says_what_it_is() {
     for name in peers::names() {
-        let (known, own) = (peers_only(name), nowait_bench::ways::names().any(|own| own == name));
+        let (known, own) = (peers_only(name), nowait_bench::table::way_names().contains(&name));
         assert!(known != own, "{name}");
     }
 }

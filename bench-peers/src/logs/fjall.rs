@@ -5,17 +5,19 @@ use std::io;
 use fjall::{Database, KeyspaceCreateOptions, PersistMode};
 use nowait_bench::measure::meter::Round;
 use nowait_bench::measure::work::Commits;
-use nowait_bench::ways::{Folder, LogWay, by_writers};
+use nowait_bench::ways::{Folder, LogWay, Way, by_writers};
 
 use super::{TABLE_BYTES, found, settle};
 
 pub struct Fjall;
 
-impl LogWay for Fjall {
+impl Way for Fjall {
     fn name(&self) -> &'static str {
         "fjall"
     }
+}
 
+impl LogWay for Fjall {
     fn direct(&self) -> bool {
         false
     }

@@ -5,18 +5,20 @@ use std::sync::mpsc::{Sender, channel};
 
 use nowait_bench::measure::meter::Round;
 use nowait_bench::measure::work::Commits;
-use nowait_bench::ways::{Folder, LogWay, by_writers};
+use nowait_bench::ways::{Folder, LogWay, Way, by_writers};
 use okaywal::{Configuration, Entry, EntryId, LogManager, SegmentReader, WriteAheadLog};
 
 use super::{SEGMENT_BYTES, found, settle};
 
 pub struct OkayWal;
 
-impl LogWay for OkayWal {
+impl Way for OkayWal {
     fn name(&self) -> &'static str {
         "okaywal"
     }
+}
 
+impl LogWay for OkayWal {
     fn direct(&self) -> bool {
         false
     }

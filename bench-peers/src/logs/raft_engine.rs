@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nowait_bench::measure::meter::Round;
 use nowait_bench::measure::work::Commits;
-use nowait_bench::ways::{Folder, LogWay, by_writers};
+use nowait_bench::ways::{Folder, LogWay, Way, by_writers};
 use protobuf::well_known_types::BytesValue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
 
@@ -43,11 +43,13 @@ fn append(engine: &Engine, batch: &mut LogBatch, group: u64, bytes: Vec<u8>) -> 
     engine.write(batch, true).map_err(io::Error::other)
 }
 
-impl LogWay for RaftEngine {
+impl Way for RaftEngine {
     fn name(&self) -> &'static str {
         "raft-engine"
     }
+}
 
+impl LogWay for RaftEngine {
     fn direct(&self) -> bool {
         false
     }

@@ -4,18 +4,20 @@ use std::io;
 
 use nowait_bench::measure::meter::Round;
 use nowait_bench::measure::work::Commits;
-use nowait_bench::ways::{Folder, LogWay, by_writers};
+use nowait_bench::ways::{Folder, LogWay, Way, by_writers};
 use rocksdb::{DB, DBCompressionType, IteratorMode, Options, WriteOptions};
 
 use super::{TABLE_BYTES, found, settle};
 
 pub struct RocksDb;
 
-impl LogWay for RocksDb {
+impl Way for RocksDb {
     fn name(&self) -> &'static str {
         "rocksdb"
     }
+}
 
+impl LogWay for RocksDb {
     fn direct(&self) -> bool {
         false
     }

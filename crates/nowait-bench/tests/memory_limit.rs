@@ -3,30 +3,23 @@
 use std::fs;
 use std::sync::atomic::AtomicBool;
 
+use nowait_bench::measure::options::Options;
 use nowait_bench::report::Report;
-use nowait_bench::table::writes;
+use nowait_bench::table::stall::{Figures, Stall};
+use nowait_bench::table::{Phase, Run};
 use nowait_bench::ways;
 
 #[test]
 fn overwriting_beyond_a_memory_limit_has_a_case_of_its_own_or_a_note() {
     let groups = || fs::read_to_string("/proc/self/cgroup").unwrap();
     let before = groups();
-    let plan = writes::Plan {
-        tables: vec![writes::Table::Stall],
-        writers: Vec::new(),
-        stallers: Vec::new(),
-        overwriters: ways::overwriters().into(),
-        depths: Vec::new(),
-        rounds: 2,
-        bytes: 0,
-        stall_bytes: None,
-        memory_limit: Some(16 << 20),
-        own_file_systems: false,
-        lower_dirty_limit: false,
-        seed: 42,
-    };
-    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
-    plan.run(env!("CARGO_TARGET_TMPDIR").as_ref(), &cancel, &mut (), &mut report).unwrap();
+    let table = Stall { populators: &[], stallers: &[], overwriters: ways::overwriters() };
+    let options = Options { memory_limit: Some(16 << 20), rounds: 2, ..Options::new(false, 42) };
+    let (cancel, mut report) = (&AtomicBool::new(false), Report::default());
+    let (dir, progress) = (env!("CARGO_TARGET_TMPDIR").as_ref(), &mut ());
+    let (asked, file, report_of) = (Vec::new(), None, &mut report);
+    let mut run = Run { options: &options, asked, file, dir, cancel, progress, report: report_of };
+    run.measure(&[&table], &Phase::ALL).unwrap();
     assert_eq!(groups(), before);
     let note = report.notes.iter().find(|note| note.text.starts_with("stall: overwrite memory=16M")).unwrap();
     if note.text.contains("left out") {
@@ -40,7 +33,7 @@ fn overwriting_beyond_a_memory_limit_has_a_case_of_its_own_or_a_note() {
         assert!(
             row.ops_per_s > 0.0
                 && row.latency_ns.is_some_and(|latency| latency.max > 0)
-                && row.stalled_fraction.is_some(),
+                && row.figures::<Figures>().stalled_fraction.is_some(),
             "{row:?}"
         );
     }

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use nowait_bench::machine::environment::Environment;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::meter::Round;
-use nowait_bench::measure::run::Plan;
+use nowait_bench::measure::options::Options;
 use nowait_bench::measure::work::{Gather, Reads};
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::report::preflight::{look_at_file, look_at_rows, look_at_system};
-use nowait_bench::table::Table;
-use nowait_bench::ways::Way;
+use nowait_bench::table::reading::Readers;
+use nowait_bench::table::{Phase, Run, reads};
+use nowait_bench::ways::{self, ReadWay, Way};
 
 /// On the disk of the build, with a name of its own; removed at the end.
 struct Made(PathBuf);
@@ -110,7 +111,9 @@ impl Way for Throttled {
     fn name(&self) -> &'static str {
         "throttled"
     }
+}
 
+impl ReadWay for Throttled {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         // One round verifies and one warms up; of those that follow, the last three are slow.
         let slow = self.0.fetch_add(1, Ordering::Relaxed) >= 4;
@@ -139,7 +142,9 @@ impl Way for Sly {
     fn name(&self) -> &'static str {
         "sly"
     }
+}
 
+impl ReadWay for Sly {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = File::open(job.target.path)?;
         round.start();
@@ -158,19 +163,16 @@ impl Way for Sly {
     }
 }
 
-fn measured(way: &'static dyn Way, rounds: usize, file: &TestFile) -> Report {
-    let plan = Plan {
-        tables: vec![Table::Reads],
-        ways: vec![way],
-        depths: vec![1],
-        records: Vec::new(),
-        rounds,
-        round_time: Duration::from_millis(100),
-        rate: None,
-        seed: 1,
-    };
+fn measured(way: &'static dyn ReadWay, rounds: usize, file: &TestFile) -> Report {
+    let (ways, cancel) = (&*vec![way].leak(), AtomicBool::new(false));
+    let table = reads::Reads(Readers { through_the_cache: ways, past_the_cache: ways });
+    let round_time = Duration::from_millis(100);
+    let options = Options { direct: file.is_direct(), depths: vec![1], rounds, round_time, ..Options::new(false, 1) };
     let mut report = Report::default();
-    plan.run(file, &AtomicBool::new(false), &mut (), &mut report).unwrap();
+    let (dir, progress) = (env!("CARGO_TARGET_TMPDIR").as_ref(), &mut ());
+    let (file, report_of, cancel) = (Some(file), &mut report, &cancel);
+    let mut run = Run { options: &options, asked: Vec::new(), file, dir, cancel, progress, report: report_of };
+    run.measure(&[&table], &Phase::ALL).unwrap();
     report
 }
 
@@ -199,7 +201,7 @@ fn cached_pages_under_direct_reads_are_caught() {
         Ok(file) => file,
         Err(error) => return eprintln!("skipped: {error}"),
     };
-    assert!(measured(nowait_bench::ways::by_name("pread").unwrap(), 1, &file).notes.is_empty());
+    assert!(measured(ways::reader("pread").unwrap(), 1, &file).notes.is_empty());
     let notes = measured(&Sly, 1, &file).notes;
     assert!(notes.iter().any(|note| note.code == Code::CachedUnderDirect), "{notes:?}");
 }

@@ -9,21 +9,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
+use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::meter::{Round, Sample};
-use nowait_bench::measure::run::{Plan, Progress};
+use nowait_bench::measure::options::{Direction, Options};
 use nowait_bench::measure::work::{
     Buffer, Commits, Contents, Gather, Populate, Range, Reads, Records, Route, Stream, Target, Writes,
 };
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::sys::{Mapping, PAGE};
-use nowait_bench::table::Table;
-use nowait_bench::table::dd as streams;
-use nowait_bench::table::log;
-use nowait_bench::table::prefault;
-use nowait_bench::table::writes;
-use nowait_bench::ways::{self, LogWay, PopulateWay, Populated, RowWay, StreamWay, Way, WriteWay, Written};
-use nowait_bench::{ErrorKind, Result};
+use nowait_bench::table::cached::CACHED;
+use nowait_bench::table::dd::{self, DD, Dd};
+use nowait_bench::table::gather::GATHER;
+use nowait_bench::table::log::{self, LOG, Log};
+use nowait_bench::table::prefault::{self, PREFAULT, Prefault};
+use nowait_bench::table::reads::READS;
+use nowait_bench::table::stall::{self, Stall};
+use nowait_bench::table::whole::{self, WHOLE};
+use nowait_bench::table::writes::WRITES;
+use nowait_bench::table::{Phase, Run, Table, new_file};
+use nowait_bench::ways::{self, LogWay, PopulateWay, Populated, ReadWay, RowWay, StreamWay, Way, WriteWay, Written};
+use nowait_bench::{Error, ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
 const SEED: u64 = 42;
@@ -37,8 +43,8 @@ fn small_file() -> TestFile {
     TestFile::make(on_disk().as_ref(), SIZE, SEED, &AtomicBool::new(false), |_| {}).unwrap()
 }
 
-fn usable() -> impl Iterator<Item = &'static dyn Way> {
-    ways::all().iter().copied().filter(|way| way.refused().is_none())
+fn usable() -> impl Iterator<Item = &'static dyn ReadWay> {
+    ways::readers().iter().copied().filter(|way| way.refused().is_none())
 }
 
 fn target(file: &TestFile) -> Target<'_> {
@@ -60,7 +66,7 @@ impl Quiet {
 
 impl Progress for &mut Quiet {
     fn begin(&mut self, _: &str, steps: u64) {
-        self.steps = steps;
+        self.steps += steps;
     }
     fn step(&mut self, steps: u64) {
         self.done += steps;
@@ -168,31 +174,41 @@ fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
     fs::remove_file(path).unwrap();
 }
 
-fn tiny_plan() -> Plan {
-    Plan {
-        tables: Table::ALL.into(),
-        ways: ways::all().into(),
-        depths: vec![1, 16],
-        records: vec![1, 64],
+fn tiny() -> Options {
+    Options {
         rounds: 3,
         round_time: Duration::from_millis(1),
-        rate: None,
-        seed: SEED,
+        commit_time: Duration::from_millis(5),
+        depths: vec![1, 16],
+        records: vec![1, 64],
+        ..Options::new(false, SEED)
     }
 }
 
-fn run(plan: &Plan, quiet: &mut Quiet) -> (Result<()>, Report) {
-    let mut report = Report::default();
-    let file = small_file();
-    let cancel = std::mem::replace(&mut quiet.cancel, AtomicBool::new(false));
-    let result = plan.run(&file, &cancel, &mut &mut *quiet, &mut report);
-    (result, report)
+/// Measures these tables, in the build's directory.
+fn measure(
+    tables: &[&dyn Table],
+    options: &Options,
+    file: Option<&TestFile>,
+    cancel: &AtomicBool,
+) -> (Result<()>, Report, Quiet) {
+    let (mut report, mut quiet) = (Report::default(), Quiet::new());
+    let (dir, asked, mut progress) = (on_disk().as_ref(), Vec::new(), &mut quiet);
+    let mut run = Run { options, asked, file, dir, cancel, progress: &mut progress, report: &mut report };
+    let result = run.measure(tables, &Phase::ALL);
+    (result, report, quiet)
+}
+
+/// The error of a run.
+fn fails(tables: &[&dyn Table], options: &Options, file: Option<&TestFile>, stop: bool) -> Error {
+    measure(tables, options, file, &AtomicBool::new(stop)).0.unwrap_err()
 }
 
 #[test]
 fn a_run_fills_a_row_for_each_case_and_way() {
-    let mut quiet = Quiet::new();
-    let (result, report) = run(&tiny_plan(), &mut quiet);
+    let (file, go) = (small_file(), AtomicBool::new(false));
+    let tables: [&dyn Table; 4] = [&READS, &WHOLE, &CACHED, &GATHER];
+    let (result, report, quiet) = measure(&tables, &tiny(), Some(&file), &go);
     match result {
         // The build's directory is in memory.
         Err(error) if error.kind() == ErrorKind::NotCold => return,
@@ -205,7 +221,7 @@ fn a_run_fills_a_row_for_each_case_and_way() {
         assert!(row.ops_per_s > 0.0 && row.rounds.len() == 3, "{row:?}");
         let latency = row.latency_ns.unwrap();
         assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.max);
-        assert_eq!(row.times_s.is_some(), row.table == "whole");
+        assert_eq!(row.figures::<whole::Figures>().times_s.is_some(), row.table == "whole");
     }
 }
 
@@ -215,9 +231,8 @@ fn the_same_file_of_a_user_is_not_modified() {
     let content: Vec<u8> = (0..SIZE).map(|i| (i * i % 251) as u8).collect();
     fs::write(&path, &content).unwrap();
     let file = TestFile::existing(path.as_ref()).unwrap();
-    let plan = Plan { tables: vec![Table::Cached], rounds: 1, ..tiny_plan() };
-    let cancel = AtomicBool::new(false);
-    let result = plan.run(&file, &cancel, &mut &mut Quiet::new(), &mut Report::default());
+    let options = Options { rounds: 1, ..tiny() };
+    let result = measure(&[&CACHED], &options, Some(&file), &AtomicBool::new(false)).0;
     assert_eq!(fs::read(&path).unwrap(), content);
     fs::remove_file(path).unwrap();
     if let Err(error) = result {
@@ -251,7 +266,7 @@ fn writes_leave_exactly_their_bytes_at_every_depth() {
         for depth in [1, 3, 16, 400] {
             let (file, path) = empty_file("written");
             let contents = Contents::new(SEED);
-            let block = writes::BLOCK;
+            let block = new_file::BLOCK;
             let sequential = Writes {
                 file: &file,
                 path: &path,
@@ -275,7 +290,7 @@ fn writes_leave_exactly_their_bytes_at_every_depth() {
                 let seen = (sample.operations, sample.bytes);
                 assert_eq!(seen, (BLOCKS, BLOCKS * block as u64), "{} depth {depth}", way.name());
                 assert!(!sample.latencies.is_empty(), "{}", way.name());
-                let wrong = writes::first_wrong(&file, job.contents, BLOCKS).unwrap();
+                let wrong = new_file::first_wrong(&file, job.contents, BLOCKS).unwrap();
                 assert_eq!(wrong, None, "{} depth {depth}", way.name());
             }
         }
@@ -287,13 +302,13 @@ fn a_block_that_is_wrong_missing_or_too_many_is_noticed() {
     use std::os::unix::fs::FileExt;
     let (file, path) = empty_file("wrong");
     let (contents, cancel) = (Contents::new(SEED), AtomicBool::new(false));
-    let block = writes::BLOCK;
+    let block = new_file::BLOCK;
     let job = Writes { file: &file, path: &path, block, depth: 1, blocks: 8, order: None, contents, cancel: &cancel };
     let mut buffer = Buffer::new(block);
     contents.prepare(buffer.bytes(), block);
     let gate = std::sync::Barrier::new(1);
     ways::writers()[0].writes(&job, buffer.bytes(), &mut Round::new(&gate, None)).unwrap();
-    let wrong = |blocks| writes::first_wrong(&file, contents, blocks).unwrap();
+    let wrong = |blocks| new_file::first_wrong(&file, contents, blocks).unwrap();
     assert_eq!((wrong(8), wrong(7), wrong(9)), (None, Some(7 * 4096), Some(8 * 4096)));
     file.write_all_at(&[0], 5000).unwrap();
     assert_eq!(wrong(8), Some(4096));
@@ -305,7 +320,7 @@ fn a_file_that_may_not_be_written_is_an_error_and_not_a_hang() {
     let folder = Arc::new(fs::File::open(on_disk()).unwrap());
     let (contents, cancel) = (Contents::new(SEED), AtomicBool::new(false));
     for way in usable_writers() {
-        let block = writes::BLOCK;
+        let block = new_file::BLOCK;
         let path = on_disk().as_ref();
         let job = Writes { file: &folder, path, block, depth: 8, blocks: 100, order: None, contents, cancel: &cancel };
         let mut buffer = Buffer::new(8 * block);
@@ -314,28 +329,18 @@ fn a_file_that_may_not_be_written_is_an_error_and_not_a_hang() {
     }
 }
 
-fn tiny_write_plan() -> writes::Plan {
-    writes::Plan {
-        tables: writes::Table::ALL.into(),
-        writers: ways::writers().into(),
-        stallers: ways::stallers().into(),
-        overwriters: ways::overwriters().into(),
-        depths: vec![1, 16],
-        rounds: 2,
-        bytes: 2 << 20,
-        stall_bytes: Some(2 << 20),
-        memory_limit: None,
-        own_file_systems: false,
-        lower_dirty_limit: false,
-        seed: SEED,
-    }
+/// Writes, and stalls of writers, without a test file.
+const WRITING: [&dyn Table; 2] =
+    [&WRITES, &Stall { populators: &[], stallers: ways::stallers(), overwriters: ways::overwriters() }];
+
+fn tiny_writes() -> Options {
+    Options { rounds: 2, size: Some(2 << 20), stall_size: Some(2 << 20), ..tiny() }
 }
 
 #[test]
 fn a_run_that_writes_fills_a_row_for_each_case_and_way() {
-    let mut quiet = Quiet::new();
-    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
-    tiny_write_plan().run(on_disk().as_ref(), &cancel, &mut &mut quiet, &mut report).unwrap();
+    let (result, report, _) = measure(&WRITING, &tiny_writes(), None, &AtomicBool::new(false));
+    result.unwrap();
     assert_eq!(report.tables(), ["writes", "stall"]);
     let usable = |ways: &[&dyn WriteWay]| ways.iter().filter(|way| way.refused().is_none()).count();
     assert_eq!(report.rows.len(), 2 * usable(ways::writers()) + usable(ways::stallers()));
@@ -343,15 +348,13 @@ fn a_run_that_writes_fills_a_row_for_each_case_and_way() {
         assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2, "{row:?}");
         assert!((row.bytes_per_s / row.ops_per_s - 4096.0).abs() < 1e-6, "{row:?}");
         assert!(row.case.starts_with("dir="), "{row:?}");
-        assert_eq!(row.stalled_fraction.is_some(), row.table == "stall");
+        assert_eq!(row.figures::<stall::Figures>().stalled_fraction.is_some(), row.table == "stall");
     }
 }
 
 #[test]
 fn a_run_that_writes_stops_when_told() {
-    let (cancel, mut report) = (AtomicBool::new(true), Report::default());
-    let stopped = tiny_write_plan().run(on_disk().as_ref(), &cancel, &mut &mut Quiet::new(), &mut report);
-    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!(fails(&WRITING, &tiny_writes(), None, true).kind(), ErrorKind::Interrupted);
 }
 
 fn usable_streamers() -> impl Iterator<Item = &'static dyn StreamWay> {
@@ -404,7 +407,7 @@ fn streams_are_right_at_every_depth_and_copies_end_where_the_source_does() {
 fn what_is_written_is_what_was_to_be_written_and_ends_where_it_should() {
     use std::os::unix::fs::FileExt;
     let (file, cancel, contents) = (small_file(), AtomicBool::new(false), Contents::new(SEED));
-    for way in usable_streamers().filter(|way| streams::Kind::Write.suits(*way)) {
+    for way in usable_streamers().filter(|way| dd::suits(Direction::Write, *way)) {
         for (block, depth) in SHAPES {
             let (written, path) = empty_file("written");
             let route = Route::Write { contents, to: &path };
@@ -449,39 +452,34 @@ fn a_stream_that_is_cut_short_or_cannot_be_written_is_an_error_and_not_a_hang() 
     fs::remove_file(path).unwrap();
 }
 
-fn tiny_stream_plan() -> streams::Plan {
-    streams::Plan {
-        ways: ways::streamers().into(),
-        kinds: streams::Kind::ALL.into(),
-        blocks: vec![16 << 10, 1 << 20],
-        depths: vec![1, 4],
-        rounds: 2,
-        seed: SEED,
-    }
+fn tiny_streams() -> Options {
+    Options { rounds: 2, blocks: vec![16 << 10, 1 << 20], depths: vec![1, 4], ..tiny() }
 }
 
 #[test]
 fn a_run_of_streams_fills_a_row_for_each_case_and_way() {
-    let (file, mut quiet) = (small_file(), Quiet::new());
-    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
-    match tiny_stream_plan().run(&file, on_disk().as_ref(), &cancel, &mut &mut quiet, &mut report) {
+    let (file, go) = (small_file(), AtomicBool::new(false));
+    let (result, report, quiet) = measure(&[&DD], &tiny_streams(), Some(&file), &go);
+    match result {
         // The build's directory is in memory.
         Err(error) if error.kind() == ErrorKind::NotCold => return,
         other => other.unwrap(),
     }
     assert_eq!(quiet.done, quiet.steps);
-    let of_kind = |kind: streams::Kind| usable_streamers().filter(|way| kind.suits(*way)).count();
-    assert_eq!(report.rows.len(), 2 * 2 * streams::Kind::ALL.map(of_kind).iter().sum::<usize>());
-    assert!(of_kind(streams::Kind::Write) == usable_streamers().count() - 1, "all but cat");
+    let of_kind = |kind: Direction| usable_streamers().filter(|way| dd::suits(kind, *way)).count();
+    assert_eq!(report.rows.len(), 2 * 2 * Direction::ALL.map(of_kind).iter().sum::<usize>());
+    assert!(of_kind(Direction::Write) == usable_streamers().count() - 1, "all but cat");
     let pages = SIZE.div_ceil(4096) as f64;
     for row in &report.rows {
-        assert!(row.bytes_per_s > 0.0 && row.rounds.len() == 2 && row.cpu_ms_per_gib.unwrap() > 0.0, "{row:?}");
+        assert!(row.bytes_per_s > 0.0 && row.rounds.len() == 2, "{row:?}");
+        let figures = row.figures::<dd::Figures>();
+        assert!(figures.cpu_ms_per_gib.unwrap() > 0.0, "{row:?}");
         assert_eq!(row.latency_ns.is_none(), ["dd", "cat"].contains(&row.way.as_str()), "{row:?}");
         let buffered = ["pread-buffered", "cat", "nowait-buffered"].contains(&row.way.as_str());
         // Of direct reads a file system may read the short end through the page cache.
         let right = |cached: f64| if buffered { cached == pages } else { cached <= 1.0 };
         let reads = !row.case.starts_with("write ");
-        assert_eq!(row.source_pages_cached.map(right), reads.then_some(true), "{row:?}");
+        assert_eq!(figures.source_pages_cached.map(right), reads.then_some(true), "{row:?}");
     }
     let of = |depth: &str| report.rows.iter().find(|row| row.way == "pread" && row.case.ends_with(depth)).unwrap();
     assert_eq!(
@@ -493,11 +491,13 @@ fn a_run_of_streams_fills_a_row_for_each_case_and_way() {
 /// Spoils what another way has written.
 struct Careless(fn(&fs::File) -> std::io::Result<()>);
 
-impl StreamWay for Careless {
+impl Way for Careless {
     fn name(&self) -> &'static str {
         "careless"
     }
+}
 
+impl StreamWay for Careless {
     fn direct(&self) -> bool {
         false
     }
@@ -531,14 +531,13 @@ fn what_a_stream_writes_wrong_is_noticed() {
             32768,
         ),
     ];
-    let (file, go) = (small_file(), AtomicBool::new(false));
-    for kind in [streams::Kind::Copy, streams::Kind::Write] {
+    let file = small_file();
+    for kind in [Direction::Copy, Direction::Write] {
         for (way, wrong) in &CARELESS {
-            let plan =
-                streams::Plan { ways: vec![way], kinds: vec![kind], blocks: vec![16 << 10], ..tiny_stream_plan() };
-            let error =
-                plan.run(&file, on_disk().as_ref(), &go, &mut &mut Quiet::new(), &mut Report::default()).unwrap_err();
-            if kind == streams::Kind::Copy && error.kind() == ErrorKind::NotCold {
+            let (options, table) = (tiny_streams(), Dd { ways: vec![way as &dyn StreamWay].leak() });
+            let options = Options { streams: vec![kind], blocks: vec![16 << 10], ..options };
+            let error = fails(&[&table], &options, Some(&file), false);
+            if kind == Direction::Copy && error.kind() == ErrorKind::NotCold {
                 continue;
             }
             assert!(error.to_string().contains(&format!("wrong from byte {wrong};")), "{kind:?}: {error}");
@@ -549,14 +548,10 @@ fn what_a_stream_writes_wrong_is_noticed() {
 #[test]
 fn a_run_of_streams_stops_when_told_and_says_when_there_is_no_room() {
     let file = small_file();
-    let (stop, go) = (AtomicBool::new(true), AtomicBool::new(false));
-    let run = |plan: streams::Plan, cancel| {
-        plan.run(&file, on_disk().as_ref(), cancel, &mut &mut Quiet::new(), &mut Report::default()).unwrap_err()
-    };
-    assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&run(tiny_stream_plan(), &stop).kind()));
+    let stopped = fails(&[&DD], &tiny_streams(), Some(&file), true);
+    assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&stopped.kind()));
     // No disk has room for a block of this size.
-    let plan = streams::Plan { blocks: vec![1 << 60], ..tiny_stream_plan() };
-    let error = run(plan, &go);
+    let error = fails(&[&DD], &Options { blocks: vec![1 << 60], ..tiny_streams() }, Some(&file), false);
     assert!(error.kind() == ErrorKind::NoRoom && error.to_string().contains("--size"), "{error}");
 }
 
@@ -615,29 +610,21 @@ fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
     }
 }
 
-fn tiny_log_plan() -> log::Plan {
-    log::Plan {
-        ways: ways::loggers().into(),
-        writers: vec![1, 8],
-        sizes: vec![128, 4096],
-        rounds: 2,
-        round_time: Duration::from_millis(5),
-        seed: SEED,
-    }
+fn tiny_logs() -> Options {
+    Options { rounds: 2, writers: vec![1, 8], sizes: vec![128, 4096], ..tiny() }
 }
 
 #[test]
 fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
-    let mut quiet = Quiet::new();
-    let (cancel, mut report) = (AtomicBool::new(false), Report::default());
-    tiny_log_plan().run(on_disk().as_ref(), &cancel, &mut &mut quiet, &mut report).unwrap();
+    let (result, report, quiet) = measure(&[&LOG], &tiny_logs(), None, &AtomicBool::new(false));
+    result.unwrap();
     assert_eq!(quiet.done, quiet.steps);
     let direct_is_refused = report.notes.iter().any(|note| note.text.contains("O_DIRECT"));
     let usable: Vec<_> = usable_loggers().filter(|way| !(way.direct() && direct_is_refused)).collect();
     let shared = usable.iter().filter(|way| !way.alone()).count();
     assert_eq!(report.rows.len(), 2 * usable.len() + 2 * shared);
     for row in &report.rows {
-        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == log::TABLE, "{row:?}");
+        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == LOG.name(), "{row:?}");
         let size = if row.case.ends_with("size=4K") { 4096.0 } else { 128.0 };
         assert!((row.bytes_per_s / row.ops_per_s - size).abs() < 1e-6, "{row:?}");
         let wanted = if ["direct-dsync", "ring-dsync"].contains(&&*row.way) {
@@ -648,7 +635,7 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
         } else {
             1.0..=4096.0 / size
         };
-        assert!(wanted.contains(&row.file_bytes_per_byte.unwrap()), "{row:?}");
+        assert!(wanted.contains(&row.figures::<log::Figures>().file_bytes_per_byte.unwrap()), "{row:?}");
         let latency = row.latency_ns.unwrap();
         assert!(latency.p50 <= latency.p999 && latency.p999 <= latency.max, "{row:?}");
     }
@@ -657,11 +644,13 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
 /// One that says it is done and has written nothing.
 struct Liar;
 
-impl LogWay for Liar {
+impl Way for Liar {
     fn name(&self) -> &'static str {
         "liar"
     }
+}
 
+impl LogWay for Liar {
     fn direct(&self) -> bool {
         false
     }
@@ -686,22 +675,17 @@ impl LogWay for Liar {
 #[test]
 fn a_way_that_has_not_written_its_records_is_found_out() {
     for (writers, says) in [(1, "record 0 of writer 0"), (8, "found 0 of its 256")] {
-        let plan = log::Plan { ways: vec![&Liar], writers: vec![writers], ..tiny_log_plan() };
-        let (cancel, mut report) = (AtomicBool::new(false), Report::default());
-        let error = plan.run(on_disk().as_ref(), &cancel, &mut &mut Quiet::new(), &mut report).unwrap_err();
+        let options = Options { writers: vec![writers], ..tiny_logs() };
+        let error = fails(&[&Log { ways: &[&Liar] }], &options, None, false);
         assert!(error.to_string().contains(says) && error.to_string().contains("liar"), "{error}");
     }
 }
 
 #[test]
 fn a_run_of_logs_stops_when_told_and_says_when_there_is_no_room() {
-    let run = |plan: log::Plan, stop| {
-        let cancel = AtomicBool::new(stop);
-        plan.run(on_disk().as_ref(), &cancel, &mut &mut Quiet::new(), &mut Report::default()).unwrap_err()
-    };
-    assert_eq!(run(tiny_log_plan(), true).kind(), ErrorKind::Interrupted);
+    assert_eq!(fails(&[&LOG], &tiny_logs(), None, true).kind(), ErrorKind::Interrupted);
     // No disk has room for a record of this size.
-    let error = run(log::Plan { sizes: vec![1 << 50], ..tiny_log_plan() }, false);
+    let error = fails(&[&LOG], &Options { sizes: vec![1 << 50], ..tiny_logs() }, None, false);
     assert!(error.kind() == ErrorKind::NoRoom && error.to_string().contains("--sizes"), "{error}");
 }
 
@@ -767,28 +751,22 @@ fn rows_are_right_up_to_the_short_one_at_the_end() {
     }
 }
 
-fn tiny_prefault_plan() -> prefault::Plan {
-    prefault::Plan {
-        tables: prefault::Table::ALL.into(),
-        populators: ways::populators().into(),
-        indexers: ways::indexers().into(),
-        rows: 100,
-        rounds: 3,
-        seed: SEED,
-    }
+/// Maps, and stalls of those that populate one.
+const MAPPING: [&dyn Table; 2] =
+    [&PREFAULT, &Stall { populators: ways::populators(), stallers: &[], overwriters: &[] }];
+
+fn tiny_maps() -> Options {
+    Options { rows: Some(100), ..tiny() }
 }
 
-fn prefault(plan: &prefault::Plan, size: u64, cancel: &AtomicBool) -> (Result<()>, Report, Quiet) {
-    let (mut quiet, mut report) = (Quiet::new(), Report::default());
-    let file = TestFile::make(on_disk().as_ref(), size, SEED, &AtomicBool::new(false), |_| {}).unwrap();
-    let result = plan.run(&file, cancel, &mut &mut quiet, &mut report);
-    (result, report, quiet)
+fn file_of(size: u64) -> TestFile {
+    TestFile::make(on_disk().as_ref(), size, SEED, &AtomicBool::new(false), |_| {}).unwrap()
 }
 
 #[test]
 fn a_run_of_maps_fills_a_row_for_each_case_and_way() {
     let size = 3 * Populate::CHUNK + 1234;
-    let (result, report, quiet) = prefault(&tiny_prefault_plan(), size, &AtomicBool::new(false));
+    let (result, report, quiet) = measure(&MAPPING, &tiny_maps(), Some(&file_of(size)), &AtomicBool::new(false));
     match result {
         // The build's directory is in memory.
         Err(error) if error.kind() == ErrorKind::NotCold => return,
@@ -803,9 +781,11 @@ fn a_run_of_maps_fills_a_row_for_each_case_and_way() {
         assert!(latency.p50 <= latency.p99 && latency.p99 <= latency.max, "{row:?}");
         let (populates, stall) = (row.case == "populate", row.table == "stall");
         assert!(populates != (row.case == "rows=100"), "{row:?}");
-        assert_eq!((row.stalled_fraction.is_some(), row.populate.is_some()), (stall, populates && !stall), "{row:?}");
-        assert_eq!(row.cpu_ms_per_gib.is_some(), row.populate.is_some(), "{row:?}");
-        let Some(populate) = row.populate else { continue };
+        let figures = row.figures::<prefault::Figures>();
+        let stalled = row.figures::<stall::Figures>().stalled_fraction;
+        assert_eq!((stalled.is_some(), figures.populate.is_some()), (stall, populates && !stall), "{row:?}");
+        assert_eq!(figures.cpu_ms_per_gib.is_some(), figures.populate.is_some(), "{row:?}");
+        let Some(populate) = figures.populate else { continue };
         assert!(0.0 < populate.first_chunk_ms && populate.first_chunk_ms <= populate.all_ms, "{row:?}");
         assert!(0.0 < populate.longest_gap_ms && populate.longest_gap_ms <= populate.all_ms * 1.02, "{row:?}");
         assert!(populate.idle_gap_ms > 0.0, "{row:?}");
@@ -813,7 +793,7 @@ fn a_run_of_maps_fills_a_row_for_each_case_and_way() {
     }
     // Nothing is announced before the one call returns.
     let blocked = report.rows.iter().find(|row| row.way == "map-populate").unwrap();
-    let populate = blocked.populate.unwrap();
+    let populate = blocked.figures::<prefault::Figures>().populate.unwrap();
     assert!(populate.longest_gap_ms > populate.all_ms / 2.0, "{blocked:?}");
 }
 
@@ -824,11 +804,13 @@ struct Idler {
     reads: bool,
 }
 
-impl PopulateWay for Idler {
+impl Way for Idler {
     fn name(&self) -> &'static str {
         "idler"
     }
+}
 
+impl PopulateWay for Idler {
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> std::io::Result<Populated> {
         let mut touches = nowait_bench::measure::meter::latencies();
         round.start();
@@ -853,8 +835,8 @@ fn a_way_that_has_not_populated_its_map_is_found_out() {
         (Idler { announces: true, reads: true }, "faults"),
     ];
     for (idler, says) in &IDLERS {
-        let plan = prefault::Plan { populators: vec![idler], ..tiny_prefault_plan() };
-        let error = prefault(&plan, 3 * Populate::CHUNK, &AtomicBool::new(false)).0.unwrap_err();
+        let table = Prefault { populators: vec![idler as &dyn PopulateWay].leak(), indexers: ways::indexers() };
+        let error = fails(&[&table], &tiny_maps(), Some(&file_of(3 * Populate::CHUNK)), false);
         if error.kind() != ErrorKind::NotCold {
             assert!(error.to_string().contains(says) && error.to_string().contains("idler"), "{error}");
         }
@@ -863,6 +845,6 @@ fn a_way_that_has_not_populated_its_map_is_found_out() {
 
 #[test]
 fn a_run_of_maps_stops_when_told() {
-    let error = prefault(&tiny_prefault_plan(), SIZE, &AtomicBool::new(true)).0.unwrap_err();
+    let error = fails(&MAPPING, &tiny_maps(), Some(&small_file()), true);
     assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&error.kind()), "{error}");
 }

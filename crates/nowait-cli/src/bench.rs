@@ -1,4 +1,4 @@
-//! `nowait bench`: options to plan, plan to report, report to tables, JSON and a page.
+//! `nowait bench`: options to tables, tables to a report, report to text, JSON and a page.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -6,55 +6,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::machine::environment::Environment;
 use nowait_bench::machine::testfile::TestFile;
-use nowait_bench::measure::run::{Plan, Progress};
+use nowait_bench::measure::interleave::Progress;
+use nowait_bench::measure::options::{Direction, Options};
 use nowait_bench::random::fresh_seed;
-use nowait_bench::report::Report;
-use nowait_bench::report::fio;
 use nowait_bench::report::notes::Code;
 use nowait_bench::report::page::page;
-use nowait_bench::report::preflight;
-use nowait_bench::table::dd::{self as streams, Kind};
-use nowait_bench::table::log;
-use nowait_bench::table::prefault;
-use nowait_bench::table::writes;
-use nowait_bench::table::{DEPTHS, RECORDS, Table};
-use nowait_bench::ways::{self, StreamWay, Way, WriteWay};
+use nowait_bench::report::{Report, fio, preflight};
+use nowait_bench::table::{self, Phase, Run, Table};
+use nowait_bench::ways;
 use nowait_bench::{Error, ErrorKind, Result};
 
 use crate::cli;
 use crate::show::{self, Colour};
 
-const QUICK_SIZE: u64 = 64 << 20;
-const QUICK_STREAM_SIZE: u64 = 32 << 20;
-const FULL_SIZE: u64 = 1 << 30;
-/// Half an hour for all of `dd` on a middling disk: every round takes the whole file.
-const FULL_STREAM_SIZE: u64 = 256 << 20;
-const QUICK_WRITE_SIZE: u64 = 8 << 20;
-const FULL_WRITE_SIZE: u64 = 64 << 20;
-const QUICK_STALL_SIZE: u64 = 64 << 20;
 const MEMORY_LIMIT: u64 = 128 << 20;
 const MEMORY_LIMIT_MIN: u64 = 16 << 20;
-const QUICK_DEPTHS: [usize; 3] = [1, 4, 32];
-const QUICK_WRITE_DEPTHS: [usize; 2] = [1, 16];
-const QUICK_BLOCKS: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 const TOUR_BLOCKS: [usize; 2] = [16 << 10, 1 << 20];
-const QUICK_STREAM_DEPTHS: [usize; 2] = [1, 16];
-const QUICK_WRITERS: [usize; 2] = [1, 64];
-const QUICK_LOG_SIZES: [usize; 2] = [128, 4096];
-const QUICK_RECORDS: [usize; 4] = [1, 8, 64, 512];
-/// For the timed rounds of a quick run, at a middling way's speed. The slow ways take as long again.
-const QUICK_BUDGET: Duration = Duration::from_secs(12);
-const FULL_ROUND: Duration = Duration::from_millis(300);
-/// What fio takes for a case, at least: its clock counts milliseconds.
-const FIO_TIME: Duration = Duration::from_secs(1);
-const QUICK_LOG_ROUND: Duration = Duration::from_millis(150);
-const FULL_LOG_ROUND: Duration = Duration::from_millis(700);
 
 pub fn run(options: &cli::Bench) -> Result<()> {
     let tour = tour(options);
@@ -72,53 +43,39 @@ pub fn run(options: &cli::Bench) -> Result<()> {
         output.print(&show::environment(&report.environment))?;
         return results.show(&report, options, &output);
     }
-    let seed = options.seed.unwrap_or_else(fresh_seed);
-    let (plan, write_plan, stream_plan) = (plan(options, seed), write_plan(options, seed), stream_plan(options, seed));
-    let (log_plan, prefault_plan) = (log_plan(options, seed), prefault_plan(options, seed));
-    check_usage(options, &plan, &write_plan, stream_plan.as_ref(), prefault_plan.as_ref())?;
-    check_log_usage(options, log_plan.as_ref())?;
+    let mut asked = asked(options);
+    let tables = table::asked(&options.tables, &asked);
+    table::check(&tables, &asked)?;
+    asked.fit(tables.iter().map(|table| table.timed_rounds(&asked)).sum());
     if let Some(path) = &options.emit_fio {
-        return emit_fio(options, path, &plan, &write_plan, stream_plan.as_ref());
+        return emit_fio(options, path, &tables, &asked);
     }
     let mut bar = Bar::new();
 
-    let usual_size = usual_size(options, &plan, prefault_plan.is_some());
-    let wanted = !plan.tables.is_empty() || stream_plan.is_some() || prefault_plan.is_some();
-    let file = wanted.then(|| test_file(options, usual_size, seed, &cancel, &mut bar)).transpose()?;
-    let mut report =
-        Report { environment: environment(options, file.as_ref(), &write_plan, seed), ..Report::default() };
+    let size = tables.iter().filter_map(|table| table.file_size(&asked)).max();
+    let file = size.map(|size| test_file(options, size, asked.seed, &cancel, &mut bar)).transpose()?;
+    let environment = environment(options, file.as_ref(), &tables, &asked);
+    let mut report = Report { environment: environment.clone(), ..Report::default() };
     bar.hide();
-    output.print(&show::environment(&report.environment))?;
+    output.print(&show::environment(&environment))?;
     if let Some(file) = &file {
         preflight::look_at_file(file, &mut report)?;
     }
-    let writes = !write_plan.tables.is_empty() || log_plan.is_some();
-    let environment = report.environment.clone();
-    preflight::look_at_system(&environment, writes, stream_plan.is_some(), &mut report);
+    let writes = tables.iter().any(|table| table.writes_into(&asked).is_some());
+    let in_order = tables.iter().any(|table| table.in_order());
+    preflight::look_at_system(&environment, writes, in_order, &mut report);
 
-    let mut ran = Ok(());
-    if let Some(file) = &file {
-        ran = plan.run(file, &cancel, &mut bar, &mut report);
+    let mut measure = |file: Option<&TestFile>, phases: &[Phase]| {
+        let (progress, report, dir) = (&mut bar, &mut report, &*options.dir);
+        let mut run = Run { options: &asked, asked: Vec::new(), file, dir, cancel: &cancel, progress, report };
+        let ran = run.measure(&tables, phases);
         bar.hide();
-        if let Some(plan) = &stream_plan {
-            ran = ran.and_then(|()| plan.run(file, &options.dir, &cancel, &mut bar, &mut report));
-            bar.hide();
-        }
-        if let Some(plan) = &prefault_plan {
-            ran = ran.and_then(|()| plan.run(file, &cancel, &mut bar, &mut report));
-            bar.hide();
-        }
-    }
+        ran
+    };
+    let ran = measure(file.as_ref(), &[Phase::File]);
     // Its memory and its room on the disk are free again before anything is written.
     drop(file);
-    if !write_plan.tables.is_empty() {
-        ran = ran.and_then(|()| write_plan.run(&options.dir, &cancel, &mut bar, &mut report));
-        bar.hide();
-    }
-    if let Some(plan) = &log_plan {
-        ran = ran.and_then(|()| plan.run(&options.dir, &cancel, &mut bar, &mut report));
-        bar.hide();
-    }
+    let ran = ran.and_then(|()| measure(None, &[Phase::Limit, Phase::Directory]));
     preflight::look_at_rows(&mut report);
     report.add_fio(&fio);
     // After an error, too: what is complete is worth having.
@@ -130,34 +87,20 @@ pub fn run(options: &cli::Bench) -> Result<()> {
     ran.and(shown)
 }
 
-/// Writes what fio can do of the plans.
-fn emit_fio(
-    options: &cli::Bench,
-    path: &Path,
-    plan: &Plan,
-    write_plan: &writes::Plan,
-    stream_plan: Option<&streams::Plan>,
-) -> Result<()> {
+/// Writes the cases that fio can do.
+fn emit_fio(options: &cli::Bench, path: &Path, tables: &[&dyn Table], asked: &Options) -> Result<()> {
     let destination = Destination::open(path, "--emit-fio")?;
     let environment = Environment::of(&options.dir);
     let made = options.dir.join("nowait-fio.data");
     let bytes = match &options.file {
         Some(path) => TestFile::existing(path)?.size(),
-        None => options.size.unwrap_or(usual_size(options, plan, false)),
+        None => options.size.or_else(|| tables.iter().filter_map(|table| table.file_size(asked)).max()).unwrap_or(0),
     };
     let source = fio::Source { path: options.file.as_deref().unwrap_or(&made), bytes, direct: options.direct };
-    let mut jobs = fio::Jobs::new(&environment.command, plan.seed);
-    let time = plan.round_time.max(FIO_TIME);
-    plan.cases().iter().for_each(|case| jobs.reads(case, &source, time));
-    if write_plan.tables.contains(&writes::Table::Writes) {
-        let place = environment.filesystem.as_deref().unwrap_or("unknown");
-        write_plan.depths.iter().for_each(|&depth| jobs.writes(place, depth, &options.dir, write_plan.bytes));
-    }
-    if let Some(plan) = stream_plan {
-        for (&kind, &block) in plan.kinds.iter().flat_map(|kind| plan.blocks.iter().map(move |block| (kind, block))) {
-            plan.depths.iter().for_each(|&depth| jobs.stream(kind, block, depth, &source, &options.dir));
-        }
-    }
+    let filesystem = environment.filesystem.as_deref().unwrap_or("unknown");
+    let place = fio::Place { source, dir: &options.dir, filesystem };
+    let mut jobs = fio::Jobs::new(&environment.command, asked.seed);
+    tables.iter().for_each(|table| table.fio(asked, &place, &mut jobs));
     let text = jobs.finish().ok_or_else(|| {
         Error::new(
             ErrorKind::Usage,
@@ -179,16 +122,6 @@ fn fio_output(path: &Path) -> Result<fio::Output> {
     serde_json::from_str(&text[begins..]).map_err(|error| unusable(error.to_string()))
 }
 
-/// Of the file to read, where none is given.
-fn usual_size(options: &cli::Bench, plan: &Plan, maps: bool) -> u64 {
-    match (options.quick, plan.tables.is_empty() && !maps) {
-        (true, false) => QUICK_SIZE,
-        (true, true) => QUICK_STREAM_SIZE,
-        (false, false) => FULL_SIZE,
-        (false, true) => FULL_STREAM_SIZE,
-    }
-}
-
 /// What an earlier run has written with --json.
 fn earlier(path: &Path) -> Result<Report> {
     let unusable = |why: String| {
@@ -200,7 +133,7 @@ fn earlier(path: &Path) -> Result<Report> {
     if report.rows.is_empty() { Err(unusable("it has no rows".to_owned())) } else { Ok(report) }
 }
 
-/// Of one who names no table: all of them, so shortened that they take minutes. `None` for who does, or says what else is wanted.
+/// Without a table, or another wish: all tables, so shortened that they take minutes.
 fn tour(options: &cli::Bench) -> Option<cli::Bench> {
     let wanted = options.quick || options.direct || options.rate.is_some() || !options.ways.is_empty();
     let other = options.file.is_some() || options.from.is_some() || options.emit_fio.is_some();
@@ -208,7 +141,7 @@ fn tour(options: &cli::Bench) -> Option<cli::Bench> {
         return None;
     }
     let mut tour = options.clone();
-    tour.tables = cli::TableName::value_variants().to_vec();
+    tour.tables = table::to_ask_for().map(|table| table.name().to_owned()).collect();
     tour.quick = true;
     if tour.streams.is_empty() {
         tour.streams = vec![cli::StreamName::Read];
@@ -219,121 +152,32 @@ fn tour(options: &cli::Bench) -> Option<cli::Bench> {
     Some(tour)
 }
 
-fn plan(options: &cli::Bench, seed: u64) -> Plan {
-    let quick = options.quick;
-    let mut plan = Plan {
-        tables: tables(options),
-        ways: reading_ways(options).iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
-        depths: if quick { QUICK_DEPTHS.into() } else { DEPTHS.into() },
-        records: if quick { QUICK_RECORDS.into() } else { RECORDS.into() },
-        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
-        round_time: FULL_ROUND,
+fn asked(options: &cli::Bench) -> Options {
+    let as_sizes = |numbers: &[u32]| sorted(numbers.iter().map(|&number| number as usize).collect());
+    let directions: Vec<Direction> = options.streams.iter().map(|name| name.direction()).collect();
+    // What concerns the whole machine is only done as root.
+    let thorough = rustix::process::geteuid().is_root() && !options.quick;
+    let limit = || options.stall_size.map_or(MEMORY_LIMIT, |bytes| (bytes / 2).max(MEMORY_LIMIT_MIN));
+    let usual = Options::new(options.quick, options.seed.unwrap_or_else(fresh_seed));
+    Options {
+        ways: options.ways.clone(),
+        rounds: options.rounds.map_or(usual.rounds, |rounds| rounds as usize),
+        file: options.file.clone(),
+        size: options.size,
+        direct: options.direct,
         rate: options.rate,
-        seed,
-    };
-    if !options.depths.is_empty() {
-        plan.depths = asked_depths(options);
+        depths: as_sizes(&options.depths),
+        records: as_sizes(&options.records),
+        streams: directions,
+        blocks: sorted(options.blocks.clone()),
+        writers: as_sizes(&options.writers),
+        sizes: sorted(options.sizes.clone()),
+        stall_size: options.stall_size,
+        memory_limit: thorough.then(limit),
+        own_file_systems: thorough,
+        lower_dirty_limit: thorough,
+        ..usual
     }
-    if !options.records.is_empty() {
-        plan.records = sorted(options.records.iter().map(|&records| records as usize).collect());
-    }
-    if quick {
-        plan.fit(QUICK_BUDGET);
-    }
-    plan
-}
-
-fn write_plan(options: &cli::Bench, seed: u64) -> writes::Plan {
-    let quick = options.quick;
-    let asked: Vec<_> = options.tables.iter().filter_map(|name| name.writing()).collect();
-    let of = |ways: &[&'static dyn WriteWay]| {
-        ways.iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect::<Vec<_>>()
-    };
-    let usual_depths: &[usize] = if quick { &QUICK_WRITE_DEPTHS } else { &writes::DEPTHS };
-    let root = rustix::process::geteuid().is_root();
-    writes::Plan {
-        tables: writes::Table::ALL.into_iter().filter(|table| asked.contains(table)).collect(),
-        writers: of(ways::writers()),
-        stallers: of(ways::stallers()),
-        overwriters: of(ways::overwriters()),
-        depths: if options.depths.is_empty() { usual_depths.into() } else { asked_depths(options) },
-        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
-        bytes: options.size.unwrap_or(if quick { QUICK_WRITE_SIZE } else { FULL_WRITE_SIZE }),
-        stall_bytes: options.stall_size.or(quick.then_some(QUICK_STALL_SIZE)),
-        memory_limit: (root && !quick)
-            .then(|| options.stall_size.map_or(MEMORY_LIMIT, |bytes| (bytes / 2).max(MEMORY_LIMIT_MIN))),
-        own_file_systems: root && !quick,
-        lower_dirty_limit: root && !quick,
-        seed,
-    }
-}
-
-fn reading_ways(options: &cli::Bench) -> &'static [&'static dyn Way] {
-    if options.direct { ways::direct() } else { ways::all() }
-}
-
-/// `None` if its table is not asked for.
-fn stream_plan(options: &cli::Bench, seed: u64) -> Option<streams::Plan> {
-    if !options.tables.iter().any(|name| matches!(name, cli::TableName::Dd)) {
-        return None;
-    }
-    let quick = options.quick;
-    let usual_depths: &[usize] = if quick { &QUICK_STREAM_DEPTHS } else { &streams::DEPTHS };
-    let usual_blocks: &[usize] = if quick { &QUICK_BLOCKS } else { &streams::BLOCKS };
-    let asked: Vec<Kind> = options.streams.iter().map(|name| name.kind()).collect();
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| asked.is_empty() || asked.contains(kind)).collect();
-    Some(streams::Plan {
-        ways: streamers(&kinds).filter(|way| chosen(way.name(), &options.ways)).collect(),
-        kinds,
-        blocks: if options.blocks.is_empty() { usual_blocks.into() } else { sorted(options.blocks.clone()) },
-        depths: if options.depths.is_empty() { usual_depths.into() } else { asked_depths(options) },
-        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
-        seed,
-    })
-}
-
-/// `None` if its table is not asked for.
-fn log_plan(options: &cli::Bench, seed: u64) -> Option<log::Plan> {
-    if !options.tables.iter().any(|name| matches!(name, cli::TableName::Log)) {
-        return None;
-    }
-    let quick = options.quick;
-    let usual_writers: &[usize] = if quick { &QUICK_WRITERS } else { &log::WRITERS };
-    let usual_sizes: &[usize] = if quick { &QUICK_LOG_SIZES } else { &log::SIZES };
-    let asked_writers = || sorted(options.writers.iter().map(|&writers| writers as usize).collect());
-    Some(log::Plan {
-        ways: ways::loggers().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
-        writers: if options.writers.is_empty() { usual_writers.into() } else { asked_writers() },
-        sizes: if options.sizes.is_empty() { usual_sizes.into() } else { sorted(options.sizes.clone()) },
-        rounds: options.rounds.unwrap_or(if quick { 3 } else { 5 }) as usize,
-        round_time: if quick { QUICK_LOG_ROUND } else { FULL_LOG_ROUND },
-        seed,
-    })
-}
-
-/// `None` if none of its tables is asked for, or they have other ways only.
-fn prefault_plan(options: &cli::Bench, seed: u64) -> Option<prefault::Plan> {
-    let asked: Vec<_> = options.tables.iter().filter_map(|name| name.mapping()).collect();
-    let tables: Vec<_> = prefault::Table::ALL.into_iter().filter(|table| asked.contains(table)).collect();
-    let plan = prefault::Plan {
-        populators: ways::populators().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
-        indexers: ways::indexers().iter().copied().filter(|way| chosen(way.name(), &options.ways)).collect(),
-        rows: prefault::ROWS,
-        rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 5 }) as usize,
-        tables,
-        seed,
-    };
-    let rows = plan.tables.contains(&prefault::Table::Prefault) && !plan.indexers.is_empty();
-    (rows || !plan.tables.is_empty() && !plan.populators.is_empty()).then_some(plan)
-}
-
-/// Those that take part in any of these.
-fn streamers(kinds: &[Kind]) -> impl Iterator<Item = &'static dyn StreamWay> {
-    ways::streamers().iter().copied().filter(|&way| kinds.iter().any(|kind| kind.suits(way)))
-}
-
-fn asked_depths(options: &cli::Bench) -> Vec<usize> {
-    sorted(options.depths.iter().map(|&depth| depth as usize).collect())
 }
 
 /// Each once.
@@ -341,113 +185,6 @@ fn sorted(mut numbers: Vec<usize>) -> Vec<usize> {
     numbers.sort_unstable();
     numbers.dedup();
     numbers
-}
-
-/// What the command line alone cannot rule out.
-fn check_usage(
-    options: &cli::Bench,
-    plan: &Plan,
-    write_plan: &writes::Plan,
-    stream_plan: Option<&streams::Plan>,
-    prefault_plan: Option<&prefault::Plan>,
-) -> Result<()> {
-    let usage = |text: String| Err(Error::new(ErrorKind::Usage, text));
-    if !options.records.is_empty() && !plan.tables.contains(&Table::Gather) {
-        return usage("--records is of the table gather; name it".to_owned());
-    }
-    let by_depth = plan.tables.contains(&Table::Reads) || write_plan.tables.contains(&writes::Table::Writes);
-    if !options.depths.is_empty() && !by_depth && stream_plan.is_none() {
-        return usage("--depths is of the tables reads, writes and dd; name one of them".to_owned());
-    }
-    if options.stall_size.is_some() && !write_plan.tables.contains(&writes::Table::Stall) {
-        return usage("--stall-size is of the table stall; name it".to_owned());
-    }
-    if options.file.is_some() && !write_plan.tables.is_empty() {
-        return usage("--file is only read; leave it out for the tables that write, or name others".to_owned());
-    }
-    if options.direct && options.tables.iter().any(|name| name.reading() != Some(Table::Reads)) {
-        return usage("--direct is for the table reads only; leave it out, or the others".to_owned());
-    }
-    let paced = |name: &cli::TableName| matches!(name.reading(), Some(Table::Reads | Table::Cached));
-    if options.rate.is_some() && !options.tables.iter().all(paced) {
-        return usage("--rate is for the tables reads and cached only; leave it out, or the others".to_owned());
-    }
-    if options.rate.is_some() && !plan.ways.iter().any(|way| way.paced()) {
-        let all: Vec<_> = reading_ways(options).iter().filter(|way| way.paced()).map(|way| way.name()).collect();
-        return usage(format!("none of --ways can be paced; choose among {}", all.join(", ")));
-    }
-    let names = |ways: &[&dyn WriteWay]| ways.iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
-    if !plan.tables.is_empty() && plan.ways.is_empty() {
-        let all = reading_ways(options).iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
-        return usage(format!("none of --ways reads; choose among {all}"));
-    }
-    let populators = || ways::populators().iter().map(|way| way.name());
-    for table in &write_plan.tables {
-        let (chosen, all) = match table {
-            writes::Table::Writes => (&write_plan.writers, names(ways::writers())),
-            writes::Table::Stall if write_plan.memory_limit.is_some() && !write_plan.overwriters.is_empty() => continue,
-            writes::Table::Stall if prefault_plan.is_some_and(|plan| !plan.populators.is_empty()) => continue,
-            writes::Table::Stall => {
-                let populators = populators().collect::<Vec<_>>().join(", ");
-                (&write_plan.stallers, format!("{}, {populators}", names(ways::stallers())))
-            }
-        };
-        if chosen.is_empty() {
-            return usage(format!("none of --ways is in the table {}; choose among {all}", table.name()));
-        }
-    }
-    if prefault_plan.is_none() && options.tables.iter().any(|name| matches!(name, cli::TableName::Prefault)) {
-        let all: Vec<_> = populators().chain(ways::indexers().iter().map(|way| way.name())).collect();
-        return usage(format!("none of --ways is in the table prefault; choose among {}", all.join(", ")));
-    }
-    let Some(plan) = stream_plan else {
-        let unused = !options.blocks.is_empty() || !options.streams.is_empty();
-        return if unused { usage("--blocks and --streams are of the table dd; name it".to_owned()) } else { Ok(()) };
-    };
-    if options.file.is_some() && plan.kinds.iter().any(|kind| kind.writes()) {
-        return usage("--file is only read; leave it out of dd, or say --streams read".to_owned());
-    }
-    if plan.ways.is_empty() {
-        let all = streamers(&plan.kinds).map(|way| way.name()).collect::<Vec<_>>().join(", ");
-        return usage(format!("none of --ways does this in the table {}; choose among {all}", streams::TABLE));
-    }
-    let most = |numbers: &[usize]| numbers.iter().max().copied().unwrap_or(0);
-    if most(&plan.blocks) * most(&plan.depths) > streams::IN_FLIGHT_MAX {
-        let most = streams::IN_FLIGHT_MAX >> 20;
-        return usage(format!("the largest of --blocks times the largest of --depths is more than {most} MiB"));
-    }
-    Ok(())
-}
-
-fn check_log_usage(options: &cli::Bench, plan: Option<&log::Plan>) -> Result<()> {
-    let usage = |text: String| Err(Error::new(ErrorKind::Usage, text));
-    let Some(plan) = plan else {
-        let unused = !options.writers.is_empty() || !options.sizes.is_empty();
-        return if unused { usage("--writers and --sizes are of the table log; name it".to_owned()) } else { Ok(()) };
-    };
-    if options.file.is_some() {
-        return usage("--file is only read; leave it out of log".to_owned());
-    }
-    if !plan.ways.iter().any(|way| !way.alone() || plan.writers.contains(&1)) {
-        let all = ways::loggers().iter().map(|way| way.name()).collect::<Vec<_>>().join(", ");
-        let table = log::TABLE;
-        return usage(format!("none of --ways is in the table {table} with these --writers; choose among {all}"));
-    }
-    Ok(())
-}
-
-fn chosen(way: &str, names: &[String]) -> bool {
-    names.is_empty() || names.iter().any(|name| name == way)
-}
-
-/// Those that read, in their usual order, each once.
-fn tables(options: &cli::Bench) -> Vec<Table> {
-    let asked: Vec<Table> = options.tables.iter().filter_map(|name| name.reading()).collect();
-    let usual = |table: &Table| {
-        let possible = !options.direct || *table == Table::Reads;
-        options.tables.is_empty() && possible && (options.rate.is_none() || *table != Table::Gather)
-    };
-    Table::ALL.into_iter().filter(|table| usual(table) || asked.contains(table)).collect()
 }
 
 fn test_file(options: &cli::Bench, usual_size: u64, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {
@@ -462,20 +199,15 @@ fn test_file(options: &cli::Bench, usual_size: u64, seed: u64, cancel: &AtomicBo
     if options.direct { file.past_the_cache() } else { Ok(file) }
 }
 
-fn environment(options: &cli::Bench, file: Option<&TestFile>, writes: &writes::Plan, seed: u64) -> Environment {
-    let (bytes, origin) = match file {
-        Some(file) => (file.size(), file.origin()),
-        None if writes.tables.is_empty() => {
-            (log::FILE_MAX, "at most; a new one for each round, filled with zeros, without a name")
-        }
-        None => (writes.bytes, "a new one for each round, without a name"),
-    };
+fn environment(options: &cli::Bench, file: Option<&TestFile>, tables: &[&dyn Table], asked: &Options) -> Environment {
+    let written = || tables.iter().find_map(|table| table.writes_into(asked)).unwrap_or_default();
+    let (file_bytes, origin) = file.map_or_else(written, |file| (file.size(), file.origin()));
     Environment {
         commit: option_env!("NOWAIT_COMMIT").map(str::to_owned),
         io_uring: ways::io_uring_state(),
-        file_bytes: bytes,
+        file_bytes,
         file_origin: origin.to_owned(),
-        seed,
+        seed: asked.seed,
         ..Environment::of(options.file.as_deref().unwrap_or(&options.dir))
     }
 }
@@ -640,6 +372,7 @@ impl Bar {
 
 impl Progress for Bar {
     fn begin(&mut self, what: &str, steps: u64) {
+        self.hide();
         let style = ProgressStyle::with_template("{prefix} {bar:30} {percent:>3} % {elapsed}, {eta} to go  {msg}");
         self.0 = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
             .with_style(style.expect("the template is a constant"))

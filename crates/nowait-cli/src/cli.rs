@@ -2,18 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_probe::Case;
+use nowait_bench::machine::testfile::SMALLEST;
+use nowait_bench::measure::options::Direction;
 use nowait_bench::measure::work::Records;
+use nowait_bench::report::figures::parse_bytes;
 use nowait_bench::report::notes::Code;
-use nowait_bench::report::words::parse_bytes;
-use nowait_bench::table::Table;
-use nowait_bench::table::dd::{self as streams, Kind};
-use nowait_bench::table::log;
-use nowait_bench::table::prefault;
-use nowait_bench::table::writes;
-use nowait_bench::ways;
+use nowait_bench::table::{self, dd, log};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -252,8 +249,8 @@ pub struct TortureWriter {
 pub struct Bench {
     /// The tables to measure. If none is named: a tour of all, so shortened that it takes two to four minutes, with what they come to in
     /// words; with --quick, --file, --direct, --rate or --ways, reads, cached and gather (as far as the option allows)
-    #[arg(value_enum)]
-    pub tables: Vec<TableName>,
+    #[arg(value_parser = table_names())]
+    pub tables: Vec<String>,
 
     /// A smaller file, fewer cases, fewer and shorter rounds: less than a minute for the tables that read
     #[arg(long)]
@@ -292,7 +289,7 @@ pub struct Bench {
     pub rounds: Option<u32>,
 
     /// Only these ways
-    #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(ways::names()))]
+    #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(table::way_names()))]
     pub ways: Vec<String>,
 
     /// Only these depths in the tables of cold reads and of writes, and in `dd`
@@ -355,26 +352,6 @@ pub struct Bench {
     pub seed: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TableName {
-    /// Cold random reads of 4 KiB, by depth, and the whole file once
-    Reads,
-    /// Random reads of what is cached, wholly or half
-    Cached,
-    /// Batches of small records, cold and cached
-    Gather,
-    /// A file grows by writes of 4 KiB, by file system and depth
-    Writes,
-    /// What a thread keeps its other work waiting for: one that has a map populated, one that writes when there is too much dirty data
-    Stall,
-    /// A whole file read, copied or written in order, by block size and depth, beside dd and cat
-    Dd,
-    /// Many writers that wait until their record is on stable storage, by their number and the size of records
-    Log,
-    /// A cold file is mapped: all its pages are to be there, or rows at random places are taken out of it
-    Prefault,
-}
-
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum StreamName {
     /// The file is read
@@ -386,45 +363,23 @@ pub enum StreamName {
 }
 
 impl StreamName {
-    pub fn kind(self) -> Kind {
+    pub fn direction(self) -> Direction {
         match self {
-            Self::Read => Kind::Read,
-            Self::Copy => Kind::Copy,
-            Self::Write => Kind::Write,
+            Self::Read => Direction::Read,
+            Self::Copy => Direction::Copy,
+            Self::Write => Direction::Write,
         }
     }
 }
 
-impl TableName {
-    pub fn reading(self) -> Option<Table> {
-        match self {
-            Self::Reads => Some(Table::Reads),
-            Self::Cached => Some(Table::Cached),
-            Self::Gather => Some(Table::Gather),
-            Self::Writes | Self::Stall | Self::Dd | Self::Log | Self::Prefault => None,
-        }
-    }
-
-    pub fn writing(self) -> Option<writes::Table> {
-        match self {
-            Self::Writes => Some(writes::Table::Writes),
-            Self::Stall => Some(writes::Table::Stall),
-            Self::Reads | Self::Cached | Self::Gather | Self::Dd | Self::Log | Self::Prefault => None,
-        }
-    }
-
-    pub fn mapping(self) -> Option<prefault::Table> {
-        match self {
-            Self::Prefault => Some(prefault::Table::Prefault),
-            Self::Stall => Some(prefault::Table::Stall),
-            Self::Reads | Self::Cached | Self::Gather | Self::Writes | Self::Dd | Self::Log => None,
-        }
-    }
+/// The tables with their lines of help.
+fn table_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(table::to_ask_for().map(|table| PossibleValue::new(table.name()).help(table.about())))
 }
 
 /// What a test file can have.
 fn parse_size(text: &str) -> Result<u64, String> {
-    let smallest = nowait_bench::machine::testfile::SMALLEST;
+    let smallest = SMALLEST;
     match parse_bytes(text)? {
         size if size > i64::MAX as u64 => Err("too large for a file".to_owned()),
         size if size < smallest => Err(format!("too small: at least {} MiB are needed", smallest >> 20)),
@@ -434,7 +389,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 
 /// What direct I/O can take.
 fn parse_block(text: &str) -> Result<usize, String> {
-    let (sector, most) = (streams::SECTOR, streams::BLOCK_MAX);
+    let (sector, most) = (dd::SECTOR, dd::BLOCK_MAX);
     match usize::try_from(parse_bytes(text)?) {
         Ok(block) if block > 0 && block % sector == 0 && block <= most => Ok(block),
         _ => Err(format!("not a multiple of {sector} bytes, or more than {} MiB", most >> 20)),

@@ -32,7 +32,7 @@ pub fn run(command: cli::Log) -> Result<()> {
         cli::Log::Torture(options) => torture(&options),
         cli::Log::TortureWriter(options) => torture_writer(&options),
         cli::Log::Bench(mut options) => {
-            options.tables = vec![cli::TableName::Log];
+            options.tables = vec!["log".to_owned()];
             Ok(bench::run(&options)?)
         }
     }

@@ -9,7 +9,7 @@ use nowait::DirectIo;
 use nowait_probe::{
     Case, Device, Evidence, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch,
 };
-use nowait_bench::report::words::micro;
+use nowait_bench::report::figures::micro;
 use serde_json::{Value, json};
 
 use crate::cli::{self, Failure};

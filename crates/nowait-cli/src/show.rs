@@ -9,10 +9,13 @@ use std::process;
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, Table as Grid};
 use nowait_bench::machine::environment::Environment;
+use nowait_bench::report::figures::{micro, share, short};
 use nowait_bench::report::notes::Code;
 use nowait_bench::report::verdict::sentences;
-use nowait_bench::report::words::{COLLAPSED, compared, meaning, mib, micro, share, short, title};
+use nowait_bench::report::words::{COLLAPSED, compared, meaning, title};
 use nowait_bench::report::{Latency, Report, Row, best};
+use nowait_bench::table;
+use nowait_bench::table::columns::{Column, Grid as Columns, Line};
 
 /// Whether escape sequences may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,20 +62,8 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);
-        if table == "whole" {
-            text += &times(report, table, colour);
-        }
-        if table == "stall" {
-            text += &gaps(report, table, colour);
-        }
-        if table == "dd" {
-            text += &costs(report, table, colour);
-        }
-        if table == "log" {
-            text += &waits(report, table, colour);
-        }
-        if table == "prefault" {
-            text += &arrivals(report, table, colour);
+        for columns in table::by_name(table).map_or(&[][..], |known| known.columns()) {
+            text += &own_figures(report, table, columns, colour);
         }
         if details {
             text += &all_figures(report, table, colour);
@@ -188,53 +179,48 @@ fn bar(ratio: f64) -> char {
     BARS[((ratio * 8.0).ceil() as usize).clamp(1, 8) - 1]
 }
 
-fn times(report: &Report, table: &str, colour: Colour) -> String {
-    let names = ["way", "real s", "user s", "sys s", "CPU %", "switches", "switches/op", "p50 µs", "p99 µs"];
-    let mut grid = grid(names.into_iter().map(heading).collect(), 2, colour);
-    for row in report.rows.iter().filter(|row| row.table == table) {
-        let Some(times) = row.times_s else { continue };
-        let operations = row.rounds.iter().sum::<f64>() / row.rounds.len() as f64 * times.real;
-        grid.add_row(cells([
-            row.way.clone(),
-            format!("{:.2}", times.real),
-            format!("{:.2}", times.user),
-            format!("{:.2}", times.system),
-            format!("{:.0}", (times.user + times.system) / times.real * 100.0),
-            format!("{:.0}", row.context_switches_per_op * operations),
-            format!("{:.2}", row.context_switches_per_op),
-            latency(row, |latency| latency.p50),
-            latency(row, |latency| latency.p99),
-        ]));
-    }
-    lines(&grid)
+/// A grid that only this table has; nothing where no row has a line in it.
+fn own_figures(report: &Report, table: &str, columns: &Columns, colour: Colour) -> String {
+    let shown = match columns {
+        Columns::Rows { name, line, has, columns } => rows(report, table, (name, *line, *has, columns), colour),
+        Columns::Ways { name, figure, largest } => by_way(report, table, name, *figure, *largest, colour),
+    };
+    if shown.is_empty() { String::new() } else { lines(&shown) }
 }
 
-/// How long the other work had to wait at a time: under each case, a line per way.
-fn gaps(report: &Report, table: &str, colour: Colour) -> String {
-    let names = ["gaps", "MiB/s", "p50 µs", "p99 µs", "p99.9 µs", "longest µs", "in gaps > 1 ms", "CPU µs/op"];
-    let mut grid = grid(names.into_iter().map(heading).collect(), 2, colour);
+/// A line per row. What nobody can tell is a `?`.
+fn rows(
+    report: &Report,
+    table: &str,
+    (name, line, has, columns): (&str, Line, fn(&Row) -> bool, &[Column]),
+    colour: Colour,
+) -> Grid {
+    let header = std::iter::once(name).chain(columns.iter().map(|column| column.name));
+    let mut grid = grid(header.map(heading).collect(), 2, colour);
     for (case, rows) in report.cases(table) {
-        grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
-        for row in rows {
-            grid.add_row(cells([
-                format!("  {}", row.way),
-                format!("{:.0}", mib(row.bytes_per_s)),
-                latency(row, |latency| latency.p50),
-                latency(row, |latency| latency.p99),
-                latency(row, |latency| latency.p999),
-                latency(row, |latency| latency.max),
-                row.stalled_fraction.map_or_else(|| "?".to_owned(), |share| format!("{:.0} %", share * 100.0)),
-                format!("{:.1}", row.cpu_us_per_op.total),
-            ]));
+        if line == Line::UnderCase {
+            grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+        }
+        for row in rows.into_iter().filter(|row| has(row)) {
+            let way = if line == Line::Plain { row.way.clone() } else { format!("  {}", row.way) };
+            let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
+            grid.add_row(cells(std::iter::once(way).chain(figures)));
         }
     }
-    lines(&grid)
+    grid
 }
 
-/// What the same cost: processor time, and room in the page cache that others' data had.
-fn costs(report: &Report, table: &str, colour: Colour) -> String {
+/// A line per case, a column per way, and a line with the largest of another figure.
+fn by_way(
+    report: &Report,
+    table: &str,
+    name: &str,
+    figure: fn(&Row) -> Option<f64>,
+    (largest_name, largest): (&str, fn(&Row) -> Option<f64>),
+    colour: Colour,
+) -> Grid {
     let (cases, ways) = (report.cases(table), report.ways_of(table));
-    let header = std::iter::once(heading("CPU ms per GiB")).chain(ways.iter().map(|way| heading(way)));
+    let header = std::iter::once(heading(name)).chain(ways.iter().map(|way| heading(way)));
     let mut grid = grid(header.collect(), 2, colour);
     let mut line = |name: &str, of_way: &dyn Fn(&str) -> Option<f64>| {
         let figure = |way: &&str| Cell::new(of_way(way).map_or_else(String::new, |value| format!("{value:.0}")));
@@ -242,69 +228,16 @@ fn costs(report: &Report, table: &str, colour: Colour) -> String {
         grid.add_row(std::iter::once(Cell::new(name)).chain(figures));
     };
     for (case, rows) in &cases {
-        line(case, &|way| rows.iter().find(|row| row.way == way)?.cpu_ms_per_gib);
+        line(case, &|way| rows.iter().find(|row| row.way == way).and_then(|row| figure(row)));
     }
-    let cached = |way: Option<&str>| {
+    let of_way = |way: Option<&str>| {
         let rows = report.rows.iter().filter(|row| row.table == table && way.is_none_or(|way| row.way == way));
-        rows.filter_map(|row| row.source_pages_cached).max_by(f64::total_cmp)
+        rows.filter_map(largest).max_by(f64::total_cmp)
     };
-    if cached(None).is_some() {
-        line("source pages then cached", &|way| cached(Some(way)));
+    if of_way(None).is_some() {
+        line(largest_name, &|way| of_way(Some(way)));
     }
-    lines(&grid)
-}
-
-/// How long a writer waited, and what its commit cost: under each case, a line per way.
-fn waits(report: &Report, table: &str, colour: Colour) -> String {
-    let names = ["a commit", "p50 µs", "p99 µs", "p99.9 µs", "longest µs", "CPU µs", "switches", "file bytes/byte"];
-    let mut grid = grid(names.into_iter().map(heading).collect(), 2, colour);
-    for (case, rows) in report.cases(table) {
-        grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
-        for row in rows {
-            grid.add_row(cells([
-                format!("  {}", row.way),
-                latency(row, |latency| latency.p50),
-                latency(row, |latency| latency.p99),
-                latency(row, |latency| latency.p999),
-                latency(row, |latency| latency.max),
-                format!("{:.1}", row.cpu_us_per_op.total),
-                format!("{:.2}", row.context_switches_per_op),
-                row.file_bytes_per_byte.map_or_else(|| "?".to_owned(), |bytes| format!("{bytes:.2}")),
-            ]));
-        }
-    }
-    lines(&grid)
-}
-
-/// When pages were there, what the calling thread had of it, and the cost: a line per way, and one for each that took rows. The gap in
-/// brackets is that of a thread with nothing to do.
-fn arrivals(report: &Report, table: &str, colour: Colour) -> String {
-    let names = ["pages", "first ms", "all ms", "longest gap ms", "touch p99 µs", "warm p99 µs", "CPU ms/GiB"];
-    let mut all = grid(names.into_iter().map(heading).collect(), 2, colour);
-    let names = ["a row", "p50 µs", "p99 µs", "longest µs", "CPU µs"];
-    let mut rows = grid(names.into_iter().map(heading).collect(), 2, colour);
-    for row in report.rows.iter().filter(|row| row.table == table) {
-        let way = format!("  {}", row.way);
-        match &row.populate {
-            Some(populate) => all.add_row(cells([
-                way,
-                format!("{:.1}", populate.first_chunk_ms),
-                format!("{:.0}", populate.all_ms),
-                format!("{:.1} ({:.1})", populate.longest_gap_ms, populate.idle_gap_ms),
-                micro(populate.announced_touch_ns.p99),
-                micro(populate.warm_touch_ns.p99),
-                row.cpu_ms_per_gib.map_or_else(|| "?".to_owned(), |cost| format!("{cost:.0}")),
-            ])),
-            None => rows.add_row(cells([
-                way,
-                latency(row, |latency| latency.p50),
-                latency(row, |latency| latency.p99),
-                latency(row, |latency| latency.max),
-                format!("{:.1}", row.cpu_us_per_op.total),
-            ])),
-        };
-    }
-    [all, rows].iter().filter(|grid| !grid.is_empty()).map(lines).collect()
+    grid
 }
 
 /// Everything that the JSON has: under each case, a line per way.
@@ -373,7 +306,7 @@ pub fn heading(name: &str) -> Cell {
 }
 
 /// Figures to the right, names to the left.
-pub fn cells<const N: usize>(texts: [String; N]) -> Vec<Cell> {
+pub fn cells(texts: impl IntoIterator<Item = String>) -> Vec<Cell> {
     let align = |text: &String| {
         let name = text.trim_start().starts_with(char::is_alphabetic);
         if name { CellAlignment::Left } else { CellAlignment::Right }

@@ -1,6 +1,8 @@
-//! Measuring: what a way is asked to do, and one round of it on the clock.
+//! Measuring: what was asked for, what a way is asked to do, one round of it on the clock, and the loop over ways and rounds.
 
+pub mod interleave;
 pub mod meter;
+pub mod options;
 pub mod pace;
-pub mod run;
+pub mod turn;
 pub mod work;

@@ -9,11 +9,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::measure::options::Direction;
 use crate::report::notes::Code;
 use crate::report::{Cpu, Latency, Report, Row, median};
-use crate::table::dd::Kind;
-use crate::table::{Case, State, Work};
-use crate::table::{dd as streams, writes};
 
 /// What fio is to do.
 pub struct Jobs {
@@ -32,6 +30,37 @@ const LAYOUT: &str = "refill_buffers\n";
 
 const ENGINES: [&str; 3] = ["psync", "io_uring", "libaio"];
 
+/// Plain calls have no depth.
+fn engines(depth: usize) -> impl Iterator<Item = &'static str> {
+    ENGINES.into_iter().filter(move |engine| *engine != "psync" || depth == 1)
+}
+
+/// What fio takes for a case, at least: its clock counts milliseconds.
+pub const TIME: Duration = Duration::from_secs(1);
+
+/// Where jobs read and write.
+pub struct Place<'a> {
+    pub source: Source<'a>,
+    pub dir: &'a Path,
+    pub filesystem: &'a str,
+}
+
+/// Random reads.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub state: State,
+    pub block: usize,
+    pub depth: usize,
+    pub callers: usize,
+}
+
+/// The page cache before a job.
+#[derive(Debug, Clone, Copy)]
+pub enum State {
+    Cold,
+    Cached,
+}
+
 impl Jobs {
     /// `seed`: of fio's own offsets. They are others than ours, spread as evenly.
     pub fn new(command: &str, seed: u64) -> Self {
@@ -43,23 +72,17 @@ impl Jobs {
         Self { text }
     }
 
-    /// Random reads, from a file that is cold or cached. `time`: that they take at most.
-    pub fn reads(&mut self, case: &Case, source: &Source<'_>, time: Duration) {
-        let (block, depth, callers) = match case.work {
-            Work::Reads { block, depth, callers } => (block, depth, callers),
-            Work::WholeFile { block, depth } => (block, depth, 1),
-            Work::Gather { .. } => return,
-        };
-        let time = format!("runtime={}ms\n", time.as_millis());
-        let state = match (case.state, case.work) {
-            (State::HalfCached, _) => return,
+    /// Random reads, from a file that is cold or cached. `time`: that they take at most; without it each block is read once.
+    pub fn reads(&mut self, table: &str, case: &str, source: &Source<'_>, shape: Shape, time: Option<Duration>) {
+        let Shape { state, block, depth, callers } = shape;
+        let time = time.map(|time| format!("runtime={}ms\n", time.as_millis())).unwrap_or_default();
+        let state = match state {
             // Once around is enough where it is all there; else no block is read twice.
-            (State::Cached, _) => format!("pre_read=1\ninvalidate=0\nnorandommap\ntime_based\n{time}"),
-            (State::Cold, Work::WholeFile { .. }) => "invalidate=1\n".to_owned(),
-            (State::Cold, _) => format!("invalidate=1\n{time}"),
+            State::Cached => format!("pre_read=1\ninvalidate=0\nnorandommap\ntime_based\n{time}"),
+            State::Cold => format!("invalidate=1\n{time}"),
         };
-        for engine in ENGINES.into_iter().filter(|engine| *engine != "psync" || depth == 1) {
-            self.job(case.table, &case.name, engine);
+        for engine in engines(depth) {
+            self.job(table, case, engine);
             let direct = u8::from(source.direct);
             let _ = write!(
                 self.text,
@@ -70,28 +93,35 @@ impl Jobs {
         }
     }
 
-    /// A file that grows, in `folder`, which lies on the file system `place`.
-    pub fn writes(&mut self, place: &str, depth: usize, folder: &Path, bytes: u64) {
-        for engine in ENGINES.into_iter().filter(|engine| *engine != "psync" || depth == 1) {
-            self.job(writes::Table::Writes.name(), &format!("dir={place} depth={depth}"), engine);
-            let block = writes::BLOCK;
+    /// A file that grows, in `folder`.
+    pub fn writes(&mut self, table: &str, case: &str, block: usize, depth: usize, folder: &Path, bytes: u64) {
+        for engine in engines(depth) {
+            self.job(table, case, engine);
             let _ = write!(self.text, "rw=write\nbs={block}\niodepth={depth}\n{}", new_file(folder, bytes));
         }
     }
 
     /// A file from its start to its end, past the page cache; and, read by plain calls, through it.
-    pub fn stream(&mut self, kind: Kind, block: usize, depth: usize, source: &Source<'_>, folder: &Path) {
-        let case = streams::case(kind, block, depth);
-        let place = match kind {
-            Kind::Copy => return,
-            Kind::Read => {
+    pub fn stream(
+        &mut self,
+        table: &str,
+        case: &str,
+        direction: Direction,
+        block: usize,
+        depth: usize,
+        place: &Place<'_>,
+    ) {
+        let source = &place.source;
+        let file = match direction {
+            Direction::Copy => return,
+            Direction::Read => {
                 format!("rw=read\n{LAYOUT}invalidate=1\nfilename={}\nsize={}\n", quoted(source.path), source.bytes)
             }
-            Kind::Write => format!("rw=write\nend_fsync=1\n{}", new_file(folder, source.bytes)),
+            Direction::Write => format!("rw=write\nend_fsync=1\n{}", new_file(place.dir, source.bytes)),
         };
-        for engine in ENGINES.into_iter().filter(|engine| *engine != "psync" || depth == 1) {
-            self.job(streams::TABLE, &case, engine);
-            let _ = write!(self.text, "bs={block}\niodepth={depth}\ndirect=1\n{place}");
+        for engine in engines(depth) {
+            self.job(table, case, engine);
+            let _ = write!(self.text, "bs={block}\niodepth={depth}\ndirect=1\n{file}");
         }
     }
 
@@ -129,8 +159,8 @@ struct Job {
     jobname: String,
     #[serde(default)]
     error: i64,
-    read: Direction,
-    write: Direction,
+    read: Io,
+    write: Io,
     usr_cpu: f64,
     sys_cpu: f64,
     #[serde(default)]
@@ -138,7 +168,7 @@ struct Job {
 }
 
 #[derive(Debug, Deserialize)]
-struct Direction {
+struct Io {
     iops: f64,
     bw_bytes: f64,
     total_ios: u64,
@@ -206,11 +236,11 @@ impl Report {
 }
 
 fn row(table: &str, case: &str, engine: &str, jobs: &[&Job]) -> Row {
-    let of = |value: fn(&Job, &Direction) -> f64| -> Vec<f64> {
+    let of = |value: fn(&Job, &Io) -> f64| -> Vec<f64> {
         let direction = |job: &Job| if job.read.total_ios > 0 { value(job, &job.read) } else { value(job, &job.write) };
         jobs.iter().map(|job| direction(job)).collect()
     };
-    let middle = |value: fn(&Job, &Direction) -> f64| median(&of(value));
+    let middle = |value: fn(&Job, &Io) -> f64| median(&of(value));
     let at = |value: fn(&Percentiles) -> u64| {
         let all = jobs.iter().map(|job| if job.read.total_ios > 0 { &job.read } else { &job.write });
         median(&all.map(|direction| value(&direction.lat_ns.percentile) as f64).collect::<Vec<_>>()) as u64
@@ -242,7 +272,8 @@ fn row(table: &str, case: &str, engine: &str, jobs: &[&Job]) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Table, cases};
+    use crate::measure::options::Options;
+    use crate::table::by_name;
 
     fn output(name: &str, iops: f64) -> Output {
         let io = |ios: u64| {
@@ -274,15 +305,17 @@ mod tests {
     #[test]
     fn what_fio_cannot_do_has_no_job() {
         let source = Source { path: Path::new("/a:b"), bytes: 1 << 20, direct: false };
+        let place = Place { source, dir: Path::new("/"), filesystem: "ext4" };
+        let options = Options { depths: vec![1, 32], records: vec![8], ..Options::new(false, 7) };
         let jobs = |table| {
             let mut jobs = Jobs::new("nowait bench", 7);
-            cases(table, &[1, 32], &[8]).iter().for_each(|case| jobs.reads(case, &source, Duration::from_secs(1)));
+            by_name(table).unwrap().fio(&options, &place, &mut jobs);
             jobs.finish()
         };
-        assert_eq!(jobs(Table::Gather), None);
-        let cached = jobs(Table::Cached).unwrap();
+        assert_eq!(jobs("gather"), None);
+        let cached = jobs("cached").unwrap();
         assert!(cached.contains("[cached: threads=2: psync]") && !cached.contains("half"), "{cached}");
-        let reads = jobs(Table::Reads).unwrap();
+        let reads = jobs("reads").unwrap();
         assert!(reads.contains("[reads: depth=32: io_uring]") && !reads.contains("depth=32: psync"), "{reads}");
         assert!(reads.contains(r"filename=/a\:b"));
     }

@@ -1,6 +1,7 @@
 //! The result as plain data. Serialised, this is the JSON that `nowait bench --json` writes.
 
 pub mod axes;
+pub mod figures;
 pub mod fio;
 pub mod notes;
 pub mod page;
@@ -10,7 +11,9 @@ pub mod words;
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::machine::environment::Environment;
 use crate::measure::meter::{Latencies, Sample, latencies};
@@ -52,41 +55,9 @@ pub struct Row {
     pub inline_fraction: Option<f64>,
     /// Operations per second of each round, in order.
     pub rounds: Vec<f64>,
-    /// Only in the table of the whole file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub times_s: Option<Times>,
-    /// Only in the table of stalls: the share of the time that lay in gaps of more than a millisecond.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stalled_fraction: Option<f64>,
-    /// Only in the table of streams, and where a map is populated: processor time of the whole process, and of the command if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_ms_per_gib: Option<f64>,
-    /// Only in the table of streams, where there is a source: the median of what the page cache held of it after a round.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source_pages_cached: Option<f64>,
-    /// Only in the table of the log, and of ways that know: how much of the file a logged byte took, with what fills up blocks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file_bytes_per_byte: Option<f64>,
-    /// Only where a map is populated.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub populate: Option<Populate>,
-}
-
-/// How a map's pages came to be there. Times in ms are medians over the rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Populate {
-    /// Until the calling thread was told that something can be used.
-    pub first_chunk_ms: f64,
-    /// Until all could be.
-    pub all_ms: f64,
-    /// The longest time of a round that the calling thread was kept from its other work.
-    pub longest_gap_ms: f64,
-    /// The same with nothing beside it, which is what the machine does to any thread: the same of all ways.
-    pub idle_gap_ms: f64,
-    /// A touch of a page that had just been announced, over all rounds.
-    pub announced_touch_ns: Latency,
-    /// A touch of another page, when all had been touched, over all rounds.
-    pub warm_touch_ns: Latency,
+    /// Figures that only its table has, by name; see [`Row::figures`].
+    #[serde(flatten)]
+    own: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -119,14 +90,6 @@ pub struct Cpu {
     /// interrupts, and in other programs. Counted by the tick, so that short rounds tell little. `None` where the kernel does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<f64>,
-}
-
-/// Means over the rounds, as `time` prints them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Times {
-    pub real: f64,
-    pub user: f64,
-    pub system: f64,
 }
 
 impl Latency {
@@ -176,50 +139,21 @@ impl Row {
             punts_per_op: punts.map(|punts| punts / operations),
             inline_fraction: inline.map(|sum| sum / samples.len() as f64),
             rounds,
-            times_s: None,
-            stalled_fraction: None,
-            cpu_ms_per_gib: None,
-            source_pages_cached: None,
-            file_bytes_per_byte: None,
-            populate: None,
+            own: BTreeMap::new(),
         }
     }
 
-    pub fn with_times(mut self, samples: &[Sample]) -> Self {
-        let mean = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>() / samples.len().max(1) as f64;
-        self.times_s = Some(Times {
-            real: mean(|sample| sample.seconds),
-            user: mean(|sample| sample.usage.user_us / 1e6),
-            system: mean(|sample| sample.usage.system_us / 1e6),
-        });
+    /// Adds the figures that only its table has.
+    pub fn with(mut self, figures: impl Serialize) -> Self {
+        let Ok(Value::Object(figures)) = serde_json::to_value(figures) else { return self };
+        self.own.extend(figures);
         self
     }
 
-    pub fn with_stalls(mut self, samples: &[Sample]) -> Self {
-        let sum: f64 = samples.iter().map(|sample| sample.stalled_fraction).sum();
-        self.stalled_fraction = Some(sum / samples.len().max(1) as f64);
-        self
-    }
-
-    pub fn with_cost(mut self, samples: &[Sample]) -> Self {
-        let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
-        let gib = sum(|sample| sample.bytes as f64) / f64::from(1 << 30);
-        self.cpu_ms_per_gib = Some(sum(|sample| sample.usage.cpu_us()) / 1e3 / gib);
-        self
-    }
-
-    pub fn with_stream(mut self, samples: &[Sample], cached_pages: &[u64]) -> Self {
-        self = self.with_cost(samples);
-        let pages: Vec<f64> = cached_pages.iter().map(|&pages| pages as f64).collect();
-        self.source_pages_cached = (!pages.is_empty()).then(|| median(&pages));
-        self
-    }
-
-    /// `file_bytes`: how far the file was used, over all rounds.
-    pub fn with_log(mut self, samples: &[Sample], file_bytes: Option<u64>) -> Self {
-        let logged: u64 = samples.iter().map(|sample| sample.bytes).sum();
-        self.file_bytes_per_byte = file_bytes.map(|bytes| bytes as f64 / logged.max(1) as f64);
-        self
+    /// Returns the figures that only its table has. What the row has not, or has in another form, is left at its default.
+    pub fn figures<T: DeserializeOwned + Default>(&self) -> T {
+        let figures = self.own.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        serde_json::from_value(Value::Object(figures)).unwrap_or_default()
     }
 
     /// The slowest and the fastest round, as shares of the median.
@@ -246,13 +180,18 @@ impl Report {
         self.notes.push(Note::new(code, text));
     }
 
-    /// Whether the system takes a way; says once why not, if it does not.
-    pub fn takes(&mut self, way: &str, refused: Option<String>) -> bool {
-        let Some(why) = refused else { return true };
-        let note = Note::new(Code::WayLeftOut, format!("{way} is left out: {why}"));
+    /// Adds a note, unless it is there.
+    pub fn note_once(&mut self, code: Code, text: impl Into<String>) {
+        let note = Note::new(code, text);
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
+    }
+
+    /// Whether the system takes a way; says once why not, if it does not.
+    pub fn takes(&mut self, way: &str, refused: Option<String>) -> bool {
+        let Some(why) = refused else { return true };
+        self.note_once(Code::WayLeftOut, format!("{way} is left out: {why}"));
         false
     }
 
@@ -326,11 +265,11 @@ fn in_order<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::sys::{Runs, Usage};
 
-    fn sample(seconds: f64, operations: u64) -> Sample {
+    pub(crate) fn sample(seconds: f64, operations: u64) -> Sample {
         let mut latencies = latencies();
         latencies.record_n(1000, operations as u32).unwrap();
         Sample {
@@ -362,7 +301,7 @@ mod tests {
     #[test]
     fn rounds_are_summed_up() {
         let samples = [sample(1.0, 100), sample(2.0, 100), sample(0.5, 100)];
-        let row = Row::of("reads", "depth=1", "pread", &samples).with_times(&samples);
+        let row = Row::of("reads", "depth=1", "pread", &samples);
         assert_eq!(row.ops_per_s, 100.0);
         assert_eq!(row.rounds, [100.0, 50.0, 200.0]);
         assert_eq!(row.spread(), (0.5, 2.0));
@@ -372,7 +311,6 @@ mod tests {
         assert_eq!(row.context_switches_per_op, 0.5);
         assert_eq!(row.punts_per_op, Some(0.1));
         assert!((990..=1010).contains(&row.latency_ns.unwrap().p50));
-        assert_eq!(row.times_s.unwrap().system, 0.0003);
     }
 
     #[test]
@@ -403,6 +341,22 @@ mod tests {
         assert_eq!((worst[1].way.as_str(), worst[1].ratio, worst[1].table.as_str()), ("b", 0.5, "reads"));
         assert_eq!(report.tables(), ["reads", "cached"]);
         assert_eq!(report.ways(), ["a", "b"]);
+    }
+
+    #[test]
+    fn figures_of_one_table_stand_beside_those_of_all() {
+        #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+        struct Own {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            stalled_fraction: Option<f64>,
+        }
+        let own = Own { stalled_fraction: Some(0.1 + 0.2) };
+        let row = row("stall", "dir=ext4", "pwrite", 1.0).with(&own);
+        let json = serde_json::to_string(&row).unwrap();
+        assert!(json.contains(r#""stalled_fraction":0.30000000000000004"#), "{json}");
+        let again: Row = serde_json::from_str(&json).unwrap();
+        assert_eq!((again.figures::<Own>(), again), (own, row));
+        assert_eq!(Row::default().figures::<Own>(), Own::default());
     }
 
     #[test]

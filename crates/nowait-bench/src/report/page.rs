@@ -7,9 +7,12 @@ mod html;
 use std::fmt::Display;
 
 use crate::report::axes::panels;
+use crate::report::figures::{mib, micro, share, short};
 use crate::report::verdict::{Standing, sentences, standings};
-use crate::report::words::{COLLAPSED, compared, meaning, mib, micro, share, short, title, unit};
+use crate::report::words::{COLLAPSED, compared, meaning, title, unit};
 use crate::report::{Report, Row, best};
+use crate::table;
+use crate::table::columns::{Column, PageGrid};
 use chart::{Look, Measure, Spreads};
 use html::Html;
 
@@ -188,8 +191,8 @@ fn section(html: &mut Html, report: &Report, table: &str) {
     let looks = chart::looks(&report.ways_of(table));
     speeds(html, report, table);
     charts(html, report, table, &looks);
-    if table == "stall" {
-        stalls(html, report, table);
+    if let Some(grid) = table::by_name(table).and_then(|known| known.on_page()) {
+        own_grid(html, report, table, grid);
     }
     spreads(html, report, table, &looks);
     figures(html, report, table);
@@ -253,24 +256,18 @@ fn charts(html: &mut Html, report: &Report, table: &str, looks: &[(&str, Look)])
     }
 }
 
-/// What a thread that writes kept its other work waiting for.
-fn stalls(html: &mut Html, report: &Report, table: &str) {
-    let milliseconds = |nanoseconds: u64| format!("{:.3}", nanoseconds as f64 / 1e6);
+/// A grid that only this table has.
+fn own_grid(html: &mut Html, report: &Report, table: &str, grid: &PageGrid) {
     html.element("div", &[("class", &"wide")], |html| {
-        html.element("table", &[("data-table", &"stall gaps")], |html| {
-            html.with_text("caption", &[], "How long the other work of the thread that writes had to wait at a time.");
-            let names =
-                ["way", "MiB/s", "p50 ms", "p99 ms", "p99.9 ms", "longest ms", "time in gaps > 1 ms", "CPU µs each"];
+        html.element("table", &[("data-table", &grid.name)], |html| {
+            html.with_text("caption", &[], grid.caption);
+            let names: Vec<&str> =
+                std::iter::once("way").chain(grid.columns.iter().map(|column| column.name)).collect();
             header(html, &names);
             bodies(html, report, table, names.len(), |html, row| {
-                html.with_text("td", &[], figure(mib(row.bytes_per_s), 0));
-                let latency = row.latency_ns.unwrap_or_default();
-                for value in [latency.p50, latency.p99, latency.p999, latency.max] {
-                    html.with_text("td", &[], milliseconds(value));
+                for column in grid.columns {
+                    html.with_text("td", &[], (column.cell)(row).unwrap_or_default());
                 }
-                let stalled = row.stalled_fraction.map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0));
-                html.with_text("td", &[], stalled);
-                html.with_text("td", &[], figure(row.cpu_us_per_op.total, 1));
             });
         });
     });
@@ -286,11 +283,7 @@ fn spreads(html: &mut Html, report: &Report, table: &str, looks: &[(&str, Look)]
             panels.iter().flat_map(|panel| spread_out(&panel.points)).map(|point| point.case).collect()
         }
     };
-    let what = match table {
-        "stall" => "The gaps",
-        "gather" => "Latency of a batch",
-        _ => "Latency",
-    };
+    let what = table::by_name(table).map_or("Latency", |known| known.latency());
     html.with_text("h3", &[], format!("{table}: {}", what.to_lowercase()));
     let left_out = if drawn.len() < cases.len() { " The other cases are in the table below." } else { "" };
     let text = format!(
@@ -313,43 +306,39 @@ fn spread_out<T>(points: &[T]) -> impl Iterator<Item = &T> {
     points.iter().enumerate().filter(move |(index, _)| chosen(*index)).map(|(_, point)| point)
 }
 
-/// A column of the table of all figures.
-type Column = (&'static str, fn(&Row) -> Option<String>);
-
-const COLUMNS: [Column; 24] = [
-    ("per s", |row| Some(short(row.ops_per_s))),
-    ("MiB/s", |row| Some(figure(mib(row.bytes_per_s), 1))),
-    ("slowest–fastest round", |row| {
-        let (slowest, fastest) = row.spread();
-        (!row.rounds.is_empty()).then(|| format!("{slowest:.2}–{fastest:.2}"))
-    }),
-    ("rounds", |row| Some(row.rounds.len().to_string())),
-    ("p50 µs", |row| Some(micro(row.latency_ns?.p50))),
-    ("p99 µs", |row| Some(micro(row.latency_ns?.p99))),
-    ("p99.9 µs", |row| Some(micro(row.latency_ns?.p999))),
-    ("p99.99 µs", |row| Some(micro(row.latency_ns?.p9999?))),
-    ("longest µs", |row| Some(micro(row.latency_ns?.max))),
-    ("CPU µs", |row| Some(figure(row.cpu_us_per_op.total, 2))),
-    ("caller", |row| Some(figure(row.cpu_us_per_op.caller, 2))),
-    ("ring workers", |row| Some(figure(row.cpu_us_per_op.ring_workers?, 2))),
-    ("pool", |row| Some(figure(row.cpu_us_per_op.pool, 2))),
-    ("system", |row| Some(figure(row.cpu_us_per_op.system?, 2))),
-    ("switches", |row| Some(figure(row.context_switches_per_op, 2))),
-    ("punts", |row| Some(figure(row.punts_per_op?, 2))),
-    ("inline", |row| Some(figure(row.inline_fraction?, 2))),
-    ("real s", |row| Some(figure(row.times_s?.real, 2))),
-    ("user s", |row| Some(figure(row.times_s?.user, 2))),
-    ("sys s", |row| Some(figure(row.times_s?.system, 2))),
-    ("in gaps > 1 ms", |row| Some(format!("{:.0} %", row.stalled_fraction? * 100.0))),
-    ("CPU ms/GiB", |row| Some(figure(row.cpu_ms_per_gib?, 0))),
-    ("source pages cached", |row| Some(figure(row.source_pages_cached?, 0))),
-    ("file bytes/byte", |row| Some(figure(row.file_bytes_per_byte?, 2))),
+/// All figures that every table has.
+const COLUMNS: [Column; 17] = [
+    Column { name: "per s", cell: |row| Some(short(row.ops_per_s)) },
+    Column { name: "MiB/s", cell: |row| Some(figure(mib(row.bytes_per_s), 1)) },
+    Column {
+        name: "slowest–fastest round",
+        cell: |row| {
+            let (slowest, fastest) = row.spread();
+            (!row.rounds.is_empty()).then(|| format!("{slowest:.2}–{fastest:.2}"))
+        },
+    },
+    Column { name: "rounds", cell: |row| Some(row.rounds.len().to_string()) },
+    Column { name: "p50 µs", cell: |row| Some(micro(row.latency_ns?.p50)) },
+    Column { name: "p99 µs", cell: |row| Some(micro(row.latency_ns?.p99)) },
+    Column { name: "p99.9 µs", cell: |row| Some(micro(row.latency_ns?.p999)) },
+    Column { name: "p99.99 µs", cell: |row| Some(micro(row.latency_ns?.p9999?)) },
+    Column { name: "longest µs", cell: |row| Some(micro(row.latency_ns?.max)) },
+    Column { name: "CPU µs", cell: |row| Some(figure(row.cpu_us_per_op.total, 2)) },
+    Column { name: "caller", cell: |row| Some(figure(row.cpu_us_per_op.caller, 2)) },
+    Column { name: "ring workers", cell: |row| Some(figure(row.cpu_us_per_op.ring_workers?, 2)) },
+    Column { name: "pool", cell: |row| Some(figure(row.cpu_us_per_op.pool, 2)) },
+    Column { name: "system", cell: |row| Some(figure(row.cpu_us_per_op.system?, 2)) },
+    Column { name: "switches", cell: |row| Some(figure(row.context_switches_per_op, 2)) },
+    Column { name: "punts", cell: |row| Some(figure(row.punts_per_op?, 2)) },
+    Column { name: "inline", cell: |row| Some(figure(row.inline_fraction?, 2)) },
 ];
 
 /// Everything that the rows have: under each case, a line per way.
 fn figures(html: &mut Html, report: &Report, table: &str) {
     let rows = || report.rows.iter().filter(|row| row.table == table);
-    let columns: Vec<Column> = COLUMNS.into_iter().filter(|(_, cell)| rows().any(|row| cell(row).is_some())).collect();
+    let own = table::by_name(table).map_or(&[][..], |known| known.figures());
+    let told = |column: &&Column| rows().any(|row| (column.cell)(row).is_some());
+    let columns: Vec<&Column> = COLUMNS.iter().chain(own).filter(told).collect();
     html.with_text("h3", &[], format!("{table}: all figures"));
     html.with_text(
         "p",
@@ -361,11 +350,11 @@ fn figures(html: &mut Html, report: &Report, table: &str) {
     );
     html.element("div", &[("class", &"wide")], |html| {
         html.element("table", &[("data-table", &format!("{table} figures"))], |html| {
-            let names: Vec<&str> = std::iter::once("way").chain(columns.iter().map(|(name, _)| *name)).collect();
+            let names: Vec<&str> = std::iter::once("way").chain(columns.iter().map(|column| column.name)).collect();
             header(html, &names);
             bodies(html, report, table, names.len(), |html, row| {
-                for (_, cell) in &columns {
-                    html.with_text("td", &[], cell(row).unwrap_or_default());
+                for column in &columns {
+                    html.with_text("td", &[], (column.cell)(row).unwrap_or_default());
                 }
             });
         });

@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::machine::environment::Environment;
 use crate::machine::testfile::TestFile;
 use crate::random::Random;
-use crate::report::notes::Code;
-use crate::report::words::short;
-use crate::report::{Report, Row};
+use crate::report::Report;
+use crate::report::figures::short;
+use crate::report::notes::{Code, Note};
 use crate::sys::{self, RingWorkers};
-use crate::ways;
+use crate::table::TABLES;
 
 /// A share of a file that does not matter.
 const NEGLIGIBLE: u64 = 1000;
@@ -99,7 +99,8 @@ pub fn look_at_system(environment: &Environment, writes: bool, in_order: bool, r
 
 /// What the rows themselves tell.
 pub fn look_at_rows(report: &mut Report) {
-    look_at_cached_sources(report);
+    let traps: Vec<Note> = TABLES.iter().flat_map(|table| table.traps(report)).collect();
+    report.notes.extend(traps);
     let split: Vec<_> = report.rows.iter().filter_map(|row| Some((row, two_speeds(&row.rounds)?))).collect();
     let Some((row, (low, high))) = split.first() else { return };
     let (low, high) = (short(*low), short(*high));
@@ -112,17 +113,6 @@ pub fn look_at_rows(report: &mut Report) {
         row.way
     );
     report.note(Code::TwoSpeeds, text);
-}
-
-/// Streams past the page cache that have left their source in it.
-fn look_at_cached_sources(report: &mut Report) {
-    let negligible = (report.environment.file_bytes / sys::PAGE / NEGLIGIBLE) as f64;
-    let direct = |name: &str| ways::streamers().iter().any(|way| way.name() == name && way.direct());
-    let cached = |row: &&Row| direct(&row.way) && row.source_pages_cached.is_some_and(|pages| pages > negligible);
-    let Some(row) = report.rows.iter().find(cached) else { return };
-    let (table, case, way, pages) = (&row.table, &row.case, &row.way, row.source_pages_cached.unwrap_or(0.0));
-    let text = format!("{table} {case}: {pages:.0} pages of the source were cached after a direct round of {way}");
-    report.note(Code::CachedUnderDirect, text);
 }
 
 /// The middle of each of two groups of at least two rounds, if that is how they fall.
@@ -142,6 +132,8 @@ fn two_speeds(rounds: &[f64]) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Row;
+    use crate::table::dd::Figures;
 
     #[test]
     fn rounds_in_two_groups_are_told_from_noise() {
@@ -155,7 +147,10 @@ mod tests {
 
     #[test]
     fn a_source_that_direct_streams_left_in_the_cache_is_told() {
-        let row = |way: &str, pages| Row { way: way.to_owned(), source_pages_cached: Some(pages), ..Row::default() };
+        let row = |way: &str, pages| {
+            let row = Row { table: "dd".to_owned(), way: way.to_owned(), ..Row::default() };
+            row.with(Figures { source_pages_cached: Some(pages), ..Figures::default() })
+        };
         let mut report = Report { rows: vec![row("cat", 5000.0), row("ring", 0.0)], ..Report::default() };
         look_at_rows(&mut report);
         assert!(report.notes.is_empty());

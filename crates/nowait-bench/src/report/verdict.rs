@@ -1,16 +1,12 @@
 //! What a report says, in sentences. Each is made from the rows; where they do not carry one, it is left out.
 
-use crate::report::axes::{Point, panels};
+use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
-use crate::report::words::{compared, micro, short, unit};
-use crate::report::{Report, Row, best};
+use crate::report::words::{compared, unit};
+use crate::report::{Report, Row};
+use crate::table::{self, listed};
+use crate::ways::{OURS, PLAIN};
 
-/// The way whose standing is told.
-const OURS: &str = "nowait";
-/// What a program does that has not heard of any of this.
-const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
-/// More in flight for less than this share of the best is not worth it.
-const ENOUGH: f64 = 0.95;
 /// From this ratio on a difference is worth a word.
 const DEARER: f64 = 1.3;
 /// Rounds that lie further apart than this share of their median are told.
@@ -47,14 +43,11 @@ pub fn sentences(report: &Report) -> Vec<String> {
         return paced(report);
     }
     let mut said = Vec::new();
-    said.extend(depth(report));
-    said.extend(cached(report));
-    for table in report.tables() {
-        said.extend(standing(report, table));
-        said.extend(punted(report, table));
-        if table == "stall" {
-            said.extend(stalls(report));
-        }
+    said.extend(table::TABLES.iter().filter_map(|table| table.advice(report)));
+    for name in report.tables() {
+        said.extend(standing(report, name));
+        said.extend(punted(report, name));
+        said.extend(table::by_name(name).map_or_else(Vec::new, |table| table.findings(report)));
     }
     said
 }
@@ -73,61 +66,6 @@ fn paced(report: &Report) -> Vec<String> {
     };
     let of_table = |table| report.cases(table).into_iter().map(move |case| (table, case));
     report.tables().into_iter().flat_map(of_table).map(sentence).collect()
-}
-
-/// How many cold reads should be in flight.
-fn depth(report: &Report) -> Option<String> {
-    let (_, panels) = panels(report, "reads").filter(|(axis, _)| *axis == "depth")?;
-    let points = &panels.first()?.points;
-    let (first, last) = (points.first()?, points.last()?);
-    let speed = |point: &Point<'_>| best(&point.rows);
-    let most = points.iter().map(speed).fold(0.0, f64::max);
-    let enough = points.iter().find(|point| speed(point) >= ENOUGH * most)?;
-    if enough.case == first.case {
-        let (given, label) = (short(speed(first)), first.label);
-        return Some(format!(
-            "More than {label} cold read in flight gains nothing here: depth {label} gives {given}/s."
-        ));
-    }
-    let way = enough.rows.iter().max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))?;
-    let more = if enough.case == last.case { " More was not tried." } else { "" };
-    let leanest = enough
-        .rows
-        .iter()
-        .filter(|row| row.ops_per_s >= ENOUGH * way.ops_per_s)
-        .min_by(|a, b| a.cpu_us_per_op.total.total_cmp(&b.cpu_us_per_op.total))?;
-    Some(format!(
-        "For cold reads use depth {}: {}/s by {}, {:.1} times what depth {} gives.{more} Of the ways that give as much, {} takes the \
-         least processor time, {:.0} µs a read.",
-        enough.label,
-        short(way.ops_per_s),
-        way.way,
-        way.ops_per_s / speed(first),
-        first.label,
-        leanest.way,
-        leanest.cpu_us_per_op.total,
-    ))
-}
-
-/// What a read costs that needs no disk.
-fn cached(report: &Report) -> Option<String> {
-    let (_, rows) = report.cases("cached").into_iter().next()?;
-    let plain = rows.iter().find(|row| PLAIN.contains(&row.way.as_str()))?;
-    let mut dearer: Vec<(f64, &str)> = rows
-        .iter()
-        .map(|row| (plain.ops_per_s / row.ops_per_s, row.way.as_str()))
-        .filter(|(x, _)| *x >= DEARER)
-        .collect();
-    dearer.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let latency = plain.latency_ns.map_or_else(String::new, |latency| format!(" {} µs of", micro(latency.p50)));
-    let costs = match dearer.as_slice() {
-        [] => "no other way costs much more".to_owned(),
-        all => {
-            let each: Vec<String> = all.iter().map(|(ratio, way)| format!("{way} {ratio:.1} times")).collect();
-            format!("as much of it costs {}", listed(&each))
-        }
-    };
-    Some(format!("A cached read takes{latency} time by {}; {costs}.", plain.way))
 }
 
 /// Where the library stands in a table.
@@ -192,38 +130,8 @@ fn punted(report: &Report, table: &str) -> Option<String> {
     Some(format!("{table}: io_uring hands most requests of {} to kernel threads in {case}{more}.", listed(&ways)))
 }
 
-/// Of the cases in which the kernel had a reason to put the writer to sleep: more was written than may be dirty, or than memory may hold.
-fn stalls(report: &Report) -> Vec<String> {
-    let environment = &report.environment;
-    let beyond = environment.stall_bytes.zip(environment.dirty_limit_bytes).is_some_and(|(bytes, limit)| bytes > limit);
-    let longest = |row: &&Row| row.latency_ns.map_or(0, |latency| latency.max);
-    let sentence = |(case, rows): (&str, Vec<&Row>)| {
-        let worst = rows.iter().max_by_key(|row| longest(row))?;
-        let least = rows.iter().min_by_key(|row| longest(row))?;
-        let ms = |row: &&Row| format!("{:.1} ms", longest(row) as f64 / 1e6);
-        let ours = rows.iter().find(|row| row.way == OURS && row.way != least.way && row.way != worst.way);
-        let ours = ours.map_or_else(String::new, |row| format!(", by {OURS} {}", ms(row)));
-        (worst.way != least.way).then(|| {
-            let (worst_ms, least_ms) = (ms(worst), ms(least));
-            let (worst, least) = (&worst.way, &least.way);
-            format!("stall: a thread that writes by {worst} keeps its other work waiting for up to {worst_ms}, by {least} {least_ms}{ours} ({case}).")
-        })
-    };
-    let cases = report.cases("stall").into_iter().filter(|(case, _)| beyond || case.starts_with("overwrite "));
-    cases.filter_map(sentence).collect()
-}
-
 fn counted(cases: usize) -> String {
     if cases == 1 { "1 case".to_owned() } else { format!("{cases} cases") }
-}
-
-/// `a, b and c`
-fn listed(names: &[String]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} and {last}", first.join(", ")),
-    }
 }
 
 #[cfg(test)]

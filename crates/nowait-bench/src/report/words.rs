@@ -1,25 +1,13 @@
 //! What tables, ways and figures are called, wherever they are shown.
 
 use crate::report::{Report, Row};
+use crate::table;
 
 /// Below this share of the best, a way has collapsed.
 pub const COLLAPSED: f64 = 0.5;
 
 pub fn title(table: &str) -> &str {
-    match table {
-        "reads" => "reads: cold random reads of 4 KiB, operations/s by depth",
-        "whole" => "whole: every 4 KiB of the file once, cold, in random order, operations/s",
-        "cached" => "cached: random reads of 4 KiB that are cached, and of 64 KiB of which half is; operations/s",
-        "gather" => "gather: batches of random records of 1 to 4 KiB, records/s by records in a batch",
-        "writes" => "writes: a new file grows by writes of 4 KiB through the page cache, writes/s",
-        "stall" => "stall: pages populated, or writes beyond a limit of dirty data or memory, beside other work; per s",
-        "dd" => {
-            "dd: a whole file in order: read cold, copied or written, and synced; past the page cache or through it; MiB/s"
-        }
-        "prefault" => "prefault: a cold file is mapped: all its pages are to be there, or random rows; pages/s, rows/s",
-        "log" => "log: writers that append a record and wait until it is on stable storage, commits/s",
-        other => other,
-    }
+    table::by_name(table).map_or(table, |known| known.title())
 }
 
 /// What a way of the report does; nothing of one that neither it nor this crate knows.
@@ -64,69 +52,14 @@ fn own_meaning(way: &str) -> &'static str {
     }
 }
 
-/// What [`compared`] counts.
+/// Unit of [`compared`].
 pub fn unit(table: &str) -> &'static str {
-    match table {
-        "dd" => "MiB/s",
-        "log" => "commits/s",
-        "gather" => "records/s",
-        "stall" => "per s",
-        "prefault" => "pages or rows/s",
-        "writes" => "writes/s",
-        _ => "ops/s",
-    }
+    table::by_name(table).map_or("ops/s", |known| known.unit())
 }
 
-/// What the cells of a table compare.
+/// The figure that the cells of a row's table compare.
 pub fn compared(row: &Row) -> f64 {
-    if row.table == "dd" { mib(row.bytes_per_s) } else { row.ops_per_s }
-}
-
-pub fn mib(bytes: f64) -> f64 {
-    bytes / f64::from(1 << 20)
-}
-
-/// Three characters.
-pub fn share(ratio: f64) -> String {
-    if ratio < 0.995 { format!("{ratio:.2}").replacen("0.", ".", 1) } else { "1.0".to_owned() }
-}
-
-/// Four characters or so: `987`, `9.87k`, `98.7k`, `987k`, `1.23M`.
-pub fn short(value: f64) -> String {
-    let (scaled, unit) = match value {
-        small if small < 999.5 => (small, ""),
-        middle if middle < 999_500.0 => (middle / 1e3, "k"),
-        large => (large / 1e6, "M"),
-    };
-    let decimals = if unit.is_empty() || scaled >= 99.95 {
-        0
-    } else if scaled >= 9.995 {
-        1
-    } else {
-        2
-    };
-    format!("{scaled:.decimals$}{unit}")
-}
-
-/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let upper = text.trim().to_ascii_uppercase();
-    let number = upper.trim_end_matches("IB").trim_end_matches('B');
-    let (digits, shift) = match number.char_indices().last() {
-        Some((at, 'K')) => (&number[..at], 10),
-        Some((at, 'M')) => (&number[..at], 20),
-        Some((at, 'G')) => (&number[..at], 30),
-        Some((at, 'T')) => (&number[..at], 40),
-        _ => (number, 0),
-    };
-    let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
-    count.checked_mul(1 << shift).ok_or_else(|| "too large for a file".to_owned())
-}
-
-/// In microseconds.
-pub fn micro(nanoseconds: u64) -> String {
-    let micro = nanoseconds as f64 / 1e3;
-    if micro < 9.95 { format!("{micro:.1}") } else { format!("{micro:.0}") }
+    table::by_name(&row.table).map_or(row.ops_per_s, |known| known.compared(row))
 }
 
 #[cfg(test)]
@@ -141,11 +74,5 @@ mod tests {
         assert_eq!(meaning(&report, "other"), "other 1.2.3: as it is");
         assert_eq!(meaning(&report, "pread"), own_meaning("pread"));
         assert_eq!(meaning(&report, "unheard-of"), "");
-    }
-
-    #[test]
-    fn numbers_stay_short() {
-        let all = [0.4, 999.0, 999.9, 9_994.0, 12_345.0, 99_960.0, 999_499.0, 1_234_567.0].map(short);
-        assert_eq!(all, ["0", "999", "1.00k", "9.99k", "12.3k", "100k", "999k", "1.23M"]);
     }
 }

@@ -1,128 +1,270 @@
 //! The table `dd`: a whole file, read from its start to its end, copied or written, by block size and depth.
 //!
-//! Every round takes the whole file. What is read was verified to be cold. What is written goes into a new file without a name beside it,
-//! as large as the test file, and ends with a sync. A copy begins with an empty file for all ways; so does what is written without being
-//! read, but for the direct ways by hand, which find the room in their file allocated: what a growing file costs is to be seen. All ways of one block size take turns, at all their depths: those that know no depth once a round, and what they
-//! gave stands beside each depth. A way's bytes are compared once for each of its cases, before it is timed.
+//! Every round takes the whole file. Sources are cold, verified. Output goes into a new file without a name, as large as the test file,
+//! and ends with a sync. It starts empty, so that a growing file's cost shows; only the direct ways by hand have its room
+//! allocated before they write from memory.
+//!
+//! All ways of one block size take turns, at all their depths. A way without a depth runs once a round, and its result stands beside
+//! each depth. The bytes of a way are compared once for each of its cases, before it is timed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
+use serde::{Deserialize, Serialize};
+
+use super::columns::{Column, Grid};
+use super::new_file::{free_bytes, no_room, require_room};
+use super::{Phase, Run, Table, chosen, names, usage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::testfile::{self, TestFile};
-use crate::measure::meter::{Check, Round, Sample};
-use crate::measure::run::Progress;
+use crate::measure::interleave::{Case, Stage, steps};
+use crate::measure::meter::{Check, Sample};
+use crate::measure::options::{Direction, Options};
+use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Buffer, Contents, Route, Stream};
-use crate::report::notes::Code;
-use crate::report::{Report, Row};
-use crate::table::writes::{free_bytes, no_room, require_room};
-use crate::ways::{StreamWay, Written};
+use crate::report::figures::{mib, size_of};
+use crate::report::notes::{Code, Note};
+use crate::report::{Report, Row, fio, median};
+use crate::sys::PAGE;
+use crate::ways::{self, StreamWay, Written};
 
-pub const TABLE: &str = "dd";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Read,
-    Copy,
-    Write,
+pub struct Dd {
+    pub ways: &'static [&'static dyn StreamWay],
 }
 
-impl Kind {
-    pub const ALL: [Self; 3] = [Self::Read, Self::Copy, Self::Write];
+pub static DD: Dd = Dd { ways: ways::streamers() };
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Copy => "copy",
-            Self::Write => "write",
-        }
-    }
+const BLOCKS: [usize; 6] = [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
+const QUICK_BLOCKS: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
+const DEPTHS: [usize; 3] = [1, 4, 16];
+const QUICK_DEPTHS: [usize; 2] = [1, 16];
+const QUICK_SIZE: u64 = 32 << 20;
+/// Half an hour for all cases on a middling disk: every round takes the whole file.
+const FULL_SIZE: u64 = 256 << 20;
 
-    pub fn reads(self) -> bool {
-        self != Self::Write
-    }
-
-    pub fn writes(self) -> bool {
-        self != Self::Read
-    }
-
-    /// Whether this way takes part.
-    pub fn suits(self, way: &dyn StreamWay) -> bool {
-        self.reads() || way.written() != Written::Nothing
-    }
-}
-
-/// What to measure.
-#[derive(Clone)]
-pub struct Plan {
-    pub ways: Vec<&'static dyn StreamWay>,
-    pub kinds: Vec<Kind>,
-    pub blocks: Vec<usize>,
-    pub depths: Vec<usize>,
-    pub rounds: usize,
-    /// Of what is written without being read.
-    pub seed: u64,
-}
-
-pub const BLOCKS: [usize; 6] = [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
-pub const DEPTHS: [usize; 3] = [1, 4, 16];
-
-/// What any direct I/O is a multiple of.
+/// Every direct request is a multiple of it.
 pub const SECTOR: usize = 512;
 /// The largest block, and the most that may be in flight.
 pub const BLOCK_MAX: usize = 64 << 20;
-pub const IN_FLIGHT_MAX: usize = 1 << 30;
+const IN_FLIGHT_MAX: usize = 1 << 30;
+/// A share of the source's pages that does not matter.
+const NEGLIGIBLE: u64 = 1000;
 
-impl Plan {
-    /// Measures with `file`, and writes as much into `dir`. What is complete is in `report`, even after an error or an interrupt.
-    pub fn run(
+/// Figures of this table's rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Processor time of the whole process, and of the command if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_ms_per_gib: Option<f64>,
+    /// Where there is a source: the median of what the page cache held of it after a round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_pages_cached: Option<f64>,
+}
+
+impl Figures {
+    fn of(samples: &[Sample], cached_pages: &[u64]) -> Self {
+        let pages: Vec<f64> = cached_pages.iter().map(|&pages| pages as f64).collect();
+        Self {
+            cpu_ms_per_gib: Some(cpu_ms_per_gib(samples)),
+            source_pages_cached: (!pages.is_empty()).then(|| median(&pages)),
+        }
+    }
+}
+
+pub(super) fn cpu_ms_per_gib(samples: &[Sample]) -> f64 {
+    let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
+    let gib = sum(|sample| sample.bytes as f64) / f64::from(1 << 30);
+    sum(|sample| sample.usage.cpu_us()) / 1e3 / gib
+}
+
+fn cpu_cost(row: &Row) -> Option<f64> {
+    row.figures::<Figures>().cpu_ms_per_gib
+}
+
+fn source_pages(row: &Row) -> Option<f64> {
+    row.figures::<Figures>().source_pages_cached
+}
+
+impl Dd {
+    fn directions(options: &Options) -> Vec<Direction> {
+        let asked = |direction: &Direction| options.streams.is_empty() || options.streams.contains(direction);
+        Direction::ALL.into_iter().filter(asked).collect()
+    }
+
+    fn blocks(options: &Options) -> Vec<usize> {
+        options.or_usual(&options.blocks, &QUICK_BLOCKS, &BLOCKS)
+    }
+
+    fn depths(options: &Options) -> Vec<usize> {
+        options.or_usual(&options.depths, &QUICK_DEPTHS, &DEPTHS)
+    }
+
+    /// Those that take part in any of these directions.
+    fn suited(&self, directions: &[Direction]) -> Vec<&'static dyn StreamWay> {
+        let suits = |way: &&dyn StreamWay| directions.iter().any(|&direction| suits(direction, *way));
+        self.ways.iter().copied().filter(suits).collect()
+    }
+
+    /// Those that can be used on this file's file system.
+    fn usable(
         &self,
+        directions: &[Direction],
         file: &TestFile,
-        dir: &Path,
-        cancel: &AtomicBool,
-        progress: &mut dyn Progress,
-        report: &mut Report,
-    ) -> Result<()> {
-        if self.kinds.iter().any(|kind| kind.writes()) {
-            let largest = self.blocks.iter().max().copied().unwrap_or(0) as u64;
+        run: &mut Run<'_>,
+    ) -> Result<Vec<&'static dyn StreamWay>> {
+        let mut ways = run.usable(&self.suited(directions));
+        if allows_direct(file.path()).map_err(|error| Error::io("open with O_DIRECT", file.path(), &error))? {
+            return Ok(ways);
+        }
+        let left_out: Vec<_> = ways.iter().filter(|way| way.direct()).map(|way| way.name()).collect();
+        if !left_out.is_empty() {
+            let left_out = left_out.join(", ");
+            let text = format!("{}: {left_out} are left out: this file system refuses O_DIRECT", self.name());
+            run.report.note(Code::DirectRefused, text);
+        }
+        ways.retain(|way| !way.direct());
+        Ok(ways)
+    }
+}
+
+/// Whether a way takes part in this direction.
+pub fn suits(direction: Direction, way: &dyn StreamWay) -> bool {
+    direction.reads() || way.written() != Written::Nothing
+}
+
+impl Table for Dd {
+    fn name(&self) -> &'static str {
+        "dd"
+    }
+
+    fn about(&self) -> &'static str {
+        "A whole file read, copied or written in order, by block size and depth, beside dd and cat"
+    }
+
+    fn title(&self) -> &'static str {
+        "dd: a whole file in order: read cold, copied or written, and synced; past the page cache or through it; MiB/s"
+    }
+
+    fn unit(&self) -> &'static str {
+        "MiB/s"
+    }
+
+    fn compared(&self, row: &Row) -> f64 {
+        mib(row.bytes_per_s)
+    }
+
+    fn ways(&self) -> Vec<&'static str> {
+        names(self.ways)
+    }
+
+    fn takes(&self) -> &'static [&'static str] {
+        &["--depths", "--blocks", "--streams"]
+    }
+
+    fn check(&self, options: &Options) -> Result<()> {
+        let directions = Self::directions(options);
+        if options.file.is_some() && directions.iter().any(|direction| direction.writes()) {
+            return Err(usage("--file is only read; leave it out of dd, or say --streams read"));
+        }
+        let suited = self.suited(&directions);
+        if chosen(&suited, options).is_empty() {
+            let all = names(&suited).join(", ");
+            return Err(usage(format!("none of --ways does this in the table {}; choose among {all}", self.name())));
+        }
+        let most = |numbers: Vec<usize>| numbers.into_iter().max().unwrap_or(0);
+        if most(Self::blocks(options)) * most(Self::depths(options)) > IN_FLIGHT_MAX {
+            let most = IN_FLIGHT_MAX >> 20;
+            return Err(usage(format!(
+                "the largest of --blocks times the largest of --depths is more than {most} MiB"
+            )));
+        }
+        Ok(())
+    }
+
+    fn file_size(&self, options: &Options) -> Option<u64> {
+        Some(if options.quick { QUICK_SIZE } else { FULL_SIZE })
+    }
+
+    fn in_order(&self) -> bool {
+        true
+    }
+
+    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
+        if phase != Phase::File {
+            return Ok(());
+        }
+        let (file, dir, options, table) = (run.test_file()?, run.dir, run.options, self.name());
+        let (directions, blocks, depths) = (Self::directions(options), Self::blocks(options), Self::depths(options));
+        if directions.iter().any(|direction| direction.writes()) {
+            let largest = blocks.iter().max().copied().unwrap_or(0) as u64;
             let free = free_bytes(&testfile::create_nameless(dir)?, dir)?;
             require_room(free, file.size().next_multiple_of(largest.max(1)), "--size", dir)?;
         }
-        let mut ways = self.ways.clone();
-        ways.retain(|way| match way.refused() {
-            Some(why) => {
-                report.note(Code::WayLeftOut, format!("{TABLE}: {} is left out: {why}", way.name()));
-                false
+        let ways = self.usable(&directions, file, run)?;
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for &direction in &directions {
+            for &block in &blocks {
+                let ways = ways.iter().copied().filter(|way| suits(direction, *way));
+                let contestants: Vec<Contestant> = ways.flat_map(|way| Contestant::all(way, &depths)).collect();
+                let cancel = run.cancel;
+                groups.push(Group { table, direction, block, contestants, file, dir, options, cancel });
             }
-            None => true,
-        });
-        if !allows_direct(file.path()).map_err(|error| Error::io("open with O_DIRECT", file.path(), &error))? {
-            let left_out: Vec<_> = ways.iter().filter(|way| way.direct()).map(|way| way.name()).collect();
-            if !left_out.is_empty() {
-                let left_out = left_out.join(", ");
-                let text = format!("{TABLE}: {left_out} are left out: this file system refuses O_DIRECT");
-                report.note(Code::DirectRefused, text);
-            }
-            ways.retain(|way| !way.direct());
         }
-        let of_kind = |kind: Kind| ways.iter().copied().filter(move |&way| kind.suits(way));
-        let turns = |way: &dyn StreamWay| if way.has_depth() { self.depths.len() } else { 1 };
-        let turns: usize = self.kinds.iter().flat_map(|&kind| of_kind(kind)).map(turns).sum();
-        progress.begin(TABLE, (self.blocks.len() * turns * (self.rounds + 1)) as u64);
-        for &kind in &self.kinds {
-            let ways: Vec<_> = of_kind(kind).collect();
-            for &block in &self.blocks {
-                progress.now(&format!("{} block={}", kind.name(), short(block)));
-                let group = Group { plan: self, ways: &ways, kind, block, file, dir, cancel };
-                report.rows.extend(group.measure(progress)?);
-            }
+        run.progress.begin(table, groups.iter().map(|group| steps(group.ways(), options.rounds, false)).sum());
+        for mut group in groups {
+            group.require_direct_blocks()?;
+            let name = format!("{} block={}", group.direction.name(), size_of(group.block));
+            let timed = run.case(&name, &mut group)?;
+            run.report.rows.extend(depths.iter().flat_map(|&depth| group.rows(&timed, depth)));
         }
         Ok(())
+    }
+
+    fn fio(&self, options: &Options, place: &fio::Place<'_>, jobs: &mut fio::Jobs) {
+        for direction in Self::directions(options) {
+            for block in Self::blocks(options) {
+                for depth in Self::depths(options) {
+                    jobs.stream(self.name(), &case(direction, block, depth), direction, block, depth, place);
+                }
+            }
+        }
+    }
+
+    fn columns(&self) -> &'static [Grid] {
+        const GRIDS: &[Grid] = &[Grid::Ways {
+            name: "CPU ms per GiB",
+            figure: cpu_cost,
+            largest: ("source pages then cached", source_pages),
+        }];
+        GRIDS
+    }
+
+    fn figures(&self) -> &'static [Column] {
+        const COLUMNS: &[Column] = &[
+            Column { name: "CPU ms/GiB", cell: |row| Some(format!("{:.0}", cpu_cost(row)?)) },
+            Column { name: "source pages cached", cell: |row| Some(format!("{:.0}", source_pages(row)?)) },
+        ];
+        COLUMNS
+    }
+
+    /// Streams past the page cache that have left their source in it.
+    fn traps(&self, report: &Report) -> Vec<Note> {
+        let negligible = (report.environment.file_bytes / PAGE / NEGLIGIBLE) as f64;
+        let direct = |name: &str| self.ways.iter().any(|way| way.name() == name && way.direct());
+        let cached = |row: &&Row| {
+            row.table == self.name() && direct(&row.way) && source_pages(row).is_some_and(|pages| pages > negligible)
+        };
+        let note = |row: &Row| {
+            let (table, case, way, pages) = (&row.table, &row.case, &row.way, source_pages(row).unwrap_or(0.0));
+            let text =
+                format!("{table} {case}: {pages:.0} pages of the source were cached after a direct round of {way}");
+            Note::new(Code::CachedUnderDirect, text)
+        };
+        report.rows.iter().find(cached).map(note).into_iter().collect()
     }
 }
 
@@ -139,80 +281,65 @@ fn open_direct(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
-/// `512`, `16K`, `1M`
-pub(crate) fn short(block: usize) -> String {
-    match block {
-        mib if mib % (1 << 20) == 0 => format!("{}M", mib >> 20),
-        kib if kib % (1 << 10) == 0 => format!("{}K", kib >> 10),
-        bytes => bytes.to_string(),
-    }
-}
-
 /// `read block=16K depth=4`
-pub(crate) fn case(kind: Kind, block: usize, depth: usize) -> String {
-    format!("{} block={} depth={depth}", kind.name(), short(block))
+fn case(direction: Direction, block: usize, depth: usize) -> String {
+    format!("{} block={} depth={depth}", direction.name(), size_of(block))
 }
 
 /// The cases of one block size, measured together.
 struct Group<'a> {
-    plan: &'a Plan,
-    ways: &'a [&'static dyn StreamWay],
-    kind: Kind,
+    table: &'a str,
+    direction: Direction,
     block: usize,
+    contestants: Vec<Contestant>,
     file: &'a TestFile,
     dir: &'a Path,
+    options: &'a Options,
     cancel: &'a AtomicBool,
 }
 
-/// One way at one depth, and what it gave.
+/// One way at one depth.
 struct Contestant {
     way: &'static dyn StreamWay,
     depth: usize,
-    samples: Vec<Sample>,
-    /// Of the source, after each round; none if there is no source.
+    /// Cached pages of the source after each timed round; none if there is no source.
     cached_pages: Vec<u64>,
 }
 
+impl Contestant {
+    fn all(way: &'static dyn StreamWay, depths: &[usize]) -> Vec<Self> {
+        let depths = if way.has_depth() { depths } else { &[1] };
+        depths.iter().map(|&depth| Self { way, depth, cached_pages: Vec::new() }).collect()
+    }
+}
+
+impl Case for Group<'_> {
+    fn ways(&self) -> usize {
+        self.contestants.len()
+    }
+
+    fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        let sample = self.stream(&self.contestants[way], stage == Stage::Verify)?;
+        if self.direction.reads() && stage != Stage::Verify {
+            self.contestants[way].cached_pages.push(self.file.cached_pages()?);
+        }
+        Ok(sample)
+    }
+}
+
 impl Group<'_> {
-    fn measure(&self, progress: &mut dyn Progress) -> Result<Vec<Row>> {
-        self.require_direct_blocks()?;
-        let mut contestants: Vec<Contestant> = self.ways.iter().flat_map(|&way| self.contestants(way)).collect();
-        for contestant in &contestants {
-            self.round(contestant, true)?;
-            progress.step(1);
-        }
-        let count = contestants.len();
-        for round in 0..self.plan.rounds {
-            for turn in 0..count {
-                let contestant = &mut contestants[(round + turn) % count];
-                let sample = self.round(contestant, false)?;
-                if self.kind.reads() {
-                    contestant.cached_pages.push(self.file.cached_pages()?);
-                }
-                contestant.samples.push(sample);
-                progress.step(1);
-            }
-        }
-        let rows = self.plan.depths.iter().flat_map(|&depth| self.rows(&contestants, depth));
-        Ok(rows.collect())
-    }
-
-    fn contestants(&self, way: &'static dyn StreamWay) -> impl Iterator<Item = Contestant> {
-        let depths = if way.has_depth() { &self.plan.depths } else { &[1][..] };
-        depths.iter().map(move |&depth| Contestant { way, depth, samples: Vec::new(), cached_pages: Vec::new() })
-    }
-
-    fn rows(&self, contestants: &[Contestant], depth: usize) -> impl Iterator<Item = Row> {
-        let case = case(self.kind, self.block, depth);
-        let here = contestants.iter().filter(move |one| one.depth == depth || !one.way.has_depth());
-        here.map(move |one| {
-            Row::of(TABLE, &case, one.way.name(), &one.samples).with_stream(&one.samples, &one.cached_pages)
-        })
+    fn rows(&self, timed: &[Vec<Sample>], depth: usize) -> Vec<Row> {
+        let case = case(self.direction, self.block, depth);
+        let here = self.contestants.iter().zip(timed).filter(|(one, _)| one.depth == depth || !one.way.has_depth());
+        let row = |(one, samples): (&Contestant, &Vec<Sample>)| {
+            Row::of(self.table, &case, one.way.name(), samples).with(Figures::of(samples, &one.cached_pages))
+        };
+        here.map(row).collect()
     }
 
     /// Disks whose own blocks are larger refuse small ones; better said once and at the start than by the first way.
     fn require_direct_blocks(&self) -> Result<()> {
-        if !self.ways.iter().any(|way| way.direct()) {
+        if !self.contestants.iter().any(|one| one.way.direct()) {
             return Ok(());
         }
         let mut buffer = Buffer::new(self.block);
@@ -232,72 +359,55 @@ impl Group<'_> {
     }
 
     /// One way, once; from a cold file, if it reads.
-    fn round(&self, contestant: &Contestant, verify: bool) -> Result<Sample> {
+    fn stream(&self, contestant: &Contestant, verify: bool) -> Result<Sample> {
         let Contestant { way, depth, .. } = *contestant;
-        let failed = |why: &str| {
-            let (way, kind, block) = (way.name(), self.kind.name(), short(self.block));
-            let text =
-                format!("{way} failed in {TABLE} {kind} block={block} depth={depth}: {why}; leave it out with --ways");
-            Error::new(ErrorKind::Other, text)
-        };
-        let io_failed = |error: io::Error| match error.kind() {
+        let case = case(self.direction, self.block, depth);
+        let turn = Turn { way: way.name(), table: self.table, case: &case, cancel: self.cancel };
+        let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 no_room(self.file.size(), "--size", self.dir, &error.to_string())
             }
-            _ => failed(&error.to_string()),
+            _ => turn.failed(error),
         };
-        let new = self.kind.writes().then(|| testfile::create_nameless(self.dir)).transpose()?;
+        let new = self.direction.writes().then(|| testfile::create_nameless(self.dir)).transpose()?;
         self.have_memory_at_hand(new.as_ref())?;
         // Also waits for what the round before has left to the journal.
-        new.as_ref().map_or(Ok(()), File::sync_all).map_err(io_failed)?;
-        if self.kind.reads() {
+        new.as_ref().map_or(Ok(()), File::sync_all).map_err(failed)?;
+        if self.direction.reads() {
             self.file.make_cold()?;
         }
 
         let path = new.as_ref().map(|new| PathBuf::from(format!("/proc/self/fd/{}", new.as_raw_fd())));
         let mut buffer = Buffer::new(self.block * depth);
-        let (from, contents) = (self.file.path(), Contents::new(self.plan.seed));
-        let route = match (&path, self.kind) {
+        let (from, contents) = (self.file.path(), Contents::new(self.options.seed));
+        let route = match (path.as_deref(), self.direction) {
             (None, _) => Route::Read { from },
-            (Some(to), Kind::Write) => Route::Write { contents, to },
+            (Some(to), Direction::Write) => Route::Write { contents, to },
             (Some(to), _) => Route::Copy { from, to },
         };
-        if self.kind == Kind::Write {
+        if self.direction == Direction::Write {
             contents.prepare(buffer.bytes(), self.block);
         }
         let job = Stream { route, size: self.file.size(), block: self.block, depth, cancel: self.cancel };
         let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
-        let check: Option<&Check<'_>> = if verify && self.kind == Kind::Read { Some(&matches) } else { None };
-        let gate = Barrier::new(1);
-        let mut round = Round::new(&gate, check);
-        let result = way.stream(&job, buffer.bytes(), &mut round);
-        if self.cancel.load(Ordering::Relaxed) {
-            return Err(Error::interrupted());
-        }
-        result.map_err(io_failed)?;
-
-        let sample = Sample::of(&[round]).ok_or_else(|| failed("it did not run its clock"))?;
-        if let Some(offset) = sample.wrong {
-            return Err(failed(&format!("it returned wrong bytes for offset {offset}")));
-        }
-        let (done, wanted) = ((sample.operations, sample.bytes), (job.blocks(), job.size));
-        if done != wanted {
-            return Err(failed(&format!("(blocks, bytes) are {done:?} instead of {wanted:?}")));
-        }
+        let check: Option<&Check<'_>> = if verify && self.direction == Direction::Read { Some(&matches) } else { None };
+        let outcome = alone(check, |round| way.stream(&job, buffer.bytes(), round));
+        let (sample, ()) = turn.sample(outcome, failed)?;
+        turn.require_right(&sample)?;
+        turn.require("blocks", &sample, (job.blocks(), job.size))?;
         if let Some(new) = &new {
-            let wrong = self.first_wrong(new, way, verify).map_err(io_failed)?;
-            if let Some(offset) = wrong {
-                return Err(failed(&format!("what it wrote is wrong from byte {offset}")));
+            if let Some(offset) = self.first_wrong(new, way, verify).map_err(failed)? {
+                return Err(turn.failed(format!("what it wrote is wrong from byte {offset}")));
             }
             // Now, and not on the clock of whoever comes next.
-            new.set_len(0).map_err(io_failed)?;
+            new.set_len(0).map_err(failed)?;
         }
         Ok(sample)
     }
 
     /// See [`TestFile::have_memory_at_hand`]; also for a hole as large as what is written.
     fn have_memory_at_hand(&self, new: Option<&File>) -> Result<()> {
-        if self.kind.reads() {
+        if self.direction.reads() {
             self.file.have_memory_at_hand()?;
         }
         let Some(new) = new.filter(|_| !self.file.takes_much_memory()) else { return Ok(()) };
@@ -314,7 +424,7 @@ impl Group<'_> {
     fn first_wrong(&self, new: &File, way: &dyn StreamWay, bytes: bool) -> io::Result<Option<u64>> {
         let (size, wanted) = (new.metadata()?.len(), self.file.size());
         let (mut found, mut made) = (vec![0; self.block], vec![0; self.block]);
-        let contents = (way.written() == Written::Contents).then(|| Contents::new(self.plan.seed));
+        let contents = (way.written() == Written::Contents).then(|| Contents::new(self.options.seed));
         if let Some(contents) = contents {
             contents.prepare(&mut made, self.block);
         }
@@ -325,9 +435,9 @@ impl Group<'_> {
             if let Some(contents) = contents {
                 contents.place(&mut made, offset);
             }
-            let right = match self.kind {
-                Kind::Write => *found == made[..found.len()],
-                Kind::Read | Kind::Copy => self.file.matches(offset, found),
+            let right = match self.direction {
+                Direction::Write => *found == made[..found.len()],
+                Direction::Read | Direction::Copy => self.file.matches(offset, found),
             };
             if !right {
                 return Ok(Some(offset));
@@ -340,11 +450,6 @@ impl Group<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn block_sizes_are_short() {
-        assert_eq!([512, 1536, 4096, 3 << 19, 1 << 20].map(short), ["512", "1536", "4K", "1536K", "1M"]);
-    }
 
     #[test]
     fn a_file_system_without_direct_io_is_found_out() {

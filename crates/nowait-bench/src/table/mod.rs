@@ -1,107 +1,302 @@
-//! Which cases each table has, as plain data.
+//! The tables. A new one is a file with a [`Table`] in it, and a line in [`TABLES`].
+//!
+//! A table says what it is called, which ways it compares and how its figures are shown. It measures its cases one after the other,
+//! each a [`Case`]: the work, and the state in which each way finds it. The order of turns is the loop's
+//! ([`interleave`](crate::measure::interleave::interleave)), not the table's.
 
+pub mod cached;
+pub mod columns;
 pub mod dd;
+pub mod gather;
 pub mod log;
+pub mod new_file;
 pub mod prefault;
+pub mod reading;
+pub mod reads;
+pub mod stall;
+pub mod whole;
 pub mod writes;
 
-/// A table that can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Table {
-    /// Cold random reads of 4 KiB by depth, and the whole file once in random order.
-    Reads,
-    /// Reads of what is in the page cache, wholly or half.
-    Cached,
-    /// Batches of small records, cold and cached.
-    Gather,
-}
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
-impl Table {
-    pub const ALL: [Self; 3] = [Self::Reads, Self::Cached, Self::Gather];
-}
+use crate::error::{Error, ErrorKind, Result};
+use crate::machine::testfile::TestFile;
+use crate::measure::interleave::{Case, Progress, interleave};
+use crate::measure::meter::Sample;
+use crate::measure::options::Options;
+use crate::report::fio;
+use crate::report::notes::Note;
+use crate::report::{Report, Row};
+use crate::ways::Way;
+use columns::{Column, Grid, PageGrid};
 
-/// One line of a table: every way does the same work from the same state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Case {
-    pub table: &'static str,
-    pub name: String,
-    pub state: State,
-    pub work: Work,
-}
+/// Every table, in the order in which they are measured.
+pub static TABLES: &[&dyn Table] = &[
+    &reads::READS,
+    &whole::WHOLE,
+    &cached::CACHED,
+    &gather::GATHER,
+    &dd::DD,
+    &prefault::PREFAULT,
+    &writes::WRITES,
+    &stall::STALL,
+    &log::LOG,
+];
 
-/// What of the file is in the page cache when the clock starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    Cold,
-    Cached,
-    /// The first half of each block that is read.
-    HalfCached,
-}
+/// Cases of one kind of work, the ways that do it, and how its figures are shown.
+pub trait Table: Sync {
+    /// Names it in rows.
+    fn name(&self) -> &'static str;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
-    /// Blocks in random order, `depth` in flight for each of `callers` threads.
-    Reads { block: usize, depth: usize, callers: usize },
-    /// Every block of the file once.
-    WholeFile { block: usize, depth: usize },
-    /// Batches of `records` random records.
-    Gather { records: usize },
-}
+    /// Names it on the command line. Several tables may be asked for as one.
+    fn asked_as(&self) -> &'static str {
+        self.name()
+    }
 
-pub const PAGE_BLOCK: usize = 4 << 10;
-const HALF_BLOCK: usize = 64 << 10;
-const WHOLE_FILE_DEPTH: usize = 32;
+    /// Describes it in a line of help.
+    fn about(&self) -> &'static str;
 
-pub const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 128];
-pub const RECORDS: [usize; 12] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096];
+    /// Describes it above its figures.
+    fn title(&self) -> &'static str;
 
-/// The cases of a table.
-pub fn cases(table: Table, depths: &[usize], records: &[usize]) -> Vec<Case> {
-    match table {
-        Table::Reads => reads(depths),
-        Table::Cached => cached(),
-        Table::Gather => [State::Cold, State::Cached].into_iter().flat_map(|state| gather(state, records)).collect(),
+    /// Unit of [`Table::compared`].
+    fn unit(&self) -> &'static str {
+        "ops/s"
+    }
+
+    /// The figure that its cells compare.
+    fn compared(&self, row: &Row) -> f64 {
+        row.ops_per_s
+    }
+
+    /// Names of the ways that take part, in their order.
+    fn ways(&self) -> Vec<&'static str>;
+
+    /// Options of the command that concern it, besides those that concern all.
+    fn takes(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Whether it is measured where no table is named.
+    fn usual(&self) -> bool {
+        false
+    }
+
+    /// Rejects options that contradict each other, or leave nothing to measure.
+    fn check(&self, _options: &Options) -> Result<()> {
+        Ok(())
+    }
+
+    /// Size of the test file where none is asked for; `None` if the table needs no test file.
+    fn file_size(&self, _options: &Options) -> Option<u64> {
+        None
+    }
+
+    /// What a run without a test file writes into: its size, and in words.
+    fn writes_into(&self, _options: &Options) -> Option<(u64, &'static str)> {
+        None
+    }
+
+    /// Whether it reads files in order through the page cache.
+    fn in_order(&self) -> bool {
+        false
+    }
+
+    /// Number of timed rounds that take [`Options::round_time`] each.
+    fn timed_rounds(&self, _options: &Options) -> usize {
+        0
+    }
+
+    /// Measures those of its cases that belong to this phase. What is complete is in the report, even after an error.
+    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()>;
+
+    /// Adds the cases that fio can do, too.
+    fn fio(&self, _options: &Options, _place: &fio::Place<'_>, _jobs: &mut fio::Jobs) {}
+
+    /// Grids below its speeds in the printed report.
+    fn columns(&self) -> &'static [Grid] {
+        &[]
+    }
+
+    /// A grid of its own on the page.
+    fn on_page(&self) -> Option<&'static PageGrid> {
+        None
+    }
+
+    /// Columns of its own among all figures on the page.
+    fn figures(&self) -> &'static [Column] {
+        &[]
+    }
+
+    /// What its latencies are.
+    fn latency(&self) -> &'static str {
+        "Latency"
+    }
+
+    /// A sentence with which the verdict begins.
+    fn advice(&self, _report: &Report) -> Option<String> {
+        None
+    }
+
+    /// Sentences after those that every table has.
+    fn findings(&self, _report: &Report) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Traps that its rows reveal.
+    fn traps(&self, _report: &Report) -> Vec<Note> {
+        Vec::new()
     }
 }
 
-fn reads(depths: &[usize]) -> Vec<Case> {
-    let by_depth = depths.iter().map(|&depth| Case {
-        table: "reads",
-        name: format!("depth={depth}"),
-        state: State::Cold,
-        work: Work::Reads { block: PAGE_BLOCK, depth, callers: 1 },
-    });
-    let whole = Case {
-        table: "whole",
-        name: format!("depth={WHOLE_FILE_DEPTH}"),
-        state: State::Cold,
-        work: Work::WholeFile { block: PAGE_BLOCK, depth: WHOLE_FILE_DEPTH },
-    };
-    by_depth.chain([whole]).collect()
+/// The parts of a run, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The test file is there.
+    File,
+    /// It is gone, and its memory and its room on the disk are free. What must be measured before anything is written: the library looks
+    /// for its memory cgroup once, when it first writes.
+    Limit,
+    /// New files are written.
+    Directory,
 }
 
-fn cached() -> Vec<Case> {
-    let case = |name: &str, state, block, callers| Case {
-        table: "cached",
-        name: name.to_owned(),
-        state,
-        work: Work::Reads { block, depth: 1, callers },
-    };
-    vec![
-        case("threads=1", State::Cached, PAGE_BLOCK, 1),
-        case("threads=2", State::Cached, PAGE_BLOCK, 2),
-        case("64K,half", State::HalfCached, HALF_BLOCK, 1),
-    ]
+impl Phase {
+    pub const ALL: [Self; 3] = [Self::File, Self::Limit, Self::Directory];
 }
 
-fn gather(state: State, records: &[usize]) -> impl Iterator<Item = Case> {
-    let suffix = if state == State::Cold { "cold" } else { "cached" };
-    records.iter().map(move |&records| Case {
-        table: "gather",
-        name: format!("records={records},{suffix}"),
-        state,
-        work: Work::Gather { records },
-    })
+/// A run: what was asked for, where, and what came of it.
+pub struct Run<'a> {
+    pub options: &'a Options,
+    /// Names of the tables that were asked for.
+    pub asked: Vec<&'static str>,
+    pub file: Option<&'a TestFile>,
+    pub dir: &'a Path,
+    pub cancel: &'a AtomicBool,
+    pub progress: &'a mut dyn Progress,
+    pub report: &'a mut Report,
+}
+
+impl<'a> Run<'a> {
+    /// Measures these tables, in their order, in these phases.
+    pub fn measure(&mut self, tables: &[&dyn Table], phases: &[Phase]) -> Result<()> {
+        self.asked = tables.iter().map(|table| table.name()).collect();
+        for &phase in phases {
+            tables.iter().try_for_each(|table| table.measure(phase, self))?;
+        }
+        Ok(())
+    }
+
+    /// Measures a case. Returns, for each way, a sample of each timed round.
+    fn case(&mut self, name: &str, case: &mut dyn Case) -> Result<Vec<Vec<Sample>>> {
+        self.progress.now(name);
+        interleave(case, self.options.rounds, self.progress)
+    }
+
+    /// Those of `ways` that are chosen and that the system allows. A refusal is noted once.
+    fn usable<W: Way + ?Sized>(&mut self, ways: &[&'static W]) -> Vec<&'static W> {
+        let chosen = chosen(ways, self.options);
+        chosen.into_iter().filter(|way| self.report.takes(way.name(), way.refused())).collect()
+    }
+
+    /// The test file. A table that declares a [`Table::file_size`] has one.
+    fn test_file(&self) -> Result<&'a TestFile> {
+        self.file.ok_or_else(|| Error::new(ErrorKind::Usage, "this table needs a test file"))
+    }
+}
+
+pub fn by_name(name: &str) -> Option<&'static dyn Table> {
+    TABLES.iter().copied().find(|table| table.name() == name)
+}
+
+/// Tables that can be asked for by a name of their own.
+pub fn to_ask_for() -> impl Iterator<Item = &'static dyn Table> {
+    TABLES.iter().copied().filter(|table| table.name() == table.asked_as())
+}
+
+/// Names of all ways of all tables, each once.
+pub fn way_names() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for name in TABLES.iter().flat_map(|table| table.ways()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Tables that are measured: those named, else the usual ones that the options allow.
+pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
+    let usual = |table: &dyn Table| {
+        let given = [("--direct", options.direct), ("--rate", options.rate.is_some())];
+        table.usual() && given.iter().all(|(option, given)| !given || table.takes().contains(option))
+    };
+    let named = |table: &dyn Table| names.iter().any(|name| name == table.asked_as());
+    let wanted = |table: &&dyn Table| if names.is_empty() { usual(*table) } else { named(*table) };
+    TABLES.iter().copied().filter(wanted).collect()
+}
+
+/// Rejects options of tables that are not asked for, and combinations that a table refuses.
+pub fn check(tables: &[&dyn Table], options: &Options) -> Result<()> {
+    for (option, given) in [("--direct", options.direct), ("--rate", options.rate.is_some())] {
+        if given && !tables.iter().all(|table| table.takes().contains(&option) || table.name() != table.asked_as()) {
+            let tables = takers(option);
+            let the_tables = if tables.len() == 1 { "the table" } else { "the tables" };
+            let text = format!("{option} is for {the_tables} {} only; leave it out, or the others", listed(&tables));
+            return Err(usage(text));
+        }
+    }
+    let given = [
+        ("--records", !options.records.is_empty()),
+        ("--depths", !options.depths.is_empty()),
+        ("--stall-size", options.stall_size.is_some()),
+        ("--blocks", !options.blocks.is_empty()),
+        ("--streams", !options.streams.is_empty()),
+        ("--writers", !options.writers.is_empty()),
+        ("--sizes", !options.sizes.is_empty()),
+    ];
+    for (option, _) in given.into_iter().filter(|(_, given)| *given) {
+        if !tables.iter().any(|table| table.takes().contains(&option)) {
+            let takers = takers(option);
+            let (the_tables, name) =
+                if takers.len() == 1 { ("the table", "it") } else { ("the tables", "one of them") };
+            return Err(usage(format!("{option} is of {the_tables} {}; name {name}", listed(&takers))));
+        }
+    }
+    tables.iter().try_for_each(|table| table.check(options))
+}
+
+/// Names of the tables that take an option.
+fn takers(option: &str) -> Vec<&'static str> {
+    to_ask_for().filter(|table| table.takes().contains(&option)).map(|table| table.name()).collect()
+}
+
+/// `a, b and c`
+pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+fn usage(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Usage, text)
+}
+
+fn chosen<W: Way + ?Sized>(ways: &[&'static W], options: &Options) -> Vec<&'static W> {
+    ways.iter().copied().filter(|way| options.chooses(way.name())).collect()
+}
+
+fn names<W: Way + ?Sized>(ways: &[&'static W]) -> Vec<&'static str> {
+    ways.iter().map(|way| way.name()).collect()
+}
+
+/// A row for each way: its name beside its samples of all timed rounds.
+fn rows<W: Way + ?Sized>(table: &str, case: &str, ways: &[&'static W], timed: &[Vec<Sample>]) -> Vec<Row> {
+    ways.iter().zip(timed).map(|(way, samples)| Row::of(table, case, way.name(), samples)).collect()
 }
 
 #[cfg(test)]
@@ -109,11 +304,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_has_a_name_of_its_own() {
-        let all: Vec<Case> = Table::ALL.into_iter().flat_map(|table| cases(table, &DEPTHS, &RECORDS)).collect();
-        assert_eq!(all.len(), 8 + 3 + 24);
-        for (i, case) in all.iter().enumerate() {
-            assert!(all[..i].iter().all(|other| (other.table, &other.name) != (case.table, &case.name)));
+    fn every_table_has_a_name_of_its_own_and_can_be_asked_for() {
+        for (i, table) in TABLES.iter().enumerate() {
+            assert!(TABLES[..i].iter().all(|other| other.name() != table.name()));
+            assert!(to_ask_for().any(|asked| asked.name() == table.asked_as()), "{}", table.name());
+            assert!(table.title().starts_with(&format!("{}: ", table.name())), "{}", table.name());
+            assert!(!table.ways().is_empty() && !table.about().ends_with('.'), "{}", table.name());
         }
+        assert_eq!(asked(&[], &Options::new(true, 1)).len(), 4);
+        assert_eq!(asked(&["reads".to_owned()], &Options::new(true, 1)).len(), 2);
     }
 }

@@ -9,184 +9,259 @@
 //! the processor away from its threads does so here, too.
 
 use std::fs::File;
-use std::io;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::columns::{Column, Grid, LONGEST, Line, P50, P99, cpu};
+use super::{Phase, Run, Table, chosen, dd, names, reading, rows, stall, usage};
+use crate::error::{Error, Result};
 use crate::machine::testfile::TestFile;
-use crate::measure::meter::{Check, Latencies, Round, Sample, latencies};
-use crate::measure::run::Progress;
-use crate::measure::work::{Buffer, Populate, Reads, Target};
+use crate::measure::interleave::{Case, Stage, steps};
+use crate::measure::meter::{Check, Latencies, Sample, latencies};
+use crate::measure::options::Options;
+use crate::measure::turn::{Turn, alone};
+use crate::measure::work;
+use crate::measure::work::{Buffer, Reads, Target};
 use crate::random::Random;
-use crate::report::notes::Code;
-use crate::report::{self, Latency, Report, Row, median};
+use crate::report::figures::micro;
+use crate::report::{Latency, Row, median};
 use crate::sys::{PAGE, faults_of_this_thread};
 use crate::ways::map::watch::{idle_gap, touch_all};
-use crate::ways::{Mapped, PopulateWay, Populated, RowWay};
+use crate::ways::{self, Mapped, PopulateWay, Populated, RowWay};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Table {
-    /// A populate, and rows.
-    Prefault,
-    /// The gaps of the thread that has a map populated.
-    Stall,
+pub struct Prefault {
+    pub populators: &'static [&'static dyn PopulateWay],
+    pub indexers: &'static [&'static dyn RowWay],
 }
 
-impl Table {
-    pub const ALL: [Self; 2] = [Self::Prefault, Self::Stall];
+pub static PREFAULT: Prefault = Prefault { populators: ways::populators(), indexers: ways::indexers() };
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prefault => "prefault",
-            Self::Stall => "stall",
-        }
-    }
-}
-
-/// What to measure.
-#[derive(Clone)]
-pub struct Plan {
-    pub tables: Vec<Table>,
-    pub populators: Vec<&'static dyn PopulateWay>,
-    pub indexers: Vec<&'static dyn RowWay>,
-    /// How many rows a round takes, of those that the file has.
-    pub rows: usize,
-    pub rounds: usize,
-    pub seed: u64,
-}
-
-pub const ROWS: usize = 4000;
-const POPULATE: &str = "populate";
+pub(super) const NAME: &str = "prefault";
+pub(super) const POPULATE: &str = "populate";
+/// How many rows a round takes, of those that the file has.
+const ROWS: usize = 4000;
 const ROW: usize = PAGE as usize;
 /// Of a way that has a queue.
 const ROW_DEPTH: usize = 32;
 
-impl Plan {
-    /// Measures. What is complete is in `report`, even after an error or an interrupt.
-    pub fn run(
-        &self,
-        file: &TestFile,
-        cancel: &AtomicBool,
-        progress: &mut dyn Progress,
-        report: &mut Report,
-    ) -> Result<()> {
-        let mut populators = self.populators.clone();
-        populators.retain(|way| report.takes(way.name(), way.refused()));
-        let mut indexers = if self.tables.contains(&Table::Prefault) { self.indexers.clone() } else { Vec::new() };
-        indexers.retain(|way| report.takes(way.name(), way.refused()));
-        progress.begin("mapping", ((populators.len() + indexers.len()) * (self.rounds + 1)) as u64);
-        let bench = Bench { plan: self, file, cancel };
-        if !populators.is_empty() {
-            progress.now(POPULATE);
-            match bench.populate(&populators, progress) {
-                Ok(rows) => report.rows.extend(rows),
-                // The table of stalls has other cases, which need no cold file.
-                Err(error) if error.kind() == ErrorKind::NotCold && self.tables == [Table::Stall] => {
-                    report.note(Code::CaseLeftOut, format!("stall: {POPULATE} is left out: {error}"));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if !indexers.is_empty() {
-            let rows = self.rows.min(file.pages() as usize);
-            progress.now(&rows_case(rows));
-            report.rows.extend(bench.rows(&indexers, rows, progress)?);
+/// Figures of this table's rows where a map is populated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Processor time of the whole process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_ms_per_gib: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub populate: Option<Populate>,
+}
+
+/// How a map's pages came to be there. Times in ms are medians over the rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Populate {
+    /// Until the calling thread was told that something can be used.
+    pub first_chunk_ms: f64,
+    /// Until all could be.
+    pub all_ms: f64,
+    /// The longest time of a round that the calling thread was kept from its other work.
+    pub longest_gap_ms: f64,
+    /// The same with nothing beside it, which is what the machine does to any thread: the same of all ways.
+    pub idle_gap_ms: f64,
+    /// A touch of a page that had just been announced, over all rounds.
+    pub announced_touch_ns: Latency,
+    /// A touch of another page, when all had been touched, over all rounds.
+    pub warm_touch_ns: Latency,
+}
+
+fn populated(row: &Row) -> Option<Populate> {
+    row.figures::<Figures>().populate
+}
+
+fn cpu_cost(row: &Row) -> Option<String> {
+    Some(format!("{:.0}", row.figures::<Figures>().cpu_ms_per_gib?))
+}
+
+const CPU_COST: Column = Column { name: "CPU ms/GiB", cell: cpu_cost };
+
+const PAGES: &[Column] = &[
+    Column { name: "first ms", cell: |row| Some(format!("{:.1}", populated(row)?.first_chunk_ms)) },
+    Column { name: "all ms", cell: |row| Some(format!("{:.0}", populated(row)?.all_ms)) },
+    Column {
+        // In brackets that of a thread with nothing to do.
+        name: "longest gap ms",
+        cell: |row| populated(row).map(|all| format!("{:.1} ({:.1})", all.longest_gap_ms, all.idle_gap_ms)),
+    },
+    Column { name: "touch p99 µs", cell: |row| Some(micro(populated(row)?.announced_touch_ns.p99)) },
+    Column { name: "warm p99 µs", cell: |row| Some(micro(populated(row)?.warm_touch_ns.p99)) },
+    CPU_COST,
+];
+
+const ROW_COLUMNS: &[Column] = &[P50, P99, LONGEST, Column { name: "CPU µs", cell: cpu }];
+
+/// Size of the test file.
+pub(super) fn file_size(options: &Options) -> u64 {
+    reading::file_size(options)
+}
+
+impl Table for Prefault {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "A cold file is mapped: all its pages are to be there, or rows at random places are taken out of it"
+    }
+
+    fn title(&self) -> &'static str {
+        "prefault: a cold file is mapped: all its pages are to be there, or random rows; pages/s, rows/s"
+    }
+
+    fn unit(&self) -> &'static str {
+        "pages or rows/s"
+    }
+
+    fn ways(&self) -> Vec<&'static str> {
+        [names(self.populators), names(self.indexers)].concat()
+    }
+
+    fn check(&self, options: &Options) -> Result<()> {
+        if chosen(self.populators, options).is_empty() && chosen(self.indexers, options).is_empty() {
+            let all = self.ways().join(", ");
+            return Err(usage(format!("none of --ways is in the table {NAME}; choose among {all}")));
         }
         Ok(())
     }
+
+    fn file_size(&self, options: &Options) -> Option<u64> {
+        Some(file_size(options))
+    }
+
+    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
+        if phase != Phase::File {
+            return Ok(());
+        }
+        let populators = run.usable(self.populators);
+        let indexers = run.usable(self.indexers);
+        if !populators.is_empty() {
+            let both = run.asked.contains(&"stall");
+            populate(&populators, if both { &[NAME, "stall"] } else { &[NAME] }, run)?;
+        }
+        if !indexers.is_empty() {
+            take_rows(&indexers, run)?;
+        }
+        Ok(())
+    }
+
+    fn columns(&self) -> &'static [Grid] {
+        const GRIDS: &[Grid] = &[
+            Grid::Rows { name: "pages", line: Line::Indented, has: |row| populated(row).is_some(), columns: PAGES },
+            Grid::Rows {
+                name: "a row",
+                line: Line::Indented,
+                has: |row| populated(row).is_none(),
+                columns: ROW_COLUMNS,
+            },
+        ];
+        GRIDS
+    }
+
+    fn figures(&self) -> &'static [Column] {
+        &[CPU_COST]
+    }
 }
 
-fn rows_case(rows: usize) -> String {
-    format!("rows={rows}")
+/// Measures the case of the populate once. Each of these tables has its rows.
+pub(super) fn populate(ways: &[&'static dyn PopulateWay], tables: &[&str], run: &mut Run<'_>) -> Result<()> {
+    let file = run.test_file()?;
+    let opened = File::open(file.path()).map_err(|error| Error::io("open", file.path(), &error))?;
+    let table = tables.first().copied().unwrap_or(NAME);
+    let (seed, cancel, samples) = (run.options.seed, run.cancel, Vec::new());
+    let all = ways.iter().map(|_| Populates::default()).collect();
+    let mut bench = PopulateCase { table, ways, file, opened, seed, cancel, all, idle_gaps_ms: samples };
+    run.progress.begin(table, steps(ways.len(), run.options.rounds, false));
+    let timed = run.case(POPULATE, &mut bench)?;
+    let idle_gap_ms = median(&bench.idle_gaps_ms);
+    for table in tables {
+        for ((way, samples), all) in ways.iter().zip(&timed).zip(&bench.all) {
+            let row = Row::of(table, POPULATE, way.name(), samples);
+            let own = *table == NAME;
+            let row =
+                if own { row.with(all.figures(samples, idle_gap_ms)) } else { row.with(stall::Figures::of(samples)) };
+            run.report.rows.push(row);
+        }
+    }
+    Ok(())
 }
 
-struct Bench<'a> {
-    plan: &'a Plan,
+/// The case in which all pages of a map are brought in.
+struct PopulateCase<'a> {
+    table: &'a str,
+    ways: &'a [&'static dyn PopulateWay],
     file: &'a TestFile,
+    opened: File,
+    seed: u64,
     cancel: &'a AtomicBool,
+    all: Vec<Populates>,
+    idle_gaps_ms: Vec<f64>,
 }
 
-/// What one way gave in all rounds of a populate.
+/// What one way gave in all timed rounds, besides its samples.
 #[derive(Default)]
 struct Populates {
-    samples: Vec<Sample>,
     first_chunks_ms: Vec<f64>,
     announced: Vec<Latencies>,
     warm: Vec<Latencies>,
 }
 
-impl Bench<'_> {
-    fn populate(&self, ways: &[&'static dyn PopulateWay], progress: &mut dyn Progress) -> Result<Vec<Row>> {
-        let file = File::open(self.file.path()).map_err(|error| Error::io("open", self.file.path(), &error))?;
-        for way in ways {
-            self.populate_once(*way, &file, 0, true)?;
-            progress.step(1);
-        }
-        let mut all: Vec<Populates> = ways.iter().map(|_| Populates::default()).collect();
-        let mut idle_gaps_ms = Vec::new();
-        for round in 0..self.plan.rounds {
-            let mut seconds = Vec::new();
-            for turn in 0..ways.len() {
-                let which = (round + turn) % ways.len();
-                let (sample, populated, warm) = self.populate_once(ways[which], &file, round as u64 + 1, false)?;
-                seconds.push(sample.seconds);
-                let all = &mut all[which];
-                all.samples.push(sample);
-                all.first_chunks_ms.push(milliseconds(populated.first_chunk));
-                all.announced.push(populated.touches);
-                all.warm.push(warm);
-                progress.step(1);
-            }
-            idle_gaps_ms.push(milliseconds(idle_gap(Duration::from_secs_f64(median(&seconds)))));
-        }
-        let idle_gap_ms = median(&idle_gaps_ms);
-        let rows = self.plan.tables.iter().flat_map(|&table| {
-            let row = move |(way, all): (&&dyn PopulateWay, &Populates)| all.row(table, way.name(), idle_gap_ms);
-            ways.iter().zip(&all).map(row)
-        });
-        Ok(rows.collect())
+impl Case for PopulateCase<'_> {
+    fn ways(&self) -> usize {
+        self.ways.len()
     }
 
+    fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        let round = if let Stage::Timed(round) = stage { round as u64 + 1 } else { 0 };
+        let (sample, populated, warm) = self.populate(self.ways[way], round, stage == Stage::Verify)?;
+        if let Stage::Timed(_) = stage {
+            let all = &mut self.all[way];
+            all.first_chunks_ms.push(milliseconds(populated.first_chunk));
+            all.announced.push(populated.touches);
+            all.warm.push(warm);
+        }
+        Ok(sample)
+    }
+
+    fn completed(&mut self, stage: Stage, samples: &[Sample]) {
+        if let Stage::Timed(_) = stage {
+            let seconds: Vec<f64> = samples.iter().map(|sample| sample.seconds).collect();
+            self.idle_gaps_ms.push(milliseconds(idle_gap(Duration::from_secs_f64(median(&seconds)))));
+        }
+    }
+}
+
+impl PopulateCase<'_> {
     /// One way, once, from a cold file; and a touch of a page in each chunk when all had been touched.
-    fn populate_once(
-        &self,
-        way: &dyn PopulateWay,
-        file: &File,
-        round: u64,
-        verify: bool,
-    ) -> Result<(Sample, Populated, Latencies)> {
-        let failed = |why: &str| self.failed(way.name(), POPULATE, why);
+    fn populate(&self, way: &dyn PopulateWay, round: u64, verify: bool) -> Result<(Sample, Populated, Latencies)> {
+        let turn = Turn { way: way.name(), table: self.table, case: POPULATE, cancel: self.cancel };
         self.file.have_memory_at_hand()?;
         self.file.make_cold()?;
-        let mut random = self.random(round);
+        let mut random = random(self.seed, round);
         let (announced, warm) = (self.samples(&mut random), self.samples(&mut random));
-        let (path, size, cancel) = (self.file.path(), self.file.size(), self.cancel);
-        let job = Populate { file, path, size, samples: &announced, cancel };
-        let gate = Barrier::new(1);
-        let mut round = Round::new(&gate, None);
-        let result = way.populate(&job, &mut round);
-        if self.cancel.load(Ordering::Relaxed) {
-            return Err(Error::interrupted());
-        }
-        let populated = result.map_err(|error| failed(&error.to_string()))?;
-        let sample = Sample::of(&[round]).ok_or_else(|| failed("it did not run its clock"))?;
-        let (done, wanted) = ((sample.operations, sample.bytes), (job.pages(), size));
-        if done != wanted {
-            return Err(failed(&format!("(pages, bytes) are {done:?} instead of {wanted:?}")));
-        }
+        let (file, path, size, cancel) = (&self.opened, self.file.path(), self.file.size(), self.cancel);
+        let job = work::Populate { file, path, size, samples: &announced, cancel };
+        let outcome = alone(None, |round| way.populate(&job, round));
+        let (sample, populated) = turn.sample(outcome, |error| turn.failed(error))?;
+        turn.require("pages", &sample, (job.pages(), size))?;
         let touched = populated.touches.len();
         if touched != announced.len() as u64 {
-            return Err(failed(&format!("it announced {touched} of {} chunks", announced.len())));
+            return Err(turn.failed(format!("it announced {touched} of {} chunks", announced.len())));
         }
         self.require_present(&*populated.map).map_err(|error| match error {
-            Absent::Pages(why) => failed(&why),
+            Absent::Pages(why) => turn.failed(why),
             Absent::Unknown(error) => error,
         })?;
         let wrong = if verify { self.first_wrong(&*populated.map) } else { None };
         if let Some(offset) = wrong {
-            return Err(failed(&format!("its map is wrong from byte {offset}")));
+            return Err(turn.failed(format!("its map is wrong from byte {offset}")));
         }
         let mut touches = latencies();
         touch_all(&*populated.map, warm.into_iter(), &mut touches);
@@ -196,8 +271,8 @@ impl Bench<'_> {
     /// A place in each chunk.
     fn samples(&self, random: &mut Random) -> Vec<u64> {
         let size = self.file.size();
-        let starts = (0..size).step_by(Populate::CHUNK as usize);
-        starts.map(|start| start + random.below(Populate::CHUNK.min(size - start))).collect()
+        let starts = (0..size).step_by(work::Populate::CHUNK as usize);
+        starts.map(|start| start + random.below(work::Populate::CHUNK.min(size - start))).collect()
     }
 
     /// All but one in a thousand, as where a file is made cold: the kernel may take some away at any time.
@@ -221,82 +296,12 @@ impl Bench<'_> {
     }
 
     fn first_wrong(&self, map: &dyn Mapped) -> Option<u64> {
-        let (size, mut chunk) = (self.file.size(), vec![0; Populate::CHUNK as usize]);
+        let (size, mut chunk) = (self.file.size(), vec![0; work::Populate::CHUNK as usize]);
         (0..size).step_by(chunk.len()).find(|&offset| {
-            let chunk = &mut chunk[..Populate::CHUNK.min(size - offset) as usize];
+            let chunk = &mut chunk[..work::Populate::CHUNK.min(size - offset) as usize];
             map.copy(offset, chunk);
             !self.file.matches(offset, chunk)
         })
-    }
-
-    fn rows(&self, ways: &[&'static dyn RowWay], count: usize, progress: &mut dyn Progress) -> Result<Vec<Row>> {
-        let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
-        let mut places = self.places(0, count);
-        // Where the file ends, and a row may be shorter.
-        let last = (self.file.pages() - 1) * PAGE;
-        if !places.contains(&last) {
-            places[count - 1] = last;
-        }
-        for way in ways {
-            self.rows_once(*way, &places, Some(&matches))?;
-            progress.step(1);
-        }
-        let mut samples = vec![Vec::new(); ways.len()];
-        for round in 0..self.plan.rounds {
-            let places = self.places(round as u64 + 1, count);
-            for turn in 0..ways.len() {
-                let which = (round + turn) % ways.len();
-                samples[which].push(self.rows_once(ways[which], &places, None)?);
-                progress.step(1);
-            }
-        }
-        let row = |(way, samples): (&&dyn RowWay, &Vec<Sample>)| {
-            Row::of(Table::Prefault.name(), &rows_case(count), way.name(), samples)
-        };
-        Ok(ways.iter().zip(&samples).map(row).collect())
-    }
-
-    /// Each page at most once.
-    fn places(&self, round: u64, count: usize) -> Vec<u64> {
-        let order = self.random(round).permutation(self.file.pages());
-        order.into_iter().take(count).map(|page| page * PAGE).collect()
-    }
-
-    /// One way, once, from a cold file.
-    fn rows_once(&self, way: &dyn RowWay, offsets: &[u64], check: Option<&Check<'_>>) -> Result<Sample> {
-        let failed = |why: &str| self.failed(way.name(), &rows_case(offsets.len()), why);
-        self.file.have_memory_at_hand()?;
-        self.file.make_cold()?;
-        let target = Target::of(self.file);
-        let job = Reads { target, block: ROW, depth: ROW_DEPTH, offsets, interval: None, cancel: self.cancel };
-        let mut buffer = Buffer::new(ROW * ROW_DEPTH);
-        let gate = Barrier::new(1);
-        let mut round = Round::new(&gate, check);
-        let result: io::Result<()> = way.rows(&job, buffer.bytes(), &mut round);
-        if self.cancel.load(Ordering::Relaxed) {
-            return Err(Error::interrupted());
-        }
-        result.map_err(|error| failed(&error.to_string()))?;
-        let sample = Sample::of(&[round]).ok_or_else(|| failed("it did not run its clock"))?;
-        if let Some(offset) = sample.wrong {
-            return Err(failed(&format!("it returned wrong bytes for offset {offset}")));
-        }
-        let bytes = offsets.iter().map(|&offset| job.len_at(offset) as u64).sum();
-        let (done, wanted) = ((sample.operations, sample.bytes), (offsets.len() as u64, bytes));
-        if done != wanted {
-            return Err(failed(&format!("(rows, bytes) are {done:?} instead of {wanted:?}")));
-        }
-        Ok(sample)
-    }
-
-    /// Of this round, the same for every way.
-    fn random(&self, round: u64) -> Random {
-        Random::new(Random::at(self.plan.seed, round).number())
-    }
-
-    fn failed(&self, way: &str, case: &str, why: &str) -> Error {
-        let table = self.plan.tables.first().map_or("", |table| table.name());
-        Error::new(ErrorKind::Other, format!("{way} failed in {table} {case}: {why}; leave it out with --ways"))
     }
 }
 
@@ -308,26 +313,84 @@ enum Absent {
 }
 
 impl Populates {
-    fn row(&self, table: Table, way: &str, idle_gap_ms: f64) -> Row {
-        let samples = &self.samples;
-        let row = Row::of(table.name(), POPULATE, way, samples);
-        if table == Table::Stall {
-            return row.with_stalls(samples);
-        }
+    fn figures(&self, samples: &[Sample], idle_gap_ms: f64) -> Figures {
         let median_of = |value: fn(&Sample) -> f64| median(&samples.iter().map(value).collect::<Vec<_>>());
-        let row = row.with_cost(samples);
-        Row {
-            populate: Some(report::Populate {
-                first_chunk_ms: median(&self.first_chunks_ms),
-                all_ms: median_of(|sample| sample.seconds * 1e3),
-                longest_gap_ms: median_of(|sample| sample.latencies.max() as f64 / 1e6),
-                idle_gap_ms,
-                announced_touch_ns: Latency::of(&merged(&self.announced)),
-                warm_touch_ns: Latency::of(&merged(&self.warm)),
-            }),
-            ..row
+        let populate = Populate {
+            first_chunk_ms: median(&self.first_chunks_ms),
+            all_ms: median_of(|sample| sample.seconds * 1e3),
+            longest_gap_ms: median_of(|sample| sample.latencies.max() as f64 / 1e6),
+            idle_gap_ms,
+            announced_touch_ns: Latency::of(&merged(&self.announced)),
+            warm_touch_ns: Latency::of(&merged(&self.warm)),
+        };
+        Figures { cpu_ms_per_gib: Some(dd::cpu_ms_per_gib(samples)), populate: Some(populate) }
+    }
+}
+
+/// Measures the case of the rows.
+fn take_rows(ways: &[&'static dyn RowWay], run: &mut Run<'_>) -> Result<()> {
+    let file = run.test_file()?;
+    let count = run.options.rows.unwrap_or(ROWS).min(file.pages() as usize);
+    let (name, seed, cancel) = (format!("rows={count}"), run.options.seed, run.cancel);
+    let mut bench = RowCase { ways, name, count, file, seed, cancel, places: Vec::new() };
+    let name = bench.name.clone();
+    run.progress.begin(NAME, steps(ways.len(), run.options.rounds, false));
+    let timed = run.case(&name, &mut bench)?;
+    run.report.rows.extend(rows(NAME, &name, ways, &timed));
+    Ok(())
+}
+
+/// The case in which rows are taken out of a map.
+struct RowCase<'a> {
+    ways: &'a [&'static dyn RowWay],
+    name: String,
+    count: usize,
+    file: &'a TestFile,
+    seed: u64,
+    cancel: &'a AtomicBool,
+    /// Offsets of this round's rows, each page at most once.
+    places: Vec<u64>,
+}
+
+impl Case for RowCase<'_> {
+    fn ways(&self) -> usize {
+        self.ways.len()
+    }
+
+    fn prepare(&mut self, stage: Stage) {
+        let round = if let Stage::Timed(round) = stage { round as u64 + 1 } else { 0 };
+        let order = random(self.seed, round).permutation(self.file.pages());
+        self.places = order.into_iter().take(self.count).map(|page| page * PAGE).collect();
+        // Where the file ends, and a row may be shorter.
+        let last = (self.file.pages() - 1) * PAGE;
+        if stage == Stage::Verify && !self.places.contains(&last) {
+            self.places[self.count - 1] = last;
         }
     }
+
+    /// One way, once, from a cold file.
+    fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        let (way, offsets) = (self.ways[way], &self.places);
+        let turn = Turn { way: way.name(), table: NAME, case: &self.name, cancel: self.cancel };
+        self.file.have_memory_at_hand()?;
+        self.file.make_cold()?;
+        let target = Target::of(self.file);
+        let job = Reads { target, block: ROW, depth: ROW_DEPTH, offsets, interval: None, cancel: self.cancel };
+        let mut buffer = Buffer::new(ROW * ROW_DEPTH);
+        let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
+        let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
+        let outcome = alone(check, |round| way.rows(&job, buffer.bytes(), round));
+        let (sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
+        turn.require_right(&sample)?;
+        let bytes = offsets.iter().map(|&offset| job.len_at(offset) as u64).sum();
+        turn.require("rows", &sample, (offsets.len() as u64, bytes))?;
+        Ok(sample)
+    }
+}
+
+/// Of this round, the same for every way.
+fn random(seed: u64, round: u64) -> Random {
+    Random::new(Random::at(seed, round).number())
 }
 
 fn merged(rounds: &[Latencies]) -> Latencies {

@@ -1,6 +1,6 @@
-//! The ways that are compared. To add one: implement [`Way`] (it reads), [`WriteWay`], [`StreamWay`], [`LogWay`], [`PopulateWay`] or
-//! [`RowWay`] in a file of its own and add it to [`all`], [`writers`], [`stallers`], [`overwriters`], [`streamers`], [`loggers`],
-//! [`populators`] or [`indexers`].
+//! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line in the list of each table that it takes
+//! part in: [`readers`], [`writers`], [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`] or [`indexers`]. One that
+//! does several kinds of work lives where it reads.
 
 mod log;
 pub(crate) mod map;
@@ -20,7 +20,12 @@ pub use log::commit::{Folder, by_writers};
 pub use map::watch::Populated;
 pub use read::ring::io_uring_state;
 
-/// One way of doing the work.
+/// The library's own way, whose standing is told.
+pub const OURS: &str = "nowait";
+/// What a program does that knows none of the others.
+pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
+
+/// One way of doing the work: its name, and whether this system allows it.
 ///
 /// The rules, the same for all, so that only the ways differ: prepare first, then [`Round::start`], work,
 /// [`Round::stop`]. Read the clock once before each submission of an operation (or batch) and once per harvest of
@@ -33,7 +38,10 @@ pub trait Way: Sync {
     fn refused(&self) -> Option<String> {
         None
     }
+}
 
+/// One way of reading at random.
+pub trait ReadWay: Way {
     /// It begins each read when the job's schedule says so, and counts latency from there.
     fn paced(&self) -> bool {
         false
@@ -46,15 +54,8 @@ pub trait Way: Sync {
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
-/// One way of writing. The rules are those of [`Way`].
-pub trait WriteWay: Sync {
-    fn name(&self) -> &'static str;
-
-    /// Why this system refuses the way, if it does.
-    fn refused(&self) -> Option<String> {
-        None
-    }
-
+/// One way of writing.
+pub trait WriteWay: Way {
     /// Completes all writes of `job`, `job.depth` of them in flight at a time. `buffer` has a prepared block for each of those;
     /// a way that must own its buffers takes [`Writes::buffers`]. A block is placed ([`crate::measure::work::Contents::place`]) just
     /// before the clock is read for its submission.
@@ -71,15 +72,8 @@ pub enum Written {
     Nothing,
 }
 
-/// One way of reading a file from its start to its end, of copying it, or of writing one. The rules are those of [`Way`].
-pub trait StreamWay: Sync {
-    fn name(&self) -> &'static str;
-
-    /// Why this system refuses the way, if it does.
-    fn refused(&self) -> Option<String> {
-        None
-    }
-
+/// One way of reading a file from its start to its end, of copying it, or of writing one.
+pub trait StreamWay: Way {
     /// It goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
 
@@ -95,15 +89,8 @@ pub trait StreamWay: Sync {
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
-/// One way of having records on stable storage. The rules are those of [`Way`].
-pub trait LogWay: Sync {
-    fn name(&self) -> &'static str;
-
-    /// Why this system refuses the way, if it does.
-    fn refused(&self) -> Option<String> {
-        None
-    }
-
+/// One way of having records on stable storage.
+pub trait LogWay: Way {
     /// It goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
 
@@ -141,36 +128,22 @@ impl Mapped for Mapping {
     }
 }
 
-/// One way of having all pages of a map there. The rules are those of [`Way`].
-pub trait PopulateWay: Sync {
-    fn name(&self) -> &'static str;
-
-    /// Why this system refuses the way, if it does.
-    fn refused(&self) -> Option<String> {
-        None
-    }
-
+/// One way of having all pages of a map there.
+pub trait PopulateWay: Way {
     /// Maps the file and returns when each page can be touched without waiting and without a fault. The clock and all that is told
     /// of it are `map::watch::Watch`'s: it is told whenever the calling thread could do something else, and, on that thread, which pages
     /// are there.
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated>;
 }
 
-/// One way of taking rows out of a cold file that is, or could be, mapped. The rules are those of [`Way`].
-pub trait RowWay: Sync {
-    fn name(&self) -> &'static str;
-
-    /// Why this system refuses the way, if it does.
-    fn refused(&self) -> Option<String> {
-        None
-    }
-
+/// One way of taking rows out of a cold file that is, or could be, mapped.
+pub trait RowWay: Way {
     /// Copies every row into `buffer`, which has a block for each of the `job.depth` that a way with a queue has in flight.
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// Every way that reads, in the order of the tables.
-pub fn all() -> &'static [&'static dyn Way] {
+pub const fn readers() -> &'static [&'static dyn ReadWay] {
     &[
         &read::pread::Pread,
         &read::threads::Threads,
@@ -185,7 +158,7 @@ pub fn all() -> &'static [&'static dyn Way] {
 }
 
 /// Every way that reads past the page cache, in the order of the tables. There advice means nothing, and libaio is asynchronous.
-pub fn direct() -> &'static [&'static dyn Way] {
+pub const fn direct_readers() -> &'static [&'static dyn ReadWay] {
     &[
         &read::pread::Pread,
         &read::threads::Threads,
@@ -199,7 +172,7 @@ pub fn direct() -> &'static [&'static dyn Way] {
 }
 
 /// Every way of the table of writes, in its order.
-pub fn writers() -> &'static [&'static dyn WriteWay] {
+pub const fn writers() -> &'static [&'static dyn WriteWay] {
     &[
         &write::pwrite::Pwrite,
         &read::threads::Threads,
@@ -213,7 +186,7 @@ pub fn writers() -> &'static [&'static dyn WriteWay] {
 }
 
 /// Every way of the table of stalls, in its order.
-pub fn stallers() -> &'static [&'static dyn WriteWay] {
+pub const fn stallers() -> &'static [&'static dyn WriteWay] {
     &[
         &write::heartbeat::Blocking,
         &write::heartbeat::Ring,
@@ -224,12 +197,12 @@ pub fn stallers() -> &'static [&'static dyn WriteWay] {
 }
 
 /// Every way that overwrites a file beyond a memory limit, in the order of that case.
-pub fn overwriters() -> &'static [&'static dyn WriteWay] {
+pub const fn overwriters() -> &'static [&'static dyn WriteWay] {
     &[&write::heartbeat::Threads, &write::heartbeat::Ring, &write::heartbeat::Futures { name: "nowait", strict: false }]
 }
 
 /// Every way of the table of streams, in its order.
-pub fn streamers() -> &'static [&'static dyn StreamWay] {
+pub const fn streamers() -> &'static [&'static dyn StreamWay] {
     &[
         &read::pread::DIRECT,
         &stream::command::Dd,
@@ -243,7 +216,7 @@ pub fn streamers() -> &'static [&'static dyn StreamWay] {
 }
 
 /// Every way of the table of the log, in its order.
-pub fn loggers() -> &'static [&'static dyn LogWay] {
+pub const fn loggers() -> &'static [&'static dyn LogWay] {
     &[
         &log::commit::AppendFdatasync,
         &log::commit::DirectDsync,
@@ -258,7 +231,7 @@ pub fn loggers() -> &'static [&'static dyn LogWay] {
 }
 
 /// Every way of having a map's pages there, in the order of the tables.
-pub fn populators() -> &'static [&'static dyn PopulateWay] {
+pub const fn populators() -> &'static [&'static dyn PopulateWay] {
     &[
         &map::touch::Touch,
         &map::populate::MapPopulate,
@@ -270,27 +243,10 @@ pub fn populators() -> &'static [&'static dyn PopulateWay] {
 }
 
 /// Every way of taking rows out of a map, in the order of the table.
-pub fn indexers() -> &'static [&'static dyn RowWay] {
+pub const fn indexers() -> &'static [&'static dyn RowWay] {
     &[&map::touch::Touch, &map::touch::Random, &map::touch::WillNeed, &read::ring::TUNED, &map::nowait::Nowait]
 }
 
-/// The names of all ways, each once.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    let reading = all().iter().chain(direct()).map(|way| way.name());
-    let writing = writers().iter().chain(stallers()).chain(overwriters()).map(|way| way.name());
-    let streaming = streamers().iter().map(|way| way.name());
-    let logging = loggers().iter().map(|way| way.name());
-    let mapping = populators().iter().map(|way| way.name()).chain(indexers().iter().map(|way| way.name()));
-    let mut seen = Vec::new();
-    reading.chain(writing).chain(streaming).chain(logging).chain(mapping).filter(move |name| {
-        let new = !seen.contains(name);
-        if new {
-            seen.push(*name);
-        }
-        new
-    })
-}
-
-pub fn by_name(name: &str) -> Option<&'static dyn Way> {
-    all().iter().chain(direct()).copied().find(|way| way.name() == name)
+pub fn reader(name: &str) -> Option<&'static dyn ReadWay> {
+    readers().iter().chain(direct_readers()).copied().find(|way| way.name() == name)
 }

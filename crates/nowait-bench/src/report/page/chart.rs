@@ -3,7 +3,8 @@
 
 use super::html::Html;
 use crate::report::axes::Panel;
-use crate::report::words::{compared, short, unit};
+use crate::report::figures::short;
+use crate::report::words::{compared, unit};
 use crate::report::{Latency, Row};
 
 /// How a way is drawn: the hue that the style sheet has under this number, the symbol, the dash of its line.
@@ -401,7 +402,7 @@ mod tests {
 
     #[test]
     fn every_way_of_a_table_looks_different() {
-        let ways: Vec<&str> = crate::ways::all().iter().map(|way| way.name()).collect();
+        let ways: Vec<&str> = crate::ways::readers().iter().map(|way| way.name()).collect();
         let looks = looks(&ways);
         for (index, (_, look)) in looks.iter().enumerate() {
             assert!(looks[..index].iter().all(|(_, other)| other != look));

@@ -21,7 +21,7 @@ use rustix::thread::futex;
 use super::commit::{BLOCK, by_writers, find, open_direct, write_durable};
 use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Commits};
-use crate::ways::LogWay;
+use crate::ways::{LogWay, Way};
 
 pub struct ThreadBatch {
     name: &'static str,
@@ -31,11 +31,13 @@ pub struct ThreadBatch {
 pub const BUFFERED: ThreadBatch = ThreadBatch { name: "thread-batch", direct: false };
 pub const DIRECT: ThreadBatch = ThreadBatch { name: "thread-batch-direct", direct: true };
 
-impl LogWay for ThreadBatch {
+impl Way for ThreadBatch {
     fn name(&self) -> &'static str {
         self.name
     }
+}
 
+impl LogWay for ThreadBatch {
     fn direct(&self) -> bool {
         self.direct
     }

@@ -17,18 +17,20 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Buffer, Commits, Records};
-use crate::ways::LogWay;
+use crate::ways::{LogWay, Way};
 
 /// What direct writes are a multiple of, here as in most logs: it suits nearly all devices.
 pub(in crate::ways) const BLOCK: usize = 4096;
 
 pub struct AppendFdatasync;
 
-impl LogWay for AppendFdatasync {
+impl Way for AppendFdatasync {
     fn name(&self) -> &'static str {
         "append-fdatasync"
     }
+}
 
+impl LogWay for AppendFdatasync {
     fn direct(&self) -> bool {
         false
     }
@@ -59,11 +61,13 @@ impl LogWay for AppendFdatasync {
 
 pub struct DirectDsync;
 
-impl LogWay for DirectDsync {
+impl Way for DirectDsync {
     fn name(&self) -> &'static str {
         "direct-dsync"
     }
+}
 
+impl LogWay for DirectDsync {
     fn direct(&self) -> bool {
         true
     }

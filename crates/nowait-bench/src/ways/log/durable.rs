@@ -11,7 +11,7 @@ use nowait::{Engine, Nowait};
 use super::commit::{Folder, by_writers};
 use crate::measure::meter::Round;
 use crate::measure::work::{Commits, Records};
-use crate::ways::LogWay;
+use crate::ways::{LogWay, Way};
 
 pub struct Durable {
     name: &'static str,
@@ -25,11 +25,13 @@ pub const USUAL: Durable = Durable { name: "nowait", segment_bytes: SEGMENT_BYTE
 pub const ROTATING: Durable = Durable { name: "nowait-rotating", segment_bytes: 4 << 20, engine: || Engine::Auto };
 pub const REFUSED: Durable = Durable { name: "nowait-refused", segment_bytes: SEGMENT_BYTES, engine: || Engine::Pool };
 
-impl LogWay for Durable {
+impl Way for Durable {
     fn name(&self) -> &'static str {
         self.name
     }
+}
 
+impl LogWay for Durable {
     /// It finds out by itself.
     fn direct(&self) -> bool {
         false

@@ -20,8 +20,8 @@ use io_uring::{IoUring, opcode, squeue, types};
 use super::commit::{BLOCK, by_writers, find, open_direct};
 use crate::measure::meter::Round;
 use crate::measure::work::Commits;
-use crate::ways::LogWay;
 use crate::ways::read::ring::tuned_ring;
+use crate::ways::{LogWay, Way};
 
 pub struct OwnRing {
     name: &'static str,
@@ -31,7 +31,7 @@ pub struct OwnRing {
 pub const LINKED: OwnRing = OwnRing { name: "ring-linked", direct: false };
 pub const DSYNC: OwnRing = OwnRing { name: "ring-dsync", direct: true };
 
-impl LogWay for OwnRing {
+impl Way for OwnRing {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -39,7 +39,9 @@ impl LogWay for OwnRing {
     fn refused(&self) -> Option<String> {
         IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
     }
+}
 
+impl LogWay for OwnRing {
     fn direct(&self) -> bool {
         self.direct
     }

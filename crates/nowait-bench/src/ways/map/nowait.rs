@@ -14,7 +14,7 @@ use super::watch::{Populated, TICK, Watch};
 use crate::measure::meter::Round;
 use crate::measure::work::{Populate, Reads};
 use crate::sys::map_with_nowait;
-use crate::ways::{Mapped, PopulateWay, RowWay};
+use crate::ways::{Mapped, PopulateWay, RowWay, Way};
 
 pub struct Nowait;
 
@@ -28,11 +28,13 @@ impl Mapped for Map {
     }
 }
 
-impl PopulateWay for Nowait {
+impl Way for Nowait {
     fn name(&self) -> &'static str {
         "nowait"
     }
+}
 
+impl PopulateWay for Nowait {
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated> {
         let file = File::open(job.path).wait()?;
         let mut watch = Watch::start(job, round);
@@ -53,10 +55,6 @@ impl PopulateWay for Nowait {
 }
 
 impl RowWay for Nowait {
-    fn name(&self) -> &'static str {
-        PopulateWay::name(self)
-    }
-
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = File::open(job.target.path).wait()?;
         let map = map_with_nowait(&file)?;

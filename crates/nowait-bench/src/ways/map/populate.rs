@@ -7,7 +7,7 @@ use super::watch::{Populated, Watch};
 use crate::measure::meter::Round;
 use crate::measure::work::Populate;
 use crate::sys::{MapAdvice, Mapping, PAGE};
-use crate::ways::PopulateWay;
+use crate::ways::{PopulateWay, Way};
 
 /// MAP_POPULATE, within `mmap`.
 pub struct MapPopulate;
@@ -15,17 +15,19 @@ pub struct MapPopulate;
 /// MADV_POPULATE_READ.
 pub struct Madvise;
 
-impl PopulateWay for MapPopulate {
+impl Way for MapPopulate {
     fn name(&self) -> &'static str {
         "map-populate"
     }
+}
 
+impl PopulateWay for MapPopulate {
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated> {
         in_one_call(job, round, || Mapping::populated(job.file, job.size))
     }
 }
 
-impl PopulateWay for Madvise {
+impl Way for Madvise {
     fn name(&self) -> &'static str {
         "madvise"
     }
@@ -35,7 +37,9 @@ impl PopulateWay for Madvise {
             .and_then(|file| Mapping::new(&file, PAGE)?.advise(0..PAGE, MapAdvice::PopulateRead));
         tried.err().map(|error| format!("madvise(MADV_POPULATE_READ): {error}"))
     }
+}
 
+impl PopulateWay for Madvise {
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated> {
         in_one_call(job, round, || {
             let map = Mapping::new(job.file, job.size)?;

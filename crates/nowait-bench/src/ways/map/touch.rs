@@ -14,7 +14,7 @@ use crate::measure::meter::Round;
 use crate::measure::work::{Populate, Reads};
 use crate::sys::{MapAdvice, Mapping, PAGE};
 use crate::ways::read::willneed::GATHER_AHEAD;
-use crate::ways::{PopulateWay, RowWay};
+use crate::ways::{PopulateWay, RowWay, Way};
 
 pub struct Touch;
 pub struct WillNeed;
@@ -24,11 +24,13 @@ pub struct Thread;
 /// The thread could do something else after so many touches: one fault maps as many pages of what is cached (fault_around_bytes).
 const BEAT_PAGES: usize = 16;
 
-impl PopulateWay for Touch {
+impl Way for Touch {
     fn name(&self) -> &'static str {
         "touch"
     }
+}
 
+impl PopulateWay for Touch {
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated> {
         let mut watch = Watch::start(job, round);
         let map = Mapping::new(job.file, job.size)?;
@@ -37,11 +39,13 @@ impl PopulateWay for Touch {
     }
 }
 
-impl PopulateWay for WillNeed {
+impl Way for WillNeed {
     fn name(&self) -> &'static str {
         "willneed"
     }
+}
 
+impl PopulateWay for WillNeed {
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated> {
         let mut watch = Watch::start(job, round);
         let map = Mapping::new(job.file, job.size)?;
@@ -54,11 +58,13 @@ impl PopulateWay for WillNeed {
     }
 }
 
-impl PopulateWay for Thread {
+impl Way for Thread {
     fn name(&self) -> &'static str {
         "thread"
     }
+}
 
+impl PopulateWay for Thread {
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated> {
         let mut watch = Watch::start(job, round);
         let map = Mapping::new(job.file, job.size)?;
@@ -92,10 +98,6 @@ impl PopulateWay for Thread {
 }
 
 impl RowWay for Touch {
-    fn name(&self) -> &'static str {
-        PopulateWay::name(self)
-    }
-
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let map = map(job)?;
         round.start();
@@ -107,11 +109,13 @@ impl RowWay for Touch {
     }
 }
 
-impl RowWay for Random {
+impl Way for Random {
     fn name(&self) -> &'static str {
         "random"
     }
+}
 
+impl RowWay for Random {
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let map = map(job)?;
         map.advise(0..job.target.size, MapAdvice::Random)?;
@@ -125,10 +129,6 @@ impl RowWay for Random {
 }
 
 impl RowWay for WillNeed {
-    fn name(&self) -> &'static str {
-        PopulateWay::name(self)
-    }
-
     /// All announced before the first is taken was a fifth to a third slower.
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let map = map(job)?;

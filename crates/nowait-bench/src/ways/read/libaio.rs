@@ -10,7 +10,7 @@ use crate::measure::meter::Round;
 use crate::measure::work::{Gather, Reads, Stream, Writes};
 use crate::ways::queue::{Desk, Direction, Files, Queue};
 use crate::ways::stream::ends::Ends;
-use crate::ways::{StreamWay, Way, WriteWay};
+use crate::ways::{ReadWay, StreamWay, Way, WriteWay};
 
 pub struct Libaio;
 
@@ -25,7 +25,9 @@ impl Way for Libaio {
     fn refused(&self) -> Option<String> {
         Context::new(1).err().map(|error| format!("io_setup: {error}"))
     }
+}
 
+impl ReadWay for Libaio {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         Desk::new(Aio::new(Files::both(job.target.file), job.depth)?).reads(job, buffer, round)
     }
@@ -37,28 +39,12 @@ impl Way for Libaio {
 }
 
 impl WriteWay for Libaio {
-    fn name(&self) -> &'static str {
-        Way::name(self)
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(self)
-    }
-
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         Desk::new(Aio::new(Files::both(job.file), job.depth)?).writes(job, buffer, round)
     }
 }
 
 impl StreamWay for Libaio {
-    fn name(&self) -> &'static str {
-        Way::name(self)
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(self)
-    }
-
     fn direct(&self) -> bool {
         true
     }

@@ -17,7 +17,7 @@ use crate::measure::meter::Round;
 use crate::measure::pace::Alarm;
 use crate::measure::work::{Gather, Reads, Target, Writes};
 use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
-use crate::ways::{Way, WriteWay};
+use crate::ways::{ReadWay, Way, WriteWay};
 
 pub struct Blocking;
 
@@ -30,7 +30,9 @@ impl Way for Blocking {
     fn name(&self) -> &'static str {
         "nowait"
     }
+}
 
+impl ReadWay for Blocking {
     fn paced(&self) -> bool {
         true
     }
@@ -88,7 +90,9 @@ impl Way for Aio {
     fn refused(&self) -> Option<String> {
         Aio::instance().err().map(|error| error.to_string())
     }
+}
 
+impl ReadWay for Aio {
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::reading(Aio::instance()?, job.target)?;
         in_flight(&session.file, job, round)?;
@@ -147,7 +151,9 @@ impl Way for Tokio {
     fn name(&self) -> &'static str {
         "nowait-tokio"
     }
+}
 
+impl ReadWay for Tokio {
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::reading(Nowait::shared(), job.target)?;
         let next = Arc::new(AtomicUsize::new(0));
@@ -217,10 +223,6 @@ fn extents(job: &Gather<'_>) -> Vec<Vec<(u64, usize)>> {
 }
 
 impl WriteWay for Blocking {
-    fn name(&self) -> &'static str {
-        Way::name(self)
-    }
-
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::writing(Nowait::shared(), job.path)?;
         if job.depth == 1 {
@@ -265,10 +267,6 @@ fn writes_in_flight(file: &File, job: &Writes<'_>, round: &mut Round<'_>) -> io:
 }
 
 impl WriteWay for Tokio {
-    fn name(&self) -> &'static str {
-        Way::name(self)
-    }
-
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::writing(Nowait::shared(), job.path)?;
         let blocks = Blocks::of(job);

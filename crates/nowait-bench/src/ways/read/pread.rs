@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::measure::meter::Round;
 use crate::measure::work::{Gather, Reads, Stream};
 use crate::ways::stream::ends::Ends;
-use crate::ways::{StreamWay, Way};
+use crate::ways::{ReadWay, StreamWay, Way};
 
 pub struct Pread;
 
@@ -26,7 +26,9 @@ impl Way for Pread {
     fn name(&self) -> &'static str {
         "pread"
     }
+}
 
+impl ReadWay for Pread {
     fn paced(&self) -> bool {
         true
     }
@@ -58,11 +60,13 @@ impl Way for Pread {
     }
 }
 
-impl StreamWay for Streamed {
+impl Way for Streamed {
     fn name(&self) -> &'static str {
         self.name
     }
+}
 
+impl StreamWay for Streamed {
     fn direct(&self) -> bool {
         self.direct
     }

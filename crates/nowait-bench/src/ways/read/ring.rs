@@ -25,7 +25,7 @@ use crate::measure::meter::Round;
 use crate::measure::work::{Gather, Reads, Stream, Writes};
 use crate::ways::queue::{Desk, Direction, Files, PacedQueue, Queue};
 use crate::ways::stream::ends::Ends;
-use crate::ways::{RowWay, StreamWay, Way, WriteWay};
+use crate::ways::{ReadWay, RowWay, StreamWay, Way, WriteWay};
 
 pub struct Ring {
     name: &'static str,
@@ -57,7 +57,9 @@ impl Way for Ring {
     fn refused(&self) -> Option<String> {
         IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
     }
+}
 
+impl ReadWay for Ring {
     fn paced(&self) -> bool {
         true
     }
@@ -74,42 +76,18 @@ impl Way for Ring {
 }
 
 impl RowWay for Ring {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(self)
-    }
-
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        Way::reads(self, job, buffer, round)
+        ReadWay::reads(self, job, buffer, round)
     }
 }
 
 impl WriteWay for Ring {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(self)
-    }
-
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         Desk::new(Uring::new(Files::both(job.file), job.depth, self.tuned)?).writes(job, buffer, round)
     }
 }
 
 impl StreamWay for Ring {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn refused(&self) -> Option<String> {
-        Way::refused(self)
-    }
-
     fn direct(&self) -> bool {
         true
     }

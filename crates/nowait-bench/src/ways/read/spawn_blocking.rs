@@ -13,15 +13,17 @@ use tokio::task;
 use crate::measure::meter::Round;
 use crate::measure::work::{Gather, Reads, Writes};
 use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
-use crate::ways::{Way, WriteWay};
+use crate::ways::{ReadWay, Way, WriteWay};
 
 pub struct SpawnBlocking;
 
 impl Way for SpawnBlocking {
     fn name(&self) -> &'static str {
-        WriteWay::name(self)
+        "tokio"
     }
+}
 
+impl ReadWay for SpawnBlocking {
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = Arc::new(job.target.file.try_clone()?);
         let next = Arc::new(AtomicUsize::new(0));
@@ -65,10 +67,6 @@ impl Way for SpawnBlocking {
 }
 
 impl WriteWay for SpawnBlocking {
-    fn name(&self) -> &'static str {
-        "tokio"
-    }
-
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let blocks = Blocks::of(job);
         let tasks: Vec<_> = job

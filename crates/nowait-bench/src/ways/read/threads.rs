@@ -14,7 +14,7 @@ use rayon::ThreadPool;
 use crate::measure::meter::{Round, Tally};
 use crate::measure::pace::Schedule;
 use crate::measure::work::{Batch, Gather, Reads, Writes};
-use crate::ways::{Way, WriteWay};
+use crate::ways::{ReadWay, Way, WriteWay};
 
 /// As many as the depth at which the common comparison of 2020 was made.
 const GATHER_THREADS: usize = 32;
@@ -25,7 +25,9 @@ impl Way for Threads {
     fn name(&self) -> &'static str {
         "threads"
     }
+}
 
+impl ReadWay for Threads {
     fn paced(&self) -> bool {
         true
     }
@@ -53,10 +55,6 @@ impl Way for Threads {
 }
 
 impl WriteWay for Threads {
-    fn name(&self) -> &'static str {
-        Way::name(self)
-    }
-
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let next = AtomicU64::new(0);
         at_once(job.depth, job.block, buffer, round, |block, tally| write_until_done(job, &next, block, tally))

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::measure::meter::Round;
 use crate::measure::work::{Batch, Gather, Reads, Target};
 use crate::sys::will_need;
-use crate::ways::Way;
+use crate::ways::{ReadWay, Way};
 
 /// How far a gather announces ahead, of a file or of a map: the most that a common disk queue takes without making the announcer wait.
 pub(in crate::ways) const GATHER_AHEAD: usize = 128;
@@ -20,7 +20,9 @@ impl Way for WillNeed {
     fn name(&self) -> &'static str {
         "willneed"
     }
+}
 
+impl ReadWay for WillNeed {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = job.target.file;
         let mut announced = VecDeque::with_capacity(job.depth);

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Route, Stream};
-use crate::ways::{StreamWay, Written};
+use crate::ways::{StreamWay, Way, Written};
 
 pub struct Dd;
 pub struct Cat;
@@ -24,7 +24,7 @@ pub struct Cat;
 /// How often a command that runs is asked whether the user wants it to stop.
 const ASKED_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-impl StreamWay for Dd {
+impl Way for Dd {
     fn name(&self) -> &'static str {
         "dd"
     }
@@ -32,7 +32,9 @@ impl StreamWay for Dd {
     fn refused(&self) -> Option<String> {
         not_installed(Command::new("dd").args(["if=/dev/null", "of=/dev/null"]))
     }
+}
 
+impl StreamWay for Dd {
     fn direct(&self) -> bool {
         true
     }
@@ -65,7 +67,7 @@ impl StreamWay for Dd {
     }
 }
 
-impl StreamWay for Cat {
+impl Way for Cat {
     fn name(&self) -> &'static str {
         "cat"
     }
@@ -73,7 +75,9 @@ impl StreamWay for Cat {
     fn refused(&self) -> Option<String> {
         not_installed(&mut Command::new("cat"))
     }
+}
 
+impl StreamWay for Cat {
     fn direct(&self) -> bool {
         false
     }

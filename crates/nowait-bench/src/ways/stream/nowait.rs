@@ -10,7 +10,7 @@ use nowait::stream::{Reader, Writer};
 
 use crate::measure::meter::Round;
 use crate::measure::work::{Contents, Route, Stream};
-use crate::ways::StreamWay;
+use crate::ways::{StreamWay, Way};
 
 pub struct Streamed {
     name: &'static str,
@@ -20,11 +20,13 @@ pub struct Streamed {
 pub const DIRECT: Streamed = Streamed { name: "nowait", direct: true };
 pub const BUFFERED: Streamed = Streamed { name: "nowait-buffered", direct: false };
 
-impl StreamWay for Streamed {
+impl Way for Streamed {
     fn name(&self) -> &'static str {
         self.name
     }
+}
 
+impl StreamWay for Streamed {
     fn direct(&self) -> bool {
         self.direct
     }

@@ -19,11 +19,11 @@ use nowait::Nowait;
 
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::Writes;
-use crate::ways::WriteWay;
 use crate::ways::queue::{Desk, Files};
 use crate::ways::read::nowait::Session;
 use crate::ways::read::ring::{self, Uring};
 use crate::ways::read::{spawn_blocking, threads};
+use crate::ways::{Way, WriteWay};
 
 /// A round ends after this time, however much is written: a slow disk must not take all day.
 pub const LONGEST_ROUND: Duration = Duration::from_secs(20);
@@ -37,11 +37,13 @@ pub struct Futures {
     pub strict: bool,
 }
 
-impl WriteWay for Blocking {
+impl Way for Blocking {
     fn name(&self) -> &'static str {
         "pwrite"
     }
+}
 
+impl WriteWay for Blocking {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let block = &mut buffer[..job.block];
         round.start();
@@ -59,11 +61,13 @@ impl WriteWay for Blocking {
     }
 }
 
-impl WriteWay for Threads {
+impl Way for Threads {
     fn name(&self) -> &'static str {
         "threads"
     }
+}
 
+impl WriteWay for Threads {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let next = AtomicU64::new(0);
         threads::at_once(job.depth, job.block, buffer, round, |block, tally| {
@@ -81,15 +85,17 @@ impl WriteWay for Threads {
     }
 }
 
-impl WriteWay for Ring {
+impl Way for Ring {
     fn name(&self) -> &'static str {
         "ring"
     }
 
     fn refused(&self) -> Option<String> {
-        WriteWay::refused(&ring::TUNED)
+        Way::refused(&ring::TUNED)
     }
+}
 
+impl WriteWay for Ring {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let mut desk = Desk::new(Uring::new(Files::both(job.file), job.depth, true)?);
         let mut heart = None;
@@ -97,11 +103,13 @@ impl WriteWay for Ring {
     }
 }
 
-impl WriteWay for Tokio {
+impl Way for Tokio {
     fn name(&self) -> &'static str {
         "tokio"
     }
+}
 
+impl WriteWay for Tokio {
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let write = |buffer, offset| spawn_blocking::write_all_at(job.file, buffer, offset);
@@ -109,11 +117,13 @@ impl WriteWay for Tokio {
     }
 }
 
-impl WriteWay for Futures {
+impl Way for Futures {
     fn name(&self) -> &'static str {
         self.name
     }
+}
 
+impl WriteWay for Futures {
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let instance = Nowait::builder().strict(self.strict).build()?;
         let session = Session::writing(&instance, job.path)?;

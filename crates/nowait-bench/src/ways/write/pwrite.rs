@@ -6,15 +6,17 @@ use std::time::Instant;
 
 use crate::measure::meter::Round;
 use crate::measure::work::Writes;
-use crate::ways::WriteWay;
+use crate::ways::{Way, WriteWay};
 
 pub struct Pwrite;
 
-impl WriteWay for Pwrite {
+impl Way for Pwrite {
     fn name(&self) -> &'static str {
         "pwrite"
     }
+}
 
+impl WriteWay for Pwrite {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let block = &mut buffer[..job.block];
         round.start();

@@ -1,0 +1,129 @@
+//! What was asked for, as plain data. A table takes from it what concerns it, and has values of its own for what was left open.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Smaller files, fewer cases, shorter rounds.
+    pub quick: bool,
+    /// Names of the ways to measure; empty for all.
+    pub ways: Vec<String>,
+    /// Timed rounds of each way in each case.
+    pub rounds: usize,
+    /// Duration of a round of reads at a middling way's speed.
+    pub round_time: Duration,
+    /// Duration of a round of commits at a middling way's speed.
+    pub commit_time: Duration,
+    pub seed: u64,
+    /// The user's own file, which is only read.
+    pub file: Option<PathBuf>,
+    /// Size of the test file; for the table `writes`, the most that a round writes.
+    pub size: Option<u64>,
+    /// Reads go past the page cache.
+    pub direct: bool,
+    /// Reads that start in a second; without it, as many as there can be.
+    pub rate: Option<u32>,
+
+    // Sizes of cases. Empty: the table's own.
+    pub depths: Vec<usize>,
+    pub records: Vec<usize>,
+    pub rows: Option<usize>,
+    pub streams: Vec<Direction>,
+    pub blocks: Vec<usize>,
+    pub writers: Vec<usize>,
+    pub sizes: Vec<usize>,
+
+    /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data, within bounds.
+    pub stall_size: Option<u64>,
+    /// Also overwrite a file in a memory cgroup that allows so many bytes.
+    pub memory_limit: Option<u64>,
+    /// Also write on file systems of our own, where they can be mounted.
+    pub own_file_systems: bool,
+    /// Lower the system's limit of dirty data for the table `stall`, where that is allowed.
+    pub lower_dirty_limit: bool,
+}
+
+/// Direction of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    Read,
+    Copy,
+    Write,
+}
+
+const FULL_ROUND: Duration = Duration::from_millis(300);
+const FULL_COMMITS: Duration = Duration::from_millis(700);
+const QUICK_COMMITS: Duration = Duration::from_millis(150);
+/// For the timed rounds of all reads of a quick run, at a middling way's speed. The slow ways take as long again.
+const QUICK_BUDGET: Duration = Duration::from_secs(12);
+
+impl Options {
+    /// Everything left open. Touches nothing but the directory: no cgroup, no mount, no limit.
+    pub fn new(quick: bool, seed: u64) -> Self {
+        Self {
+            quick,
+            ways: Vec::new(),
+            rounds: if quick { 3 } else { 5 },
+            round_time: FULL_ROUND,
+            commit_time: if quick { QUICK_COMMITS } else { FULL_COMMITS },
+            seed,
+            file: None,
+            size: None,
+            direct: false,
+            rate: None,
+            depths: Vec::new(),
+            records: Vec::new(),
+            rows: None,
+            streams: Vec::new(),
+            blocks: Vec::new(),
+            writers: Vec::new(),
+            sizes: Vec::new(),
+            stall_size: None,
+            memory_limit: None,
+            own_file_systems: false,
+            lower_dirty_limit: false,
+        }
+    }
+
+    /// Shortens the rounds of a quick run so that this many take about its budget.
+    pub fn fit(&mut self, rounds: usize) {
+        if self.quick {
+            self.round_time = self.round_time.min(QUICK_BUDGET / rounds.max(1) as u32);
+        }
+    }
+
+    /// Returns what was asked for, else the table's own values.
+    pub fn or_usual(&self, asked: &[usize], quick: &[usize], full: &[usize]) -> Vec<usize> {
+        match (asked, self.quick) {
+            ([], true) => quick.into(),
+            ([], false) => full.into(),
+            _ => asked.into(),
+        }
+    }
+
+    /// Whether a way of this name was asked for.
+    pub fn chooses(&self, way: &str) -> bool {
+        self.ways.is_empty() || self.ways.iter().any(|name| name == way)
+    }
+}
+
+impl Direction {
+    pub const ALL: [Self; 3] = [Self::Read, Self::Copy, Self::Write];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Copy => "copy",
+            Self::Write => "write",
+        }
+    }
+
+    pub fn reads(self) -> bool {
+        self != Self::Write
+    }
+
+    pub fn writes(self) -> bool {
+        self != Self::Read
+    }
+}

@@ -1,0 +1,64 @@
+//! One way's turn: its work on the clock, and the one form in which a failure is told.
+
+use std::fmt::Display;
+use std::io;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::meter::{Check, Round, Sample};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Which way, in which case of which table.
+#[derive(Clone, Copy)]
+pub struct Turn<'a> {
+    pub way: &'a str,
+    pub table: &'a str,
+    pub case: &'a str,
+    pub cancel: &'a AtomicBool,
+}
+
+/// What work gave, and its sample if it ran its clock.
+pub type Outcome<T> = io::Result<(Option<Sample>, T)>;
+
+/// Does work on the clock of one caller.
+pub fn alone<T>(check: Option<&Check<'_>>, work: impl FnOnce(&mut Round<'_>) -> io::Result<T>) -> Outcome<T> {
+    let gate = Barrier::new(1);
+    let mut round = Round::new(&gate, check);
+    let given = work(&mut round)?;
+    Ok((Sample::of(&[round]), given))
+}
+
+impl Turn<'_> {
+    pub fn failed(&self, why: impl Display) -> Error {
+        let Self { way, table, case, .. } = self;
+        Error::new(ErrorKind::Other, format!("{way} failed in {table} {case}: {why}; leave it out with --ways"))
+    }
+
+    pub fn interrupted(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// The sample of a turn that was not interrupted. `failed` tells an error of the work.
+    pub fn sample<T>(&self, outcome: Outcome<T>, failed: impl FnOnce(io::Error) -> Error) -> Result<(Sample, T)> {
+        if self.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let (sample, given) = outcome.map_err(failed)?;
+        Ok((sample.ok_or_else(|| self.failed("it did not run its clock"))?, given))
+    }
+
+    /// Holds the sample to the operations and bytes that were to be done. `what`: `reads`, as a failure names them.
+    pub fn require(&self, what: &str, sample: &Sample, wanted: (u64, u64)) -> Result<()> {
+        let done = (sample.operations, sample.bytes);
+        if done == wanted {
+            return Ok(());
+        }
+        Err(self.failed(format!("({what}, bytes) are {done:?} instead of {wanted:?}")))
+    }
+
+    /// Holds the sample to the bytes of the file.
+    pub fn require_right(&self, sample: &Sample) -> Result<()> {
+        let wrong = |offset| Err(self.failed(format!("it returned wrong bytes for offset {offset}")));
+        sample.wrong.map_or(Ok(()), wrong)
+    }
+}

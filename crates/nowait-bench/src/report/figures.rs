@@ -1,0 +1,73 @@
+//! Figures as text, and text as figures.
+
+pub fn mib(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}
+
+/// Three characters.
+pub fn share(ratio: f64) -> String {
+    if ratio < 0.995 { format!("{ratio:.2}").replacen("0.", ".", 1) } else { "1.0".to_owned() }
+}
+
+/// Four characters or so: `987`, `9.87k`, `98.7k`, `987k`, `1.23M`.
+pub fn short(value: f64) -> String {
+    let (scaled, unit) = match value {
+        small if small < 999.5 => (small, ""),
+        middle if middle < 999_500.0 => (middle / 1e3, "k"),
+        large => (large / 1e6, "M"),
+    };
+    let decimals = if unit.is_empty() || scaled >= 99.95 {
+        0
+    } else if scaled >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{scaled:.decimals$}{unit}")
+}
+
+/// `4096`, `512K`, `64M`, `4G`, `1T`; powers of two.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let number = upper.trim_end_matches("IB").trim_end_matches('B');
+    let (digits, shift) = match number.char_indices().last() {
+        Some((at, 'K')) => (&number[..at], 10),
+        Some((at, 'M')) => (&number[..at], 20),
+        Some((at, 'G')) => (&number[..at], 30),
+        Some((at, 'T')) => (&number[..at], 40),
+        _ => (number, 0),
+    };
+    let count: u64 = digits.parse().map_err(|_| "not a size such as 512M or 4G".to_owned())?;
+    count.checked_mul(1 << shift).ok_or_else(|| "too large for a file".to_owned())
+}
+
+/// In microseconds.
+pub fn micro(nanoseconds: u64) -> String {
+    let micro = nanoseconds as f64 / 1e3;
+    if micro < 9.95 { format!("{micro:.1}") } else { format!("{micro:.0}") }
+}
+
+/// `512`, `16K`, `1M`
+pub fn size_of(bytes: usize) -> String {
+    match bytes {
+        mib if mib % (1 << 20) == 0 => format!("{}M", mib >> 20),
+        kib if kib % (1 << 10) == 0 => format!("{}K", kib >> 10),
+        bytes => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_sizes_are_short() {
+        assert_eq!([512, 1536, 4096, 3 << 19, 1 << 20].map(size_of), ["512", "1536", "4K", "1536K", "1M"]);
+    }
+
+    #[test]
+    fn numbers_stay_short() {
+        let all = [0.4, 999.0, 999.9, 9_994.0, 12_345.0, 99_960.0, 999_499.0, 1_234_567.0].map(short);
+        assert_eq!(all, ["0", "999", "1.00k", "9.99k", "12.3k", "100k", "999k", "1.23M"]);
+    }
+}

@@ -1,0 +1,451 @@
+//! Reads of the test file: the work of the tables `reads`, `whole`, `cached` and `gather`.
+//!
+//! The state of the page cache is made and verified before each round. Every way gets the same offsets, into the same kind of buffer.
+//! A warm-up finds how many operations fill a round at the middling way's speed.
+
+use std::num::NonZeroU64;
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+
+use super::{Run, Table, chosen, names, rows, usage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::machine::testfile::TestFile;
+use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::meter::{Check, Round, Sample};
+use crate::measure::options::Options;
+use crate::measure::turn::{Outcome, Turn, alone};
+use crate::measure::work::{Buffer, Gather, Range, Reads, Target};
+use crate::random::Random;
+use crate::report::notes::Code;
+use crate::report::{Row, fio, median};
+use crate::sys::PAGE;
+use crate::ways::{self, ReadWay};
+
+/// A case: every way does the same work from the same state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    pub name: String,
+    pub state: State,
+    pub work: Work,
+}
+
+/// Share of the file in the page cache when the clock starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Cold,
+    Cached,
+    /// The first half of each block that is read.
+    HalfCached,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Blocks in random order, `depth` in flight for each of `callers` threads.
+    Reads { block: usize, depth: usize, callers: usize },
+    /// Every block of the file once.
+    WholeFile { block: usize, depth: usize },
+    /// Batches of `records` random records.
+    Gather { records: usize },
+}
+
+/// The ways of a table that reads.
+#[derive(Clone, Copy)]
+pub struct Readers {
+    pub through_the_cache: &'static [&'static dyn ReadWay],
+    pub past_the_cache: &'static [&'static dyn ReadWay],
+}
+
+/// Adds the figures of a table's own to a row.
+pub(super) type Finish = fn(Row, &[Sample]) -> Row;
+
+pub(super) fn as_it_is(row: Row, _: &[Sample]) -> Row {
+    row
+}
+
+pub const PAGE_BLOCK: usize = 4 << 10;
+
+/// Size of the test file.
+pub const FULL_SIZE: u64 = 1 << 30;
+pub const QUICK_SIZE: u64 = 64 << 20;
+
+/// Operations that are verified, and that tell a way's speed.
+const VERIFIED: usize = 256;
+const WARM_UP_COLD: usize = 512;
+const WARM_UP_CACHED: usize = 16 << 10;
+/// Records are at most 4 KiB. Each lies in a cell of its own, so that no page is read for two of them.
+const CELL: u64 = 8 << 10;
+const RECORD_LENGTHS: std::ops::RangeInclusive<u64> = 1 << 10..=4 << 10;
+/// Batches in a round of a gather, at least, where the file is large enough.
+const FEWEST_BATCHES: usize = 4;
+/// A round at a rate takes as long at least.
+const PACED_ROUND: Duration = Duration::from_secs(1);
+/// A way that started fewer than this share of its reads has not kept the rate.
+const RATE_KEPT: f64 = 0.95;
+
+impl Readers {
+    pub const ALL: Self = Self { through_the_cache: ways::readers(), past_the_cache: ways::direct_readers() };
+
+    fn of(self, options: &Options) -> &'static [&'static dyn ReadWay] {
+        if options.direct { self.past_the_cache } else { self.through_the_cache }
+    }
+
+    pub(super) fn names(self) -> Vec<&'static str> {
+        names(self.through_the_cache).into_iter().chain(names(self.past_the_cache)).collect()
+    }
+
+    pub(super) fn check(self, options: &Options) -> Result<()> {
+        let all = self.of(options);
+        let chosen = chosen(all, options);
+        if options.rate.is_some() && !chosen.iter().any(|way| way.paced()) {
+            let paced: Vec<_> = all.iter().filter(|way| way.paced()).map(|way| way.name()).collect();
+            return Err(usage(format!("none of --ways can be paced; choose among {}", paced.join(", "))));
+        }
+        if chosen.is_empty() {
+            return Err(usage(format!("none of --ways reads; choose among {}", names(all).join(", "))));
+        }
+        Ok(())
+    }
+
+    pub(super) fn timed_rounds(self, options: &Options, cases: &[Case]) -> usize {
+        chosen(self.of(options), options).len() * cases.len() * options.rounds
+    }
+
+    pub(super) fn fio(table: &str, options: &Options, cases: &[Case], place: &fio::Place<'_>, jobs: &mut fio::Jobs) {
+        let time = options.round_time.max(fio::TIME);
+        for case in cases {
+            let (block, depth, callers, whole) = match case.work {
+                Work::Reads { block, depth, callers } => (block, depth, callers, false),
+                Work::WholeFile { block, depth } => (block, depth, 1, true),
+                Work::Gather { .. } => continue,
+            };
+            let state = match case.state {
+                State::HalfCached => continue,
+                State::Cached => fio::State::Cached,
+                State::Cold => fio::State::Cold,
+            };
+            let shape = fio::Shape { state, block, depth, callers };
+            jobs.reads(table, &case.name, &place.source, shape, (!whole).then_some(time));
+        }
+    }
+
+    /// Measures these cases of a table.
+    pub(super) fn measure(self, table: &dyn Table, cases: &[Case], run: &mut Run<'_>, finish: Finish) -> Result<()> {
+        let (file, options) = (run.test_file()?, run.options);
+        let paced = self.of(options).iter().copied().filter(|way| {
+            let refused = "its reads cannot begin at fixed moments (--rate)".to_owned();
+            let unpaced = options.rate.is_some() && !way.paced() && options.chooses(way.name());
+            // A refusal of the system comes first.
+            !unpaced || way.refused().is_some() || run.report.takes(way.name(), Some(refused))
+        });
+        let paced: Vec<_> = paced.collect();
+        let ways = run.usable(&paced);
+        if let (Some(rate), false) = (options.rate, ways.is_empty()) {
+            // Of this thread and those that it starts: 50 µs by default, which would be most of a latency.
+            let exact = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            exact.map_err(|error| Error::new(ErrorKind::Other, format!("prctl PR_SET_TIMERSLACK: {error}")))?;
+            run.report
+                .note_once(Code::Rate, format!("{rate} reads a second were to begin, whatever became of those before"));
+        }
+        let table = table.name();
+        let warms_up = |case: &Case| known_operations(case, file, options).is_none();
+        let of_case = |case: &Case| steps(ways.len(), options.rounds, warms_up(case));
+        run.progress.begin(table, cases.iter().map(of_case).sum());
+        for case in cases {
+            let mut bench = Bench::new(table, &ways, case, file, run);
+            let name = format!("{table} {}", case.name);
+            let timed = match run.case(&name, &mut bench) {
+                // Only the halves of blocks cannot be dropped: in memory, or where extents are read as a whole.
+                Err(error) if error.kind() == ErrorKind::NotCold && case.state == State::HalfCached => {
+                    run.report.note(Code::CaseLeftOut, format!("{name}: {error}"));
+                    continue;
+                }
+                timed => timed?,
+            };
+            let rows = rows(table, &case.name, &ways, &timed);
+            let rows: Vec<Row> = rows.into_iter().zip(&timed).map(|(row, samples)| finish(row, samples)).collect();
+            if let Some(rate) = options.rate {
+                let missed = |row: &&Row| row.ops_per_s < RATE_KEPT * f64::from(rate);
+                let missed: Vec<&str> = rows.iter().filter(missed).map(|row| row.way.as_str()).collect();
+                if !missed.is_empty() {
+                    run.report.note(Code::RateMissed, format!("{name}: not kept by {}", missed.join(", ")));
+                }
+            }
+            run.report.rows.extend(rows);
+            if bench.cached_after > file.size() / PAGE / 1000 {
+                let text = format!("{name}: {} pages of the file were cached after a direct round", bench.cached_after);
+                run.report.note(Code::CachedUnderDirect, text);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The cases that can be read at a rate: one caller, and no state that is made for each block.
+pub(super) fn paced(cases: Vec<Case>, options: &Options) -> Vec<Case> {
+    let Some(rate) = options.rate else { return cases };
+    let paced = |case: &Case| matches!(case.work, Work::Reads { callers: 1, .. }) && case.state != State::HalfCached;
+    let named = |case: Case| Case { name: format!("{} rate={rate}", case.name), ..case };
+    cases.into_iter().filter(paced).map(named).collect()
+}
+
+/// One case, ready to be measured.
+struct Bench<'a> {
+    table: &'a str,
+    ways: &'a [&'static dyn ReadWay],
+    case: &'a Case,
+    file: &'a TestFile,
+    options: &'a Options,
+    cancel: &'a AtomicBool,
+    /// Operations of a timed round.
+    operations: usize,
+    inputs: Inputs,
+    /// The most pages that a round past the page cache left in it, or another program did.
+    cached_after: u64,
+}
+
+/// Number of operations where it needs no warm-up: the whole file, or a rate's.
+fn known_operations(case: &Case, file: &TestFile, options: &Options) -> Option<usize> {
+    if let Work::WholeFile { block, .. } = case.work {
+        return Some(blocks(case, file, block) as usize);
+    }
+    let rate = options.rate?;
+    Some((f64::from(rate) * options.round_time.max(PACED_ROUND).as_secs_f64()) as usize)
+}
+
+fn blocks(case: &Case, file: &TestFile, block: usize) -> u64 {
+    match case.state {
+        // A short block at the end has no half of its own.
+        State::HalfCached => file.size() / block as u64,
+        _ => file.size().div_ceil(block as u64),
+    }
+}
+
+/// The inputs of one round, the same for every way.
+enum Inputs {
+    Offsets(Vec<u64>),
+    Ranges(Vec<Range>),
+}
+
+impl interleave::Case for Bench<'_> {
+    fn ways(&self) -> usize {
+        self.ways.len()
+    }
+
+    /// Without a warm-up the number of operations is known: the whole file, or a rate's.
+    fn warms_up(&self) -> bool {
+        known_operations(self.case, self.file, self.options).is_none()
+    }
+
+    fn prepare(&mut self, stage: Stage) {
+        self.inputs = match stage {
+            Stage::Verify => self.with_tail(self.inputs(0, VERIFIED)),
+            Stage::WarmUp if self.case.state == State::Cached => self.inputs(1, WARM_UP_CACHED),
+            Stage::WarmUp => self.inputs(1, WARM_UP_COLD),
+            Stage::Timed(round) => self.inputs(round as u64 + 2, self.operations),
+        };
+    }
+
+    fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        self.make_state()?;
+        let file = self.file;
+        let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
+        let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
+        let sample = self.turn(self.ways[way], check)?;
+        // To check what it read, a file of a user is read through the cache.
+        if self.file.is_direct() && stage != Stage::Verify {
+            self.cached_after = self.cached_after.max(self.file.cached_pages()?);
+        }
+        Ok(sample)
+    }
+
+    fn completed(&mut self, stage: Stage, samples: &[Sample]) {
+        if stage == Stage::WarmUp {
+            let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
+            self.operations = (median(&speeds) * self.options.round_time.as_secs_f64()) as usize;
+        }
+    }
+}
+
+impl<'a> Bench<'a> {
+    fn new<'r: 'a>(
+        table: &'a str,
+        ways: &'a [&'static dyn ReadWay],
+        case: &'a Case,
+        file: &'a TestFile,
+        run: &Run<'r>,
+    ) -> Self {
+        let (options, cancel) = (run.options, run.cancel);
+        let operations = known_operations(case, file, options).unwrap_or(0);
+        Self { table, ways, case, file, options, cancel, operations, inputs: Inputs::default(), cached_after: 0 }
+    }
+
+    fn blocks(&self, block: usize) -> u64 {
+        blocks(self.case, self.file, block)
+    }
+
+    /// About `operations` random operations. Unless the file is cached, no page is in two of them, and there are no
+    /// more than the file has room for.
+    fn inputs(&self, round: u64, operations: usize) -> Inputs {
+        let mut random = Random::new(Random::at(self.options.seed, round).number());
+        match self.case.work {
+            Work::Reads { block, depth, callers } => {
+                let count = operations.max(depth * callers * 2);
+                Inputs::Offsets(self.places(&mut random, self.blocks(block), block as u64, count))
+            }
+            Work::WholeFile { block, .. } => {
+                Inputs::Offsets(self.places(&mut random, self.blocks(block), block as u64, operations))
+            }
+            Work::Gather { records } => {
+                let batches = (operations / records).max(FEWEST_BATCHES);
+                let cells = self.places(&mut random, self.file.size() / CELL, CELL, batches * records);
+                let whole = cells.len() - if cells.len() > records { cells.len() % records } else { 0 };
+                let record = |cell: u64| {
+                    let spread = RECORD_LENGTHS.end() - RECORD_LENGTHS.start() + 1;
+                    let len = RECORD_LENGTHS.start() + random.below(spread);
+                    Range { offset: cell + random.below(CELL - len + 1), len: len as u32 }
+                };
+                Inputs::Ranges(cells[..whole].iter().copied().map(record).collect())
+            }
+        }
+    }
+
+    /// `count` of the file's `places`, in random order; each once, or round and round where the file is cached.
+    fn places(&self, random: &mut Random, places: u64, size: u64, count: usize) -> Vec<u64> {
+        let order = random.permutation(places).into_iter().map(|place| place * size);
+        match self.case.state {
+            State::Cached => order.cycle().take(count).collect(),
+            State::Cold | State::HalfCached => order.take(count).collect(),
+        }
+    }
+
+    /// Puts the file's very end among the inputs, where a read may be shorter than a block.
+    fn with_tail(&self, mut inputs: Inputs) -> Inputs {
+        let size = self.file.size();
+        match (&mut inputs, self.case.work) {
+            (Inputs::Ranges(ranges), _) => {
+                if let Some(last) = ranges.last_mut() {
+                    last.offset = size - u64::from(last.len);
+                }
+            }
+            (Inputs::Offsets(offsets), Work::Reads { block, .. } | Work::WholeFile { block, .. })
+                if self.case.state != State::HalfCached =>
+            {
+                let tail = (size - 1) / block as u64 * block as u64;
+                if !offsets.contains(&tail) {
+                    offsets.pop();
+                    offsets.push(tail);
+                }
+            }
+            _ => {}
+        }
+        inputs
+    }
+
+    fn make_state(&self) -> Result<()> {
+        match (self.case.state, self.case.work, &self.inputs) {
+            (State::Cold, ..) => self.file.make_cold(),
+            (State::HalfCached, Work::Reads { block, .. }, Inputs::Offsets(offsets)) => {
+                self.file.make_half_cached(offsets, block)
+            }
+            _ => self.file.make_warm(),
+        }
+    }
+
+    /// One way, once.
+    fn turn(&self, way: &dyn ReadWay, check: Option<&Check<'_>>) -> Result<Sample> {
+        let turn = Turn { way: way.name(), table: self.table, case: &self.case.name, cancel: self.cancel };
+        let target = Target::of(self.file);
+        let outcome = match (self.case.work, &self.inputs) {
+            (Work::Reads { block, depth, callers }, Inputs::Offsets(offsets)) => {
+                let interval = self.options.rate.filter(|_| check.is_none()).map(|rate| Duration::from_secs(1) / rate);
+                let job = Reads { target, block, depth, offsets, interval, cancel: self.cancel };
+                reads_round(way, job, callers, check)
+            }
+            (Work::WholeFile { block, depth }, Inputs::Offsets(offsets)) => {
+                let job = Reads { target, block, depth, offsets, interval: None, cancel: self.cancel };
+                reads_round(way, job, 1, check)
+            }
+            (Work::Gather { records }, Inputs::Ranges(ranges)) => {
+                let job = Gather::new(target, ranges, records, self.cancel);
+                let mut output = Buffer::new(job.output_len());
+                alone(check, |round| way.gather(&job, output.bytes(), round))
+            }
+            _ => unreachable!("inputs() makes what the work needs"),
+        };
+        let (sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
+        turn.require_right(&sample)?;
+        turn.require("operations", &sample, self.inputs.totals(&self.case.work, target.size))?;
+        Ok(sample)
+    }
+}
+
+impl Default for Inputs {
+    fn default() -> Self {
+        Self::Offsets(Vec::new())
+    }
+}
+
+impl Inputs {
+    /// Operations and bytes.
+    fn totals(&self, work: &Work, size: u64) -> (u64, u64) {
+        match (self, *work) {
+            (Self::Ranges(ranges), _) => (ranges.len() as u64, ranges.iter().map(|range| u64::from(range.len)).sum()),
+            (Self::Offsets(offsets), Work::Reads { block, .. } | Work::WholeFile { block, .. }) => {
+                (offsets.len() as u64, offsets.iter().map(|offset| (size - offset).min(block as u64)).sum())
+            }
+            (Self::Offsets(_), Work::Gather { .. }) => unreachable!("a gather has ranges"),
+        }
+    }
+}
+
+/// Deals the offsets out to `callers` threads, which start together.
+fn reads_round(way: &dyn ReadWay, job: Reads<'_>, callers: usize, check: Option<&Check<'_>>) -> Outcome<()> {
+    let gate = Barrier::new(callers);
+    let call = |offsets| {
+        let job = Reads { offsets, ..job };
+        let mut buffer = Buffer::new(job.block * job.depth);
+        let mut round = Round::new(&gate, check);
+        way.reads(&job, buffer.bytes(), &mut round).map(|()| round)
+    };
+    if callers == 1 {
+        return Ok((Sample::of(&[call(job.offsets)?]), ()));
+    }
+    let share = job.offsets.len().div_ceil(callers);
+    let rounds: std::io::Result<Vec<Round<'_>>> = thread::scope(|scope| {
+        let mut shares = job.offsets.chunks(share);
+        // As many threads as the gate expects, even where there is too little to deal out.
+        let threads: Vec<_> =
+            (0..callers).map(|_| shares.next().unwrap_or(&[])).map(|own| scope.spawn(move || call(own))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a way does not panic")).collect()
+    });
+    Ok((Sample::of(&rounds?), ()))
+}
+
+/// Size of the test file of a table that reads.
+pub(super) fn file_size(options: &Options) -> u64 {
+    if options.quick { QUICK_SIZE } else { FULL_SIZE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{cached::Cached, gather::Gather, reads::Reads, whole::Whole};
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own() {
+        let options = Options::new(false, 1);
+        let of_table =
+            [Reads::cases(&options), Whole::cases(&options), Cached::cases(&options), Gather::cases(&options)];
+        let all: Vec<(usize, Case)> = of_table
+            .into_iter()
+            .enumerate()
+            .flat_map(|(table, cases)| cases.into_iter().map(move |case| (table, case)))
+            .collect();
+        assert_eq!(all.len(), 8 + 3 + 24);
+        for (i, (table, case)) in all.iter().enumerate() {
+            assert!(all[..i].iter().all(|(other, of_other)| (other, &of_other.name) != (table, &case.name)));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The table `stall`: how long a thread keeps its other work waiting while it writes, or has a map populated.
+//!
+//! Three kinds of cases. A map is populated: see [`prefault`](super::prefault). A round writes far beyond the kernel's limit of dirty data.
+//! A round overwrites a file twice as large as the page cache may be, at random places, each block as often as any other.
+
+use serde::{Deserialize, Serialize};
+
+use super::columns::{Column, Grid, LONGEST, Line, P50, P99, P999, PageGrid, cpu, every};
+use super::new_file::{BLOCK, Cases, Ground, Place, Rules, free_bytes, require_room};
+use super::prefault::{self, POPULATE};
+use super::{Phase, Run, Table, chosen, names, usage, writes};
+use crate::error::{ErrorKind, Result};
+use crate::machine::dirty_limit::{self, Lowered};
+use crate::machine::memory_limit::Limited;
+use crate::machine::mounts::Kind;
+use crate::machine::testfile::{self, TestFile};
+use crate::measure::meter::Sample;
+use crate::measure::options::Options;
+use crate::random::Random;
+use crate::report::figures::mib;
+use crate::report::notes::Code;
+use crate::report::{Latency, Report, Row};
+use crate::ways::{self, OURS, PopulateWay, WriteWay};
+
+pub struct Stall {
+    pub populators: &'static [&'static dyn PopulateWay],
+    pub stallers: &'static [&'static dyn WriteWay],
+    pub overwriters: &'static [&'static dyn WriteWay],
+}
+
+pub static STALL: Stall =
+    Stall { populators: ways::populators(), stallers: ways::stallers(), overwriters: ways::overwriters() };
+
+const DEPTH: usize = 16;
+/// How often a round of overwriting writes each block.
+const OVERWRITES: usize = 4;
+const BYTES_MAX: u64 = 2 << 30;
+const QUICK_BYTES: u64 = 64 << 20;
+const LOWERED_LIMIT: u64 = 128 << 20;
+const LOWERED_BACKGROUND: u64 = 64 << 20;
+
+/// Figures of this table's rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// The share of the time that lay in gaps of more than a millisecond.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stalled_fraction: Option<f64>,
+}
+
+impl Figures {
+    pub(super) fn of(samples: &[Sample]) -> Self {
+        let sum: f64 = samples.iter().map(|sample| sample.stalled_fraction).sum();
+        Self { stalled_fraction: Some(sum / samples.len().max(1) as f64) }
+    }
+}
+
+const STALLED: Column = Column {
+    name: "in gaps > 1 ms",
+    cell: |row| Some(format!("{:.0} %", row.figures::<Figures>().stalled_fraction? * 100.0)),
+};
+
+const COLUMNS: &[Column] = &[
+    Column { name: "MiB/s", cell: |row| Some(format!("{:.0}", mib(row.bytes_per_s))) },
+    P50,
+    P99,
+    P999,
+    LONGEST,
+    STALLED,
+    Column { name: "CPU µs/op", cell: cpu },
+];
+
+fn ms(row: &Row, of: fn(&Latency) -> u64) -> Option<String> {
+    Some(format!("{:.3}", of(&row.latency_ns.unwrap_or_default()) as f64 / 1e6))
+}
+
+const ON_PAGE: PageGrid = PageGrid {
+    name: "stall gaps",
+    caption: "How long the other work of the thread that writes had to wait at a time.",
+    columns: &[
+        Column { name: "MiB/s", cell: |row| Some(format!("{:.0}", mib(row.bytes_per_s))) },
+        Column { name: "p50 ms", cell: |row| ms(row, |all| all.p50) },
+        Column { name: "p99 ms", cell: |row| ms(row, |all| all.p99) },
+        Column { name: "p99.9 ms", cell: |row| ms(row, |all| all.p999) },
+        Column { name: "longest ms", cell: |row| ms(row, |all| all.max) },
+        Column { name: "time in gaps > 1 ms", cell: |row| Some((STALLED.cell)(row).unwrap_or_else(|| "?".to_owned())) },
+        Column { name: "CPU µs each", cell: cpu },
+    ],
+};
+
+impl Stall {
+    fn rules(&self) -> Rules {
+        let finish = |row: Row, samples: &[Sample]| row.with(Figures::of(samples));
+        Rules { table: "stall", option: "--stall-size", in_time: false, finish }
+    }
+
+    /// Has a map populated, unless the table `prefault` does so for both.
+    fn populate(&self, run: &mut Run<'_>) -> Result<()> {
+        let ways = run.usable(self.populators);
+        if ways.is_empty() || run.asked.contains(&prefault::NAME) {
+            return Ok(());
+        }
+        match prefault::populate(&ways, &[self.name()], run) {
+            // The other cases need no cold file.
+            Err(error) if error.kind() == ErrorKind::NotCold => {
+                run.report.note(Code::CaseLeftOut, format!("{}: {POPULATE} is left out: {error}", self.name()));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Overwrites a file of twice the limit, in a memory cgroup.
+    fn overwrite(&self, limit: u64, run: &mut Run<'_>) -> Result<()> {
+        let ways = run.usable(self.overwriters);
+        if ways.is_empty() {
+            return Ok(());
+        }
+        let (dir, seed, bytes) = (run.dir, run.options.seed, 2 * limit);
+        let name = format!("overwrite memory={}M", limit >> 20);
+        require_room(free_bytes(&testfile::create_nameless(dir)?, dir)?, bytes, "--stall-size", dir)?;
+        run.progress.begin("making the file to overwrite", bytes);
+        let file = TestFile::make(dir, bytes, seed, run.cancel, |bytes| run.progress.step(bytes))?;
+        let cold = match file.make_cold() {
+            Err(error) if error.kind() == ErrorKind::NotCold => Err(error.to_string()),
+            other => Ok(other?),
+        };
+        let _limited = match cold.and_then(|()| Limited::new(limit)) {
+            Ok(limited) => limited,
+            Err(why) => {
+                run.report.note(Code::CaseLeftOut, format!("stall: {name} is left out: {why}"));
+                return Ok(());
+            }
+        };
+        let size = bytes >> 20;
+        let text = format!("stall: {name} wrote at random into a file of {size} MiB that was not cached");
+        run.report.note(Code::OverwriteSize, text);
+        run.progress.begin(self.name(), crate::measure::interleave::steps(ways.len(), run.options.rounds, false));
+        let mut random = Random::new(seed);
+        let order: Vec<u64> = (0..OVERWRITES).flat_map(|_| random.permutation(bytes / BLOCK as u64)).collect();
+        let bytes = bytes * OVERWRITES as u64;
+        let cases = Cases { rules: self.rules(), ways: &ways, depths: &[DEPTH], by_depth: false, bytes };
+        cases.case(name, Ground::Old { file: &file, order: &order }, false, DEPTH, run)
+    }
+
+    /// Writes beyond the limit of dirty data.
+    fn dirty(&self, run: &mut Run<'_>) -> Result<()> {
+        if chosen(self.stallers, run.options).is_empty() {
+            return Ok(());
+        }
+        let free = free_bytes(&testfile::create_nameless(run.dir)?, run.dir)?;
+        let _lowered = if run.options.lower_dirty_limit { lowered(run.report) } else { None };
+        let asked = run.options.stall_size.or(run.options.quick.then_some(QUICK_BYTES));
+        let bytes = asked.unwrap_or_else(|| usual_bytes(free));
+        require_room(free, bytes, "--stall-size", run.dir)?;
+        run.report.environment.dirty_limit_bytes = dirty_limit::bytes();
+        run.report.environment.stall_bytes = Some(bytes);
+        run.report.note(Code::StallSize, size_note(bytes));
+        // Where writers are put to sleep by a disk.
+        let own: &[Kind] = if run.options.own_file_systems { &[Kind::Ext4, Kind::Xfs] } else { &[] };
+        let places = [Place::Given].into_iter().chain(own.iter().copied().map(Place::Own));
+        let ways = run.usable(self.stallers);
+        let cases = Cases { rules: self.rules(), ways: &ways, depths: &[DEPTH], by_depth: false, bytes };
+        cases.measure(places.collect(), run)
+    }
+}
+
+fn lowered(report: &mut Report) -> Option<Lowered> {
+    let lowered = Lowered::new(LOWERED_LIMIT, LOWERED_BACKGROUND);
+    let note = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => "stall: another run has lowered the limit of dirty data".to_owned(),
+        _ => format!("stall: the limit of dirty data could not be lowered: {error}"),
+    };
+    lowered.map_err(|error| report.note(Code::LimitNotLowered, note(error))).ok()
+}
+
+fn size_note(bytes: u64) -> String {
+    let limit = dirty_limit::bytes().map_or("?".to_owned(), |limit| (limit >> 20).to_string());
+    format!(
+        "stall: each round wrote {} MiB; the kernel made writers wait from {limit} MiB of dirty data on",
+        bytes >> 20
+    )
+}
+
+fn usual_bytes(free: u64) -> u64 {
+    let wanted = dirty_limit::bytes().map_or(BYTES_MAX, |limit| limit.saturating_mul(4));
+    (wanted.min(BYTES_MAX).min(free / 3) / BLOCK as u64).max(1) * BLOCK as u64
+}
+
+impl Table for Stall {
+    fn name(&self) -> &'static str {
+        "stall"
+    }
+
+    fn about(&self) -> &'static str {
+        "What a thread keeps its other work waiting for: one that has a map populated, one that writes when there is too much dirty data"
+    }
+
+    fn title(&self) -> &'static str {
+        "stall: pages populated, or writes beyond a limit of dirty data or memory, beside other work; per s"
+    }
+
+    fn unit(&self) -> &'static str {
+        "per s"
+    }
+
+    fn ways(&self) -> Vec<&'static str> {
+        let writing = names(self.stallers).into_iter().chain(names(self.overwriters));
+        writing.chain(names(self.populators)).collect()
+    }
+
+    fn takes(&self) -> &'static [&'static str] {
+        &["--stall-size"]
+    }
+
+    fn check(&self, options: &Options) -> Result<()> {
+        if options.file.is_some() {
+            return Err(usage("--file is only read; leave it out for the tables that write, or name others"));
+        }
+        let overwrites = options.memory_limit.is_some() && !chosen(self.overwriters, options).is_empty();
+        let other = chosen(self.stallers, options).is_empty() && chosen(self.populators, options).is_empty();
+        if other && !overwrites {
+            let all = [names(self.stallers), names(self.populators)].concat().join(", ");
+            return Err(usage(format!("none of --ways is in the table {}; choose among {all}", self.name())));
+        }
+        Ok(())
+    }
+
+    fn file_size(&self, options: &Options) -> Option<u64> {
+        (!chosen(self.populators, options).is_empty()).then(|| prefault::file_size(options))
+    }
+
+    fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
+        Some((writes::bytes(options), "a new one for each round, without a name"))
+    }
+
+    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
+        match phase {
+            Phase::File => self.populate(run),
+            Phase::Limit => run.options.memory_limit.map_or(Ok(()), |limit| self.overwrite(limit, run)),
+            Phase::Directory => self.dirty(run),
+        }
+    }
+
+    fn columns(&self) -> &'static [Grid] {
+        const GRIDS: &[Grid] = &[Grid::Rows { name: "gaps", line: Line::UnderCase, has: every, columns: COLUMNS }];
+        GRIDS
+    }
+
+    fn on_page(&self) -> Option<&'static PageGrid> {
+        Some(&ON_PAGE)
+    }
+
+    fn figures(&self) -> &'static [Column] {
+        &[STALLED]
+    }
+
+    fn latency(&self) -> &'static str {
+        "The gaps"
+    }
+
+    /// Of the cases in which the kernel had a reason to put the writer to sleep: more was written than may be dirty, or than memory may
+    /// hold.
+    fn findings(&self, report: &Report) -> Vec<String> {
+        let environment = &report.environment;
+        let beyond =
+            environment.stall_bytes.zip(environment.dirty_limit_bytes).is_some_and(|(bytes, limit)| bytes > limit);
+        let longest = |row: &&Row| row.latency_ns.map_or(0, |latency| latency.max);
+        let sentence = |(case, rows): (&str, Vec<&Row>)| {
+            let worst = rows.iter().max_by_key(|row| longest(row))?;
+            let least = rows.iter().min_by_key(|row| longest(row))?;
+            let ms = |row: &&Row| format!("{:.1} ms", longest(row) as f64 / 1e6);
+            let ours = rows.iter().find(|row| row.way == OURS && row.way != least.way && row.way != worst.way);
+            let ours = ours.map_or_else(String::new, |row| format!(", by {OURS} {}", ms(row)));
+            (worst.way != least.way).then(|| {
+                let (worst_ms, least_ms) = (ms(worst), ms(least));
+                let (worst, least) = (&worst.way, &least.way);
+                format!(
+                    "stall: a thread that writes by {worst} keeps its other work waiting for up to {worst_ms}, by {least} \
+                     {least_ms}{ours} ({case})."
+                )
+            })
+        };
+        let cases = report.cases(self.name()).into_iter();
+        cases.filter(|(case, _)| beyond || case.starts_with("overwrite ")).filter_map(sentence).collect()
+    }
+}
