@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use nowait_probe::Case;
 use nowait_bench::machine::testfile::SMALLEST;
 use nowait_bench::measure::options::Direction;
 use nowait_bench::measure::work::Records;
 use nowait_bench::report::figures::parse_bytes;
 use nowait_bench::report::notes::Code;
 use nowait_bench::table::{self, dd, log};
+use nowait_probe::Case;
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use comfy_table::Cell;
 use nowait::DirectIo;
+use nowait_bench::report::figures::micro;
 use nowait_probe::{
     Case, Device, Evidence, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch,
 };
-use nowait_bench::report::figures::micro;
 use serde_json::{Value, json};
 
 use crate::cli::{self, Failure};

@@ -1,9 +1,11 @@
 //! Bringing a map's pages in, chunk after chunk, each a task for the pool that the end of the one
 //! before it submits.
 //!
-//! One chunk at a time, in order: the kernel's own read-ahead keeps the device busy then, and allocates the pages in large pieces, which
-//! was the quickest and the cheapest of all ways that were measured (docs/measurements/2026-11-22-map). Advice ahead of it, or several at a
-//! time, break both; a look at each page by the kernel, for guests whose host took their memory, costs more than it is worth.
+//! One chunk at a time, in order: the kernel's own read-ahead keeps the device busy then, and
+//! allocates the pages in large pieces, which was the quickest and the cheapest of all ways that
+//! were measured (docs/measurements/2026-11-22-map). Advice ahead of it, or several at a time,
+//! break both; a look at each page by the kernel, for guests whose host took their memory, costs
+//! more than it is worth.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
