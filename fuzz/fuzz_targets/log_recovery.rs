@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use nowait::log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, read_in};
+use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, read_in};
 use nowait::sim::Sim;
 use nowait::{Engine, Nowait};
 

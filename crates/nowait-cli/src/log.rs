@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait::ErrorKind;
-use nowait::log::{Log, Options, Recovery, inspect, read, read_aside};
 use nowait_bench::random::Random;
+use nowait_log::{Log, Options, Recovery, inspect, read, read_aside};
 use serde_json::json;
 
 use crate::bench;

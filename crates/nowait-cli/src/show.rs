@@ -341,13 +341,11 @@ mod tests {
     use super::*;
 
     fn sample() -> Report {
-        let row = |case: &str, way: &str, ops_per_s| Row {
-            table: "gather".to_owned(),
-            case: case.to_owned(),
-            way: way.to_owned(),
-            ops_per_s,
-            rounds: vec![ops_per_s],
-            ..Row::default()
+        let row = |case: &str, way: &str, ops_per_s| {
+            let mut row = Row::default();
+            (row.table, row.case, row.way) = ("gather".to_owned(), case.to_owned(), way.to_owned());
+            (row.ops_per_s, row.rounds) = (ops_per_s, vec![ops_per_s]);
+            row
         };
         let ways = ["pread", "threads", "willneed", "libaio", "ring-plain", "ring", "nowait", "nowait-tokio"];
         let speeds = ways.iter().enumerate().map(|(i, way)| (*way, 12_345.0 * (i + 1) as f64));

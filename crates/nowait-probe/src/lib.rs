@@ -170,7 +170,7 @@ impl Options {
                     let error = Error::from_raw_os_error(ErrorOp::Probe, errno_of(&error).raw_os_error())
                         .at(&Arc::from(&**dir));
                     let text = "no scratch file can be made and filled there; name a directory that takes new files";
-                    scratch_error = Some(error.explained(text));
+                    scratch_error = Some(error.with_advice(text));
                 }
             }
         }

@@ -219,7 +219,7 @@ struct Inner {
 
 impl Error {
     /// An error for programs that offer the same operations in another form: a store, a log, a language. Say the path with
-    /// [`at`](Error::at), the bytes with [`range`](Error::range), and more with [`detail`](Error::detail).
+    /// [`at`](Error::at), the bytes with [`with_range`](Error::with_range), and more with [`with_detail`](Error::with_detail).
     pub fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
         Error(Arc::new(Inner {
             kind,
@@ -256,7 +256,7 @@ impl Error {
     }
 
     /// Names the offset and the length that was asked for, in bytes.
-    pub fn range(mut self, offset: u64, length: u64) -> Self {
+    pub fn with_range(mut self, offset: u64, length: u64) -> Self {
         self.inner().range = Some((offset, length));
         self
     }
@@ -277,15 +277,15 @@ impl Error {
     }
 
     /// Adds a detail, in place of one that it has.
-    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+    pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.inner().detail = Some(detail.into());
         self
     }
 
     /// Adds a detail that says what to do next, in place of the kind's advice.
-    pub fn explained(mut self, detail: impl Into<String>) -> Self {
+    pub fn with_advice(mut self, detail: impl Into<String>) -> Self {
         self.inner().explained = true;
-        self.detail(detail)
+        self.with_detail(detail)
     }
 
     /// What went wrong.
@@ -608,7 +608,7 @@ mod tests {
     #[test]
     fn text_names_operation_path_range_and_next_step() {
         let path: Arc<Path> = Arc::from(Path::new("/data/big"));
-        let error = Error::from_errno(ErrorOp::Gather, Errno::IO).at(&path).range(4096, 512).index(7);
+        let error = Error::from_errno(ErrorOp::Gather, Errno::IO).at(&path).with_range(4096, 512).index(7);
         let text = error.to_string();
         for part in ["gather range 7", "/data/big", "offset 4096", "length 512", "os error 5", "kernel log"] {
             assert!(text.contains(part), "{part:?} is missing in {text:?}");

@@ -252,8 +252,8 @@ impl File {
         sys::check(&fd).map_err(|errno| {
             let error = Error::from_errno(ErrorOp::Open, errno).at(&path);
             match errno {
-                Errno::SPIPE => error.explained("give a regular file or a block device; for others wait until they are ready (tokio's AsyncFd, smol's Async)"),
-                Errno::BADF => error.of_kind(ErrorKind::InvalidInput).explained("it was opened with O_PATH; open it for reading or writing"),
+                Errno::SPIPE => error.with_advice("give a regular file or a block device; for others wait until they are ready (tokio's AsyncFd, smol's Async)"),
+                Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice("it was opened with O_PATH; open it for reading or writing"),
                 _ => error,
             }
         })?;
@@ -355,7 +355,7 @@ impl File {
         let counters = &file.instance.counters;
         let result = file.check(offset, length).and_then(|()| file.target().read_blocking(buffer, offset));
         counters.add(if result.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-        result.map_err(|errno| file.error(ErrorOp::Read, errno).range(offset, length as u64))
+        result.map_err(|errno| file.error(ErrorOp::Read, errno).with_range(offset, length as u64))
     }
 
     /// Blocks until `buffer` is full.
@@ -623,8 +623,10 @@ fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
     use std::os::unix::ffi::OsStrExt;
     let error = Error::from_errno(ErrorOp::Open, errno).at(path);
     match errno {
-        Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.detail("the path has a zero byte in it"),
-        Errno::INVAL => error.detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions"),
+        Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.with_detail("the path has a zero byte in it"),
+        Errno::INVAL => {
+            error.with_detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions")
+        }
         _ => error,
     }
 }
@@ -632,8 +634,8 @@ fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
 fn ended(file: &Opened, offset: u64, length: usize, n: usize) -> Error {
     Error::new(ErrorOp::Read, ErrorKind::UnexpectedEof)
         .at(&file.path)
-        .range(offset, length as u64)
-        .detail(format!("{n} bytes are there"))
+        .with_range(offset, length as u64)
+        .with_detail(format!("{n} bytes are there"))
 }
 
 /// The transfer that was asked for, and how it ended: the bytes it moved, or the error with its range.
@@ -647,7 +649,7 @@ fn transferred(Answer { on, outcome, request }: Answer<'_>) -> (&mut Transfer, R
         Ok(other) => unreachable!("a read is answered with its transfer, not {other:?}"),
         Err(errno) => {
             let (offset, length) = transfer.asked();
-            Err(on.file().error(ErrorOp::Read, errno).range(offset, length as u64))
+            Err(on.file().error(ErrorOp::Read, errno).with_range(offset, length as u64))
         }
     };
     (transfer, result)
@@ -714,7 +716,7 @@ fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
         let error = on.file().error(ErrorOp::Advise, errno);
         match request {
-            Request::Advise { offset, length, .. } => error.range(*offset, *length),
+            Request::Advise { offset, length, .. } => error.with_range(*offset, *length),
             _ => error,
         }
     })

@@ -537,7 +537,7 @@ impl Drop for Temporary {
 fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
         let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(path));
-        return Err(error.detail("the path names no file"));
+        return Err(error.with_detail("the path names no file"));
     };
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_path_buf(),
@@ -562,7 +562,7 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
         let error = |name, path: &PathAt| Error::from_errno(name, errno).at(&Arc::from(path.display()));
         match request {
             Request::Rename { from, to, .. } => {
-                error(ErrorOp::Rename, from).detail(format!("to {}", to.path.display()))
+                error(ErrorOp::Rename, from).with_detail(format!("to {}", to.path.display()))
             }
             Request::Remove(path) => error(ErrorOp::Remove, path),
             Request::SyncDir(path) => error(ErrorOp::Sync, path),
@@ -582,86 +582,118 @@ fn listed(Answer { outcome, request, .. }: Answer<'_>) -> Result<Vec<OsString>> 
     }
 }
 
-/// A directory that is held open. Names are resolved from it, whatever becomes of its own name and of the process's working directory.
-///
-/// Everything here blocks the thread. On a simulator, where nothing is moved, it is its path.
+/// A directory that is held open. Names are resolved from it, whatever becomes of its own name and of the process's working
+/// directory (`openat(2)` and its like). Clones share the descriptor. On a simulator, where nothing is moved, it is its path.
 #[derive(Clone)]
-pub(crate) struct Dir {
+pub struct Dir {
     nowait: Nowait,
     open: Option<Arc<OpenDir>>,
-    /// What it was called when it was opened; for errors.
-    pub(crate) path: Arc<Path>,
+    path: Arc<Path>,
 }
 
 impl Dir {
-    pub(crate) fn open(nowait: &Nowait, path: &Path) -> Result<Dir> {
-        let handle = Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.into()), dir_opened).wait()?;
-        let path: Arc<Path> = Arc::from(path);
-        let open = match handle {
-            Handle::Descriptor(fd) => Some(Arc::new(OpenDir { fd, path: path.clone() })),
-            Handle::Simulated { .. } => None,
-        };
-        Ok(Dir { nowait: nowait.clone(), open, path })
+    /// Opens a directory on an instance.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; [`ErrorKind::NotADirectory`] for anything else.
+    pub fn open(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Dir>> {
+        Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.as_ref().into()), dir_opened)
     }
 
-    /// The descriptor; None on a simulator.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    /// The path that it was opened by; for errors, where the paths of its files begin with it.
+    pub fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    /// The descriptor; `None` on a simulator.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.open.as_ref().map(|open| open.fd.as_fd())
     }
 
-    /// What errors call the file `name`.
-    pub(crate) fn join(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
-    fn at(&self, name: &str) -> PathAt {
+    fn at(&self, name: impl AsRef<Path>) -> PathAt {
         match &self.open {
-            Some(open) => PathAt { dir: Some(open.clone()), path: name.into() },
-            None => PathAt { dir: None, path: self.join(name) },
+            Some(open) => PathAt { dir: Some(open.clone()), path: name.as_ref().into() },
+            None => PathAt { dir: None, path: self.path.join(name) },
         }
     }
 
-    fn named(&self, request: Request) -> Result<()> {
-        named(&self.nowait, request).wait()
+    /// As [`OpenOptions::open_in`], of a name in this directory.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open_in`].
+    pub fn open_file(&self, options: &OpenOptions, name: impl AsRef<Path>) -> Operation<'_, Result<File>> {
+        options.open_at(&self.nowait, self.at(name))
     }
 
-    pub(crate) fn open_file(&self, options: &OpenOptions, name: &str) -> Result<File> {
-        options.open_at(&self.nowait, self.at(name)).wait()
+    /// As [`rename`], of names in this directory.
+    ///
+    /// # Errors
+    /// As [`rename`].
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(&self.nowait, Request::Rename { from: self.at(from), to: self.at(to), replace: true })
     }
 
-    /// Renames a file; `replace`: also in place of one that has the new name.
-    pub(crate) fn rename(&self, from: &str, to: &str, replace: bool) -> Result<()> {
-        self.named(Request::Rename { from: self.at(from), to: self.at(to), replace })
+    /// As [`rename_new`], of names in this directory.
+    ///
+    /// # Errors
+    /// As [`rename_new`].
+    pub fn rename_new(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(&self.nowait, Request::Rename { from: self.at(from), to: self.at(to), replace: false })
     }
 
-    pub(crate) fn remove(&self, name: &str) -> Result<()> {
-        self.named(Request::Remove(self.at(name)))
+    /// As [`remove_file`], of a name in this directory.
+    ///
+    /// # Errors
+    /// As [`remove_file`].
+    pub fn remove_file(&self, name: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(&self.nowait, Request::Remove(self.at(name)))
     }
 
-    pub(crate) fn list(&self) -> Result<Vec<OsString>> {
-        Operation::new(On::Paths(&self.nowait.0), Request::List(self.at(".")), listed).wait()
+    /// As [`list`], of this directory.
+    ///
+    /// # Errors
+    /// As [`list`].
+    pub fn list(&self) -> Operation<'_, Result<Vec<OsString>>> {
+        Operation::new(On::Paths(&self.nowait.0), Request::List(self.at(".")), listed)
     }
 
-    /// Makes the names in it durable.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.named(Request::SyncDir(self.at(".")))
+    /// Makes the names in it durable; as [`sync_dir`].
+    ///
+    /// # Errors
+    /// As [`sync_dir`].
+    pub fn sync(&self) -> Operation<'_, Result<()>> {
+        named(&self.nowait, Request::SyncDir(self.at(".")))
     }
 
-    /// Makes its own name durable.
-    pub(crate) fn sync_parent(&self) -> Result<()> {
-        let parent = match (&self.open, self.path.parent()) {
-            (Some(_), _) => self.at(".."),
-            (None, Some(parent)) => PathAt::from(parent),
-            (None, None) => return Ok(()),
+    /// Makes its own name durable, wherever it is by now.
+    ///
+    /// # Errors
+    /// As [`sync_dir`].
+    pub fn sync_parent(&self) -> Operation<'_, Result<()>> {
+        let parent = match &self.open {
+            Some(_) => self.at(".."),
+            None => PathAt::from(self.path.parent().unwrap_or(&self.path)),
         };
-        self.named(Request::SyncDir(parent))
+        named(&self.nowait, Request::SyncDir(parent))
     }
 }
 
-fn dir_opened(Answer { outcome, request, .. }: Answer<'_>) -> Result<Handle> {
-    match (outcome, &*request) {
-        (Ok(Done::Opened(handle, _)), _) => Ok(handle),
-        (Err(errno), Request::OpenDir(path)) => Err(Error::from_errno(ErrorOp::Open, errno).at(&Arc::from(&**path))),
-        (outcome, request) => unreachable!("{request:?} is not answered with {outcome:?}"),
+impl std::fmt::Debug for Dir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dir").field("path", &self.path).finish_non_exhaustive()
     }
+}
+
+fn dir_opened(Answer { on, outcome, request }: Answer<'_>) -> Result<Dir> {
+    let (On::Paths(instance), Request::OpenDir(path)) = (on, request) else {
+        unreachable!("a directory is opened by its path")
+    };
+    let path: Arc<Path> = Arc::from(&**path);
+    let open = match outcome {
+        Ok(Done::Opened(Handle::Descriptor(fd), _)) => Some(Arc::new(OpenDir { fd, path: path.clone() })),
+        Ok(Done::Opened(Handle::Simulated { .. }, _)) => None,
+        Ok(other) => unreachable!("a directory is answered with a handle, not {other:?}"),
+        Err(errno) => return Err(Error::from_errno(ErrorOp::Open, errno).at(&path)),
+    };
+    Ok(Dir { nowait: Nowait(instance.clone()), open, path })
 }

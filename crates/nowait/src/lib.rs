@@ -165,7 +165,7 @@
 //!
 //! # A durable log
 //!
-//! [`log`] keeps many small records on stable storage, and gives them back after a crash; see there.
+//! The crate `nowait-log` keeps many small records on stable storage, and gives them back after a crash.
 //!
 //! # A file in memory
 //!
@@ -205,7 +205,6 @@
 //! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it notices completions and wakes
 //!   wakers. There is none for [`block_on`], for `wait`, and, with the `tokio` feature, for tasks on a tokio runtime that was
 //!   attached (`Nowait::attach_tokio`).
-//! * `nowait-log`: one for each [`log`] that is open for appending; it writes no record that somebody waits for.
 //!
 //! After a `fork` the child makes rings and threads of its own. Operations that were in flight in the parent never complete in
 //! the child.
@@ -233,7 +232,6 @@ mod error;
 mod file;
 pub mod fs;
 mod gather;
-pub mod log;
 pub mod map;
 mod op;
 mod operation;
@@ -251,6 +249,7 @@ pub use file::{Advice, Closed, DirectIo, File, OpenOptions};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 pub use operation::{Operation, Started, Steps, Write};
 pub use stats::Stats;
+pub use sys::fork_generation;
 pub use write::{Allocate, Settled, WriteMany};
 
 /// Runs a future to its end on the calling thread, which drives a ring of its own meanwhile.
@@ -314,7 +313,7 @@ mod guide {
         };
     }
 
-    pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Log "log.md" Map "map.md" }
+    pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Map "map.md" }
 
     #[cfg(feature = "tokio")]
     pages! { Tokio "tokio.md" }

@@ -67,7 +67,7 @@ pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) ->
         Err(errno) => {
             let error = Error::from_errno(call.operation, errno).at(&Arc::from(&*call.path));
             Err(match &call.to {
-                Some(to) => error.detail(format!("to {}", to.display())),
+                Some(to) => error.with_detail(format!("to {}", to.display())),
                 None => error,
             })
         }

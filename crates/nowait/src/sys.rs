@@ -269,9 +269,10 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// How many forks lie between the first process that asked and this one. A ring or a thread made under another number
-/// belongs to a parent and must not be touched. (A raw `clone(2)` without libc's fork is not seen.)
-pub(crate) fn fork_generation() -> u64 {
+/// Counts the forks between the first process that asked and this one, at the cost of a load. What was made under another
+/// number (a ring, a thread, a lock that a thread holds) belongs to a parent, and must not be touched. A raw `clone(2)`
+/// without libc's fork is not seen.
+pub fn fork_generation() -> u64 {
     static REGISTER: Once = Once::new();
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);

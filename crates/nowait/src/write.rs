@@ -125,7 +125,7 @@ impl File {
             durable: false,
         };
         if !engines.throttle.has_room(open, change) {
-            let error = self.0.error(ErrorOp::Write, Errno::AGAIN).range(offset, length as u64);
+            let error = self.0.error(ErrorOp::Write, Errno::AGAIN).with_range(offset, length as u64);
             let buffer = B::from_memory(Erased(memory));
             return Err(BufferError { error: error.written(Written::First(0)), buffer });
         }
@@ -304,7 +304,7 @@ fn written(
     if (errno.is_none() && n == length) || (short == Short::Allowed && (errno.is_none() || is_short)) {
         return Ok(n);
     }
-    let error = write_error(file, errno, flags).range(offset, length as u64);
+    let error = write_error(file, errno, flags).with_range(offset, length as u64);
     Err(error.written(how_much(file, n, flags, errno)))
 }
 
@@ -335,10 +335,10 @@ fn write_error(file: &Opened, errno: Option<Errno>, flags: WriteFlags) -> Error 
             ];
             match asked.iter().find(|(flag, _)| flags.contains(*flag)) {
                 Some((_, why)) if matches!(errno, Errno::OPNOTSUPP | Errno::INVAL) => {
-                    error.of_kind(ErrorKind::Unsupported).detail(*why)
+                    error.of_kind(ErrorKind::Unsupported).with_detail(*why)
                 }
                 _ if flags.contains(WriteFlags::APPEND) && errno == Errno::OPNOTSUPP => {
-                    error.explained(cannot_append(file))
+                    error.with_advice(cannot_append(file))
                 }
                 _ => error,
             }
@@ -401,7 +401,7 @@ fn changed(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
                 }
                 _ => file.error(name, errno),
             };
-            return Err(if length > 0 { error.range(offset, length) } else { error });
+            return Err(if length > 0 { error.with_range(offset, length) } else { error });
         }
     }
     Ok(())
@@ -534,7 +534,8 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
                 if left < *length || number == last {
                     let index = first + number;
                     if self.error.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
-                        let error = write_error(self.file, errno, *flags).range(offset, *length as u64).index(index);
+                        let error =
+                            write_error(self.file, errno, *flags).with_range(offset, *length as u64).index(index);
                         let there = how_much(self.file, left, *flags, errno);
                         self.error = Some((index, error.written(there)));
                     }

@@ -68,7 +68,7 @@ impl Buf {
     }
 
     /// A buffer of `len` bytes of whatever an earlier use left there. None if memory is short.
-    pub(crate) fn uncleared(len: usize) -> Option<Buf> {
+    pub fn uncleared(len: usize) -> Option<Buf> {
         let capacity = round_up(len)?;
         let pooled = class_of(capacity).and_then(|class| pool(class).pop());
         let mut buf = match pooled {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::core::policy::{HelperSelector, Policy, Route};
 use crate::core::throttle::Throttle;
@@ -121,7 +121,7 @@ impl Builder {
         };
         if let Some(refusal) = refusal {
             let error = Error::new(ErrorOp::Build, ErrorKind::EngineUnavailable);
-            return Err(error.detail(refusal.to_string()));
+            return Err(error.with_detail(refusal.to_string()));
         }
         Ok(Nowait(Arc::new(instance)))
     }
@@ -179,7 +179,7 @@ impl Nowait {
     pub fn attach_tokio(&self) -> Result<()> {
         self.0.engines().ring.attach_tokio().map_err(|error| {
             let advice = "call it inside a tokio runtime that runs and was built with enable_io or enable_all";
-            Error::new(ErrorOp::Build, ErrorKind::Unsupported).explained(format!("{error}: {advice}"))
+            Error::new(ErrorOp::Build, ErrorKind::Unsupported).with_advice(format!("{error}: {advice}"))
         })
     }
 
@@ -197,6 +197,18 @@ impl Nowait {
     /// Why direct I/O cannot go to libaio; `None` when it can, or need not. Asking sets it up.
     pub fn aio_refusal(&self) -> Option<&Refusal> {
         self.0.engines().aio().err()
+    }
+
+    /// The time by the instance's clock: the system's, or that of the simulator it works on.
+    pub fn now(&self) -> Instant {
+        self.0.sim().map_or_else(Instant::now, Sim::now)
+    }
+
+    /// Has a thread of the instance notice all completions from now on. For who is about to block this thread on anything else
+    /// (a channel, a condition variable) until an operation has completed that another thread or task has submitted: the tokio
+    /// runtime that should notice it may be the one that is blocked. [`Operation::wait`](crate::Operation::wait) does so itself.
+    pub fn notice_by_thread(&self) {
+        self.0.engines().ring.watch_all();
     }
 
     /// True when slow operations can go to io_uring.

@@ -68,7 +68,7 @@ impl Opened {
                     _ => return error,
                 };
                 let error = Error::new(operation, ErrorKind::PermissionDenied).at(&self.path);
-                error.explained(format!("the file was not opened for {needed}; open it with that option"))
+                error.with_advice(format!("the file was not opened for {needed}; open it with that option"))
             }
             _ => error,
         }

@@ -112,8 +112,8 @@ impl File {
                     Some(&(index, n)) => {
                         let (offset, length) = ranges[index];
                         let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&self.0.path);
-                        let error = error.range(offset, length as u64).index(index);
-                        Err(error.detail(format!("{n} bytes are there")))
+                        let error = error.with_range(offset, length as u64).index(index);
+                        Err(error.with_detail(format!("{n} bytes are there")))
                     }
                     None => Ok(gathered),
                 },
@@ -226,7 +226,9 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             let no_memory = || self.file.error(ErrorOp::Gather, Errno::NOMEM);
             let result = match (total, buffer) {
                 (Ok(_), Some(buffer)) => Ok(buffer),
-                (Ok(total), None) => (self.make)(total).ok_or((no_memory().detail(format!("{total} bytes")), None)),
+                (Ok(total), None) => {
+                    (self.make)(total).ok_or((no_memory().with_detail(format!("{total} bytes")), None))
+                }
                 (Err(error), buffer) => Err((error, buffer)),
             };
             let memory = match result {
@@ -462,14 +464,15 @@ fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
         total = match total.checked_add(*length) {
             Some(total) if total <= isize::MAX as usize => total,
             _ => {
-                let error = file.error(ErrorOp::Gather, Errno::OVERFLOW).index(index).range(*offset, *length as u64);
-                return Err(error.detail("the lengths add up to more than memory can hold"));
+                let error =
+                    file.error(ErrorOp::Gather, Errno::OVERFLOW).index(index).with_range(*offset, *length as u64);
+                return Err(error.with_detail("the lengths add up to more than memory can hold"));
             }
         };
     }
     if total > room {
         let error = Error::new(ErrorOp::Gather, ErrorKind::BufferTooSmall).at(&file.path);
-        return Err(error.detail(format!("{room} bytes for {total}")));
+        return Err(error.with_detail(format!("{room} bytes for {total}")));
     }
     Ok(total)
 }

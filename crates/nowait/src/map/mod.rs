@@ -329,22 +329,22 @@ fn map(file: &File, range: impl RangeBounds<u64>, access: Access) -> Result<Map>
     let (start, end) = bounds(range);
     let end = end.unwrap_or(size.max(start));
     let Some(length) = end.checked_sub(start) else {
-        return Err(error(Errno::INVAL).detail(format!("the range begins at {start} and ends before, at {end}")));
+        return Err(error(Errno::INVAL).with_detail(format!("the range begins at {start} and ends before, at {end}")));
     };
     if end > size {
-        let error = Error::new(ErrorOp::Map, ErrorKind::UnexpectedEof).at(&file.0.path).range(start, length);
-        return Err(error.detail(format!("the file has {size} bytes")));
+        let error = Error::new(ErrorOp::Map, ErrorKind::UnexpectedEof).at(&file.0.path).with_range(start, length);
+        return Err(error.with_detail(format!("the file has {size} bytes")));
     }
     let lead = (start % page_bytes() as u64) as usize;
     let file_offset = start - lead as u64;
     let failed = |errno: Errno| {
-        let error = error(errno).range(start, length);
+        let error = error(errno).with_range(start, length);
         match errno {
-            Errno::NODEV => error.of_kind(ErrorKind::Unsupported).detail("its file system has no memory maps; read it instead"),
-            Errno::NOMEM | Errno::OVERFLOW => error.of_kind(ErrorKind::OutOfMemory).explained(
+            Errno::NODEV => error.of_kind(ErrorKind::Unsupported).with_detail("its file system has no memory maps; read it instead"),
+            Errno::NOMEM | Errno::OVERFLOW => error.of_kind(ErrorKind::OutOfMemory).with_advice(
                 "the address space does not suffice: map a smaller range, or raise the limit (ulimit -v, vm.max_map_count)",
             ),
-            Errno::ACCESS => error.explained("open the file for reading, and for a shared map for writing as well"),
+            Errno::ACCESS => error.with_advice("open the file for reading, and for a shared map for writing as well"),
             _ => error,
         }
     };
@@ -408,7 +408,7 @@ impl Inner {
 
 /// An error about a range of a map, in terms of the file.
 fn place_error(place: Place, file: &Opened, operation: ErrorOp, errno: Errno, range: &Range<usize>) -> Error {
-    file.error(operation, errno).range(place.offset().saturating_add(range.start as u64), range.len() as u64)
+    file.error(operation, errno).with_range(place.offset().saturating_add(range.start as u64), range.len() as u64)
 }
 
 /// Why pages could not be brought in; in terms of the file.
@@ -419,9 +419,9 @@ fn not_populated(place: Place, file: &Arc<Opened>, errno: Errno, range: &Range<u
     match (errno, File(file.clone()).size().wait()) {
         (Errno::FAULT, Ok(size)) if size < end => error
             .of_kind(ErrorKind::UnexpectedEof)
-            .explained(format!("the file has been shortened to {size} bytes; map it anew")),
+            .with_advice(format!("the file has been shortened to {size} bytes; map it anew")),
         (Errno::FAULT | Errno::HWPOISON, _) => {
-            error.of_kind(ErrorKind::Io).detail("a touch of these bytes would raise SIGBUS")
+            error.of_kind(ErrorKind::Io).with_detail("a touch of these bytes would raise SIGBUS")
         }
         _ => error,
     }
@@ -446,7 +446,7 @@ fn gathered(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
     match &fault.beyond {
         Some(beyond) => {
             let error = place_error(place, file, ErrorOp::Populate, errno, beyond);
-            Err(error.explained(format!("the map has {} bytes; check the ranges", place.length)))
+            Err(error.with_advice(format!("the map has {} bytes; check the ranges", place.length)))
         }
         None => Err(not_populated(place, file, errno, &(0..place.length))),
     }

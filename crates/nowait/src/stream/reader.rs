@@ -238,7 +238,7 @@ impl Reader {
     }
 
     fn error(&self, errno: rustix::io::Errno, length: usize) -> Error {
-        self.file.0.error(ErrorOp::Read, errno).range(self.position, length as u64)
+        self.file.0.error(ErrorOp::Read, errno).with_range(self.position, length as u64)
     }
 
     fn wait_fill(&mut self) -> io::Result<()> {

@@ -205,7 +205,7 @@ impl Writer {
         ready!(self.poll_room(context, BEHIND_BYTES_MAX - REQUEST_BYTES))?;
         let end = self.position();
         if let Err(errno) = self.file.0.check(self.position, self.filled) {
-            let error = self.file.0.error(ErrorOp::Write, errno).range(self.position, self.filled as u64);
+            let error = self.file.0.error(ErrorOp::Write, errno).with_range(self.position, self.filled as u64);
             return Poll::Ready(Err(self.fail(error)));
         }
         let appends = self.file.0.open.write_flags().contains(WriteFlags::APPEND);

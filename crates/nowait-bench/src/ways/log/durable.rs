@@ -5,8 +5,8 @@
 
 use std::io;
 
-use nowait::log::{Log, Options};
 use nowait::{Engine, Nowait};
+use nowait_log::{Log, Options};
 
 use super::commit::{Folder, by_writers};
 use crate::measure::meter::Round;

@@ -1,0 +1,119 @@
+//! Appends: how records get into the open block, and what an append does that finds no room.
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::commit::{Group, NoRoom, Shared};
+use super::format::FRAME_BYTES;
+use nowait::{Error, ErrorKind, ErrorOp, Result};
+
+impl Shared {
+    /// Appends records as one batch. Returns the LSN of the last, and the group that waits for it.
+    pub(super) fn append(
+        self: &Arc<Self>,
+        records: &[&[u8]],
+        may_wait: bool,
+        from_reserve: bool,
+    ) -> Result<(u64, Arc<Group>)> {
+        loop {
+            match self.try_append(records, from_reserve) {
+                Ok(appended) => return Ok(appended),
+                Err(no_room) => self.make_way(no_room, may_wait)?,
+            }
+        }
+    }
+
+    fn try_append(
+        &self,
+        records: &[&[u8]],
+        from_reserve: bool,
+    ) -> std::result::Result<(u64, Arc<Group>), NoRoom<Error>> {
+        if self.is_forked() {
+            return Err(NoRoom::Refused(self.forked()));
+        }
+        let payload = self.payload_of(records).map_err(NoRoom::Refused)?;
+        let mut state = self.state();
+        let appended = state.append(records, payload, from_reserve, || self.dir.instance.now());
+        if appended.is_ok() {
+            self.wake_maintenance(&mut state);
+        }
+        drop(state);
+        self.refused(appended)
+    }
+
+    fn payload_of(&self, records: &[&[u8]]) -> Result<usize> {
+        let payload: usize = records.iter().map(|record| FRAME_BYTES + record.len()).sum();
+        if records.is_empty() {
+            return Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
+        }
+        self.check_payload(payload).map(|()| payload)
+    }
+
+    /// Waits for room, so that the append is tried again, or refuses it. Where it must not wait,
+    /// starts whatever makes room. In a callback of the log no append waits: it would hold up the
+    /// callbacks behind it.
+    fn make_way(self: &Arc<Self>, no_room: NoRoom<Error>, may_wait: bool) -> Result<()> {
+        let in_callback = self.calls.is_here();
+        // A thread that holds the names prepares the segment that it would wait for.
+        let may_wait = may_wait && !in_callback && !self.names.is_mine();
+        match no_room {
+            NoRoom::Refused(error) => return Err(error),
+            NoRoom::Budget if may_wait => {
+                // This thread writes what is in the way, if no other does.
+                let oldest = self.durable() + 1;
+                let group = self.state().group_of(oldest);
+                if let Some(group) = group {
+                    // A failure is reported when the append is tried again.
+                    let _ = self.wait(oldest, &group);
+                }
+                return Ok(());
+            }
+            NoRoom::NoSpare if may_wait => {
+                self.wait_for_spare();
+                return Ok(());
+            }
+            NoRoom::Budget => self.carry_all(),
+            NoRoom::NoSpare => self.begin_spare()?,
+        }
+        let why = match no_room {
+            NoRoom::NoSpare => "the segment is full, and the next one is being prepared".to_owned(),
+            _ => format!("{} bytes may be pending at most, and are", self.rules.pending_bytes_max),
+        };
+        let advice = match in_callback {
+            true => "no append waits in a callback of the log: await `room` elsewhere and try again",
+            false => "await `room` and try again",
+        };
+        Err(self.error(ErrorOp::Append, ErrorKind::WouldBlock, format!("{why}; {advice}")))
+    }
+
+    /// Ready when `payload` bytes can be appended, or never can; wakes `waker` otherwise.
+    pub(super) fn poll_room(self: &Arc<Self>, payload: usize, waker: &Waker) -> Poll<Result<()>> {
+        if self.is_forked() {
+            return Poll::Ready(Err(self.forked()));
+        }
+        if let Err(error) = self.check_payload(payload) {
+            return Poll::Ready(Err(error));
+        }
+        // Cloning a waker may run anything: not under a lock.
+        let waker = waker.clone();
+        let mut state = self.state();
+        let no_room = match self.refused(state.has_room(payload, || self.dir.instance.now())) {
+            Ok(()) => return Poll::Ready(Ok(())),
+            Err(NoRoom::Refused(error)) => return Poll::Ready(Err(error)),
+            Err(no_room) => no_room,
+        };
+        if !state.room_wakers.iter().any(|known| known.will_wake(&waker)) {
+            state.room_wakers.push(waker);
+        }
+        drop(state);
+        match no_room {
+            NoRoom::NoSpare => {
+                if let Err(error) = self.begin_spare() {
+                    return Poll::Ready(Err(error));
+                }
+            }
+            _ => self.carry_all(),
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,192 @@
+//! Callbacks of a log, one after the other, on a thread of the log's own.
+//!
+//! A callback is the user's code: it may block, panic, or use the log. A thread that ends a commit
+//! (in `wait`, a ring's reaper, maintenance) only puts it in a queue. The thread of callbacks
+//! starts with the first and ends after some seconds without one.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::os::lock;
+use nowait::Result;
+
+/// Time that the thread waits for another callback.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
+
+pub(crate) enum Call {
+    Durable(Callback, Result<u64>),
+    /// A waker that must not run where its record became durable.
+    Wake(Waker),
+}
+
+impl Call {
+    /// Runs the call, and contains a panic.
+    fn run(self) {
+        // The payload of a panic is the user's, too: dropping it may panic again.
+        catch_unwind(AssertUnwindSafe(|| match self {
+            Call::Durable(callback, answer) => callback(answer),
+            Call::Wake(waker) => waker.wake(),
+        }))
+        .unwrap_or_else(std::mem::forget);
+    }
+}
+
+/// Wakes a task, and contains a panic.
+pub(crate) fn wake(waker: Waker) {
+    Call::Wake(waker).run();
+}
+
+pub(crate) struct Calls(Arc<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    calls: VecDeque<Call>,
+    /// A thread takes calls from the queue until it has found it empty.
+    is_served: bool,
+    /// The log is gone: the thread does not wait for more calls.
+    is_over: bool,
+}
+
+thread_local! {
+    /// The queue whose calls this thread runs, by its address; 0 if none.
+    static SERVES: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Calls {
+    pub(crate) fn new() -> Calls {
+        Calls(Arc::default())
+    }
+
+    /// Puts calls in the queue. The caller holds no lock.
+    pub(crate) fn add(&self, calls: impl IntoIterator<Item = Call>) {
+        let mut state = lock(&self.0.state);
+        state.calls.extend(calls);
+        if state.is_served {
+            drop(state);
+            self.0.work.notify_one();
+        }
+    }
+
+    /// Starts a thread for the queue if it needs one. Where none can be started this thread serves
+    /// the queue, if it may: late is better than never.
+    pub(crate) fn serve(&self, may_run_here: bool) {
+        let mut state = lock(&self.0.state);
+        if state.is_served || state.calls.is_empty() {
+            return;
+        }
+        state.is_served = true;
+        drop(state);
+        let queue = self.0.clone();
+        let started = std::thread::Builder::new().name("nowait-log-calls".into()).spawn(move || queue.run(IDLE_MAX));
+        match started {
+            Ok(_) => {}
+            Err(_) if may_run_here => self.0.run(Duration::ZERO),
+            Err(_) => lock(&self.0.state).is_served = false,
+        }
+    }
+
+    /// True on a thread that runs a callback of this log.
+    pub(crate) fn is_here(&self) -> bool {
+        SERVES.get() == self.0.address()
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        lock(&self.0.state).is_over = true;
+        self.0.work.notify_one();
+    }
+}
+
+impl Queue {
+    fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    /// Runs calls until the queue has been empty for `idle_max`.
+    fn run(self: &Arc<Self>, idle_max: Duration) {
+        let before = SERVES.replace(self.address());
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(call) = state.calls.pop_front() {
+                drop(state);
+                call.run();
+                state = lock(&self.state);
+                continue;
+            }
+            let idle = |state: &mut State| state.calls.is_empty() && !state.is_over;
+            let waited = self.work.wait_timeout_while(state, idle_max, idle);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            if state.calls.is_empty() {
+                break;
+            }
+        }
+        state.is_served = false;
+        drop(state);
+        SERVES.set(before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn panics_are_contained_and_the_thread_ends_with_the_log() {
+        let calls = Calls::new();
+        let (told, hear) = mpsc::channel();
+        for number in 0..6 {
+            let told = told.clone();
+            let callback = move |answer: Result<u64>| {
+                if number % 2 == 0 {
+                    std::panic::panic_any(Bomb);
+                }
+                told.send(answer.unwrap()).unwrap();
+            };
+            calls.add([Call::Durable(Box::new(callback), Ok(number))]);
+            calls.serve(true);
+        }
+        assert_eq!(hear.iter().take(3).collect::<Vec<_>>(), [1, 3, 5]);
+        let queue = Arc::downgrade(&calls.0);
+        drop(calls);
+        while queue.upgrade().is_some() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// A panic's payload that panics when it is dropped.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("on purpose, again");
+        }
+    }
+
+    #[test]
+    fn a_callback_knows_its_log() {
+        let (calls, other) = (Arc::new(Calls::new()), Calls::new());
+        let (told, hear) = mpsc::channel();
+        let mine = calls.clone();
+        calls.add([Call::Durable(Box::new(move |_| told.send((mine.is_here(), other.is_here())).unwrap()), Ok(1))]);
+        assert!(!calls.is_here());
+        // As where no thread can be started.
+        lock(&calls.0.state).is_served = true;
+        calls.0.run(Duration::ZERO);
+        assert_eq!(hear.recv().unwrap(), (true, false));
+        assert!(!calls.is_here());
+    }
+}

@@ -1,0 +1,276 @@
+//! The lock around the state, and the hand-over between threads that append, the thread that
+//! writes, and those that wait.
+//!
+//! A thread that waits for its record takes the oldest block, if fewer writes are in flight than
+//! may be, and writes it in the call that waits for the device; meanwhile others fill the next
+//! block. It ends the group of its block, and wakes one thread of the next group to take over.
+//! Whatever the order of the steps, no thread sleeps while it could write: the loom tests at the
+//! foot of this file check that.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::block::Block;
+use super::group::{Fate, Group, Waiting};
+use super::state::{Completed, Next, State, Submission};
+use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, yield_now};
+use nowait::Result;
+
+pub(crate) struct Handover<F> {
+    state: Mutex<State<F>>,
+    /// Copy of the state's, for those that do not lock it.
+    durable: AtomicU64,
+    /// Sleep of the maintenance thread.
+    pub(crate) work: Condvar,
+    /// Sleep of threads whose append needs the next segment.
+    pub(crate) room: Condvar,
+}
+
+/// Next step of a thread that waits. Moved once: a box would cost every write an allocation.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Turn<F> {
+    /// The group may have ended: look again.
+    Again,
+    Write(Submission<F>),
+    /// Its group ended while it gathered: another thread has to write.
+    PassOn(Next),
+    /// Nothing to write for it. `has_carried`: a write is in flight whose completion this thread
+    /// may hold up.
+    Sleep {
+        has_carried: bool,
+    },
+}
+
+/// Waiters to be told.
+pub(crate) struct Told {
+    pub(crate) durable: Vec<Waiting>,
+    pub(crate) failed: Vec<Waiting>,
+    pub(crate) wakers: Vec<Waker>,
+}
+
+impl<F: Clone> Handover<F> {
+    pub(crate) fn new(state: State<F>) -> Handover<F> {
+        let durable = AtomicU64::new(state.durable);
+        Handover { state: Mutex::new(state), durable, work: Condvar::new(), room: Condvar::new() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State<F>> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Publishes what is durable. The state is locked.
+    pub(crate) fn publish(&self, state: &State<F>) {
+        self.durable.store(state.durable, Ordering::Release);
+    }
+
+    /// Decides what a thread that waits for `group` does next.
+    ///
+    /// Threads that the last write has woken are likely to append again. So a thread that may write
+    /// lets others run first, once, when there were several: a write of all costs as much as a
+    /// write of one, and a record that comes too late waits for two writes.
+    pub(crate) fn turn(&self, group: &Group, has_gathered: &mut bool, now: impl Fn() -> Instant) -> Turn<F> {
+        let mut state = self.lock();
+        if group.fate().is_some() {
+            return Turn::Again;
+        }
+        if group.accept() {
+            state.is_gathering = false;
+        }
+        if state.crowd > 1 && !*has_gathered && !state.is_gathering && state.may_submit() {
+            state.is_gathering = true;
+            drop(state);
+            yield_now();
+            *has_gathered = true;
+            state = self.lock();
+            state.is_gathering = false;
+            if group.fate().is_some() {
+                // Others may have gone to sleep because this thread gathered.
+                return Turn::PassOn(state.choose_next());
+            }
+        }
+        let submission = if state.is_gathering { None } else { state.submit(false, now) };
+        match submission {
+            Some(submission) => Turn::Write(submission),
+            None => {
+                group.announce_sleeper();
+                Turn::Sleep { has_carried: state.has_carried() }
+            }
+        }
+    }
+
+    /// Records the end of a write.
+    pub(crate) fn complete(&self, id: u64, result: Result<()>, now: Instant) -> Completed<F> {
+        let mut state = self.lock();
+        let completed = state.complete(id, result, now);
+        self.publish(&state);
+        if state.appends_wait > 0 {
+            self.room.notify_all();
+        }
+        completed
+    }
+
+    /// Ends groups, wakes their threads, and then the leader of the next: threads that were woken
+    /// before may append until it runs. Returns all other waiters.
+    pub(crate) fn end(&self, completed: Completed<F>) -> Told {
+        let Completed { next, durable, failed, unwritten, wakers } = completed;
+        let durable = durable.into_iter().map(|block| block.group.end(Fate::Durable)).collect();
+        let fail = |group: Arc<Group>| group.end(Fate::Failed);
+        let unwritten = unwritten.into_iter().map(|Block { group, .. }| group);
+        let failed = failed.into_iter().map(|block| block.group).chain(unwritten).map(fail).collect();
+        if let Next::Leader(group) = next {
+            group.wake_leader();
+        }
+        Told { durable, failed, wakers }
+    }
+}
+
+#[cfg(all(test, nowait_loom))]
+mod loom_tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use super::super::state::fixture::{rules, start};
+    use super::*;
+
+    fn check(test: impl Fn() + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        // Enough for each thread to be interrupted between any two steps of its own.
+        model.preemption_bound = Some(3);
+        model.check(test);
+    }
+
+    /// A log whose first segment has its header on disk.
+    fn log(depth: usize) -> Arc<Handover<()>> {
+        let log = Handover::new(State::new(rules(depth), start()));
+        let group = log.lock().put_watermark(false, false, Instant::now).ok().expect("room");
+        carry(&log);
+        assert_eq!(group.fate(), Some(Fate::Durable));
+        Arc::new(log)
+    }
+
+    fn append(log: &Handover<()>, record: &[u8]) -> (u64, Arc<Group>) {
+        log.lock().append(&[record], record.len() + 4, false, Instant::now).ok().expect("room")
+    }
+
+    /// As a thread of a log waits, with a disk that writes at once.
+    fn wait(log: &Handover<()>, group: &Group) -> Fate {
+        let mut has_gathered = false;
+        loop {
+            if let Some(fate) = group.fate() {
+                return fate;
+            }
+            match log.turn(group, &mut has_gathered, Instant::now) {
+                Turn::Again => {}
+                Turn::Write(submission) => complete(log, submission),
+                Turn::PassOn(Next::Leader(group)) => group.wake_leader(),
+                Turn::PassOn(_) => carry(log),
+                Turn::Sleep { .. } => group.sleep(),
+            }
+        }
+    }
+
+    fn complete(log: &Handover<()>, submission: Submission<()>) {
+        let completed = log.complete(submission.id, Ok(()), Instant::now());
+        let carries = matches!(completed.next, Next::Carry);
+        let told = log.end(completed);
+        told.durable.into_iter().flat_map(|waiting| waiting.wakers).flatten().for_each(Waker::wake);
+        if carries {
+            carry(log);
+        }
+    }
+
+    /// Submits for those that do not write themselves, on a disk that writes at once.
+    fn carry(log: &Handover<()>) {
+        loop {
+            let Some(submission) = log.lock().submit(true, Instant::now) else { return };
+            complete(log, submission);
+        }
+    }
+
+    #[test]
+    fn threads_that_wait_are_woken_or_write() {
+        for (depth, crowd) in [(1, 0), (1, 2), (2, 0)] {
+            check(move || {
+                let log = log(depth);
+                log.lock().crowd = crowd;
+                let threads = [1, 2].map(|_| {
+                    let log = log.clone();
+                    loom::thread::spawn(move || {
+                        let (lsn, group) = append(&log, b"a record");
+                        assert_eq!(wait(&log, &group), Fate::Durable);
+                        assert!(log.durable() >= lsn);
+                    })
+                });
+                for thread in threads {
+                    thread.join().unwrap();
+                }
+                assert_eq!(log.durable(), 2);
+                assert!(log.lock().is_quiet());
+            });
+        }
+    }
+
+    #[test]
+    fn a_future_beside_a_thread_is_woken() {
+        struct Wakes(AtomicU32);
+        impl std::task::Wake for Wakes {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, SeqCst);
+            }
+        }
+        check(|| {
+            let log = log(1);
+            let other = log.clone();
+            let thread = loom::thread::spawn(move || {
+                let (_, group) = append(&other, b"a thread's");
+                assert_eq!(wait(&other, &group), Fate::Durable);
+            });
+            let wakes = Arc::new(Wakes(AtomicU32::new(0)));
+            let (_, group) = append(&log, b"a future's");
+            let is_pending = group.register(&mut None, &Waker::from(wakes.clone()));
+            if is_pending {
+                carry(&log);
+            }
+            thread.join().unwrap();
+            assert_eq!(group.fate(), Some(Fate::Durable));
+            assert_eq!(wakes.0.load(SeqCst), u32::from(is_pending));
+            assert_eq!(log.durable(), 2);
+        });
+    }
+
+    #[test]
+    fn a_failure_is_told_to_all() {
+        check(|| {
+            let log = log(1);
+            let threads = [1, 2].map(|_| {
+                let log = log.clone();
+                loom::thread::spawn(move || {
+                    let appended = log.lock().append(&[b"a record"], 12, false, Instant::now);
+                    let Ok((_, group)) = appended else { return };
+                    let mut has_gathered = false;
+                    while group.fate().is_none() {
+                        match log.turn(&group, &mut has_gathered, Instant::now) {
+                            Turn::Write(submission) => {
+                                let error = nowait::Error::from_errno(nowait::ErrorOp::Write, rustix::io::Errno::IO);
+                                drop(log.end(log.complete(submission.id, Err(error), Instant::now())));
+                            }
+                            Turn::Sleep { .. } => group.sleep(),
+                            Turn::Again | Turn::PassOn(_) => {}
+                        }
+                    }
+                    assert_eq!(group.fate(), Some(Fate::Failed));
+                })
+            });
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert!(log.lock().poison.is_some());
+            assert_eq!(log.durable(), 0);
+        });
+    }
+}

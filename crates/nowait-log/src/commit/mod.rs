@@ -1,0 +1,198 @@
+//! Group commit without a thread of its own: a thread that waits writes what is pending, for all.
+//!
+//! An append copies its records into the open block ([`state`]). A thread that waits writes a
+//! block, or sleeps until another thread has ([`handover`], `wait.rs`). Futures and callbacks have
+//! no thread in a system call: their block is submitted with a callback, which submits the next
+//! (`write.rs`).
+
+mod block;
+mod calls;
+mod group;
+mod handover;
+mod state;
+mod sync;
+mod wait;
+mod watermark;
+mod write;
+
+use std::sync::OnceLock;
+use std::thread::ThreadId;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use super::dir::{LogDir, Names};
+use super::format::Control;
+use super::os;
+use super::preparer::Preparer;
+use super::stats::Powers;
+use nowait::{Error, ErrorKind, ErrorOp, File, Result};
+
+pub(crate) use block::Live;
+pub(crate) use group::Group;
+pub(crate) use state::{NoRoom, RETRY, Rules, SpareFailure, Start, TICK};
+pub(crate) use sync::MutexGuard;
+
+use calls::Calls;
+use handover::Handover;
+use state::{Poison, Refusal};
+
+/// The state of a log on files.
+pub(crate) type State = state::State<File>;
+
+/// A log that is open for appending, as its handles, futures and threads share it.
+pub(crate) struct Shared {
+    pub(crate) dir: LogDir,
+    pub(crate) control: Control,
+    pub(crate) rules: Rules,
+    pub(crate) handover: Handover<File>,
+    pub(crate) woken: Powers,
+    /// Held while names in the directory change; locked before the state.
+    pub(crate) names: Names,
+    pub(crate) calls: Calls,
+    /// Prepares segments where there is no maintenance thread.
+    pub(crate) preparer: Preparer,
+    /// The maintenance thread, which must not wait for itself.
+    pub(crate) maintenance: OnceLock<ThreadId>,
+    /// Generation of the process that opened the log. A forked child has none of its threads, and
+    /// must not write.
+    generation: u64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        dir: LogDir,
+        control: Control,
+        rules: Rules,
+        start: impl FnOnce(Instant) -> Start<File>,
+    ) -> Shared {
+        let state = State::new(rules, start(dir.instance.now()));
+        Shared {
+            dir,
+            control,
+            rules,
+            handover: Handover::new(state),
+            woken: Powers::default(),
+            names: Names::default(),
+            calls: Calls::new(),
+            preparer: Preparer::default(),
+            maintenance: OnceLock::new(),
+            generation: nowait::fork_generation(),
+        }
+    }
+
+    /// Locks the state.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.handover.lock()
+    }
+
+    pub(crate) fn durable(&self) -> u64 {
+        self.handover.durable()
+    }
+
+    /// Has completions noticed that the calling thread, which is about to sleep, may hold up.
+    pub(crate) fn watch_all(&self) {
+        self.dir.instance.notice_by_thread();
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        nowait::fork_generation() != self.generation
+    }
+
+    // Errors.
+
+    pub(crate) fn error(&self, operation: ErrorOp, kind: ErrorKind, text: impl Into<String>) -> Error {
+        os::error(operation, kind, &self.dir.path).with_advice(text)
+    }
+
+    pub(crate) fn forked(&self) -> Error {
+        let text = "the log was opened before the fork, and belongs to the parent; open another one in the child";
+        self.error(ErrorOp::Append, ErrorKind::InvalidInput, text)
+    }
+
+    /// The error of a record that was not acknowledged.
+    fn failure(&self, poison: &Poison, lsn: u64) -> Error {
+        let (kind, text) = if lsn <= poison.submitted {
+            let text = format!(
+                "record {lsn} was on its way when a write of the log failed: it may be there, or not; open the log anew"
+            );
+            (ErrorKind::Indeterminate, text)
+        } else {
+            let text = format!("record {lsn} was not written, since a write of the log had failed; open the log anew");
+            (ErrorKind::Poisoned, text)
+        };
+        self.error(ErrorOp::Append, kind, format!("{text} ({})", poison.error))
+    }
+
+    /// The error of a log that has failed or is closing; for appends.
+    pub(crate) fn check_open(&self, state: &State) -> Result<()> {
+        state.check_open().map_err(|refusal| self.refusal(refusal))
+    }
+
+    /// The error of a log that has failed.
+    pub(crate) fn poisoned(&self, state: &State) -> Option<Error> {
+        let poison = state.poison.as_ref()?;
+        Some(self.refusal(Refusal::Poisoned(poison.error.clone())))
+    }
+
+    #[cold]
+    fn refusal(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Poisoned(cause) => {
+                let text = format!("a write of the log failed: nothing more is taken; open the log anew ({cause})");
+                self.error(ErrorOp::Append, ErrorKind::Poisoned, text)
+            }
+            Refusal::Closed => self.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed; open it anew"),
+            Refusal::NoSpace { left, is_reserved, cause } => {
+                let why = if is_reserved { ", of which what is reserved is not for this append" } else { ", too few" };
+                let text = format!(
+                    "no segment can be prepared, and {left} bytes of those that are there are left{why}; \
+                     make space, such as by truncate_prefix ({cause})"
+                );
+                self.error(ErrorOp::Append, ErrorKind::NoSpace, text)
+            }
+            Refusal::NoMemory => os::system_error(ErrorOp::Append, Errno::NOMEM, &self.dir.path),
+        }
+    }
+
+    /// The same with the refusal as an error.
+    pub(crate) fn refused<T>(
+        &self,
+        answer: std::result::Result<T, NoRoom<Refusal>>,
+    ) -> std::result::Result<T, NoRoom<Error>> {
+        answer.map_err(|no_room| match no_room {
+            NoRoom::Budget => NoRoom::Budget,
+            NoRoom::NoSpare => NoRoom::NoSpare,
+            NoRoom::Refused(refusal) => NoRoom::Refused(self.refusal(refusal)),
+        })
+    }
+
+    /// The error of a watermark block that finds no room; it cannot wait for any.
+    pub(crate) fn no_room(&self, no_room: NoRoom<Error>) -> Error {
+        match no_room {
+            NoRoom::Refused(error) => error,
+            NoRoom::Budget | NoRoom::NoSpare => {
+                self.error(ErrorOp::Append, ErrorKind::NoSpace, "the segment has no room")
+            }
+        }
+    }
+
+    /// Refuses records that no segment has room for.
+    pub(crate) fn check_payload(&self, payload: usize) -> Result<()> {
+        if self.rules.fits_segment(payload) {
+            return Ok(());
+        }
+        let text = format!(
+            "{payload} bytes do not fit into a segment of {} bytes; append less at a time, or make the log with larger segments",
+            self.rules.segment_bytes
+        );
+        Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, text))
+    }
+
+    /// Wakes the maintenance thread if it sleeps.
+    pub(crate) fn wake_maintenance(&self, state: &mut State) {
+        if state.wake_maintenance() {
+            self.handover.work.notify_one();
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! A log for tests, without files.
+
+use std::time::Instant;
+
+use super::{Rules, Start};
+use crate::commit::Live;
+use crate::dir::Segment;
+use crate::format::{End, PAGE, SegmentHeader};
+
+pub(crate) const SEGMENT_BYTES: u64 = 8 * PAGE as u64;
+
+pub(crate) fn rules(depth: usize) -> Rules {
+    Rules {
+        log_id: *b"0123456789abcdef",
+        segment_bytes: SEGMENT_BYTES,
+        pending_bytes_max: 1 << 20,
+        reserve_bytes: 0,
+        depth,
+        has_maintenance: true,
+    }
+}
+
+/// The first segment of a new log, whose header is not written.
+pub(crate) fn start() -> Start<()> {
+    let header = SegmentHeader {
+        log_id: *b"0123456789abcdef",
+        number: 1,
+        epoch: 1,
+        bytes: SEGMENT_BYTES,
+        watermark: 0,
+        previous: End::default(),
+    };
+    let segments = vec![Segment { header, end: u64::MAX, last_lsn: u64::MAX }];
+    Start { epoch: 1, current: Live { number: 1, file: () }, segments, number_max: 1, now: Instant::now() }
+}

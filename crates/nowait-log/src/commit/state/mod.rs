@@ -1,0 +1,599 @@
+//! Group commit as data: which block takes an append, which is written next, what is durable, and
+//! who writes next.
+//!
+//! Every transition is a function of [`State`]. There is no I/O here, no lock, and no clock but the
+//! one that is passed in. `F` is a segment's file, which the state keeps and never uses.
+//!
+//! A block has its place in a segment from the moment it is opened, so that no record with an LSN
+//! can find the disk full. Blocks may become durable in any order; a record is acknowledged when
+//! everything before it is durable, too.
+
+#[cfg(test)]
+pub(crate) mod fixture;
+mod in_flight;
+mod rules;
+#[cfg(all(test, not(nowait_loom)))]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::block::{Block, Live};
+use super::group::Group;
+use crate::dir::Segment;
+use crate::format::{End, PAGE, SegmentHeader, block_bytes};
+use crate::stats::Numbers;
+use nowait::Result;
+
+pub(crate) use in_flight::{Completed, InFlight, Next, Poison, SpareFailure, Submission};
+pub(crate) use rules::{NoRoom, Refusal, Rules};
+
+/// Records in a block from which on blocks are written one at a time.
+const CROWD: u32 = 16;
+
+/// Time after which a segment that could not be prepared is tried again.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+/// Time without activity after which a record for which nothing waits is written, and a watermark
+/// block follows the last.
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+
+/// Place of the next append.
+enum Spot {
+    OpenBlock,
+    /// A new block behind the others.
+    NewBlock,
+    /// A new block in the next segment.
+    NextSegment,
+}
+
+/// State that a log opens with.
+pub(crate) struct Start<F> {
+    pub(crate) epoch: u64,
+    pub(crate) current: Live<F>,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) number_max: u64,
+    pub(crate) now: Instant,
+}
+
+/// A log that is open for appending, but for its files and its waiters.
+pub(crate) struct State<F> {
+    rules: Rules,
+    pub(crate) next_lsn: u64,
+    pub(crate) epoch: u64,
+    /// The block that takes appends.
+    open: Option<Block<F>>,
+    /// Closed blocks, oldest first.
+    ready: VecDeque<Block<F>>,
+    in_flight: VecDeque<InFlight>,
+    next_id: u64,
+    /// Segments that the log has left, to be closed with nothing locked.
+    left: Vec<Live<F>>,
+    /// LSN of the last record that was submitted.
+    submitted: u64,
+    /// LSN of the last record that is durable with everything before it.
+    pub(crate) durable: u64,
+    pending_bytes: u64,
+    /// Segment in which the next block is opened.
+    current: Live<F>,
+    /// Offset of the next block in it.
+    offset: u64,
+    /// Segments that readers use, the current one last; the end of that one is not kept up to date.
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) spares: VecDeque<Live<F>>,
+    pub(crate) spare_failure: Option<SpareFailure>,
+    /// Segments cut off from the log and not removed yet, oldest first.
+    pub(crate) retired: Vec<u64>,
+    pub(crate) number_max: u64,
+    pub(crate) poison: Option<Poison>,
+    /// Epochs that began with a cut of the end, each with the last record that was kept.
+    pub(crate) cuts: Vec<(u64, u64)>,
+    /// Highest watermark in a durable block.
+    watermark: u64,
+    /// Time of the last append or completed write.
+    pub(crate) last_active: Instant,
+    pub(crate) maintenance_sleeps: bool,
+    pub(crate) is_closing: bool,
+    /// Closing, and nothing waits for what is pending.
+    is_dropped: bool,
+    /// Threads that sleep until the next segment is ready.
+    pub(crate) appends_wait: u32,
+    /// A thread is about to write, and lets others append first.
+    pub(crate) is_gathering: bool,
+    /// Records in the block that ended last and in the block that was open then.
+    pub(crate) crowd: u32,
+    /// Wakers for LSNs, which may be appended later.
+    watchers: Vec<(u64, Waker)>,
+    /// Wakers for room to append.
+    pub(crate) room_wakers: Vec<Waker>,
+    pub(crate) numbers: Numbers,
+}
+
+impl<F: Clone> State<F> {
+    pub(crate) fn new(rules: Rules, start: Start<F>) -> State<F> {
+        let Start { epoch, current, segments, number_max, now } = start;
+        let last_lsn = segments.last().map_or(0, |segment| segment.header.previous.lsn);
+        State {
+            rules,
+            next_lsn: last_lsn + 1,
+            epoch,
+            open: None,
+            ready: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            next_id: 0,
+            left: Vec::new(),
+            submitted: last_lsn,
+            durable: last_lsn,
+            pending_bytes: 0,
+            current,
+            // The first block carries the header.
+            offset: 0,
+            segments,
+            spares: VecDeque::new(),
+            spare_failure: None,
+            retired: Vec::new(),
+            number_max,
+            poison: None,
+            cuts: Vec::new(),
+            watermark: last_lsn,
+            last_active: now,
+            maintenance_sleeps: false,
+            is_closing: false,
+            is_dropped: false,
+            appends_wait: 0,
+            is_gathering: false,
+            crowd: 0,
+            watchers: Vec::new(),
+            room_wakers: Vec::new(),
+            numbers: Numbers::default(),
+        }
+    }
+
+    // Appending.
+
+    /// Takes records of `payload` bytes, frames included, as one batch. Returns the LSN of the
+    /// last, and the group that waits for it.
+    pub(crate) fn append(
+        &mut self,
+        records: &[&[u8]],
+        payload: usize,
+        from_reserve: bool,
+        now: impl Fn() -> Instant,
+    ) -> std::result::Result<(u64, Arc<Group>), NoRoom<Refusal>> {
+        self.admit(payload)?;
+        self.make_room(payload, from_reserve, now)?;
+        let Some(block) = self.open.as_mut() else { return Err(NoRoom::NoSpare) };
+        if block.put(records).is_none() {
+            return Err(NoRoom::Refused(Refusal::NoMemory));
+        }
+        self.next_lsn += records.len() as u64;
+        self.pending_bytes += payload as u64;
+        self.last_active = block.opened;
+        Ok((self.next_lsn - 1, block.group.clone()))
+    }
+
+    /// Decides whether `payload` more bytes may be appended, wherever they go.
+    #[inline]
+    fn admit(&self, payload: usize) -> std::result::Result<(), NoRoom<Refusal>> {
+        self.check_open().map_err(NoRoom::Refused)?;
+        match self.pending_bytes > 0 && self.pending_bytes + payload as u64 > self.rules.pending_bytes_max {
+            true => Err(NoRoom::Budget),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses a log that has failed or is closing.
+    #[inline]
+    pub(crate) fn check_open(&self) -> std::result::Result<(), Refusal> {
+        if let Some(poison) = &self.poison {
+            return Err(Refusal::Poisoned(poison.error.clone()));
+        }
+        if self.is_closing { Err(Refusal::Closed) } else { Ok(()) }
+    }
+
+    /// Decides whether an append of `payload` bytes would succeed now.
+    pub(crate) fn has_room(
+        &self,
+        payload: usize,
+        now: impl Fn() -> Instant,
+    ) -> std::result::Result<(), NoRoom<Refusal>> {
+        self.admit(payload)?;
+        self.find_room(payload, false, now).map(drop)
+    }
+
+    /// Provides an open block with room for `payload` bytes.
+    #[inline]
+    fn make_room(
+        &mut self,
+        payload: usize,
+        from_reserve: bool,
+        now: impl Fn() -> Instant,
+    ) -> std::result::Result<(), NoRoom<Refusal>> {
+        match self.find_room(payload, from_reserve, &now) {
+            Ok(Spot::OpenBlock) => return Ok(()),
+            Ok(Spot::NewBlock) => self.close_block(),
+            Ok(Spot::NextSegment) => {
+                self.close_block();
+                self.rotate();
+            }
+            Err(no_room) => {
+                if matches!(no_room, NoRoom::NoSpare) && self.spares.is_empty() {
+                    self.numbers.spares_missed += 1;
+                }
+                return Err(no_room);
+            }
+        }
+        self.open_block(now());
+        Ok(())
+    }
+
+    #[inline]
+    fn find_room(
+        &self,
+        payload: usize,
+        from_reserve: bool,
+        now: impl Fn() -> Instant,
+    ) -> std::result::Result<Spot, NoRoom<Refusal>> {
+        let usable_end = self.rules.usable_end();
+        let end = if self.is_closing { self.rules.segment_bytes } else { usable_end };
+        if !from_reserve && self.rules.reserve_bytes > 0 {
+            let left = self.room_left(usable_end);
+            if left < self.rules.reserve_bytes.saturating_add(block_bytes(payload) as u64) {
+                // Whether this is the reserve is known only once another segment has been tried
+                // for.
+                return Err(self.no_spare(left, true, now));
+            }
+        }
+        if self.open.as_ref().is_some_and(|block| block.fits(payload, end)) {
+            return Ok(Spot::OpenBlock);
+        }
+        if self.offset_behind_open() + block_bytes(payload) as u64 <= end {
+            return Ok(Spot::NewBlock);
+        }
+        match self.spares.is_empty() {
+            true => Err(self.no_spare(self.room_left(usable_end), false, now)),
+            false => Ok(Spot::NextSegment),
+        }
+    }
+
+    #[cold]
+    fn no_spare(&self, left: u64, is_reserved: bool, now: impl Fn() -> Instant) -> NoRoom<Refusal> {
+        let Some(failure) = &self.spare_failure else { return NoRoom::NoSpare };
+        if !self.rules.has_maintenance && self.may_retry_spare(now()) {
+            // No other thread does.
+            return NoRoom::NoSpare;
+        }
+        NoRoom::Refused(Refusal::NoSpace { left, is_reserved, cause: failure.error.clone() })
+    }
+
+    /// Returns the bytes that appends can still take, in pages of blocks, if segments are used up
+    /// to `end`.
+    pub(crate) fn room_left(&self, end: u64) -> u64 {
+        let used = self.offset_behind_open().max(PAGE as u64);
+        end.saturating_sub(used) + self.spares.len() as u64 * (end - PAGE as u64)
+    }
+
+    /// Returns the offset of the next block if the open one is closed.
+    fn offset_behind_open(&self) -> u64 {
+        let open = self.open.as_ref().filter(|block| block.is_wanted());
+        open.map_or(self.offset, |block| block.offset + block.bytes() as u64)
+    }
+
+    fn open_block(&mut self, now: Instant) {
+        let header = self.segments.last().filter(|_| self.offset == 0).map(|segment| segment.header);
+        self.open = Some(Block::new(self.current.clone(), header, self.offset, self.next_lsn, now));
+    }
+
+    /// Closes the open block; drops it if it is empty.
+    fn close_block(&mut self) {
+        let Some(block) = self.open.take().filter(Block::is_wanted) else { return };
+        self.offset = block.offset + block.bytes() as u64;
+        self.ready.push_back(block);
+    }
+
+    // Segments.
+
+    /// Continues in the next segment.
+    fn rotate(&mut self) {
+        let Some(next) = self.spares.pop_front() else { return };
+        let (end, last_lsn) = (self.offset, self.next_lsn - 1);
+        if let Some(current) = self.segments.last_mut() {
+            (current.end, current.last_lsn) = (end, last_lsn);
+        }
+        let previous = End { segment: self.current.number, offset: end, lsn: last_lsn, lost_from: 0 };
+        self.begin_segment(next, previous);
+        self.numbers.rotations += 1;
+    }
+
+    /// Makes `next` the current segment, behind `previous`, which its header names.
+    fn begin_segment(&mut self, next: Live<F>, previous: End) {
+        let header = SegmentHeader {
+            log_id: self.rules.log_id,
+            number: next.number,
+            epoch: self.epoch,
+            bytes: self.rules.segment_bytes,
+            // Set when the header is written.
+            watermark: 0,
+            previous,
+        };
+        self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+        self.left.push(std::mem::replace(&mut self.current, next));
+        self.offset = 0;
+    }
+
+    /// Cuts the log after `place` and continues in a new segment of a new epoch. Nothing is
+    /// pending, and there is a spare. Returns the segments that are cut off; they count until the
+    /// new segment's header is durable.
+    pub(crate) fn cut(&mut self, place: End) -> Vec<u64> {
+        let Some(next) = self.spares.pop_front() else { return Vec::new() };
+        let mut cut_off = Vec::new();
+        while self.segments.len() > 1
+            && self.segments.last().is_some_and(|segment| segment.header.number > place.segment)
+        {
+            cut_off.extend(self.segments.pop().map(|segment| segment.header.number));
+        }
+        if let Some(last) = self.segments.last_mut() {
+            (last.end, last.last_lsn) = (place.offset, place.last_there());
+        }
+        self.epoch += 1;
+        self.begin_segment(next, place);
+        self.next_lsn = place.lsn + 1;
+        (self.submitted, self.watermark, self.durable) = (place.lsn, place.lsn, place.lsn);
+        self.cuts.push((self.epoch, place.lsn));
+        cut_off.reverse();
+        cut_off
+    }
+
+    /// Gives up segments that hold only records before `lsn`.
+    pub(crate) fn retire_before(&mut self, lsn: u64) {
+        // The last segment with a durable header stays: without it a crash would leave a log
+        // without records, whose numbers begin anew.
+        while self.check_open().is_ok()
+            && self.durable_headers() > 1
+            && self.segments[1].header.first_lsn() <= lsn.min(self.durable + 1)
+        {
+            let gone = self.segments.remove(0);
+            self.retired.push(gone.header.number);
+        }
+        self.spare_failure = None;
+    }
+
+    /// Counts the segments, from the oldest on, whose header is durable. The log must keep one of
+    /// them: it is found from the header of its newest segment, and numbers continue from there.
+    fn durable_headers(&self) -> usize {
+        let in_flight = self.in_flight.iter().filter(|block| block.is_first).count();
+        let ready = self.ready.iter().filter(|block| block.header.is_some()).count();
+        let current = usize::from(self.offset == 0);
+        self.segments.len().saturating_sub(in_flight + ready + current)
+    }
+
+    /// True if a segment is to be prepared: one for what comes next, and those of the reserve.
+    pub(crate) fn wants_spare(&self) -> bool {
+        let usable = self.rules.usable_end() - PAGE as u64;
+        (self.spares.len() as u64) < 1 + self.rules.reserve_bytes.div_ceil(usable)
+    }
+
+    /// True if a segment is wanted and may be tried for now.
+    pub(crate) fn lacks_spare(&self, now: Instant) -> bool {
+        self.wants_spare() && self.may_retry_spare(now)
+    }
+
+    /// True unless a segment could not be prepared just now.
+    fn may_retry_spare(&self, now: Instant) -> bool {
+        self.spare_failure.as_ref().is_none_or(|failure| now.saturating_duration_since(failure.at) >= RETRY)
+    }
+
+    // Writing.
+
+    /// True if a block may be submitted now.
+    pub(crate) fn may_submit(&self) -> bool {
+        // Many records are written one block at a time: a second write costs as much processor time
+        // again, and its records could have shared the next.
+        let depth = if self.crowd >= CROWD { 1 } else { self.rules.depth };
+        // Nothing is in flight beside a segment's header. So the header before it is durable, the
+        // chain can be followed, and later blocks prove that there was a header.
+        self.poison.is_none()
+            && self.in_flight.len() < depth
+            && !self.in_flight.iter().any(|block| block.is_first)
+            && (self.in_flight.is_empty() || !self.ready.front().is_some_and(|block| block.is_last))
+    }
+
+    /// Submits the oldest block, if there is one and it may be now. `is_carried`: no thread waits
+    /// for it in a system call.
+    pub(crate) fn submit(&mut self, is_carried: bool, now: impl Fn() -> Instant) -> Option<Submission<F>> {
+        if !self.may_submit() {
+            return None;
+        }
+        if self.ready.is_empty() {
+            self.close_block();
+        }
+        let block = self.ready.pop_front()?;
+        // The thread that gathers may find its block gone, and never come back for the flag.
+        self.is_gathering = false;
+        let id = self.next_id;
+        self.next_id += 1;
+        self.numbers.submitted(self.in_flight.len() + 1);
+        self.submitted = block.last_lsn();
+        let watermark = self.durable;
+        self.in_flight.push_back(InFlight {
+            id,
+            last_lsn: block.last_lsn(),
+            watermark,
+            bytes: block.bytes() as u64,
+            is_first: block.header.is_some(),
+            group: block.group.clone(),
+            is_completed: false,
+            is_carried,
+            records: block.records,
+            payload: block.payload,
+            opened: block.opened,
+            submitted: now(),
+        });
+        let left = std::mem::take(&mut self.left);
+        Some(Submission { id, block, epoch: self.epoch, watermark, _left: left })
+    }
+
+    /// A write has ended: advances what is durable, or poisons the log; then decides who writes
+    /// next.
+    pub(crate) fn complete(&mut self, id: u64, result: Result<()>, now: Instant) -> Completed<F> {
+        let mut completed = Completed::default();
+        self.last_active = now;
+        let Some(block) = self.in_flight.iter_mut().find(|block| block.id == id) else { return completed };
+        block.is_completed = true;
+        match result {
+            Ok(()) => {
+                let queued = block.submitted.saturating_duration_since(block.opened);
+                let written = now.saturating_duration_since(block.submitted);
+                self.numbers.completed(queued, written, block.records, block.payload, block.bytes);
+                self.advance(&mut completed);
+            }
+            Err(error) => {
+                self.poison = Some(Poison { error, submitted: self.submitted });
+                completed.failed.extend(self.in_flight.drain(..));
+                completed.unwritten.extend(self.ready.drain(..).chain(self.open.take()));
+                self.pending_bytes = 0;
+                completed.wakers.extend(self.watchers.drain(..).map(|(_, waker)| waker));
+            }
+        }
+        completed.wakers.append(&mut self.room_wakers);
+        completed.next = self.choose_next();
+        completed
+    }
+
+    /// Acknowledges blocks with everything before them durable.
+    fn advance(&mut self, completed: &mut Completed<F>) {
+        while self.in_flight.front().is_some_and(|block| block.is_completed) {
+            let Some(block) = self.in_flight.pop_front() else { break };
+            self.durable = self.durable.max(block.last_lsn);
+            self.crowd = block.records + self.open.as_ref().map_or(0, |open| open.records);
+            self.watermark = self.watermark.max(block.watermark);
+            self.pending_bytes = self.pending_bytes.saturating_sub(block.payload as u64);
+            completed.durable.push(block);
+        }
+        let mut index = 0;
+        while index < self.watchers.len() {
+            match self.watchers[index].0 <= self.durable {
+                true => completed.wakers.push(self.watchers.swap_remove(index).1),
+                false => index += 1,
+            }
+        }
+    }
+
+    /// Chooses who writes what is pending.
+    pub(crate) fn choose_next(&mut self) -> Next {
+        if !self.may_submit() {
+            return Next::Nobody;
+        }
+        let pending = || self.ready.iter().chain(&self.open).filter(|block| block.is_wanted());
+        if let Some(block) = pending().find(|block| block.group.has_sleepers()) {
+            let group = block.group.clone();
+            if !group.appoint() {
+                return Next::Nobody;
+            }
+            self.is_gathering = true;
+            return Next::Leader(group);
+        }
+        let any = self.is_dropped || !self.watchers.is_empty() || !self.room_wakers.is_empty();
+        match pending().any(|block| any || block.group.has_idle_waiters()) {
+            true => Next::Carry,
+            false => Next::Nobody,
+        }
+    }
+
+    /// True if a write that no thread waits for has been in flight for longer than `age`: the
+    /// thread or task that should notice its end may be blocked.
+    pub(crate) fn has_old_in_flight(&self, now: Instant, age: Duration) -> bool {
+        let is_old = |block: &InFlight| now.saturating_duration_since(block.submitted) > age;
+        self.in_flight.iter().any(|block| block.is_carried && is_old(block))
+    }
+
+    /// True if a write is in flight that no thread waits for in a system call.
+    pub(crate) fn has_carried(&self) -> bool {
+        self.in_flight.iter().any(|block| block.is_carried)
+    }
+
+    /// True if the log has been left alone for long enough.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last_active) >= TICK
+    }
+
+    /// True if nothing is pending or in flight.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.in_flight.is_empty() && !self.has_pending()
+    }
+
+    /// True if a block waits to be submitted.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.ready.is_empty() || self.open.as_ref().is_some_and(|block| block.records > 0)
+    }
+
+    /// Returns the group that waits for `lsn`; None if the record is durable or was never appended.
+    pub(crate) fn group_of(&self, lsn: u64) -> Option<Arc<Group>> {
+        let in_flight = self.in_flight.iter().filter(|block| block.last_lsn >= lsn).map(|block| &block.group);
+        let pending = self.ready.iter().chain(&self.open).filter(|block| block.records > 0 && block.last_lsn() >= lsn);
+        in_flight.chain(pending.map(|block| &block.group)).next().cloned()
+    }
+
+    // Watermarks, and the end.
+
+    /// True if a watermark block would say more than the segments do, once everything up to
+    /// `durable` is durable.
+    pub(crate) fn lacks_watermark(&self, durable: u64) -> bool {
+        self.watermark < durable
+    }
+
+    /// Puts a watermark block behind what is pending; returns the group that waits for it. The log
+    /// has not failed.
+    pub(crate) fn put_watermark(
+        &mut self,
+        is_last: bool,
+        is_closed: bool,
+        now: impl Fn() -> Instant,
+    ) -> std::result::Result<Arc<Group>, NoRoom<Refusal>> {
+        self.close_block();
+        self.make_room(0, true, now)?;
+        let Some(block) = self.open.as_mut() else { return Err(NoRoom::NoSpare) };
+        if block.make_watermark(is_last, is_closed).is_none() {
+            return Err(NoRoom::Refused(Refusal::NoMemory));
+        }
+        let group = block.group.clone();
+        self.close_block();
+        Ok(group)
+    }
+
+    /// Refuses appends from here on; false if the log was closing already. `is_dropped`: nothing
+    /// waits for what is pending.
+    pub(crate) fn begin_closing(&mut self, is_dropped: bool) -> bool {
+        if std::mem::replace(&mut self.is_closing, true) {
+            return false;
+        }
+        self.is_dropped = is_dropped;
+        true
+    }
+
+    // Wakers, which are cloned and dropped with nothing locked.
+
+    /// Adds a waker for `lsn`; gives it back if there is one like it.
+    pub(crate) fn watch(&mut self, lsn: u64, waker: Waker) -> Option<Waker> {
+        if self.watchers.iter().any(|(known, old)| *known == lsn && old.will_wake(&waker)) {
+            return Some(waker);
+        }
+        self.watchers.push((lsn, waker));
+        None
+    }
+
+    /// Takes the wakers for records that were not appended before the log began to close.
+    pub(crate) fn take_watchers_in_vain(&mut self) -> Vec<Waker> {
+        let next_lsn = self.next_lsn;
+        let (in_vain, other): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.watchers).into_iter().partition(|(lsn, _)| *lsn >= next_lsn);
+        self.watchers = other;
+        in_vain.into_iter().map(|(_, waker)| waker).collect()
+    }
+
+    /// Marks the maintenance thread as awake; true if it has to be woken.
+    pub(crate) fn wake_maintenance(&mut self) -> bool {
+        std::mem::replace(&mut self.maintenance_sleeps, false)
+    }
+}

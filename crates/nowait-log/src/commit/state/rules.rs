@@ -1,0 +1,56 @@
+//! Parameters of a log, and the reasons why an append finds no room.
+
+use crate::format::{LogId, PAGE, block_bytes};
+use nowait::Error;
+
+/// Parameters that stay the same while a log is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) log_id: LogId,
+    pub(crate) segment_bytes: u64,
+    /// Most bytes that are appended and not durable.
+    pub(crate) pending_bytes_max: u64,
+    /// Room kept for appends from the reserve when no more can be had.
+    pub(crate) reserve_bytes: u64,
+    /// Most blocks in flight.
+    pub(crate) depth: usize,
+    /// A maintenance thread prepares segments.
+    pub(crate) has_maintenance: bool,
+}
+
+impl Rules {
+    /// End of the part of a segment that is for records. The last page is for the watermark block
+    /// that closes the log: it must not need another segment, which the disk may have no room for.
+    pub(crate) fn usable_end(&self) -> u64 {
+        self.segment_bytes - PAGE as u64
+    }
+
+    /// True if `payload` fits into a segment beside its header and the page kept for the last
+    /// watermark block.
+    pub(crate) fn fits_segment(&self, payload: usize) -> bool {
+        block_bytes(payload) <= self.segment_bytes as usize - 2 * PAGE && payload <= u32::MAX as usize / 2
+    }
+}
+
+/// Reason why an append has to wait (`Budget`, `NoSpare`) or is refused.
+pub(crate) enum NoRoom<E> {
+    /// `pending_bytes_max` bytes wait to become durable.
+    Budget,
+    /// The next segment is not ready.
+    NoSpare,
+    Refused(E),
+}
+
+/// Reason why an append is refused.
+pub(crate) enum Refusal {
+    Poisoned(Error),
+    Closed,
+    /// No segment can be prepared; `left` bytes of room are left.
+    NoSpace {
+        left: u64,
+        /// The rest is reserved, and not for this append.
+        is_reserved: bool,
+        cause: Error,
+    },
+    NoMemory,
+}

@@ -1,0 +1,182 @@
+use super::fixture::{SEGMENT_BYTES, rules, start};
+use super::*;
+use nowait::{Error, ErrorKind, ErrorOp};
+
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// A log whose first segment has its header on disk.
+fn state(rules: Rules) -> State<()> {
+    let mut state = State::new(rules, start());
+    assert!(state.put_watermark(false, false, now).is_ok());
+    write(&mut state);
+    assert!(state.is_quiet());
+    state
+}
+
+fn append(state: &mut State<()>, bytes: usize) -> std::result::Result<u64, NoRoom<Refusal>> {
+    let record = vec![7; bytes];
+    state.append(&[&record], bytes + 4, false, now).map(|(lsn, _)| lsn)
+}
+
+fn submit(state: &mut State<()>) -> Option<(u64, u64)> {
+    state.submit(false, now).map(|submission| (submission.id, submission.watermark))
+}
+
+fn write(state: &mut State<()>) -> Completed<()> {
+    let (id, _) = submit(state).expect("a block");
+    state.complete(id, Ok(()), now())
+}
+
+fn failure() -> Error {
+    crate::os::error(ErrorOp::Write, ErrorKind::Io, "/log".as_ref())
+}
+
+#[test]
+fn durable_is_what_has_everything_before_it() {
+    let mut state = state(rules(3));
+    let ids: Vec<u64> = (1..=3)
+        .map(|lsn| {
+            assert!(append(&mut state, 100).is_ok_and(|appended| appended == lsn));
+            let (id, watermark) = submit(&mut state).unwrap();
+            assert_eq!(watermark, 0, "nothing is durable yet");
+            id
+        })
+        .collect();
+    assert!(append(&mut state, 100).is_ok());
+    assert!(submit(&mut state).is_none(), "as many are in flight as may be");
+    assert!(state.complete(ids[1], Ok(()), now()).durable.is_empty());
+    assert_eq!(state.durable, 0);
+    assert_eq!(state.complete(ids[0], Ok(()), now()).durable.len(), 2);
+    assert_eq!(state.durable, 2);
+    assert_eq!(submit(&mut state).unwrap().1, 2, "the next block carries what is durable by now");
+    assert_eq!(state.complete(ids[2], Ok(()), now()).durable.len(), 1);
+    assert_eq!(state.durable, 3);
+}
+
+#[test]
+fn a_failure_poisons_everything_after_it() {
+    let mut state = state(rules(2));
+    append(&mut state, 100).ok().unwrap();
+    let (first, _) = submit(&mut state).unwrap();
+    append(&mut state, 100).ok().unwrap();
+    let (second, _) = submit(&mut state).unwrap();
+    append(&mut state, 100).ok().unwrap();
+    let failed = state.complete(second, Err(failure()), now());
+    assert_eq!((failed.durable.len(), failed.failed.len(), failed.unwritten.len()), (0, 2, 1));
+    assert_eq!(state.poison.as_ref().unwrap().submitted, 2, "record 3 was not submitted");
+    // The first write succeeds, too late.
+    assert!(state.complete(first, Ok(()), now()).durable.is_empty());
+    assert_eq!(state.durable, 0);
+    assert!(matches!(append(&mut state, 1), Err(NoRoom::Refused(Refusal::Poisoned(_)))));
+    assert!(submit(&mut state).is_none());
+}
+
+#[test]
+fn nothing_is_in_flight_beside_a_segments_header() {
+    let mut state = state(rules(4));
+    state.spares.push_back(Live { number: 2, file: () });
+    append(&mut state, SEGMENT_BYTES as usize - 4 * PAGE).ok().unwrap();
+    append(&mut state, 2 * PAGE).ok().unwrap();
+    assert_eq!((state.segments.len(), state.numbers.rotations), (2, 1));
+    append(&mut state, 1).ok().unwrap();
+    let (old, _) = submit(&mut state).unwrap();
+    let (first, _) = submit(&mut state).unwrap();
+    append(&mut state, 1).ok().unwrap();
+    assert!(submit(&mut state).is_none(), "the header is in flight");
+    assert_eq!(state.durable_headers(), 1);
+    state.complete(old, Ok(()), now());
+    assert!(submit(&mut state).is_none());
+    state.complete(first, Ok(()), now());
+    assert_eq!(state.durable_headers(), 2);
+    assert!(submit(&mut state).is_some());
+}
+
+#[test]
+fn the_last_watermark_block_leaves_alone_and_always_has_room() {
+    let mut state = state(rules(4));
+    // Up to the last page that records may take.
+    append(&mut state, SEGMENT_BYTES as usize - 3 * PAGE - 100).ok().unwrap();
+    assert!(matches!(append(&mut state, PAGE), Err(NoRoom::NoSpare)));
+    assert!(state.begin_closing(false) && !state.begin_closing(false));
+    assert!(matches!(append(&mut state, 1), Err(NoRoom::Refused(Refusal::Closed))));
+    assert!(state.put_watermark(true, true, now).is_ok());
+    let (records, _) = submit(&mut state).unwrap();
+    assert!(submit(&mut state).is_none(), "its watermark has to cover every record");
+    state.complete(records, Ok(()), now());
+    let (last, watermark) = submit(&mut state).unwrap();
+    assert_eq!(watermark, 1);
+    state.complete(last, Ok(()), now());
+    assert!(state.is_quiet() && !state.lacks_watermark(1));
+}
+
+#[test]
+fn appends_wait_for_bytes_and_for_segments() {
+    let mut state = state(Rules { pending_bytes_max: 1000, has_maintenance: false, ..rules(1) });
+    assert!(append(&mut state, 5000).is_ok(), "one append always fits");
+    assert!(matches!(append(&mut state, 1), Err(NoRoom::Budget)));
+    assert!(matches!(state.has_room(5, now), Err(NoRoom::Budget)));
+    write(&mut state);
+    let most = SEGMENT_BYTES as usize - 5 * PAGE;
+    assert!(matches!(append(&mut state, most), Err(NoRoom::NoSpare)));
+    assert_eq!(state.numbers.spares_missed, 1);
+    assert!(state.wants_spare() && state.lacks_spare(now()));
+    state.spare_failure = Some(SpareFailure { error: failure(), at: now() });
+    assert!(!state.lacks_spare(now()) && state.lacks_spare(now() + RETRY));
+    assert!(matches!(append(&mut state, most), Err(NoRoom::Refused(Refusal::NoSpace { is_reserved: false, .. }))));
+    let later = now() + RETRY;
+    assert!(matches!(state.has_room(most, || later), Err(NoRoom::NoSpare)), "nothing else tries again");
+    state.spare_failure = None;
+    state.spares.push_back(Live { number: 2, file: () });
+    assert!(append(&mut state, most).is_ok_and(|lsn| lsn == 2));
+}
+
+#[test]
+fn a_reserve_is_for_those_that_ask_for_it() {
+    let reserve_bytes = SEGMENT_BYTES - 5 * PAGE as u64;
+    let mut state = state(Rules { reserve_bytes, ..rules(1) });
+    assert!(append(&mut state, 1).is_ok());
+    state.spare_failure = Some(SpareFailure { error: failure(), at: now() });
+    assert!(matches!(append(&mut state, 2 * PAGE), Err(NoRoom::Refused(Refusal::NoSpace { is_reserved: true, .. }))));
+    assert!(state.append(&[&[7; 2 * PAGE]], 2 * PAGE + 4, true, now).is_ok());
+}
+
+#[test]
+fn who_writes_next() {
+    let mut state = state(rules(1));
+    let (_, group) = state.append(&[b"one"], 7, false, now).ok().unwrap();
+    assert!(matches!(state.choose_next(), Next::Nobody), "nothing waits");
+    assert!(group.register(&mut None, Waker::noop()));
+    assert!(matches!(state.choose_next(), Next::Carry));
+    group.announce_sleeper();
+    assert!(matches!(state.choose_next(), Next::Leader(leader) if Arc::ptr_eq(&leader, &group)));
+    assert!(state.is_gathering && !group.has_sleepers());
+    assert!(group.accept() && !group.accept());
+    submit(&mut state).unwrap();
+    assert!(!state.is_gathering);
+    state.append(&[b"two"], 7, false, now).ok().unwrap();
+    assert!(state.watch(9, Waker::noop().clone()).is_none());
+    assert!(matches!(state.choose_next(), Next::Nobody), "one is in flight");
+}
+
+#[test]
+fn a_cut_begins_an_epoch_behind_what_is_left() {
+    let mut state = state(rules(1));
+    for _ in 0..3 {
+        append(&mut state, 100).ok().unwrap();
+        write(&mut state);
+    }
+    state.spares.push_back(Live { number: 2, file: () });
+    let place = End { segment: 1, offset: 3 * PAGE as u64, lsn: 1, lost_from: 0 };
+    assert!(state.cut(place).is_empty());
+    assert_eq!((state.epoch, state.next_lsn, state.durable), (2, 2, 1));
+    assert_eq!(state.cuts, [(2, 1)]);
+    assert_eq!((state.segments[0].last_lsn, state.segments[1].header.previous), (1, place));
+    state.retire_before(2);
+    assert_eq!(state.segments.len(), 2, "the new segment has no durable header");
+    assert!(state.put_watermark(false, false, now).is_ok());
+    write(&mut state);
+    state.retire_before(2);
+    assert_eq!((state.segments.len(), state.retired.as_slice()), (1, [1].as_slice()));
+}

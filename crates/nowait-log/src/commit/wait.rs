@@ -1,0 +1,97 @@
+//! Waiting for a record: threads, futures and callbacks.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::Shared;
+use super::calls::{Call, Callback};
+use super::group::{Fate, Group};
+use super::handover::Turn;
+use nowait::{Error, ErrorKind, ErrorOp, Result};
+
+impl Shared {
+    /// Waits until the block of `group` is durable, and writes blocks meanwhile if no other thread
+    /// does.
+    pub(crate) fn wait(self: &Arc<Self>, lsn: u64, group: &Group) -> Result<u64> {
+        let mut has_gathered = false;
+        loop {
+            match group.fate() {
+                Some(Fate::Durable) => {
+                    self.woken.record(group.since_end());
+                    return Ok(lsn);
+                }
+                Some(Fate::Failed) => return Err(self.why(lsn)),
+                None if self.is_forked() => return Err(self.forked()),
+                None => {}
+            }
+            match self.handover.turn(group, &mut has_gathered, || self.dir.instance.now()) {
+                Turn::Again => {}
+                Turn::Write(submission) => self.write_here(submission),
+                Turn::PassOn(next) => self.pass_on(next),
+                Turn::Sleep { has_carried } => {
+                    if has_carried {
+                        // The runtime that should notice its completion may be blocked by this
+                        // thread.
+                        self.watch_all();
+                    }
+                    group.sleep();
+                }
+            }
+        }
+    }
+
+    /// The error of a record whose block failed.
+    pub(super) fn why(&self, lsn: u64) -> Error {
+        match &self.state().poison {
+            Some(poison) => self.failure(poison, lsn),
+            None => self.error(ErrorOp::Append, ErrorKind::Indeterminate, format!("record {lsn} was cut off")),
+        }
+    }
+
+    /// Returns the answer for a record whose group has ended.
+    pub(crate) fn answer(&self, lsn: u64, group: &Group) -> Option<Result<u64>> {
+        group.fate().map(|fate| match fate {
+            Fate::Durable => Ok(lsn),
+            Fate::Failed => Err(self.why(lsn)),
+        })
+    }
+
+    /// Calls `callback` when the block of `group` is durable or has failed.
+    pub(crate) fn call_back(self: &Arc<Self>, lsn: u64, group: &Group, callback: Callback) {
+        if self.is_forked() {
+            // The thread of callbacks is the parent's.
+            return callback(Err(self.forked()));
+        }
+        match group.add_callback(lsn, callback) {
+            None => self.carry_all(),
+            Some(callback) => {
+                let answer = self.answer(lsn, group).unwrap_or_else(|| Err(self.why(lsn)));
+                self.calls.add([Call::Durable(callback, answer)]);
+                self.serve_calls();
+            }
+        }
+    }
+
+    /// Wakes `waker` when `lsn` is durable, or the log fails; false if `lsn` is durable already.
+    pub(crate) fn watch(&self, lsn: u64, waker: &Waker) -> Result<bool> {
+        if self.is_forked() {
+            return Err(self.forked());
+        }
+        let waker = waker.clone();
+        let mut state = self.state();
+        if self.durable() >= lsn {
+            return Ok(false);
+        }
+        if let Some(poison) = state.poison.clone() {
+            return Err(self.failure(&poison, lsn));
+        }
+        if state.is_closing && lsn >= state.next_lsn {
+            let text = format!("the log was closed before record {lsn}");
+            return Err(self.error(ErrorOp::Append, ErrorKind::Closed, text));
+        }
+        let known = state.watch(lsn, waker);
+        drop(state);
+        drop(known);
+        Ok(true)
+    }
+}

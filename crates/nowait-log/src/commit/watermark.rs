@@ -1,0 +1,76 @@
+//! Watermark blocks: when a log is opened, is cut, becomes idle, and ends.
+
+use std::sync::Arc;
+
+use super::state::{NoRoom, Refusal};
+use super::{Group, Shared, State};
+use nowait::{Error, ErrorKind, ErrorOp, Result};
+
+impl Shared {
+    /// Writes a watermark block; it is durable when this returns.
+    pub(crate) fn write_watermark(self: &Arc<Self>) -> std::result::Result<(), NoRoom<Error>> {
+        let mut state = self.state();
+        // A log that fails here has failed for good: a block that is added afterwards would never
+        // end.
+        state.check_open().map_err(|refusal| {
+            NoRoom::Refused(match refusal {
+                Refusal::Closed => {
+                    let text = "the log was closed, and its last watermark block is on its way";
+                    self.error(ErrorOp::Append, ErrorKind::Closed, text)
+                }
+                refusal => self.refusal(refusal),
+            })
+        })?;
+        let group = self.begin_watermark(&mut state)?;
+        drop(state);
+        self.wait(0, &group).map(drop).map_err(NoRoom::Refused)
+    }
+
+    /// Puts a watermark block behind what is pending; returns the group that waits for it. The log
+    /// has not failed.
+    pub(crate) fn begin_watermark(&self, state: &mut State) -> std::result::Result<Arc<Group>, NoRoom<Error>> {
+        self.put_watermark(state, false, false)
+    }
+
+    fn put_watermark(
+        &self,
+        state: &mut State,
+        is_last: bool,
+        is_closed: bool,
+    ) -> std::result::Result<Arc<Group>, NoRoom<Error>> {
+        let rotations = state.numbers.rotations;
+        let group = state.put_watermark(is_last, is_closed, || self.dir.instance.now());
+        if state.numbers.rotations != rotations {
+            // The next segment is to be prepared.
+            self.wake_maintenance(state);
+        }
+        self.refused(group)
+    }
+
+    /// Refuses appends from here on, and puts the last watermark block behind what is pending.
+    /// `closed`: the block states that the log was closed. Returns the group that waits for it and
+    /// for everything before; None when the log is closing already, or needs no watermark block.
+    pub(crate) fn begin_closing(&self, closed: bool) -> Option<Result<Arc<Group>>> {
+        let mut state = self.state();
+        if !state.begin_closing(!closed) {
+            return None;
+        }
+        let last_lsn = state.next_lsn - 1;
+        let last = match self.poisoned(&state) {
+            Some(error) => Some(Err(error)),
+            None if closed || state.lacks_watermark(last_lsn) => {
+                // There is always room for it.
+                Some(self.put_watermark(&mut state, true, closed).map_err(|no_room| self.no_room(no_room)))
+            }
+            None => None,
+        };
+        let in_vain = state.take_watchers_in_vain();
+        let rooms = std::mem::take(&mut state.room_wakers);
+        state.maintenance_sleeps = false;
+        drop(state);
+        self.handover.work.notify_all();
+        self.handover.room.notify_all();
+        self.wake_all(in_vain.into_iter().chain(rooms));
+        last
+    }
+}

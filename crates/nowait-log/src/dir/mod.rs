@@ -1,0 +1,292 @@
+//! A log's directory: names, and segments as files. Everything here blocks the thread.
+
+mod blocks;
+mod lock;
+mod names;
+mod window;
+
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::format::{NUMBER_MAX, PAGE};
+use super::os;
+use nowait::{Allocate, Buf, DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result};
+
+pub(crate) use blocks::{Behind, Blocks, Run, Segment};
+pub(crate) use lock::{DirLock, LentLock};
+pub(crate) use names::Names;
+pub use window::Unreadable;
+pub(crate) use window::Window;
+
+pub(crate) const CONTROL: &str = "control";
+pub(crate) const CONTROL_TEMPORARY: &str = "control.tmp";
+pub(crate) const CALIBRATION: &str = "calibrate.tmp";
+pub(crate) const LOCK: &str = "lock";
+const PREPARED: &str = "prepare-";
+const TEMPORARY_END: &str = ".tmp";
+const DAMAGED_END: &str = ".damaged";
+const SEGMENT_END: &str = ".seg";
+const DIGITS: usize = 20;
+
+/// Bytes of one write of zeros: small, so that commits get their turn in between.
+const ZEROS_BYTES: usize = 256 << 10;
+
+/// The directory of a log, held open while the log is: the log stays in it when it is renamed, or
+/// when the process changes its working directory.
+#[derive(Clone)]
+pub(crate) struct LogDir {
+    pub(crate) instance: Nowait,
+    /// The path it was opened by; for errors.
+    pub(crate) path: Arc<Path>,
+    dir: nowait::fs::Dir,
+}
+
+/// Contents of a directory, by name.
+pub(crate) struct Contents {
+    /// Numbers of segments, in order.
+    pub(crate) numbers: Vec<u64>,
+    pub(crate) has_control: bool,
+    /// Names of files that salvages put aside.
+    pub(crate) aside: Vec<String>,
+    /// A name that does not belong to a log.
+    pub(crate) other: Option<OsString>,
+}
+
+fn segment_name(number: u64) -> String {
+    format!("{number:0DIGITS$}{SEGMENT_END}")
+}
+
+fn segment_number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SEGMENT_END)?;
+    let plain = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|number| plain && (1..=NUMBER_MAX).contains(number))
+}
+
+/// Number of the segment that a salvage put aside under this name. One segment may be put aside
+/// several times.
+pub(crate) fn aside_number(name: &str) -> Option<u64> {
+    let name = name.strip_suffix(DAMAGED_END)?;
+    let end = name.find(SEGMENT_END)? + SEGMENT_END.len();
+    segment_number(&name[..end])
+}
+
+/// True for what a preparation or a replacement leaves that was cut off, and for nothing else.
+fn is_leftover(name: &str) -> bool {
+    let number = || name.strip_prefix(PREPARED)?.strip_suffix(TEMPORARY_END)?.parse::<u64>().ok();
+    name == CONTROL_TEMPORARY || name == CALIBRATION || number().is_some_and(|number| prepared_name(number) == name)
+}
+
+fn prepared_name(number: u64) -> String {
+    format!("{PREPARED}{number}{TEMPORARY_END}")
+}
+
+impl LogDir {
+    pub(crate) fn open_dir(instance: &Nowait, path: &Path) -> Result<LogDir> {
+        let dir = nowait::fs::Dir::open(instance, path).wait()?;
+        Ok(LogDir { instance: instance.clone(), path: dir.path().clone(), dir })
+    }
+
+    /// The directory's descriptor; None on a simulator.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.dir.descriptor()
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(crate) fn segment_path(&self, number: u64) -> PathBuf {
+        self.join(&segment_name(number))
+    }
+
+    pub(crate) fn contents(&self) -> Result<Contents> {
+        let mut contents = Contents { numbers: Vec::new(), has_control: false, aside: Vec::new(), other: None };
+        for name in self.dir.list().wait()? {
+            match name.to_str() {
+                Some(CONTROL) => contents.has_control = true,
+                Some(name) if segment_number(name).is_some() => contents.numbers.extend(segment_number(name)),
+                Some(name) if aside_number(name).is_some() => contents.aside.push(name.to_owned()),
+                // `lost+found` is mke2fs(8)'s, in the root of each file system.
+                Some(name) if is_leftover(name) || name == LOCK || name == "lost+found" => {}
+                _ => contents.other = contents.other.or(Some(name)),
+            }
+        }
+        Ok(contents)
+    }
+
+    /// Removes leftovers of preparations and replacements that were cut off.
+    pub(crate) fn clean(&self) -> Result<()> {
+        for name in self.dir.list().wait()? {
+            if let Some(name) = name.to_str().filter(|name| is_leftover(name)) {
+                self.dir.remove_file(name).wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn open(&self, number: u64, write: bool, direct: bool) -> Result<File> {
+        self.open_file(OpenOptions::new().read(true).write(write).direct(direct), &segment_name(number))
+    }
+
+    pub(crate) fn open_file(&self, options: &OpenOptions, name: &str) -> Result<File> {
+        self.dir.open_file(options, name).wait()
+    }
+
+    pub(crate) fn remove_file(&self, name: &str) -> Result<()> {
+        self.dir.remove_file(name).wait()
+    }
+
+    /// Puts the control file that was written under a temporary name in place, durably.
+    pub(crate) fn replace_control(&self) -> Result<()> {
+        self.dir.rename(CONTROL_TEMPORARY, CONTROL).wait()?;
+        self.sync()
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.dir.sync().wait()
+    }
+
+    pub(crate) fn sync_parent(&self) -> Result<()> {
+        self.dir.sync_parent().wait()
+    }
+
+    pub(crate) fn remove(&self, number: u64) -> Result<()> {
+        self.dir.remove_file(segment_name(number)).wait()
+    }
+
+    /// Gives a segment that is no longer needed the number of a new one.
+    pub(crate) fn renumber(&self, from: u64, to: u64) -> Result<()> {
+        self.dir.rename_new(segment_name(from), segment_name(to)).wait()
+    }
+
+    pub(crate) fn put_aside(&self, number: u64) -> Result<()> {
+        self.name_aside(&segment_name(number), number)
+    }
+
+    /// Renames a file so that recovery ignores it.
+    fn name_aside(&self, from: &str, number: u64) -> Result<()> {
+        let name = segment_name(number);
+        let mut aside = format!("{name}{DAMAGED_END}");
+        for again in 2..=u32::MAX {
+            match self.dir.rename_new(from, &aside).wait() {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    aside = format!("{name}.{again}{DAMAGED_END}")
+                }
+                other => return other,
+            }
+        }
+        Err(os::error(ErrorOp::Rename, ErrorKind::AlreadyExists, &self.join(&name)))
+    }
+
+    /// Puts a copy of a segment aside, durably but for its name. Unreadable pages become zeros, and
+    /// zeros are holes.
+    pub(crate) fn copy_aside(&self, number: u64, bytes: u64, direct: bool) -> Result<()> {
+        let temporary = prepared_name(number);
+        let made = (|| {
+            let mut window = Window::past_errors(self.open(number, false, direct)?);
+            let copy = self.open_file(OpenOptions::new().write(true).create(true).truncate(true), &temporary)?;
+            copy.set_len(bytes).wait()?;
+            let mut at = 0;
+            while at < bytes {
+                let page = window.at(at, PAGE)?;
+                if page.is_empty() {
+                    break;
+                }
+                if page.iter().any(|byte| *byte != 0) {
+                    copy.write_all_from(page, at)?;
+                }
+                at += page.len() as u64;
+            }
+            copy.sync_all().wait()?;
+            drop(copy);
+            self.name_aside(&temporary, number)
+        })();
+        if made.is_err() {
+            let _ = self.dir.remove_file(&temporary).wait();
+        }
+        made
+    }
+
+    /// Makes a segment of zeros that are written, not only reserved: a write into reserved space
+    /// makes the file system convert the extent and wait for its journal. Calls `pause` after each
+    /// piece; its error ends the preparation.
+    pub(crate) fn prepare(
+        &self,
+        number: u64,
+        bytes: u64,
+        direct: bool,
+        mut pause: impl FnMut() -> Result<()>,
+    ) -> Result<File> {
+        // A name per number: another preparation must not write zeros over this segment once it is
+        // used.
+        let temporary = prepared_name(number);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).direct(direct);
+        let made = (|| {
+            let file = self.open_file(&options, &temporary)?;
+            match file.allocate(Allocate::Reserve, 0, bytes).wait() {
+                Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
+                _ => {}
+            }
+            let zeros = Buf::zeroed(ZEROS_BYTES.min(bytes as usize));
+            let mut at = 0;
+            while at < bytes {
+                let length = (bytes - at).min(zeros.len() as u64);
+                file.write_all_from(&zeros[..length as usize], at)?;
+                at += length;
+                pause()?;
+            }
+            file.sync_all().wait()?;
+            drop(file);
+            self.dir.rename_new(&temporary, segment_name(number)).wait()?;
+            self.sync()?;
+            self.open(number, true, direct)
+        })();
+        if made.is_err() {
+            let _ = self.dir.remove_file(&temporary).wait();
+        }
+        made
+    }
+
+    pub(crate) fn damage(&self, number: u64, offset: u64, length: u64, what: impl Into<String>) -> Error {
+        let path = self.segment_path(number);
+        os::error(ErrorOp::Recover, ErrorKind::Damaged, &path).with_range(offset, length).with_detail(what)
+    }
+}
+
+/// True if reads and writes of the file bypass the page cache. Those of a simulated file do, unless
+/// it refuses.
+pub(crate) fn is_direct(file: &File) -> bool {
+    match file.direct() {
+        DirectIo::Granted { .. } => true,
+        DirectIo::NotAsked => file.descriptor().is_none(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_segments() {
+        assert_eq!(aside_number("00000000000000000007.seg.damaged"), Some(7));
+        assert_eq!(aside_number("00000000000000000007.seg.2.damaged"), Some(7));
+        assert_eq!(aside_number("notes.damaged"), None);
+        assert_eq!(segment_name(7), "00000000000000000007.seg");
+        for number in [1, 7, NUMBER_MAX] {
+            assert_eq!(segment_number(&segment_name(number)), Some(number));
+        }
+        for other in [
+            "7.seg",
+            "18446744073709551615.seg",
+            "00000000000000000000.seg",
+            "+0000000000000000007.seg",
+            "00000000000000000007.seg.damaged",
+        ] {
+            assert_eq!(segment_number(other), None);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Reading a log without opening it for appending.
+
+use std::path::{Path, PathBuf};
+
+use super::dir::{CONTROL, LogDir};
+use super::open::{no_log, open_dir};
+use super::os;
+use super::reader::Reader;
+use super::recover::{Found, Recovery, recover, recover_aside};
+use nowait::{ErrorKind, ErrorOp, Nowait, Result};
+
+/// Reads all of the log in `dir` and reports what is there; of a log that is being written, what
+/// was there a moment ago. Changes nothing. What it reports is durable: where no later block proves
+/// that, the segment is synced.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when neither its control
+/// file nor a segment's header identifies it; [`ErrorKind::WouldBlock`] when it is written so fast
+/// that no two looks agree; those of files. Damaged segments and pages that the device cannot read
+/// are no errors here: see [`Recovery::damage`] and [`Recovery::unreadable`].
+pub fn inspect(dir: impl AsRef<Path>) -> Result<Recovery> {
+    inspect_in(Nowait::shared(), dir)
+}
+
+/// Reads the log in `dir` without opening it for appending: what is in it, and its records from
+/// `from_lsn` on. Changes nothing.
+///
+/// The reader of a damaged log returns an error at each place where records are missing, and then
+/// the whole records behind it. (If those are before `first_lsn`, [`Recovery::behind`] tells where
+/// to begin.)
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read(dir: impl AsRef<Path>, from_lsn: u64) -> Result<(Reader, Recovery)> {
+    read_in(Nowait::shared(), dir, from_lsn)
+}
+
+/// As [`read`], on an instance.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Result<(Reader, Recovery)> {
+    let (dir, found) = find(instance, dir.as_ref())?;
+    let recovery = found.recovery.clone();
+    Ok((Reader::of_found(dir, found, from_lsn), recovery))
+}
+
+/// Reads whole records in the files that salvages put aside in `dir` ([`Recovery::aside`]): they
+/// are no longer part of the log. Skips what is missing; of two records with one number it returns
+/// the one that was written last.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read_aside(dir: impl AsRef<Path>) -> Result<Reader> {
+    read_aside_in(Nowait::shared(), dir)
+}
+
+/// As [`read_aside`], on an instance.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn read_aside_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Reader> {
+    let dir = open_dir(instance, dir.as_ref())?;
+    let (control, runs) = recover_aside(&dir)?.ok_or_else(|| no_log(&dir.path))?;
+    Ok(Reader::of_aside(dir, control, runs))
+}
+
+/// As [`inspect`], on an instance.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Recovery> {
+    find(instance, dir.as_ref()).map(|(_, found)| found.recovery)
+}
+
+/// Looks at a log until two looks agree on what is missing.
+fn find(instance: &Nowait, dir: &Path) -> Result<(LogDir, Found)> {
+    let dir = open_dir(instance, dir)?;
+    // A log that is being written changes while it is read: what is missing may have come since. It
+    // is believed missing when the next look misses it, too: that look begins when everything that
+    // spoke of it had been written.
+    const LOOKS: u32 = 50;
+    let mut before: Vec<(PathBuf, u64)> = Vec::new();
+    for last in (0..LOOKS).rev() {
+        let mut found = match recover(&dir, false) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                return Err(no_log(&dir.path));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound && last > 0 => continue,
+            Err(error) => return Err(error),
+        };
+        let Recovery { damage, from_copy, unreadable, .. } = &mut found.recovery;
+        let damaged = damage.iter().map(|damage| (damage.path.clone(), damage.bytes.start));
+        // (The control file is never written in place.)
+        let control = dir.join(CONTROL);
+        let copied = from_copy.iter().filter(|place| place.path != control);
+        let copied = copied.map(|place| (place.path.clone(), place.offset));
+        let doubts: Vec<(PathBuf, u64)> = damaged.chain(copied).collect();
+        // A page that the device cannot read is not missing because of a write meanwhile.
+        if !unreadable.is_empty() || doubts.iter().all(|doubt| before.contains(doubt)) {
+            return Ok((dir, found));
+        }
+        before = doubts;
+    }
+    let error = os::error(ErrorOp::Recover, ErrorKind::WouldBlock, &dir.path);
+    Err(error.with_advice("the log is written so quickly that no look at it is like the one before; look again later"))
+}

@@ -1,0 +1,363 @@
+//! A durable log: many small records, each on stable storage when its [`Ticket`] says so, read back
+//! after a crash.
+//!
+//! ```
+//! use nowait_log::{Log, Options};
+//!
+//! # fn main() -> nowait::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let dir = dir.path().join("log");
+//! let options = Options::new().create(true).segment_bytes(1 << 20);
+//! let (log, recovery) = Log::open(&dir, &options)?;
+//! println!("{} records found", recovery.last_lsn);
+//! let first = log.append(b"one record")?;
+//! let batch = log.append_batch([b"two of them, ".as_slice(), b"both or none"])?;
+//! // Durable: neither the process nor the machine can lose it any more.
+//! batch.wait()?;
+//! assert!(log.durable_lsn() >= first.lsn());
+//! log.close()?;
+//!
+//! let (log, recovery) = Log::open(&dir, &options)?;
+//! assert_eq!(recovery.last_lsn, 3);
+//! let mut reader = log.reader(1);
+//! while let Some(record) = reader.next()? {
+//!     println!("{}: {} bytes", record.lsn, record.bytes.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When a record is durable
+//!
+//! A record is durable when its ticket is ready, and then so is every record before it. Until then
+//! a crash may keep it or not; it always keeps a prefix of what was appended, and a batch as a
+//! whole or not at all. Readers return durable records only.
+//!
+//! The first write or sync that fails poisons the log:
+//!
+//! * records in flight may be on disk or not ([`Indeterminate`](nowait::ErrorKind::Indeterminate));
+//! * records that were only appended are not ([`Poisoned`](nowait::ErrorKind::Poisoned));
+//! * nothing more is acknowledged; open the log anew to go on.
+//!
+//! A full disk shows when the next segment is prepared, so that an append is refused
+//! ([`NoSpace`](nowait::ErrorKind::NoSpace)) before it has an LSN. (On copy-on-write file systems,
+//! such as btrfs, and on thinly provisioned devices, a write may need room all the same; without it
+//! the write fails and poisons the log.)
+//!
+//! # Who writes
+//!
+//! A thread that waits, not a thread of the log. [`Ticket::wait`] writes what all threads have
+//! appended, in one write, and waits for the device in the call that submits it; records that come
+//! meanwhile share the next write. Where tickets are awaited, or have callbacks, the ring (or the
+//! pool) makes the write, and the thread that notices its completion submits the next. A thread
+//! named `nowait-log` prepares segments, and sleeps while the log is idle. Callbacks have a thread
+//! of their own, while there are any.
+//!
+//! # Where it is
+//!
+//! On disk a log is a directory of its own; `docs/log-format.md` in the repository has its layout.
+//! The directory is held open: a log stays in it when it is renamed or the process changes its
+//! working directory.
+//!
+//! A log is made only when [`Options::create`] asks for it, and only in a directory that is new or
+//! empty. Ask for it where the application is set up. An application that expects its log then gets
+//! [`NotFound`](nowait::ErrorKind::NotFound), not an empty log, when the volume that holds it is not
+//! mounted.
+
+mod append;
+mod commit;
+mod dir;
+mod format;
+mod inspect;
+mod maintenance;
+mod open;
+mod options;
+mod os;
+mod preparer;
+mod reader;
+mod recover;
+mod segments;
+mod stats;
+mod ticket;
+mod truncate;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use format::FRAME_BYTES;
+use maintenance::Done;
+use nowait::{ErrorKind, ErrorOp, Result};
+use open::Open;
+
+pub use dir::Unreadable;
+pub use inspect::{inspect, inspect_in, read, read_aside, read_aside_in, read_in};
+pub use options::{Durability, Options, Strategy, Submitter, SyncPolicy};
+pub use reader::{Reader, Record};
+pub use recover::{Damage, Place, Recovery};
+pub use stats::{LogStats, Percentiles};
+pub use ticket::{Durable, Room, Ticket};
+
+/// A log that is open for appending. Clones are handles of the same log; any thread may use any of
+/// them.
+///
+/// When the last handle is dropped, what was appended is written, and a watermark block that covers
+/// it, in the background; [`Log::close`] waits for that.
+#[derive(Clone)]
+pub struct Log(Arc<Open>);
+
+impl Log {
+    /// Opens the log in `dir` for appending. Makes one if there is none and [`Options::create`]
+    /// asks for it. Reads all of it first; use [`Log::reader`] to read the records. Blocks the
+    /// thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] when another process, or this one, has it open. [`ErrorKind::Damaged`]
+    /// when something that was durable cannot be read: see [`Options::salvage`] and [`inspect`].
+    /// [`ErrorKind::NotFound`] when there is no log and none is to be made;
+    /// [`ErrorKind::InvalidInput`] when one is to be made in a directory that holds something else.
+    /// [`ErrorKind::NoSpace`]; [`ErrorKind::Unsupported`] for a later version of the format; those
+    /// of files.
+    pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Log, Recovery)> {
+        let (open, recovery) = Open::new(dir.as_ref(), options)?;
+        Ok((Log(Arc::new(open)), recovery))
+    }
+
+    /// Appends a record: copies it, and returns a ticket with its number. Waits only while
+    /// [`Options::pending_bytes_max`] bytes are not durable, or the next segment is not ready. The
+    /// record is written when a thread or task waits for a ticket, or after some milliseconds.
+    ///
+    /// # Errors
+    /// The record is not in the log then. [`ErrorKind::NoSpace`]; [`ErrorKind::Poisoned`] after a
+    /// write failed; [`ErrorKind::Closed`]; [`ErrorKind::InvalidInput`] when it does not fit into a
+    /// segment; [`ErrorKind::WouldBlock`] in a callback of this log, when it would have to wait:
+    /// see [`Ticket::on_durable`].
+    pub fn append(&self, record: &[u8]) -> Result<Ticket> {
+        self.append_records(&[record], true, false)
+    }
+
+    /// Appends records as a batch, which a crash keeps as a whole or not at all. Returns the ticket
+    /// of the last.
+    ///
+    /// # Errors
+    /// As [`Log::append`]; [`ErrorKind::InvalidInput`] for an empty batch.
+    pub fn append_batch<'r>(&self, records: impl IntoIterator<Item = &'r [u8]>) -> Result<Ticket> {
+        let records: Vec<&[u8]> = records.into_iter().collect();
+        self.append_records(&records, true, false)
+    }
+
+    /// Appends a record, as [`Log::append`], without waiting.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] when it would have to wait: too much is pending, or the next
+    /// segment is not ready. Making room has begun then; wait for [`Log::room`], and try again.
+    pub fn try_append(&self, record: &[u8]) -> Result<Ticket> {
+        self.append_records(&[record], false, false)
+    }
+
+    /// Appends a record, as [`Log::append`], and uses the reserve ([`Options::reserve_bytes`]) when
+    /// there is no other room.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn append_from_reserve(&self, record: &[u8]) -> Result<Ticket> {
+        self.append_records(&[record], true, true)
+    }
+
+    fn append_records(&self, records: &[&[u8]], may_wait: bool, from_reserve: bool) -> Result<Ticket> {
+        let shared = &self.0.shared;
+        let (lsn, group) = shared.append(records, may_wait, from_reserve)?;
+        Ok(Ticket { shared: shared.clone(), group, lsn, place: None })
+    }
+
+    /// Waits until a record of `bytes` bytes can be appended at once: await it, or
+    /// [`wait`](Room::wait) for it, after [`Log::try_append`] was refused. (For a batch: the bytes
+    /// of all, and 4 more for each record but one.)
+    ///
+    /// It reserves nothing: others may append first, and then `try_append` refuses again. While it
+    /// waits, what is in the way is written, and the next segment prepared. Dropping it changes
+    /// nothing. It keeps the log open as a clone does.
+    ///
+    /// # Errors
+    /// Those of [`Log::append`]: [`ErrorKind::NoSpace`] when the next segment cannot be prepared,
+    /// [`ErrorKind::Poisoned`], [`ErrorKind::Closed`], [`ErrorKind::InvalidInput`] for a record
+    /// that never fits.
+    pub fn room(&self, bytes: usize) -> Room {
+        Room { log: self.0.clone(), payload: bytes.saturating_add(FRAME_BYTES) }
+    }
+
+    /// Last record that is durable with everything before it; 0 when there is none.
+    pub fn durable_lsn(&self) -> u64 {
+        self.0.shared.durable()
+    }
+
+    /// Last record that was appended; 0 when there is none.
+    pub fn last_lsn(&self) -> u64 {
+        if self.0.shared.is_forked() {
+            return self.durable_lsn();
+        }
+        self.0.shared.state().next_lsn - 1
+    }
+
+    /// Waits until record `lsn` is durable; it may be appended later.
+    pub fn wait_durable(&self, lsn: u64) -> Durable {
+        Durable::new(&self.0.shared, lsn)
+    }
+
+    /// Reads durable records from `lsn` on, while the log is written. [`Reader::tail`] waits for
+    /// those to come.
+    pub fn reader(&self, lsn: u64) -> Reader {
+        Reader::of_live(self.0.shared.clone(), lsn)
+    }
+
+    /// Gives up records before `lsn`: segments that hold no others are reused or removed. So some
+    /// of them may remain, also after the log is opened again.
+    pub fn truncate_prefix(&self, lsn: u64) {
+        self.0.shared.truncate_prefix(lsn);
+    }
+
+    /// Gives up all records after `lsn`, durably; the next record to be appended is `lsn + 1`.
+    /// Waits first until everything that was appended is durable. Blocks the thread, and all
+    /// appends meanwhile.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchRecord`] when `lsn` is no longer in the log, or not yet;
+    /// [`ErrorKind::NoSpace`], since the log continues in a new segment; those of writes.
+    pub fn truncate_suffix(&self, lsn: u64) -> Result<()> {
+        self.0.shared.truncate_suffix(lsn)
+    }
+
+    /// Writes what was appended, then a watermark block that covers all of it, and ends the log:
+    /// appends are refused from here on. The log can be opened again when this returns. Tickets
+    /// keep their answers. After a close that succeeded, damage is never mistaken for a torn tail.
+    ///
+    /// # Errors
+    /// Those of writes, and of a log that has failed before.
+    pub fn close(self) -> Result<()> {
+        let shared = &self.0.shared;
+        if shared.is_forked() {
+            return Ok(());
+        }
+        let Some(last) = shared.begin_closing(true) else {
+            return Err(shared.error(ErrorOp::Append, ErrorKind::Closed, "the log was closed already"));
+        };
+        let result = last.and_then(|group| shared.wait(0, &group).map(drop));
+        self.0.end();
+        result
+    }
+
+    /// Counters since the log was opened.
+    pub fn stats(&self) -> LogStats {
+        if self.0.shared.is_forked() {
+            return LogStats::default();
+        }
+        let state = self.0.shared.state();
+        LogStats { spares: state.spares.len(), woken: self.0.shared.woken.percentiles(), ..state.numbers.stats() }
+    }
+
+    /// Strategy by which blocks get to stable storage.
+    pub fn strategy(&self) -> Strategy {
+        Strategy::of(&self.0.shared.control)
+    }
+
+    /// True if blocks bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.0.shared.control.direct
+    }
+
+    /// Directory of the log.
+    pub fn path(&self) -> &Path {
+        &self.0.shared.dir.path
+    }
+
+    /// Does one piece of maintenance, for a log without a maintenance thread
+    /// ([`Options::maintenance`]). Blocks for it; false when there is nothing to do. A piece is:
+    ///
+    /// * to prepare the next segment;
+    /// * to remove one that is no longer needed;
+    /// * to write records for which nothing waits, some milliseconds after they were appended;
+    /// * to write a watermark block when the log has become idle.
+    pub fn maintain(&self) -> bool {
+        matches!(maintenance::run_once(&self.0.shared), Done::Something)
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").field("path", &self.path()).field("durable_lsn", &self.durable_lsn()).finish()
+    }
+}
+
+/// The guide's examples, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/log.md")]
+struct Guide;
+
+#[cfg(all(test, not(nowait_loom)))]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    /// The rooms in order, as in ARCHITECTURE.md.
+    const ROOMS: [&str; 16] = [
+        "format",
+        "os",
+        "options",
+        "stats",
+        "dir",
+        "recover",
+        "preparer",
+        "commit",
+        "segments",
+        "append",
+        "maintenance",
+        "open",
+        "truncate",
+        "ticket",
+        "reader",
+        "inspect",
+    ];
+
+    fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => sources(&path, found),
+                false => found.push(path),
+            }
+        }
+    }
+
+    /// Names that follow `prefix` in a text, up to the first character that no name has.
+    fn names<'t>(text: &'t str, prefix: &'t str) -> impl Iterator<Item = &'t str> {
+        text.match_indices(prefix).map(move |(at, _)| {
+            let rest = &text[at + prefix.len()..];
+            &rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())]
+        })
+    }
+
+    /// No circle between the rooms.
+    #[test]
+    fn rooms_use_those_above_them() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        if !root.is_dir() {
+            return println!("skipped: the sources are not here");
+        }
+        let mut files = Vec::new();
+        sources(&root, &mut files);
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+            let path = file.strip_prefix(&root).unwrap().with_extension("");
+            let room = path.components().next().unwrap().as_os_str().to_str().unwrap();
+            let place = ROOMS.iter().position(|name| *name == room);
+            assert!(place.is_some() || room == "lib", "{room} has no place in the list");
+            let is_top = path.parent() == Some(Path::new("")) || path.ends_with("mod");
+            let used = names(&code, "crate::").chain(names(&code, "super::").filter(|_| is_top));
+            for used in used {
+                if let (Some(at), Some(place)) = (ROOMS.iter().position(|name| *name == used), place) {
+                    assert!(at <= place, "{} uses {used}, which is below", file.display());
+                }
+            }
+        }
+    }
+}

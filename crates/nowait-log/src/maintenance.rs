@@ -1,0 +1,171 @@
+//! Work of a log that no commit should wait for: the next segment, segments that are no longer
+//! needed, records for which nothing waits, and the watermark block of an idle log.
+//!
+//! One thread for each log that is open for writing, asleep while the log is idle; or whoever calls
+//! `Log::maintain`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::commit::{RETRY, Shared, State, TICK};
+
+/// Result of one piece of maintenance.
+pub(super) enum Done {
+    Something,
+    /// Nothing; there may be something to do later.
+    Nothing(Later),
+    /// The log is closing, and everything is written.
+    Closed,
+}
+
+pub(super) enum Later {
+    /// After this time.
+    In(Duration),
+    /// When woken.
+    WhenWoken,
+}
+
+/// Runs on the maintenance thread until the log is closed.
+pub(super) fn run(shared: &Arc<Shared>) {
+    // Set by this thread only.
+    let _ = shared.maintenance.set(std::thread::current().id());
+    loop {
+        let later = match run_once(shared) {
+            Done::Something => continue,
+            Done::Closed => return,
+            Done::Nothing(later) => later,
+        };
+        let mut state = shared.state();
+        let now = shared.dir.instance.now();
+        match later {
+            // An append may have come since, or the log begun to close.
+            Later::In(_) if state.appends_wait > 0 && state.lacks_spare(now) => {}
+            Later::In(time) => {
+                let time = if state.is_closing { TICK } else { time };
+                drop(shared.handover.work.wait_timeout(state, time));
+            }
+            // Checked again, since it may have changed.
+            Later::WhenWoken if !state.is_closing && is_idle(&state, now) && state.retired.is_empty() => {
+                state.maintenance_sleeps = true;
+                drop(shared.handover.work.wait(state));
+            }
+            Later::WhenWoken => {}
+        }
+    }
+}
+
+/// Does one piece of maintenance, if any is due.
+pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
+    if shared.is_forked() {
+        return Done::Closed;
+    }
+    let now = || shared.dir.instance.now();
+    let mut state = shared.state();
+    if state.has_old_in_flight(now(), TICK) {
+        drop(state);
+        shared.watch_all();
+        state = shared.state();
+    }
+    if state.poison.is_some() {
+        return if state.is_closing { Done::Closed } else { Done::Nothing(Later::In(RETRY)) };
+    }
+    if state.is_closing {
+        let (pending, quiet) = (state.has_pending(), state.is_quiet());
+        drop(state);
+        if pending {
+            shared.write_all_here();
+        }
+        return if quiet { Done::Closed } else { Done::Nothing(Later::In(TICK)) };
+    }
+    if state.is_due(now()) && state.has_pending() {
+        drop(state);
+        if shared.write_all_here() {
+            return Done::Something;
+        }
+        // As many writes are in flight as may be.
+        state = shared.state();
+    }
+    // Before the watermark block, which may have no room without it.
+    if state.lacks_spare(now()) {
+        drop(state);
+        if shared.make_spare() {
+            return Done::Something;
+        }
+        state = shared.state();
+    }
+    if state.is_due(now()) && state.is_quiet() && state.lacks_watermark(state.durable) {
+        drop(state);
+        if shared.write_watermark().is_ok() {
+            shared.state().numbers.watermark_blocks += 1;
+            return Done::Something;
+        }
+        return Done::Nothing(Later::In(RETRY));
+    }
+    if !state.retired.is_empty() {
+        drop(state);
+        return match shared.remove_oldest() {
+            Ok(()) => Done::Something,
+            Err(_) => Done::Nothing(Later::In(RETRY)),
+        };
+    }
+    match is_idle(&state, now()) {
+        true if state.spare_failure.is_some() => Done::Nothing(Later::In(RETRY)),
+        true => Done::Nothing(Later::WhenWoken),
+        false => Done::Nothing(Later::In(TICK)),
+    }
+}
+
+/// True if nothing is left to do until the log is used again.
+fn is_idle(state: &State, now: Instant) -> bool {
+    state.is_quiet() && !state.lacks_watermark(state.durable) && !state.lacks_spare(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::commit::NoRoom;
+    use super::super::{Durability, Log, Options, Strategy, Submitter, SyncPolicy};
+    use super::*;
+    use nowait::sim::{Faults, Sim};
+    use nowait::{Engine, ErrorKind, Nowait};
+
+    fn log_on(sim: &Sim) -> Log {
+        let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+        let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
+        let options =
+            Options::new().create(true).instance(&instance).segment_bytes(32 << 10).sync(SyncPolicy::Fixed(strategy));
+        Log::open("/log", &options.maintenance(false)).unwrap().0
+    }
+
+    /// A watermark block that was begun just after the log had failed, or begun to close, never
+    /// ended, and maintenance waited for it.
+    #[test]
+    fn no_watermark_block_is_begun_where_none_ends() {
+        let sim = Sim::new(1);
+        let log = log_on(&sim);
+        sim.set_faults(Faults { write_error: 1.0, ..Faults::default() });
+        assert_eq!(log.append(b"x").unwrap().wait().unwrap_err().kind(), ErrorKind::Indeterminate);
+        assert_eq!(refusal(&log.0.shared), Some(ErrorKind::Poisoned));
+
+        let log = log_on(&Sim::new(1));
+        log.append(b"x").unwrap().wait().unwrap();
+        let shared = log.0.shared.clone();
+        log.close().unwrap();
+        assert_eq!(refusal(&shared), Some(ErrorKind::Closed));
+    }
+
+    /// None if the watermark block is not refused in time.
+    fn refusal(shared: &Arc<Shared>) -> Option<ErrorKind> {
+        let (told, hear) = std::sync::mpsc::channel();
+        let shared = shared.clone();
+        std::thread::spawn(move || {
+            // The receiver is gone when this comes too late.
+            let _ = told.send(match shared.write_watermark() {
+                Err(NoRoom::Refused(error)) => Some(error.kind()),
+                _ => None,
+            });
+        });
+        hear.recv_timeout(Duration::from_secs(20)).ok().flatten()
+    }
+}

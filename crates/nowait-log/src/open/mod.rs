@@ -1,0 +1,294 @@
+//! Opening a log: made if there is none, recovered if there is one, continued in a new epoch; and
+//! its end.
+
+mod calibrate;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::commit::{Live, Rules, Shared, Start};
+use super::dir::{CONTROL_TEMPORARY, Contents, DirLock, LogDir, Segment, is_direct};
+use super::format::{Control, End, LogId, NUMBER_MAX, SegmentHeader};
+use super::maintenance::{self, Done};
+use super::options::{Durability, Options, Strategy, SyncPolicy};
+use super::os::{self, lock};
+use super::recover::{Found, Recovery, recover};
+use super::segments;
+use nowait::{Error, ErrorKind, ErrorOp, Nowait, OpenOptions, Result};
+
+/// A log that is open for appending, until its last handle is gone.
+pub(super) struct Open {
+    pub(super) shared: Arc<Shared>,
+    maintenance: Mutex<Option<JoinHandle<()>>>,
+    /// Held until nothing of this log is in flight: by the maintenance thread, too.
+    lock: Mutex<Option<Arc<DirLock>>>,
+}
+
+impl Open {
+    /// Opens the log in `path`, or makes it.
+    pub(super) fn new(path: &Path, options: &Options) -> Result<(Open, Recovery)> {
+        let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
+        options.check(path)?;
+        if options.create {
+            match instance.create_dir(path).wait() {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        let dir = open_dir(&instance, path)?;
+        // Before anything is written: a directory without a log stays as it is.
+        let contents = dir.contents()?;
+        if !contents.has_control && contents.numbers.is_empty() {
+            may_make(&dir, options, contents)?;
+        }
+        let dir_lock = Arc::new(DirLock::take(&dir)?);
+        let found = match recover(&dir, true)? {
+            Some(found) => found,
+            None => {
+                may_make(&dir, options, dir.contents()?)?;
+                make(&dir, options)?;
+                let mut found = recover(&dir, true)?.ok_or_else(|| no_log(&dir.path))?;
+                found.recovery.created = true;
+                found
+            }
+        };
+        if !options.salvage {
+            found.check()?;
+        }
+        dir.clean()?;
+        let recovery = found.recovery.clone();
+        let shared = begin_epoch(dir, options, found)?;
+        shared.preparer.lend(dir_lock.clone());
+        let maintenance = match options.maintenance {
+            true => Some(start_maintenance(&shared, dir_lock.clone())?),
+            false => None,
+        };
+        let open = Open { shared, maintenance: Mutex::new(maintenance), lock: Mutex::new(Some(dir_lock)) };
+        Ok((open, recovery))
+    }
+
+    /// Ends the threads of a log that is closed, and releases its directory.
+    pub(super) fn end(&self) {
+        // A statement of its own: not joined under the lock.
+        let maintenance = lock(&self.maintenance).take();
+        if let Some(thread) = maintenance {
+            if thread.thread().id() != std::thread::current().id() {
+                // It does not panic; if it did, there is nothing left to do for it.
+                let _ = thread.join();
+            }
+        }
+        self.shared.preparer.end(true);
+        lock(&self.lock).take();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            // Its thread and its lock are the parent's.
+            std::mem::forget((lock(&self.maintenance).take(), lock(&self.lock).take()));
+            return;
+        }
+        let is_open = !self.shared.state().is_closing;
+        // Written by the maintenance thread, or below.
+        let _ = self.shared.begin_closing(false);
+        self.shared.preparer.end(false);
+        // No other process may open it while something is in flight. (A simulated log is alone.)
+        let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.is_held());
+        if is_open && !self.shared.rules.has_maintenance {
+            while matches!(maintenance::run_once(&self.shared), Done::Nothing(_)) && is_locked {
+                self.shared.watch_all();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// Opens a log's directory.
+pub(super) fn open_dir(instance: &Nowait, path: &Path) -> Result<LogDir> {
+    LogDir::open_dir(instance, path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => no_log(path),
+        _ => error,
+    })
+}
+
+pub(super) fn no_log(path: &Path) -> Error {
+    os::error(ErrorOp::Open, ErrorKind::NotFound, path).with_advice(
+        "there is no log here; see whether the volume that should hold it is mounted, or have one made with create(true)",
+    )
+}
+
+/// Refuses to make a log in a directory that holds something else, or where none was asked for.
+fn may_make(dir: &LogDir, options: &Options, contents: Contents) -> Result<()> {
+    if !options.create {
+        return Err(no_log(&dir.path));
+    }
+    let Some(other) = contents.other else { return Ok(()) };
+    let text = format!(
+        "there is no log in this directory, and something else, such as {}; name one that is empty or does not exist",
+        Path::new(&other).display()
+    );
+    Err(os::error(ErrorOp::Open, ErrorKind::InvalidInput, &dir.path).with_advice(text))
+}
+
+fn start_maintenance(shared: &Arc<Shared>, lock: Arc<DirLock>) -> Result<JoinHandle<()>> {
+    let for_thread = shared.clone();
+    let run = move || {
+        let _held = lock;
+        maintenance::run(&for_thread);
+    };
+    std::thread::Builder::new().name("nowait-log".into()).spawn(run).map_err(|error| {
+        os::thread_error(ErrorOp::Open, &error, &shared.dir.path, "the log's thread cannot be started")
+    })
+}
+
+/// Makes an empty log. The control file comes last: without one no log was made.
+fn make(dir: &LogDir, options: &Options) -> Result<()> {
+    dir.clean()?;
+    for number in dir.contents()?.numbers {
+        dir.remove(number)?;
+    }
+    let file = dir.prepare(1, options.segment_bytes, true, || Ok(()))?;
+    let direct = is_direct(&file);
+    drop(file);
+    let strategy = match options.sync {
+        SyncPolicy::Auto => calibrate::choose(dir, direct)?,
+        SyncPolicy::Fixed(strategy) => strategy,
+    };
+    let control = Control {
+        log_id: new_id(),
+        segment_bytes: options.segment_bytes,
+        sync: strategy.durability.code(),
+        caller: strategy.by.code(),
+        depth: strategy.depth,
+        direct,
+    };
+    // The directory itself must last, before the file that makes it a log.
+    dir.sync_parent()?;
+    write_control(dir, &control)
+}
+
+/// Replaces the control file, on this thread.
+fn write_control(dir: &LogDir, control: &Control) -> Result<()> {
+    let mut options = OpenOptions::new();
+    let file = dir.open_file(options.write(true).create(true).truncate(true), CONTROL_TEMPORARY)?;
+    file.write_all_from(&control.encode(), 0)?;
+    file.sync_all().wait()?;
+    drop(file);
+    dir.replace_control()
+}
+
+fn new_id() -> LogId {
+    use std::hash::{BuildHasher, Hasher};
+    // Each hasher has random keys.
+    let random = || std::collections::hash_map::RandomState::new().build_hasher().finish();
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&random().to_le_bytes());
+    id[8..].copy_from_slice(&random().to_le_bytes());
+    id
+}
+
+/// Continues behind what was found: in a new segment of a new epoch, so that nothing on disk is
+/// written again.
+fn begin_epoch(dir: LogDir, options: &Options, found: Found) -> Result<Arc<Shared>> {
+    let Found { mut control, number_max, mut chain, mut end, recovery, free, lost, holed, .. } = found;
+    for (what, last) in [("segment", number_max), ("epoch", recovery.epoch), ("record", recovery.next_lsn)] {
+        // Enough are left that none is counted past the last.
+        if last > NUMBER_MAX / 2 {
+            let text = format!("the {what} number {last} was not given by a log: move what bears it away");
+            return Err(os::error(ErrorOp::Recover, ErrorKind::Damaged, &dir.path).with_advice(text));
+        }
+    }
+    let chosen = match options.sync {
+        SyncPolicy::Fixed(strategy) => Some(strategy),
+        SyncPolicy::Auto if recovery.control_lost => Some(calibrate::choose(&dir, control.direct)?),
+        SyncPolicy::Auto => None,
+    };
+    if let Some(strategy) = chosen {
+        (control.sync, control.caller, control.depth) =
+            (strategy.durability.code(), strategy.by.code(), strategy.depth);
+    }
+    if recovery.control_lost {
+        write_control(&dir, &control)?;
+    }
+    // Drop trailing empty segments, so that reopening does not accumulate them.
+    let mut empty = Vec::new();
+    while chain.len() > 1 && chain.last().is_some_and(Segment::is_empty) {
+        let Some(segment) = chain.pop() else { break };
+        end = segment.header.previous;
+        empty.insert(0, segment.header.number);
+    }
+    if !recovery.damage.is_empty() {
+        // Lost records keep their numbers.
+        end = End { lsn: recovery.next_lsn - 1, lost_from: end.last_there() + 1, ..end };
+    }
+    if let Some(last) = chain.last_mut() {
+        (last.end, last.last_lsn) = (end.offset, end.last_there());
+    }
+    let (number, number_max) = (number_max + 1, number_max + 1);
+    let prepare = || dir.prepare(number, control.segment_bytes, control.direct, || Ok(()));
+    // Free segments hold nothing. Their files are not reused: a write of a process that was killed
+    // may still be in flight there.
+    let remove = || free.iter().try_for_each(|number| segments::remove(&dir, *number));
+    let file = match prepare() {
+        // A log has a segment at any time.
+        Err(error) if error.kind() == ErrorKind::NoSpace && !chain.is_empty() => {
+            remove()?;
+            prepare()?
+        }
+        file => {
+            let file = file?;
+            remove()?;
+            file
+        }
+    };
+    // The log may have been copied here from where it was.
+    control.direct &= is_direct(&file);
+    if !control.direct {
+        // See `Shared::durability`: through the page cache nothing else proves that a block is
+        // durable.
+        (control.sync, control.depth) = (Durability::WriteAndSync.code(), 1);
+    }
+    if let Some(number) = holed {
+        // The segment stays, for the records before the hole. A copy, since its file is reused in
+        // time.
+        dir.copy_aside(number, control.segment_bytes, control.direct)?;
+    }
+    dir.sync()?;
+    let epoch = recovery.epoch + 1;
+    let header = SegmentHeader {
+        log_id: control.log_id,
+        number,
+        epoch,
+        bytes: control.segment_bytes,
+        watermark: end.lsn,
+        previous: end,
+    };
+    let mut segments = chain;
+    segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+    let rules = Rules {
+        log_id: control.log_id,
+        segment_bytes: control.segment_bytes,
+        pending_bytes_max: options.pending_bytes_max,
+        reserve_bytes: options.reserve_bytes,
+        depth: Strategy::of(&control).depth as usize,
+        has_maintenance: options.maintenance,
+    };
+    let current = Live { number, file };
+    let start = |now| Start { epoch, current, segments, number_max, now };
+    let shared = Arc::new(Shared::new(dir, control, rules, start));
+    // Makes the segment, and so its epoch, durable.
+    shared.write_watermark().map_err(|no_room| shared.no_room(no_room))?;
+    // Only once the new epoch is durable: until then these files count. (From then on it says that
+    // they are to be put aside.)
+    for number in &lost {
+        shared.dir.put_aside(*number)?;
+    }
+    if !lost.is_empty() {
+        shared.dir.sync()?;
+    }
+    shared.state().retired = empty;
+    Ok(shared)
+}

@@ -1,0 +1,208 @@
+//! How a log is opened, and how its blocks get to stable storage.
+
+use std::path::Path;
+
+use super::format::{Control, PAGE};
+use super::os;
+use nowait::{ErrorKind, ErrorOp, Nowait, Result};
+
+/// How a log that is made decides how its blocks get to stable storage.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SyncPolicy {
+    /// Measures the strategies when the log is made, in some 200 ms, and records the fastest in the
+    /// log.
+    #[default]
+    Auto,
+    /// Uses the given strategy.
+    Fixed(Strategy),
+}
+
+/// A way to get blocks to stable storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// Operation that makes a block durable.
+    pub durability: Durability,
+    /// How a thread that waits submits it.
+    pub by: Submitter,
+    /// Most blocks in flight at a time, from 1 to 64.
+    pub depth: u32,
+}
+
+/// Operation that makes a block durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The write itself (`RWF_DSYNC`, Linux 4.7).
+    Write,
+    /// A write, then `fdatasync(2)`.
+    WriteAndSync,
+}
+
+/// How a thread that waits submits a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submitter {
+    /// The waiting thread's own ring: one sleep for the write and the flush of the device's cache.
+    Ring,
+    /// A system call of the waiting thread.
+    Call,
+}
+
+impl Durability {
+    pub(super) fn of(code: u32) -> Durability {
+        if code == 2 { Durability::WriteAndSync } else { Durability::Write }
+    }
+
+    pub(super) fn code(self) -> u32 {
+        match self {
+            Durability::Write => 1,
+            Durability::WriteAndSync => 2,
+        }
+    }
+}
+
+impl Submitter {
+    pub(super) fn of(code: u32) -> Submitter {
+        if code == 2 { Submitter::Call } else { Submitter::Ring }
+    }
+
+    pub(super) fn code(self) -> u32 {
+        match self {
+            Submitter::Ring => 1,
+            Submitter::Call => 2,
+        }
+    }
+}
+
+impl Strategy {
+    /// The strategy that a control file records.
+    pub(super) fn of(control: &Control) -> Strategy {
+        Strategy {
+            durability: Durability::of(control.sync),
+            by: Submitter::of(control.caller),
+            depth: control.depth.clamp(1, DEPTH_MAX),
+        }
+    }
+}
+
+/// Options to open a log with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(super) instance: Option<Nowait>,
+    pub(super) create: bool,
+    pub(super) segment_bytes: u64,
+    pub(super) pending_bytes_max: u64,
+    pub(super) reserve_bytes: u64,
+    pub(super) sync: SyncPolicy,
+    pub(super) salvage: bool,
+    pub(super) maintenance: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const SEGMENT_BYTES_MIN: u64 = 16 << 10;
+pub(super) const SEGMENT_BYTES_MAX: u64 = 1 << 40;
+const DEPTH_MAX: u32 = 64;
+/// More than any disk has.
+const RESERVE_BYTES_MAX: u64 = 1 << 60;
+
+impl Options {
+    /// Opens an existing log; segments of 64 MiB where [`create`](Options::create) makes one.
+    pub fn new() -> Options {
+        Options {
+            instance: None,
+            create: false,
+            segment_bytes: 64 << 20,
+            pending_bytes_max: 16 << 20,
+            reserve_bytes: 0,
+            sync: SyncPolicy::Auto,
+            salvage: false,
+            maintenance: true,
+        }
+    }
+
+    /// Uses the engines of `instance`. Default: the instance that the process shares.
+    pub fn instance(mut self, instance: &Nowait) -> Self {
+        self.instance = Some(instance.clone());
+        self
+    }
+
+    /// Makes a log where there is none: in a directory that does not exist yet or is empty.
+    /// `lost+found`, and what the making of a log left that was cut off, do not count.
+    /// [`Recovery::created`](super::Recovery::created) tells whether one was made. Default: no. The
+    /// mount point of a volume that is not mounted is an empty directory.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Sets the size of a segment in a log that is made; an existing log keeps its own. A multiple
+    /// of 4096, at least 16 KiB; a batch has to fit into one. At least two are on disk. Default: 64
+    /// MiB.
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.segment_bytes = bytes;
+        self
+    }
+
+    /// Limits the bytes that are appended and not durable yet: beyond,
+    /// [`Log::append`](super::Log::append) waits. Default: 16 MiB.
+    pub fn pending_bytes_max(mut self, bytes: u64) -> Self {
+        self.pending_bytes_max = bytes;
+        self
+    }
+
+    /// Keeps prepared room for [`Log::append_from_reserve`](super::Log::append_from_reserve), so
+    /// that a checkpoint can be logged when the disk is full. Default: none.
+    pub fn reserve_bytes(mut self, bytes: u64) -> Self {
+        self.reserve_bytes = bytes;
+        self
+    }
+
+    /// Sets how blocks get to stable storage: [`SyncPolicy::Fixed`] in any log,
+    /// [`SyncPolicy::Auto`] in one that is made; an existing log keeps what was measured then.
+    /// Default: measured.
+    pub fn sync(mut self, sync: SyncPolicy) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// Opens a damaged log, too: it goes on after the last record before the damage. Files that
+    /// hold later records are put aside, under names that end in `.damaged`;
+    /// [`Recovery::damage`](super::Recovery::damage) describes the damage. Default: a damaged log
+    /// is refused.
+    pub fn salvage(mut self, salvage: bool) -> Self {
+        self.salvage = salvage;
+        self
+    }
+
+    /// Runs a maintenance thread (`nowait-log`): it prepares segments, writes records for which
+    /// nothing waits, and writes the watermark block of an idle log. Default: yes.
+    ///
+    /// Without it an append that needs a new segment prepares it,
+    /// [`Log::maintain`](super::Log::maintain) does the rest, and a log that is dropped rather than
+    /// closed leaves what is in flight to the engine.
+    pub fn maintenance(mut self, maintenance: bool) -> Self {
+        self.maintenance = maintenance;
+        self
+    }
+
+    pub(super) fn check(&self, dir: &Path) -> Result<()> {
+        let depth = match self.sync {
+            SyncPolicy::Auto => 1,
+            SyncPolicy::Fixed(strategy) => strategy.depth,
+        };
+        let sound = self.segment_bytes % PAGE as u64 == 0
+            && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
+            && (1..=DEPTH_MAX).contains(&depth)
+            && self.reserve_bytes <= RESERVE_BYTES_MAX;
+        if sound {
+            return Ok(());
+        }
+        let text = "a segment is a multiple of 4096 bytes, 16 KiB to 1 TiB; 1 to 64 blocks are in flight; a reserve has \
+                    1 EiB at most";
+        Err(os::error(ErrorOp::Open, ErrorKind::InvalidInput, dir).with_advice(text))
+    }
+}

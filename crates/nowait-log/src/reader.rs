@@ -1,0 +1,423 @@
+//! Reading a log: durable records only, in order, from the segments.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::commit::{Shared, State};
+use super::dir::{Blocks, LogDir, Run, Segment, Window};
+use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
+use super::os;
+use super::recover::{Damage, Found};
+use super::ticket::Durable;
+use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Result};
+
+/// A record of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Number of the record.
+    pub lsn: u64,
+    /// Its bytes, as they were appended.
+    pub bytes: &'a [u8],
+}
+
+/// Reads the durable records of a log in order; see [`Log::reader`](super::Log::reader). Bypasses
+/// the page cache where the writer does.
+pub struct Reader {
+    source: Source,
+    next_lsn: u64,
+    segment: Option<Open>,
+    /// Epoch of the log when it was looked at last.
+    epoch: u64,
+}
+
+/// Source of the records.
+enum Source {
+    /// A log that is open for appending.
+    Live(Arc<Shared>),
+    /// The findings of a recovery, which do not change.
+    Found(Box<Still>),
+}
+
+struct Still {
+    dir: LogDir,
+    control: Control,
+    /// Whole pieces of the log, by LSN.
+    pieces: Vec<Piece>,
+    /// Records between them that a salvage left out.
+    gaps: Vec<Range<u64>>,
+    damage: Vec<Damage>,
+    first_lsn: u64,
+    last_lsn: u64,
+}
+
+/// Whole blocks without a hole.
+enum Piece {
+    Segment(Segment),
+    Run(Run),
+}
+
+impl Piece {
+    fn number(&self) -> u64 {
+        match self {
+            Piece::Segment(segment) => segment.header.number,
+            Piece::Run(run) => run.segment,
+        }
+    }
+
+    fn lsns(&self) -> Range<u64> {
+        match self {
+            Piece::Segment(segment) => segment.header.first_lsn()..segment.last_lsn + 1,
+            Piece::Run(run) => run.lsns.clone(),
+        }
+    }
+}
+
+impl Still {
+    /// Whole blocks of files that are no longer part of the log.
+    fn aside(dir: LogDir, control: Control, runs: Vec<Run>) -> Still {
+        let pieces: Vec<Piece> = runs.into_iter().map(Piece::Run).collect();
+        let first_lsn = pieces.first().map_or(1, |piece| piece.lsns().start);
+        let last_lsn = pieces.last().map_or(0, |piece| piece.lsns().end - 1);
+        let everywhere = std::iter::once(0..u64::MAX).collect();
+        Still { dir, control, pieces, gaps: everywhere, damage: Vec::new(), first_lsn, last_lsn }
+    }
+
+    fn new(dir: LogDir, found: Found) -> Still {
+        let Found { control, chain, runs, recovery, end, .. } = found;
+        let segments = chain.into_iter().map(Piece::Segment);
+        let mut pieces: Vec<Piece> = segments.chain(runs.into_iter().map(Piece::Run)).collect();
+        pieces.retain(|piece| !piece.lsns().is_empty());
+        pieces.sort_by_key(|piece| piece.lsns().start);
+        let last_lsn = if recovery.damage.is_empty() { end.lsn } else { recovery.next_lsn - 1 };
+        let first_lsn = pieces.first().map_or(recovery.first_lsn, |piece| piece.lsns().start.min(recovery.first_lsn));
+        Still { dir, control, pieces, gaps: recovery.gaps, damage: recovery.damage, first_lsn, last_lsn }
+    }
+
+    fn piece(&self, lsn: u64) -> Option<&Piece> {
+        self.pieces.iter().find(|piece| piece.lsns().contains(&lsn))
+    }
+
+    /// Returns the first record behind those that are missing at `lsn`, and the damage, unless a
+    /// salvage left them out.
+    fn behind_hole(&self, lsn: u64) -> Option<(u64, Option<Error>)> {
+        if self.piece(lsn).is_some() || lsn < self.first_lsn {
+            return None;
+        }
+        let next = self.pieces.iter().map(|piece| piece.lsns().start).find(|start| *start > lsn);
+        let next = next.unwrap_or(self.last_lsn + 1);
+        if self.gaps.iter().any(|gap| gap.start <= lsn && next <= gap.end) {
+            return Some((next, None));
+        }
+        let here = |damage: &&Damage| damage.lsns.contains(&lsn);
+        let damage = self.damage.iter().find(here).or(self.damage.first())?;
+        Some((next, Some(damage.error())))
+    }
+}
+
+impl Source {
+    fn dir(&self) -> &LogDir {
+        match self {
+            Source::Live(shared) => &shared.dir,
+            Source::Found(still) => &still.dir,
+        }
+    }
+
+    fn control(&self) -> &Control {
+        match self {
+            Source::Live(shared) => &shared.control,
+            Source::Found(still) => &still.control,
+        }
+    }
+
+    fn last_lsn(&self) -> u64 {
+        match self {
+            Source::Live(shared) => shared.durable(),
+            Source::Found(still) => still.last_lsn,
+        }
+    }
+
+    /// First record of all.
+    fn first_lsn(&self) -> u64 {
+        match self {
+            Source::Live(shared) => shared.state().segments.first().map_or(1, |segment| segment.header.first_lsn()),
+            Source::Found(still) => still.first_lsn,
+        }
+    }
+}
+
+struct Open {
+    blocks: Blocks,
+    /// Last record that counts, where that does not change.
+    limit: Option<u64>,
+    /// The block that is being read.
+    block: Vec<u8>,
+    /// Offset of the next record in it.
+    at: usize,
+    /// Records left in it.
+    left: u32,
+    /// LSN of the next record of the block.
+    block_lsn: u64,
+    /// Start and length of the last record that was returned.
+    last: (usize, usize),
+}
+
+impl Reader {
+    pub(super) fn of_live(shared: Arc<Shared>, from_lsn: u64) -> Reader {
+        // In a forked child a thread that is not there may hold the lock.
+        let epoch = if shared.is_forked() { 0 } else { shared.state().epoch };
+        Reader { source: Source::Live(shared), next_lsn: from_lsn.max(1), segment: None, epoch }
+    }
+
+    pub(super) fn of_found(dir: LogDir, found: Found, from_lsn: u64) -> Reader {
+        let source = Source::Found(Box::new(Still::new(dir, found)));
+        Reader { source, next_lsn: from_lsn.max(1), segment: None, epoch: 0 }
+    }
+
+    pub(super) fn of_aside(dir: LogDir, control: Control, runs: Vec<Run>) -> Reader {
+        let still = Still::aside(dir, control, runs);
+        Reader { next_lsn: still.first_lsn, source: Source::Found(Box::new(still)), segment: None, epoch: 0 }
+    }
+
+    /// LSN of the next record.
+    pub fn next_lsn(&self) -> u64 {
+        self.next_lsn
+    }
+
+    /// Returns the next durable record; None if there is none yet: a later call may find one.
+    /// Blocks for reads.
+    ///
+    /// Skips records that a salvage left out: see [`Recovery::gaps`](super::Recovery::gaps), and
+    /// [`Record::lsn`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchRecord`] when the record has been cut off the log's beginning, or its
+    /// end. [`ErrorKind::Damaged`] when it was durable and cannot be read. Those of reads. A reader
+    /// of [`read`](super::read) reports each damage once: the next call returns the first whole
+    /// record behind it.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
+        self.follow()?;
+        loop {
+            if self.next_lsn > self.source.last_lsn() {
+                return Ok(None);
+            }
+            if self.seek()? {
+                break;
+            }
+            // The segment is at its end, or was cut off the log's beginning.
+            self.segment = None;
+            if self.seek()? {
+                break;
+            }
+            match self.behind_hole() {
+                Some((next, error)) => {
+                    self.next_lsn = next;
+                    error.map_or(Ok(()), Err)?;
+                }
+                None => {
+                    let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
+                    return Err(error.unwrap_or_else(|| self.unreadable()));
+                }
+            }
+        }
+        self.take()
+    }
+
+    /// Returns the next record, and waits until it is durable. Works on any executor.
+    ///
+    /// # Errors
+    /// As [`Reader::next`]; [`ErrorKind::Closed`] when the log is closed before, or was not opened
+    /// for appending, and [`ErrorKind::Poisoned`] when it has failed.
+    pub async fn tail(&mut self) -> Result<Record<'_>> {
+        loop {
+            match &self.source {
+                Source::Live(shared) => drop(Durable::new(shared, self.next_lsn).await?),
+                Source::Found(still) if self.next_lsn > still.last_lsn => {
+                    return Err(os::error(ErrorOp::Read, ErrorKind::Closed, &still.dir.path));
+                }
+                Source::Found(_) => {}
+            }
+            if let Some(open) = &mut self.segment {
+                if open.left == 0 {
+                    // Keep an executor's thread from waiting for the disk.
+                    open.blocks.load().await?;
+                }
+            }
+            // None where `next` skipped records that a salvage left out.
+            if let Some(Record { lsn, .. }) = self.next()? {
+                // The borrow checker does not see that the first answer is no longer used.
+                let Some(open) = &self.segment else { return Err(self.unreadable()) };
+                return Ok(Record { lsn, bytes: open.last() });
+            }
+        }
+    }
+
+    /// Notices that the end of the log was cut: it goes on with other records of the same numbers.
+    fn follow(&mut self) -> Result<()> {
+        let Source::Live(shared) = &self.source else { return Ok(()) };
+        if shared.is_forked() {
+            return Err(shared.forked());
+        }
+        let state = shared.state();
+        if state.epoch == self.epoch {
+            return Ok(());
+        }
+        let since = state.cuts.iter().filter(|(epoch, _)| *epoch > self.epoch);
+        let left = since.map(|(_, lsn)| *lsn).min().unwrap_or(u64::MAX);
+        if left.saturating_add(1) < self.next_lsn {
+            let text =
+                format!("the log was cut off after record {left}, and others may have come since; read on from there");
+            return Err(shared.error(ErrorOp::Read, ErrorKind::NoSuchRecord, text));
+        }
+        (self.epoch, self.segment) = (state.epoch, None);
+        Ok(())
+    }
+
+    /// Positions the reader before `next_lsn`; false when the open segment does not have it.
+    fn seek(&mut self) -> Result<bool> {
+        if self.segment.is_none() {
+            self.segment = self.open()?;
+        }
+        let (lsn, limit) = (self.next_lsn, self.limit());
+        let Some(open) = &mut self.segment else { return Ok(false) };
+        if limit.is_some_and(|limit| lsn > limit) {
+            return Ok(false);
+        }
+        let mut is_fresh = false;
+        while open.block_lsn + u64::from(open.left) <= lsn {
+            match open.blocks.next()? {
+                Some((header, block)) => {
+                    open.block.clear();
+                    open.block.extend_from_slice(&block[..BLOCK_HEADER_BYTES + header.length as usize]);
+                    (open.at, open.left, open.block_lsn) = (BLOCK_HEADER_BYTES, header.records, header.first_lsn);
+                }
+                None if is_fresh => return Ok(false),
+                // The page may have been read before it was written.
+                None => {
+                    open.blocks.forget();
+                    is_fresh = true;
+                }
+            }
+        }
+        while open.block_lsn < lsn {
+            if open.skip().is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn take(&mut self) -> Result<Option<Record<'_>>> {
+        let lsn = self.next_lsn;
+        let taken = self.segment.as_mut().and_then(Open::skip).is_some();
+        match &self.segment {
+            Some(open) if taken => {
+                self.next_lsn += 1;
+                Ok(Some(Record { lsn, bytes: open.last() }))
+            }
+            _ => Err(self.unreadable()),
+        }
+    }
+
+    /// Last record of the open segment that counts, once it has an end.
+    fn limit(&self) -> Option<u64> {
+        let open = self.segment.as_ref()?;
+        let Source::Live(shared) = &self.source else { return open.limit };
+        let state = shared.state();
+        let here = state.segments.iter().find(|segment| segment.header.number == open.blocks.number);
+        // A segment that is gone has none.
+        Some(here.map_or(0, |segment| segment.last_lsn))
+    }
+
+    fn open(&self) -> Result<Option<Open>> {
+        let lsn = self.next_lsn;
+        let window = |file: Result<File>| match file {
+            // Removed since.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            other => other.map(|file| Some(Window::past_errors(file))),
+        };
+        let open = |number| window(self.source.dir().open(number, false, self.source.control().direct));
+        let (blocks, limit) = match &self.source {
+            Source::Live(shared) => {
+                let place = |state: &State| {
+                    state.segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn).copied()
+                };
+                let Some(segment) = place(&shared.state()) else { return Ok(None) };
+                let Some(window) = open(segment.header.number)? else { return Ok(None) };
+                (Blocks::new(window, &segment.header), None)
+            }
+            Source::Found(still) => {
+                let Some(piece) = still.piece(lsn) else { return Ok(None) };
+                let window = match piece {
+                    Piece::Run(Run { aside: Some(name), .. }) => {
+                        window(still.dir.open_file(OpenOptions::new().read(true), name))?
+                    }
+                    _ => open(piece.number())?,
+                };
+                let Some(window) = window else { return Ok(None) };
+                let blocks = match piece {
+                    Piece::Segment(segment) => Blocks::new(window, &segment.header),
+                    Piece::Run(run) => Blocks::of_run(window, &still.control, run),
+                };
+                (blocks, Some(piece.lsns().end - 1))
+            }
+        };
+        Ok(Some(Open { block: Vec::new(), at: 0, left: 0, block_lsn: blocks.next_lsn, last: (0, 0), limit, blocks }))
+    }
+
+    /// Returns the first record behind those that are missing, and the damage if it is to be
+    /// reported.
+    fn behind_hole(&self) -> Option<(u64, Option<Error>)> {
+        match &self.source {
+            Source::Live(shared) => {
+                let state = shared.state();
+                let is_left_out = |segment: &&Segment| segment.header.previous.lost().contains(&self.next_lsn);
+                state.segments.iter().skip(1).find(is_left_out).map(|segment| (segment.header.first_lsn(), None))
+            }
+            Source::Found(still) => still.behind_hole(self.next_lsn),
+        }
+    }
+
+    fn unreadable(&self) -> Error {
+        let (lsn, first) = (self.next_lsn, self.source.first_lsn());
+        let dir = self.source.dir();
+        let gone = |text: String| os::error(ErrorOp::Read, ErrorKind::NoSuchRecord, &dir.path).with_advice(text);
+        if lsn < first {
+            return gone(format!("record {lsn} was cut off the log, whose first one is {first}"));
+        }
+        let number = match &self.source {
+            Source::Live(shared) => {
+                let state = shared.state();
+                let here = state.segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn);
+                here.map_or(0, |segment| segment.header.number)
+            }
+            Source::Found(still) => still.piece(lsn).map_or(0, Piece::number),
+        };
+        if dir.open(number, false, false).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return gone(format!("record {lsn} was cut off the log while it was read; look at the log again"));
+        }
+        let offset = self.segment.as_ref().map_or(0, |open| open.blocks.offset);
+        let text = format!("record {lsn} was durable and cannot be read: no whole block is here");
+        dir.damage(number, offset, 0, text)
+    }
+}
+
+impl Open {
+    /// Advances to the next record.
+    fn skip(&mut self) -> Option<()> {
+        if self.left == 0 {
+            return None;
+        }
+        let (start, length) = record_at(&self.block, self.at)?;
+        self.at = start + length;
+        self.left -= 1;
+        self.block_lsn += 1;
+        self.last = (start, length);
+        Some(())
+    }
+
+    fn last(&self) -> &[u8] {
+        let (start, length) = self.last;
+        self.block.get(start..start + length).unwrap_or_default()
+    }
+}

@@ -1,0 +1,87 @@
+//! The control file: read, judged, and rebuilt from segment headers where it is lost.
+
+use crate::dir::{CONTROL, LogDir, Unreadable, Window, is_direct};
+use crate::format::{BadControl, CONTROL_BYTES, Control, PAGE, SegmentHeader};
+use crate::options::{Durability, SEGMENT_BYTES_MAX, Submitter};
+use crate::os;
+use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
+
+use super::Place;
+
+/// A control file, as far as it can be read.
+#[derive(Default)]
+pub(crate) struct ControlFile {
+    pub(crate) control: Option<Control>,
+    pub(crate) bad_copy: Option<Place>,
+    pub(crate) unreadable: Vec<Unreadable>,
+}
+
+pub(crate) fn read_control(dir: &LogDir) -> Result<ControlFile> {
+    let path = dir.join(CONTROL);
+    let file = match dir.open_file(OpenOptions::new().read(true), CONTROL) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(ControlFile::default()),
+        other => other?,
+    };
+    let mut window = Window::past_errors(file);
+    let bytes = window.at(0, CONTROL_BYTES)?;
+    let bad_copy = Control::bad_copy(bytes).map(|offset| Place { path: path.clone(), offset });
+    match Control::decode(bytes) {
+        Ok(control) if is_plausible(&control) => {
+            Ok(ControlFile { control: Some(control), bad_copy, unreadable: window.take_unreadable() })
+        }
+        Err(BadControl::Version(version)) => {
+            let text = format!("the log is of version {version} of the format, this library knows 1; use a later one");
+            let error = os::error(ErrorOp::Recover, ErrorKind::Unsupported, &path);
+            Err(error.with_range(0, CONTROL_BYTES as u64).with_advice(text))
+        }
+        Ok(_) | Err(BadControl::Damaged) => {
+            Ok(ControlFile { unreadable: window.take_unreadable(), ..ControlFile::default() })
+        }
+    }
+}
+
+fn is_plausible(control: &Control) -> bool {
+    (2 * PAGE as u64..=SEGMENT_BYTES_MAX).contains(&control.segment_bytes)
+        && control.segment_bytes % PAGE as u64 == 0
+        && control.depth > 0
+}
+
+/// True if the making of a log was cut off: it makes one segment, of zeros, and writes the control
+/// file last.
+pub(crate) fn is_unfinished(dir: &LogDir, numbers: &[u64]) -> Result<bool> {
+    let [number @ 1] = *numbers else { return Ok(numbers.is_empty()) };
+    let mut window = Window::new(dir.open(number, false, true)?);
+    Ok(window.at(0, PAGE)?.iter().all(|byte| *byte == 0))
+}
+
+/// Rebuilds a control file from the segment headers that repeat it. The strategy, which they do not
+/// repeat, is the slowest, which works everywhere.
+pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> {
+    let mut rebuilt: Option<Control> = None;
+    for &number in numbers {
+        let file = dir.open(number, false, true)?;
+        let direct = is_direct(&file);
+        let header = SegmentHeader::decode_unknown(Window::past_errors(file).at(0, PAGE)?, number);
+        let Some(header) = header else { continue };
+        let control = Control {
+            log_id: header.log_id,
+            segment_bytes: header.bytes,
+            sync: Durability::WriteAndSync.code(),
+            caller: Submitter::Call.code(),
+            depth: 1,
+            direct,
+        };
+        let is_other = |known: &Control| (known.log_id, known.segment_bytes) != (control.log_id, control.segment_bytes);
+        if rebuilt.as_ref().is_some_and(is_other) {
+            return Err(no_control(dir, "its segments are of several logs"));
+        }
+        rebuilt = rebuilt.or(Some(control));
+    }
+    rebuilt.filter(is_plausible).ok_or_else(|| no_control(dir, "no segment's header is whole"))
+}
+
+fn no_control(dir: &LogDir, why: &str) -> Error {
+    let path = dir.join(CONTROL);
+    let text = format!("the control file is lost, and {why}; it is the same as when the log was made: restore it");
+    os::error(ErrorOp::Recover, ErrorKind::Damaged, &path).with_range(0, CONTROL_BYTES as u64).with_advice(text)
+}

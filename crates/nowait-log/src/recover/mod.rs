@@ -1,0 +1,208 @@
+//! Recovery: reads all of a log, whatever happened to it, and changes nothing.
+//!
+//! The rules are those of `docs/log-format.md`: segment headers name the chain of segments; blocks
+//! are read as long as each continues the one before; and watermarks alone decide whether the place
+//! where they stop is a torn tail or damage.
+
+mod control;
+mod runs;
+mod scan;
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::dir::{Blocks, Contents, LogDir, Run, Segment, Unreadable, Window, aside_number};
+use super::format::{Control, End};
+use super::options::Strategy;
+use super::os;
+use control::{is_unfinished, read_control, rebuild_control};
+use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
+use runs::{in_order, stand_in};
+use scan::Scan;
+
+/// Findings of a recovery: what is in a log's directory.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovery {
+    /// LSN of the oldest record; one more than `last_lsn` when there is none.
+    pub first_lsn: u64,
+    /// LSN of the last record before any damage; 0 in a log that never had one. Where a salvage
+    /// left a gap at the end of the log, the last record that was lost.
+    pub last_lsn: u64,
+    /// LSN of the next record to be appended. More than one after `last_lsn` only where records
+    /// were lost: their numbers are not used again.
+    pub next_lsn: u64,
+    /// Records that were lost to damage and left out by a salvage. Readers skip them.
+    pub gaps: Vec<Range<u64>>,
+    /// Epoch of the log; opening it for writing begins the next.
+    pub epoch: u64,
+    /// Number of segments that hold records.
+    pub segments: usize,
+    /// The log was closed, and nothing was written since.
+    pub closed: bool,
+    /// Place of a write that was cut off before it was acknowledged.
+    pub torn: Option<Place>,
+    /// Records that were durable and cannot be read. With
+    /// [`Options::salvage`](super::Options::salvage) the log goes on without them.
+    pub damage: Vec<Damage>,
+    /// Records beside the damage that are whole, and not among `first_lsn` to `last_lsn`.
+    /// [`read`](super::read) gives them; a salvage puts the files that hold them aside.
+    pub behind: Vec<Range<u64>>,
+    /// Pages that the device cannot read, whether they were in use or not.
+    pub unreadable: Vec<Unreadable>,
+    /// Pages that are not whole and were read from their copies.
+    pub from_copy: Vec<Place>,
+    /// The control file is gone, or both of its copies are bad. Its contents were taken from the
+    /// segments.
+    pub control_lost: bool,
+    /// Files that hold records which a salvage does not keep.
+    /// [`Options::salvage`](super::Options::salvage) puts them aside; of the segment that the log
+    /// continues from, a copy.
+    pub lost: Vec<PathBuf>,
+    /// Files that salvages put aside; they are no longer part of the log.
+    pub aside: Vec<PathBuf>,
+    /// There was no log, and this call made one.
+    pub created: bool,
+    /// Strategy that the log is written with.
+    pub strategy: Strategy,
+    /// The log is written past the page cache.
+    pub direct: bool,
+    /// Size of each segment in bytes.
+    pub segment_bytes: u64,
+    /// Bytes read by this recovery.
+    pub bytes_read: u64,
+    /// Time that this recovery took.
+    pub elapsed: Duration,
+}
+
+/// A place in a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The segment's file.
+    pub path: PathBuf,
+    /// Offset in bytes.
+    pub offset: u64,
+}
+
+/// Records that were acknowledged and cannot be read.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The segment's file.
+    pub path: PathBuf,
+    /// Byte range in which the damage lies.
+    pub bytes: Range<u64>,
+    /// Records that are known to be lost; there may have been more.
+    pub lsns: Range<u64>,
+    /// Description: the fault, and the evidence for it.
+    pub what: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { path, bytes, lsns, what } = self;
+        write!(f, "{}, bytes {} to {}: {what}", path.display(), bytes.start, bytes.end)?;
+        if !lsns.is_empty() {
+            write!(f, "; records {} to {} are lost", lsns.start, lsns.end - 1)?;
+        }
+        Ok(())
+    }
+}
+
+impl Damage {
+    pub(crate) fn error(&self) -> Error {
+        let length = self.bytes.end.saturating_sub(self.bytes.start);
+        os::error(ErrorOp::Recover, ErrorKind::Damaged, &self.path)
+            .with_range(self.bytes.start, length)
+            .with_detail(self.to_string())
+    }
+}
+
+/// Findings of a recovery, with what the writer needs to continue.
+pub(crate) struct Found {
+    pub(crate) control: Control,
+    pub(crate) recovery: Recovery,
+    /// Segments that hold the log, oldest first.
+    pub(crate) chain: Vec<Segment>,
+    pub(crate) end: End,
+    /// Whole blocks beside the damage, by LSN.
+    pub(crate) runs: Vec<Run>,
+    /// The highest segment number in use.
+    pub(crate) number_max: u64,
+    /// Segments that hold nothing of the log: prepared, or cut off.
+    pub(crate) free: Vec<u64>,
+    /// Segments that hold what is lost.
+    pub(crate) lost: Vec<u64>,
+    /// The segment of the chain in which something is lost.
+    pub(crate) holed: Option<u64>,
+}
+
+impl Found {
+    /// Returns the first damage as an error.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.recovery.damage.first().map_or(Ok(()), |damage| Err(damage.error()))
+    }
+}
+
+/// Reads the log in `dir`; None where there is none. `writer`: the log is locked and continues from
+/// here, so what is read is made durable.
+pub(crate) fn recover(dir: &LogDir, writer: bool) -> Result<Option<Found>> {
+    let started = Instant::now();
+    let contents = dir.contents()?;
+    let Contents { numbers, has_control, aside, .. } = &contents;
+    if !has_control && numbers.is_empty() {
+        return Ok(None);
+    }
+    let mut control_file = read_control(dir)?;
+    let control = match control_file.control {
+        Some(control) => control,
+        None if !has_control && is_unfinished(dir, numbers)? => return Ok(None),
+        None => rebuild_control(dir, numbers)?,
+    };
+    let mut scan = Scan {
+        dir,
+        control,
+        writer,
+        bytes_read: 0,
+        damage: Vec::new(),
+        unreadable: std::mem::take(&mut control_file.unreadable),
+        from_copy: control_file.bad_copy.into_iter().collect(),
+        to_sync: Vec::new(),
+    };
+    let mut found = scan.run(numbers)?;
+    if numbers.is_empty() {
+        let what = "the log has no segment; one is there from the moment when a log is made";
+        found.recovery.damage.push(Damage { path: dir.path.to_path_buf(), bytes: 0..0, lsns: 0..0, what: what.into() });
+    }
+    // Numbers of files that were put aside are not used again.
+    found.number_max = aside.iter().filter_map(|name| aside_number(name)).fold(found.number_max, u64::max);
+    found.recovery.aside = aside.iter().map(|name| dir.join(name)).collect();
+    found.recovery.control_lost = control_file.control.is_none();
+    found.recovery.elapsed = started.elapsed();
+    Ok(Some(found))
+}
+
+/// Finds whole blocks in the files that salvages put aside, by LSN. None where there is no log.
+pub(crate) fn recover_aside(dir: &LogDir) -> Result<Option<(Control, Vec<Run>)>> {
+    let Contents { numbers, has_control, aside, .. } = dir.contents()?;
+    if !has_control && numbers.is_empty() {
+        return Ok(None);
+    }
+    let control = match read_control(dir)?.control {
+        Some(control) => control,
+        None => rebuild_control(dir, &numbers)?,
+    };
+    let mut runs = Vec::new();
+    for name in aside {
+        let Some(number) = aside_number(&name) else { continue };
+        let file = dir.open_file(OpenOptions::new().read(true), &name)?;
+        let mut blocks = Blocks::new(Window::past_errors(file), &stand_in(&control, number, 0)).reading_ahead();
+        let name: Arc<str> = Arc::from(name);
+        let found = blocks.behind(|_| true)?.runs.into_iter();
+        runs.extend(found.map(|run| Run { aside: Some(name.clone()), ..run }));
+    }
+    Ok(Some((control, in_order(runs, 0..0, u64::MAX - 1))))
+}

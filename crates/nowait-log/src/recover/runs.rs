@@ -1,0 +1,67 @@
+//! Runs of whole blocks: which belong to a segment, which count, and in what order.
+
+use std::ops::Range;
+
+use crate::dir::Run;
+use crate::format::{BlockHeader, Control, End, SegmentHeader};
+
+/// Returns a header for a segment that has none.
+pub(crate) fn stand_in(control: &Control, number: u64, lsn: u64) -> SegmentHeader {
+    let Control { log_id, segment_bytes: bytes, .. } = *control;
+    let previous = End { lsn, ..End::default() };
+    SegmentHeader { log_id, number, epoch: 0, bytes, watermark: 0, previous }
+}
+
+/// True for a block of the segment; false for earlier contents of its file.
+pub(crate) fn is_of(header: &SegmentHeader, block: &BlockHeader) -> bool {
+    block.epoch == header.epoch && block.first_lsn >= header.first_lsn()
+}
+
+/// Returns the part of a run that counts, where the log continues elsewhere from `limit` on.
+pub(crate) fn within(mut run: Run, limit: Option<End>) -> Option<Run> {
+    if let Some(limit) = limit {
+        run.lsns.end = run.lsns.end.min(limit.last_there() + 1);
+        if run.bytes.start >= limit.offset {
+            return None;
+        }
+    }
+    (!run.lsns.is_empty()).then_some(run)
+}
+
+/// Returns runs by LSN that overlap neither each other nor `kept`; of records that are there twice,
+/// the newer. Runs above the watermark count where they continue others that count.
+pub(crate) fn in_order(mut runs: Vec<Run>, kept: Range<u64>, watermark: u64) -> Vec<Run> {
+    runs.sort_by_key(|run| (run.lsns.start, run.epoch));
+    let mut ordered: Vec<Run> = Vec::new();
+    for mut run in runs {
+        if run.lsns.start < kept.start {
+            run.lsns.end = run.lsns.end.min(kept.start);
+        } else if run.lsns.start < kept.end {
+            continue;
+        }
+        let before = ordered.last().map_or(kept.end, |last| last.lsns.end.max(kept.end));
+        if run.lsns.start > watermark + 1 && run.lsns.start > before {
+            break;
+        }
+        match ordered.last_mut().filter(|last| last.lsns.end > run.lsns.start) {
+            Some(last) if last.epoch >= run.epoch => continue,
+            Some(last) => last.lsns.end = run.lsns.start,
+            None => {}
+        }
+        ordered.retain(|run| !run.lsns.is_empty());
+        ordered.push(run);
+    }
+    ordered
+}
+
+/// Returns the LSNs of the runs, joined.
+pub(crate) fn joined(runs: &[Run]) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for run in runs {
+        match joined.last_mut().filter(|last| last.end == run.lsns.start) {
+            Some(last) => last.end = run.lsns.end,
+            None => joined.push(run.lsns.clone()),
+        }
+    }
+    joined
+}

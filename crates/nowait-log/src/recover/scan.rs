@@ -1,0 +1,485 @@
+//! A log's directory, read as a whole: the chain of segments, its blocks, and what lies behind
+//! damage.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::runs::{in_order, is_of, joined, stand_in, within};
+use super::{Damage, Found, Place, Recovery};
+use crate::dir::{Behind, Blocks, LogDir, Run, Segment, Unreadable, Window, is_direct};
+use crate::format::{Control, End, HeaderPage, PAGE, SegmentHeader};
+use crate::options::Strategy;
+use nowait::{Advice, File, Result};
+
+/// A recovery under way.
+pub(crate) struct Scan<'a> {
+    pub(crate) dir: &'a LogDir,
+    pub(crate) control: Control,
+    pub(crate) writer: bool,
+    pub(crate) bytes_read: u64,
+    pub(crate) damage: Vec<Damage>,
+    pub(crate) unreadable: Vec<Unreadable>,
+    pub(crate) from_copy: Vec<Place>,
+    /// Segments that were read and that no watermark proves durable so far.
+    pub(crate) to_sync: Vec<(Segment, File)>,
+}
+
+/// Segment files by the state of their first page, in order of their numbers.
+#[derive(Default)]
+struct Files {
+    valid: Vec<SegmentHeader>,
+    unused: Vec<u64>,
+    bad: Vec<u64>,
+    /// Those among `bad` whose first page the device cannot read.
+    unreadable: Vec<u64>,
+}
+
+impl Files {
+    fn get(&self, number: u64) -> Option<&SegmentHeader> {
+        let at = self.valid.binary_search_by_key(&number, |header| header.number).ok()?;
+        self.valid.get(at)
+    }
+
+    /// Returns the newest valid header among those before `number`.
+    fn head_before(&self, number: u64) -> Option<&SegmentHeader> {
+        let before = self.valid.iter().take_while(|header| header.number < number);
+        before.max_by_key(|header| (header.epoch, header.number))
+    }
+}
+
+/// A segment of the chain.
+#[derive(Clone, Copy)]
+struct Link {
+    header: SegmentHeader,
+    /// Where the next segment continues from it; None if there is none, or the one between them is
+    /// missing.
+    limit: Option<End>,
+}
+
+/// The chain from the newest segment to the oldest.
+#[derive(Default)]
+struct Chain {
+    /// From the oldest segment to the first broken link, oldest first.
+    kept: Vec<Link>,
+    /// Segments behind the broken link.
+    severed: Vec<Link>,
+    /// Segments whose file has no valid header though a later segment names them, and where that
+    /// one continues.
+    bad: Vec<(u64, End)>,
+    /// Index of the damage between the two parts.
+    severed_by: usize,
+}
+
+/// Evidence of records that were durable.
+struct Evidence {
+    watermark: u64,
+    /// Segment and offset of the block with the highest watermark.
+    block: Option<(u64, u64)>,
+}
+
+impl Evidence {
+    fn add(&mut self, segment: u64, behind: &Behind) {
+        if let Some((watermark, offset)) = behind.proof.filter(|(watermark, _)| *watermark > self.watermark) {
+            *self = Evidence { watermark, block: Some((segment, offset)) };
+        }
+    }
+}
+
+/// The kept part of the chain, read to where it stops.
+struct Kept {
+    chain: Vec<Segment>,
+    end: End,
+    closed: bool,
+    torn: Option<Place>,
+    /// It stopped at a page that cannot be read.
+    is_unreadable: bool,
+    gaps: Vec<Range<u64>>,
+    runs: Vec<Run>,
+}
+
+/// Contents of segments that are newer than the chain and have no valid header.
+#[derive(Default)]
+struct Headless {
+    /// A segment that had a valid header once.
+    proven: Option<u64>,
+    /// Segments that hold something.
+    numbers: Vec<u64>,
+    runs: Vec<Run>,
+}
+
+impl Scan<'_> {
+    pub(crate) fn run(&mut self, numbers: &[u64]) -> Result<Found> {
+        let files = self.files(numbers)?;
+        let links = self.chain(&files);
+        let headers = || links.kept.iter().chain(&links.severed).map(|link| link.header);
+        let watermark = headers().map(|header| header.watermark).max().unwrap_or(0);
+        let mut evidence = Evidence { watermark, block: None };
+        let Kept { chain, end, closed, torn, is_unreadable, gaps, mut runs } = self.kept(&links.kept, &mut evidence)?;
+        let headless = self.headless(&files, &links, end, &mut evidence)?;
+        self.make_durable(evidence.watermark)?;
+
+        let stopped = chain.last().map_or(0, |segment| segment.header.number);
+        let path = |number| self.dir.segment_path(number);
+        let is_severed = !links.severed.is_empty();
+        let Evidence { watermark, block } = evidence;
+        // The first that applies explains where the log stops.
+        let reason = if is_severed {
+            None
+        } else if let Some(number) = headless.proven {
+            let what = "the segment's header is not whole, and was, since no block but the first is written beside it";
+            Some((number, what.to_owned()))
+        } else if let (true, Some((number, offset))) = (watermark > end.lsn, block) {
+            let what = format!("no whole block is here, but the one at {offset} of segment {number} says that one was");
+            Some((stopped, what))
+        } else if watermark > end.lsn {
+            Some((stopped, "no whole block is here, but one that was written later says that one was".to_owned()))
+        } else if is_unreadable {
+            Some((stopped, "this cannot be read, and may have been the log's last records".to_owned()))
+        } else {
+            None
+        };
+        let is_damaged = reason.is_some() || !self.damage.is_empty();
+        let mut next_lsn = end.lsn + 1;
+        let mut holed = None;
+        if is_damaged {
+            for link in &links.severed {
+                runs.extend(self.look_behind(link, &mut evidence)?);
+            }
+            for (number, limit) in &links.bad {
+                let (found, limit) = (self.look_anywhere(*number)?, Some(*limit));
+                evidence.add(*number, &found);
+                runs.extend(found.runs.into_iter().filter_map(|run| within(run, limit)));
+            }
+            runs.extend(headless.runs);
+            let watermark = evidence.watermark;
+            let first = chain.first().map_or(1, |segment| segment.header.first_lsn());
+            runs = in_order(runs, first..end.lsn + 1, watermark);
+            let last_known = runs.last().map_or(0, |run| run.lsns.end - 1).max(watermark);
+            next_lsn = headers().map(|header| header.previous.lsn).fold(last_known.max(end.lsn), u64::max) + 1;
+            let behind = || runs.iter().filter(|run| run.lsns.start > end.lsn);
+            let lsns = end.lsn + 1..behind().next().map_or(watermark + 1, |run| run.lsns.start).max(end.lsn + 1);
+            if let Some((number, what)) = reason {
+                let place = if number == stopped { end.offset } else { 0 };
+                let next = behind().find(|run| run.segment == number && run.bytes.start > place);
+                let until = match (next, block) {
+                    _ if number != stopped => PAGE as u64,
+                    (Some(run), _) => run.bytes.start,
+                    (None, Some((at, offset))) if at == number && offset > place => offset,
+                    _ => self.control.segment_bytes.max(place),
+                };
+                // Zero: the chain is empty, and no segment has a hole.
+                holed = (number == stopped && stopped != 0).then_some(number);
+                self.damage.push(Damage { path: path(number), bytes: place..until, lsns, what });
+            } else if is_severed {
+                self.damage[links.severed_by].lsns = lsns;
+            }
+            let between = self.holes(behind().cloned().collect(), watermark);
+            self.damage.extend(between);
+            if behind().any(|run| run.segment == stopped) {
+                holed = Some(stopped);
+            }
+        } else {
+            runs.clear();
+        }
+        // Files that no salvage may remove, also where an earlier one was cut off before it had put
+        // them aside.
+        let salvaged = chain.iter().filter(|segment| segment.header.previous.lost_from != 0);
+        let salvaged = salvaged.map(|segment| segment.header.number).max().unwrap_or(0);
+        let is_named = |number: &u64| links.bad.iter().any(|(bad, _)| bad == number);
+        let is_lost = |number: &u64| match is_damaged {
+            false => *number < salvaged,
+            true if files.get(*number).is_some() => *number > stopped,
+            true => files.bad.contains(number) || headless.numbers.contains(number) || is_named(number),
+        };
+        let is_chained = |number: &u64| chain.iter().any(|segment| segment.header.number == *number);
+        let (lost, free): (Vec<u64>, Vec<u64>) =
+            numbers.iter().copied().filter(|number| !is_chained(number)).partition(is_lost);
+        let mut lost_paths: Vec<PathBuf> = holed.iter().chain(&lost).map(|number| path(*number)).collect();
+        lost_paths.sort_unstable();
+        Ok(Found {
+            control: self.control,
+            recovery: Recovery {
+                first_lsn: chain.first().map_or(1, |segment| segment.header.first_lsn()),
+                last_lsn: end.lsn,
+                next_lsn,
+                gaps,
+                epoch: files.valid.iter().map(|header| header.epoch).max().unwrap_or(0),
+                segments: chain.iter().filter(|segment| !segment.is_empty()).count(),
+                closed,
+                torn: torn.filter(|_| !is_damaged),
+                damage: std::mem::take(&mut self.damage),
+                behind: joined(&runs),
+                unreadable: std::mem::take(&mut self.unreadable),
+                from_copy: std::mem::take(&mut self.from_copy),
+                control_lost: false,
+                lost: lost_paths,
+                aside: Vec::new(),
+                created: false,
+                strategy: Strategy::of(&self.control),
+                direct: self.control.direct,
+                segment_bytes: self.control.segment_bytes,
+                bytes_read: self.bytes_read,
+                elapsed: Duration::ZERO,
+            },
+            chain,
+            end,
+            runs,
+            number_max: numbers.last().copied().unwrap_or(0),
+            free,
+            lost,
+            holed,
+        })
+    }
+
+    /// Reads the first page of each file, or the copy of its header.
+    fn files(&mut self, numbers: &[u64]) -> Result<Files> {
+        let mut files = Files::default();
+        let Control { log_id, segment_bytes, .. } = self.control;
+        for &number in numbers {
+            let mut window = Window::past_errors(self.file(number)?).by_page();
+            let mut page = SegmentHeader::decode(window.at(0, PAGE)?, &log_id, number);
+            let unreadable = window.take_unreadable();
+            if !unreadable.is_empty() {
+                page = HeaderPage::Bad;
+                files.unreadable.push(number);
+            }
+            if !matches!(page, HeaderPage::Valid(_)) {
+                if let Some(header) = SegmentHeader::decode_copy(window.at(PAGE as u64, PAGE)?, &log_id, number) {
+                    page = HeaderPage::Valid(header);
+                    self.from_copy.push(Place { path: self.dir.segment_path(number), offset: 0 });
+                }
+            }
+            self.bytes_read += window.bytes_read;
+            self.unreadable.extend(unreadable);
+            match page {
+                HeaderPage::Valid(header) if header.bytes == segment_bytes => files.valid.push(header),
+                HeaderPage::Unused => files.unused.push(number),
+                HeaderPage::Valid(_) | HeaderPage::Bad => files.bad.push(number),
+            }
+        }
+        Ok(files)
+    }
+
+    /// Follows the chain from the newest segment back: each header names the segment before.
+    fn chain(&mut self, files: &Files) -> Chain {
+        let mut chain = Chain::default();
+        let mut limit = None;
+        let mut link = files.head_before(u64::MAX).copied();
+        while let Some(header) = link {
+            chain.kept.push(Link { header, limit });
+            let before = header.previous.segment;
+            limit = Some(header.previous);
+            link = match files.get(before) {
+                _ if before == 0 => None,
+                Some(previous) => Some(*previous),
+                None => {
+                    // Zeros, too: a segment that another continues from was used.
+                    let is_bad = files.bad.contains(&before) || files.unused.contains(&before);
+                    let older = files.head_before(before).copied();
+                    if !is_bad && older.is_none() {
+                        // The log's beginning was removed.
+                        break;
+                    }
+                    let what = if is_bad { "the segment's header is not whole" } else { "the segment is missing" };
+                    self.damage.push(Damage {
+                        path: self.dir.segment_path(before),
+                        bytes: 0..if is_bad { self.control.segment_bytes } else { 0 },
+                        lsns: header.first_lsn()..header.first_lsn(),
+                        what: format!("{what}; segment {} goes on from it", header.number),
+                    });
+                    if is_bad {
+                        chain.bad.push((before, header.previous));
+                    }
+                    if older.is_some() {
+                        // The whole prefix from the oldest record on can be kept.
+                        chain.severed.append(&mut chain.kept);
+                        chain.severed_by = self.damage.len() - 1;
+                        limit = None;
+                    }
+                    older
+                }
+            };
+        }
+        chain.kept.reverse();
+        chain.severed.reverse();
+        chain
+    }
+
+    /// Reads the kept part of the chain, to where it stops.
+    fn kept(&mut self, links: &[Link], evidence: &mut Evidence) -> Result<Kept> {
+        let end = End { lsn: links.first().map_or(0, |oldest| oldest.header.previous.lsn), ..End::default() };
+        let mut kept = Kept {
+            chain: Vec::new(),
+            end,
+            closed: false,
+            torn: None,
+            is_unreadable: false,
+            gaps: Vec::new(),
+            runs: Vec::new(),
+        };
+        for (index, Link { header, limit }) in links.iter().enumerate() {
+            let file = self.file(header.number)?;
+            let mut blocks = Blocks::new(Window::past_errors(file.clone()), header).reading_ahead();
+            kept.closed = false;
+            while limit.is_none_or(|limit| blocks.offset < limit.offset) {
+                let Some((block, _)) = blocks.next()? else { break };
+                evidence.watermark = evidence.watermark.max(block.watermark);
+                kept.closed = block.closed;
+            }
+            let last_lsn = blocks.next_lsn - 1;
+            // Where the log was cut, a block may hold more than counts.
+            let complete = limit.filter(|limit| blocks.offset == limit.offset && last_lsn >= limit.last_there());
+            kept.end = match complete {
+                Some(limit) => limit,
+                None => End { segment: header.number, offset: blocks.offset, lsn: last_lsn, lost_from: 0 },
+            };
+            let segment = Segment { header: *header, end: kept.end.offset, last_lsn: kept.end.last_there() };
+            kept.chain.push(segment);
+            self.to_sync.push((segment, file));
+            let writer = self.writer;
+            self.to_sync.retain(|(segment, _)| is_unspoken(segment, evidence.watermark, writer));
+            if complete.is_some() {
+                kept.gaps.extend(Some(kept.end.lost()).filter(|lost| !lost.is_empty()));
+                self.done(blocks);
+                continue;
+            }
+            kept.is_unreadable = blocks.is_unreadable()?;
+            let is_begun = blocks.is_begun()?;
+            let behind = blocks.behind(|block| is_of(header, block))?;
+            if is_begun || behind.proof.is_some() {
+                kept.torn = Some(Place { path: self.dir.segment_path(header.number), offset: kept.end.offset });
+            }
+            evidence.add(header.number, &behind);
+            kept.runs.extend(behind.runs.into_iter().filter_map(|run| within(run, *limit)));
+            self.done(blocks);
+            // Later blocks were in flight with those that are missing here.
+            for later in &links[index + 1..] {
+                kept.runs.extend(self.look_behind(later, evidence)?);
+            }
+            break;
+        }
+        Ok(kept)
+    }
+
+    /// Looks into newer segments without a valid header: the newest header itself may be damaged.
+    fn headless(&mut self, files: &Files, links: &Chain, end: End, evidence: &mut Evidence) -> Result<Headless> {
+        let mut headless = Headless::default();
+        let headers = links.kept.iter().chain(&links.severed).map(|link| link.header);
+        let head = headers.max_by_key(|header| (header.epoch, header.number));
+        let (newest, epoch, first_lsn) = head.map_or((0, 0, 0), |head| (head.number, head.epoch, head.first_lsn()));
+        for number in files.bad.iter().chain(&files.unused).copied().filter(|number| *number > newest) {
+            let mut blocks = self.any_blocks(number, end.lsn)?;
+            // Earlier contents of a reused file are older than the newest segment.
+            let behind =
+                blocks.behind(|block| block.epoch > epoch || (block.epoch == epoch && block.first_lsn >= first_lsn))?;
+            // A write that is cut off leaves no unreadable page. An unreadable first block may have
+            // held records.
+            let is_unknown =
+                files.unreadable.contains(&number) && (behind.proof.is_some() || blocks.is_unreadable()?);
+            self.done(blocks);
+            evidence.add(number, &behind);
+            if behind.proof.is_some() || is_unknown {
+                headless.numbers.push(number);
+            }
+            if behind.beyond_first || is_unknown {
+                headless.proven = headless.proven.or(Some(number));
+            }
+            headless.runs.extend(behind.runs);
+        }
+        Ok(headless)
+    }
+
+    fn file(&mut self, number: u64) -> Result<File> {
+        let file = self.dir.open(number, false, self.control.direct)?;
+        if !(self.control.direct && is_direct(&file)) {
+            // The log may have been copied here from where it was.
+            self.control.direct = false;
+            // After a failed write-back the page cache may hold data the disk never got. (On tmpfs
+            // the pages are the storage.)
+            if self.writer {
+                file.sync_data().wait()?;
+            }
+            file.advise(0, 0, Advice::DontNeed).wait()?;
+        }
+        Ok(file)
+    }
+
+    /// Syncs what was read: the application continues from it, so none of it may be in a cache
+    /// alone. A watermark proves that what it covers is durable.
+    fn make_durable(&self, watermark: u64) -> Result<()> {
+        for (segment, file) in &self.to_sync {
+            if !is_unspoken(segment, watermark, self.writer) {
+                continue;
+            }
+            match file.sync_data().wait() {
+                // A read-only file system has nothing to write back.
+                Err(error) if !self.writer && error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {}
+                other => other?,
+            }
+        }
+        if self.writer { self.dir.sync() } else { Ok(()) }
+    }
+
+    /// Finds whole blocks of a segment that is not read in order.
+    fn look_behind(&mut self, Link { header, limit }: &Link, evidence: &mut Evidence) -> Result<Vec<Run>> {
+        let file = self.file(header.number)?;
+        let mut blocks = Blocks::new(Window::past_errors(file), header).reading_ahead();
+        let found = blocks.behind(|block| is_of(header, block))?;
+        self.done(blocks);
+        evidence.add(header.number, &found);
+        Ok(found.runs.into_iter().filter_map(|run| within(run, *limit)).collect())
+    }
+
+    /// Finds whole blocks of a segment that has no header.
+    fn look_anywhere(&mut self, number: u64) -> Result<Behind> {
+        let mut blocks = self.any_blocks(number, 0)?;
+        let found = blocks.behind(|_| true)?;
+        self.done(blocks);
+        Ok(found)
+    }
+
+    fn any_blocks(&mut self, number: u64, lsn: u64) -> Result<Blocks> {
+        let header = stand_in(&self.control, number, lsn);
+        Ok(Blocks::new(Window::past_errors(self.file(number)?), &header).reading_ahead())
+    }
+
+    fn done(&mut self, mut blocks: Blocks) {
+        self.bytes_read += blocks.bytes_read();
+        for new in blocks.take_unreadable() {
+            if !self.unreadable.contains(&new) {
+                self.unreadable.push(new);
+            }
+        }
+    }
+
+    /// Finds records that are known to be missing between, and behind, whole runs.
+    fn holes(&self, runs: Vec<Run>, watermark: u64) -> Vec<Damage> {
+        let mut holes = Vec::new();
+        for (index, run) in runs.iter().enumerate() {
+            let next = runs.get(index + 1);
+            let lsns = run.lsns.end..next.map_or(watermark + 1, |next| next.lsns.start);
+            if lsns.is_empty() {
+                continue;
+            }
+            let next = next.filter(|next| next.segment == run.segment && next.bytes.start >= run.bytes.end);
+            holes.push(Damage {
+                path: self.dir.segment_path(run.segment),
+                bytes: run.bytes.end..next.map_or(self.control.segment_bytes, |next| next.bytes.start),
+                lsns,
+                what: "no whole block is here, behind one that is".into(),
+            });
+        }
+        holes
+    }
+}
+
+/// True if no watermark covers all of a segment: that it can be read proves that it was written,
+/// not that it is durable. For a writer a watermark block behind the last record has to be durable,
+/// too: the next header will say that the log continues behind it.
+fn is_unspoken(segment: &Segment, watermark: u64, writer: bool) -> bool {
+    let last = if writer { segment.last_lsn + 1 } else { segment.last_lsn };
+    last > watermark || segment.is_empty()
+}

@@ -1,0 +1,164 @@
+//! Futures of a log: a record that was appended, any record, and room to append.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::commit::{Group, Shared};
+use super::open::Open;
+use nowait::{Result, block_on};
+
+/// A record that was appended: await it, [`wait`](Ticket::wait) for it, or have a callback called,
+/// when it is durable. Dropping it changes nothing: the record is written all the same.
+#[must_use = "nothing is known to be durable until the ticket is ready"]
+pub struct Ticket {
+    pub(super) shared: Arc<Shared>,
+    pub(super) group: Arc<Group>,
+    pub(super) lsn: u64,
+    pub(super) place: Option<usize>,
+}
+
+impl Ticket {
+    /// Number of the record; of the last of a batch.
+    pub fn lsn(&self) -> u64 {
+        self.lsn
+    }
+
+    /// Blocks until the record is durable; returns its number. Writes what is pending, if no other
+    /// thread does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Indeterminate`](nowait::ErrorKind::Indeterminate) when the log failed while the
+    /// record was in flight, [`ErrorKind::Poisoned`](nowait::ErrorKind::Poisoned) when it failed
+    /// before.
+    pub fn wait(self) -> Result<u64> {
+        self.shared.wait(self.lsn, &self.group)
+    }
+
+    /// Calls `callback` when the record is durable or the log has failed.
+    ///
+    /// Callbacks of a log are called one after the other, in no promised order, on a thread of the
+    /// log's own (`nowait-log-calls`). A callback that blocks holds up those behind it and nothing
+    /// else; a panic ends with the callback. Some may be called after
+    /// [`Log::close`](super::Log::close) has returned. In a forked child, which has no such thread,
+    /// the callback gets an error at once.
+    ///
+    /// A callback may use the log. An append that finds no room there is refused
+    /// ([`ErrorKind::WouldBlock`](nowait::ErrorKind::WouldBlock)) rather than waits, see
+    /// [`Log::room`](super::Log::room). [`Ticket::wait`], [`Log::close`](super::Log::close) and
+    /// other blocking calls block there, and end.
+    pub fn on_durable(self, callback: impl FnOnce(Result<u64>) + Send + 'static) {
+        self.shared.call_back(self.lsn, &self.group, Box::new(callback));
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<u64>;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        let Ticket { shared, group, lsn, place } = &mut *self;
+        if shared.is_forked() {
+            return Poll::Ready(Err(shared.forked()));
+        }
+        if group.register(place, context.waker()) {
+            shared.carry_all();
+        }
+        match shared.answer(*lsn, group) {
+            Some(answer) => Poll::Ready(answer),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // In a forked child a thread that is not there may hold the lock.
+        if let Some(place) = self.place.filter(|_| !self.shared.is_forked()) {
+            self.group.unregister(place);
+        }
+    }
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket").field("lsn", &self.lsn).finish()
+    }
+}
+
+/// Future of [`Log::wait_durable`](super::Log::wait_durable).
+#[must_use = "nothing waits until it is awaited or waited for"]
+pub struct Durable {
+    shared: Arc<Shared>,
+    lsn: u64,
+}
+
+impl Durable {
+    pub(super) fn new(shared: &Arc<Shared>, lsn: u64) -> Durable {
+        Durable { shared: shared.clone(), lsn }
+    }
+
+    /// Blocks until the record is durable; returns the last record that is durable then.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`]; [`ErrorKind::Closed`](nowait::ErrorKind::Closed) when the log is closed
+    /// before.
+    pub fn wait(self) -> Result<u64> {
+        if self.shared.is_forked() {
+            return Err(self.shared.forked());
+        }
+        let group = {
+            let state = self.shared.state();
+            if self.shared.durable() >= self.lsn { None } else { state.group_of(self.lsn) }
+        };
+        match group {
+            Some(group) => self.shared.wait(self.lsn, &group).map(|_| self.shared.durable()),
+            None => {
+                self.shared.watch_all();
+                block_on(self)
+            }
+        }
+    }
+}
+
+impl Future for Durable {
+    type Output = Result<u64>;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        if self.shared.watch(self.lsn, context.waker())? {
+            self.shared.carry_all();
+        }
+        let durable = self.shared.durable();
+        if durable >= self.lsn { Poll::Ready(Ok(durable)) } else { Poll::Pending }
+    }
+}
+
+/// Future of [`Log::room`](super::Log::room).
+#[must_use = "nothing waits until it is awaited or waited for"]
+pub struct Room {
+    pub(super) log: Arc<Open>,
+    /// Bytes, frames included.
+    pub(super) payload: usize,
+}
+
+impl Room {
+    /// Blocks until there is room.
+    ///
+    /// # Errors
+    /// As [`Log::room`](super::Log::room).
+    pub fn wait(self) -> Result<()> {
+        self.log.shared.watch_all();
+        block_on(self)
+    }
+}
+
+impl Future for Room {
+    type Output = Result<()>;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.log.shared.poll_room(self.payload, context.waker())
+    }
+}
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Room").field("log", &self.log.shared.dir.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,98 @@
+//! Cutting a log: its beginning, segment by segment, and its end, after any record.
+
+use std::sync::Arc;
+
+use super::commit::Shared;
+use super::dir::{Blocks, Segment, Window};
+use super::format::End;
+use nowait::{ErrorKind, ErrorOp, Result};
+
+impl Shared {
+    pub(super) fn truncate_prefix(&self, lsn: u64) {
+        if self.is_forked() {
+            return;
+        }
+        let mut state = self.state();
+        state.retire_before(lsn);
+        self.wake_maintenance(&mut state);
+    }
+
+    pub(super) fn truncate_suffix(self: &Arc<Self>, lsn: u64) -> Result<()> {
+        if self.is_forked() {
+            return Err(self.forked());
+        }
+        loop {
+            let last = self.state().next_lsn - 1;
+            let pending = self.state().group_of(last);
+            if let Some(group) = pending {
+                self.wait(last, &group)?;
+            }
+            let mut state = self.state();
+            self.check_open(&state)?;
+            let first = state.segments.first().map_or(1, |segment| segment.header.first_lsn());
+            if lsn + 1 < first || lsn >= state.next_lsn {
+                let last = state.next_lsn - 1;
+                let text = format!("the log has records {first} to {last}, and {lsn} is not among them");
+                return Err(self.error(ErrorOp::Append, ErrorKind::NoSuchRecord, text));
+            }
+            if !state.is_quiet() {
+                // A watermark block is in flight, or records that were appended since.
+                drop(state);
+                std::thread::yield_now();
+                continue;
+            }
+            if lsn == state.next_lsn - 1 {
+                return Ok(());
+            }
+            if state.spares.is_empty() {
+                match &state.spare_failure {
+                    Some(failure) => return Err(failure.error.clone()),
+                    None => {
+                        drop(state);
+                        self.wait_for_spare();
+                    }
+                }
+                continue;
+            }
+            let place = self.place_behind(&state.segments, lsn)?;
+            let cut_off = state.cut(place);
+            self.handover.publish(&state);
+            // Behind nothing, and before whatever is appended from now on.
+            let group = self.begin_watermark(&mut state).map_err(|no_room| self.no_room(no_room))?;
+            drop(state);
+            self.wait(lsn, &group)?;
+            // Only now: until the new epoch is durable, the segments that were cut off are the end
+            // of the log.
+            let mut state = self.state();
+            state.retired.extend(cut_off);
+            state.spare_failure = None;
+            self.wake_maintenance(&mut state);
+            return Ok(());
+        }
+    }
+
+    /// Returns the end of the block that holds `lsn`, or the beginning of the log.
+    fn place_behind(&self, segments: &[Segment], lsn: u64) -> Result<End> {
+        // The end of a segment is in the header of the next.
+        if let Some(next) = segments.iter().find(|segment| segment.header.previous.lsn == lsn) {
+            return Ok(next.header.previous);
+        }
+        let Some(segment) = segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn) else {
+            return Ok(End::default());
+        };
+        if lsn > segment.last_lsn {
+            let last = segment.last_lsn;
+            let text = format!("record {lsn} was lost, and left out by a salvage; cut after record {last}");
+            return Err(self.error(ErrorOp::Append, ErrorKind::NoSuchRecord, text));
+        }
+        let number = segment.header.number;
+        let file = self.dir.open(number, false, self.control.direct)?;
+        let mut blocks = Blocks::new(Window::new(file), &segment.header);
+        while blocks.next_lsn <= lsn {
+            if blocks.next()?.is_none() {
+                return Err(self.dir.damage(number, blocks.offset, 0, format!("record {lsn} cannot be found")));
+            }
+        }
+        Ok(End { segment: number, offset: blocks.offset, lsn, lost_from: 0 })
+    }
+}

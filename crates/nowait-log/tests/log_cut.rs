@@ -1,0 +1,187 @@
+//! Records that are given up, at the log's beginning and at its end, and crashes and rot beside
+//! that.
+
+#[path = "../../nowait/tests/common/mod.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use nowait::sim::Sim;
+use nowait::{Engine, Nowait};
+use nowait_log::{Durability, Log, Options, Reader, Strategy, Submitter, SyncPolicy, inspect_in, read_in};
+
+const DIR: &str = "/log";
+
+fn on(sim: &Sim) -> Nowait {
+    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
+}
+
+fn options(nowait: &Nowait) -> Options {
+    let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
+    Options::new()
+        .create(true)
+        .instance(nowait)
+        .segment_bytes(16 << 10)
+        .sync(SyncPolicy::Fixed(strategy))
+        .maintenance(false)
+}
+
+/// A log whose next segment had begun, without a byte of it on the disk, gave up the one before,
+/// with all that was acknowledged: after a crash it was empty, and its numbers began at 1 again.
+#[test]
+fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
+    let sim = Sim::new(1);
+    let nowait = on(&sim);
+    let (log, _) = Log::open(DIR, &options(&nowait)).unwrap();
+    let mut durable = 0;
+    // Until an append begins a segment, which is not written yet.
+    let ticket = loop {
+        let rotations = log.stats().rotations;
+        let ticket = log.append(&[1; 3000]).unwrap();
+        if log.stats().rotations > rotations && durable > 20 {
+            break ticket;
+        }
+        durable = ticket.wait().unwrap();
+        // One segment is left, and a spare.
+        log.truncate_prefix(durable);
+        while log.maintain() {}
+    };
+    assert_eq!(log.durable_lsn(), durable);
+    let check = |what: &str, acknowledged: u64| {
+        for seed in 0..20 {
+            let crashed = if seed == 0 { sim.crash(|_, _| true) } else { sim.crash_at_random(seed) };
+            let nowait = on(&crashed);
+            let found = inspect_in(&nowait, DIR).unwrap();
+            assert!(found.damage.is_empty(), "{what}, seed {seed}: {found:?}");
+            assert!(found.last_lsn >= acknowledged, "{what}, seed {seed}: {acknowledged}, {found:?}");
+            let (log, _) = Log::open(DIR, &options(&nowait).create(false)).unwrap();
+            assert!(log.append(b"next").unwrap().wait().unwrap() > acknowledged, "{what}, seed {seed}");
+        }
+    };
+    log.truncate_prefix(durable + 1);
+    // At once: the given-up segment is reused before the record is old enough to be written unasked.
+    log.maintain();
+    check("cut", durable);
+    while log.durable_lsn() == durable && log.maintain() {
+        check("maintained", durable);
+    }
+    let last = ticket.wait().unwrap();
+    log.truncate_prefix(last + 1);
+    while log.maintain() {
+        check("written and maintained", last);
+    }
+    // Now the one before could go.
+    let left = inspect_in(&nowait, DIR).unwrap();
+    assert_eq!((left.first_lsn, left.last_lsn), (last, last));
+    log.close().unwrap();
+}
+
+/// A record, and the life of its number: a cut gives the number to another.
+fn record(lsn: u64, life: u8) -> Vec<u8> {
+    let mut bytes = vec![life; 200];
+    bytes[..8].copy_from_slice(&lsn.to_le_bytes());
+    bytes
+}
+
+/// No record that was cut off is shown; gives the last one that is.
+fn shows_no_cut(mut reader: Reader, left: u64, what: &str) -> u64 {
+    let mut last = 0;
+    // An error of each damage, and behind it what is whole.
+    for _ in 0..100 {
+        match reader.next() {
+            Ok(None) => break,
+            Ok(Some(found)) if found.bytes == b"after" => last = found.lsn,
+            Ok(Some(found)) => {
+                let life = if found.lsn <= left { 1 } else { 2 };
+                assert!(found.bytes == record(found.lsn, life), "{what}: record {}", found.lsn);
+                last = found.lsn;
+            }
+            Err(_) => {}
+        }
+    }
+    last
+}
+
+/// One bad page brought back, silently, what truncate_suffix had cut off: to a replica that is a
+/// vote taken back.
+#[test]
+fn no_page_that_goes_bad_undoes_a_cut() {
+    const LEFT: u64 = 5;
+    let mut looks = 0;
+    for (appended_after, maintained, reopened) in
+        [(0, false, false), (0, true, false), (0, true, true), (3, false, false), (3, true, false), (3, true, true)]
+    {
+        let sim = Sim::new(1);
+        let nowait = on(&sim);
+        let (log, _) = Log::open(DIR, &options(&nowait)).unwrap();
+        // Through several segments, in blocks that hold two records each: the cut is in the middle
+        // of one.
+        for lsn in (1..=20).step_by(2) {
+            let batch = [record(lsn, 1), record(lsn + 1, 1)];
+            log.append_batch(batch.iter().map(Vec::as_slice)).unwrap().wait().unwrap();
+            while log.stats().spares == 0 {
+                assert!(log.maintain());
+            }
+        }
+        assert!(log.stats().rotations > 2);
+        log.truncate_suffix(LEFT).unwrap();
+        for lsn in LEFT + 1..=LEFT + appended_after {
+            assert_eq!(log.append(&record(lsn, 2)).unwrap().wait().unwrap(), lsn);
+        }
+        // Stamped, when it has been quiet for some milliseconds, if there is something to say.
+        let watermark_blocks = log.stats().watermark_blocks;
+        let is_written = || {
+            while log.maintain() {}
+            log.stats().watermark_blocks > watermark_blocks || appended_after == 0
+        };
+        assert!(!maintained || common::eventually(is_written));
+        drop(log);
+        if reopened {
+            drop(Log::open(DIR, &options(&nowait)).unwrap());
+        }
+        let names = nowait.list(DIR).wait().unwrap();
+        let files: Vec<(PathBuf, Vec<u8>)> = names
+            .iter()
+            .map(|name| Path::new(DIR).join(name))
+            .map(|path| (path.clone(), sim.contents(&path).unwrap()))
+            .collect();
+        for (path, good) in &files {
+            for page in (0..good.len()).step_by(4096) {
+                for way in ["bit", "zeros", "unreadable"] {
+                    let what = format!(
+                        "{appended_after} after, maintained {maintained}, reopened {reopened}: {} page {page} {way}",
+                        path.display()
+                    );
+                    let sim = Sim::new(2);
+                    files.iter().for_each(|(path, bytes)| sim.create(path, bytes.clone()));
+                    let mut bad = good.clone();
+                    match way {
+                        "bit" => bad[page + 100] ^= 1,
+                        "zeros" => bad[page..page + 4096].fill(0),
+                        _ => {}
+                    }
+                    sim.create(path, bad);
+                    if way == "unreadable" {
+                        assert!(sim.spoil(path, page as u64..page as u64 + 1));
+                    }
+                    let nowait = on(&sim);
+                    let (reader, found) = read_in(&nowait, DIR, 1).unwrap();
+                    let last = shows_no_cut(reader, LEFT, &what);
+                    let whole = LEFT + appended_after;
+                    // No watermark covers the last records before the log is maintained.
+                    let is_told = last == whole || !found.damage.is_empty();
+                    assert!(is_told || (appended_after > 0 && !maintained), "{what}: {found:?}");
+                    let (log, recovery) = Log::open(DIR, &options(&nowait).salvage(true)).unwrap();
+                    shows_no_cut(log.reader(1), LEFT, &what);
+                    assert_eq!(log.append(b"after").unwrap().wait().unwrap(), recovery.next_lsn, "{what}");
+                    log.close().unwrap();
+                    let (log, _) = Log::open(DIR, &options(&nowait)).unwrap();
+                    shows_no_cut(log.reader(1), LEFT, &what);
+                    log.close().unwrap();
+                    looks += 1;
+                }
+            }
+        }
+    }
+    println!("{looks} bad pages");
+}
