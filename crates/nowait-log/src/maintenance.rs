@@ -144,7 +144,9 @@ mod tests {
     fn no_watermark_block_is_begun_where_none_ends() {
         let sim = Sim::new(1);
         let log = log_on(&sim);
-        sim.set_faults(Faults { write_error: 1.0, ..Faults::default() });
+        let mut faults = Faults::default();
+        faults.write_error = 1.0;
+        sim.set_faults(faults);
         assert_eq!(log.append(b"x").unwrap().wait().unwrap_err().kind(), ErrorKind::Indeterminate);
         assert_eq!(refusal(&log.0.shared), Some(ErrorKind::Poisoned));
 
