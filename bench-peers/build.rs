@@ -1,4 +1,5 @@
-//! Tells the program which versions of the peers it was built with, and from which commit, where git knows.
+//! Tells the program which versions of the peers it was built with, and from which commit, where
+//! git knows.
 
 use std::fs;
 use std::process::Command;

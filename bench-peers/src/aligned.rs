@@ -1,5 +1,6 @@
-//! A buffer for runtimes that own theirs while a read is in flight: a vector, of which a page-aligned part is used. So no trait of
-//! theirs is implemented, which would take `unsafe`, and direct I/O finds the alignment that it asks for.
+//! A buffer for runtimes that own theirs while a read is in flight: a vector, of which a
+//! page-aligned part is used. So no trait of theirs is implemented, which would take `unsafe`, and
+//! direct I/O finds the alignment that it asks for.
 
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ impl Aligned {
         Self { memory, start: range.start }
     }
 
-    /// Where its first `len` bytes lie in the vector.
+    /// Place of its first `len` bytes in the vector.
     pub fn range(&self, len: usize) -> Range<usize> {
         self.start..self.start + len
     }

@@ -64,5 +64,5 @@ impl Writing for Compio {
     }
 }
 
-/// What it has by itself.
+/// A file opened by this runtime.
 const CAPACITY: u32 = 1024;

@@ -1,6 +1,7 @@
 //! glommio, which allocates what it reads into itself, and keeps what is written.
 //!
-//! `glommio`: its `BufferedFile`. `glommio-dma`: its `DmaFile`, which goes past the page cache, and for a gather its `read_many`.
+//! `glommio`: its `BufferedFile`. `glommio-dma`: its `DmaFile`, which goes past the page cache, and
+//! for a gather its `read_many`.
 
 use std::future::Future;
 use std::io;
@@ -23,7 +24,7 @@ fn run<T>(in_flight: usize, main: impl Future<Output = T>) -> io::Result<T> {
     Ok(LocalExecutorBuilder::new(Placement::Unbound).ring_depth(depth).make()?.run(main))
 }
 
-/// What it has by itself.
+/// A file opened by this runtime.
 const RING_DEPTH: usize = 128;
 
 impl Runtime for Buffered {

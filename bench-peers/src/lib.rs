@@ -1,10 +1,11 @@
-//! The work of `nowait bench` on other runtimes and logs, as ways for the plans of `nowait-bench`: rounds are interleaved, cold is
-//! verified and bytes are checked as there.
+//! The work of `nowait bench` on other runtimes and logs, as ways for the plans of `nowait-bench`:
+//! rounds are interleaved, cold is verified and bytes are checked as there.
 //!
 //! Read downwards; a file uses those above it, never those below.
 //!
 //! * [`aligned`]: a buffer for runtimes that own theirs while a read is in flight.
-//! * [`one_thread`]: what the runtimes have in common that drive io_uring from one thread, and their ways of reading and writing.
+//! * [`one_thread`]: what the runtimes have in common that drive io_uring from one thread, and
+//!   their ways of reading and writing.
 //! * [`tokio_uring`], [`compio`], [`monoio`], [`glommio`]: one such runtime each.
 //! * [`tokio_fs`]: files of tokio, which have a position.
 //! * [`logs`]: one file for each log.

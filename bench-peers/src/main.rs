@@ -1,4 +1,5 @@
-//! The command: options to plans, plans to a report, and that as JSON, which `nowait bench --from` shows.
+//! The command: options to plans, plans to a report, and that as JSON, which `nowait bench --from`
+//! shows.
 
 #![forbid(unsafe_code)]
 
@@ -29,10 +30,11 @@ use nowait_bench_peers::peers;
 const RECORDS: [usize; 4] = [1, 8, 64, 512];
 const QUICK_ROUND: Duration = Duration::from_millis(50);
 
-/// Do the work of `nowait bench` with other runtimes and logs, beside nowait and what is written by hand.
+/// Do the work of `nowait bench` with other runtimes and logs, beside nowait and what is written by
+/// hand.
 ///
-/// The figures are written as JSON. `nowait bench --from FILE` shows them as tables, and with --report as a page.
-/// Exit codes are those of `nowait bench`.
+/// The figures are written as JSON. `nowait bench --from FILE` shows them as tables, and with
+/// --report as a page. Exit codes are those of `nowait bench`.
 #[derive(Parser)]
 struct Options {
     /// The tables to measure [default: all]
@@ -92,7 +94,7 @@ fn table_names() -> PossibleValuesParser {
     )
 }
 
-/// Whole pages, so that it can also be read past the page cache.
+/// Parses a size of whole pages, so that the file can also be read past the page cache.
 fn parse_size(text: &str) -> std::result::Result<u64, String> {
     match parse_bytes(text)? {
         size if (SMALLEST..=i64::MAX as u64).contains(&size) && size % PAGE == 0 => Ok(size),
@@ -217,7 +219,7 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
 }
 
 fn write(report: &Report, path: &Path) -> Result<()> {
-    let text = serde_json::to_string_pretty(report).expect("a report is plain data") + "\n";
+    let text = report.to_json();
     let written = if path == Path::new("-") { io::stdout().write_all(text.as_bytes()) } else { fs::write(path, text) };
     written.map_err(|error| {
         let text = format!("cannot write the figures to {}: {error}; give --json another path", path.display());
@@ -225,7 +227,7 @@ fn write(report: &Report, path: &Path) -> Result<()> {
     })
 }
 
-/// What is being done, on stderr.
+/// Progress on stderr.
 struct Told;
 
 impl Progress for Told {

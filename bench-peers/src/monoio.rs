@@ -56,5 +56,5 @@ impl Writing for Monoio {
     }
 }
 
-/// What it has by itself.
+/// A file opened by this runtime.
 const ENTRIES: u32 = 1024;

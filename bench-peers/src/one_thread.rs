@@ -1,9 +1,11 @@
-//! What the runtimes have in common that drive io_uring from one thread: as many loops as the depth, joined in one future, as
-//! `nowait` has them in its `block_on`. A gather has all records of a batch in flight at once, each in a buffer of its own that is kept
-//! from batch to batch, and copies them into the output: none of these runtimes reads into memory that it does not own.
+//! Shared by the runtimes that drive io_uring from one thread: as many loops as the depth, joined
+//! in one future, as `nowait` has them in its `block_on`. A gather has all records of a batch in
+//! flight at once, each in a buffer of its own that is kept from batch to batch, and copies them
+//! into the output: none of these runtimes reads into memory that it does not own.
 //!
-//! Their rings are set up as they do it by themselves. COOP_TASKRUN and DEFER_TASKRUN, where a runtime takes them, made no difference to
-//! cached reads and gathers that was larger than the noise.
+//! Their rings are set up as they do it by themselves. COOP_TASKRUN and DEFER_TASKRUN, where a
+//! runtime takes them, made no difference to cached reads and gathers that was larger than the
+//! noise.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -21,7 +23,7 @@ use nowait_bench::ways::{ReadWay, Way, WriteWay, reader};
 /// A runtime of one thread, and its idea of a file.
 pub trait Runtime: Sync {
     type File;
-    /// What a read is made into.
+    /// Buffer of a read.
     type Buffer;
 
     fn name(&self) -> &'static str;
@@ -42,7 +44,7 @@ pub trait Runtime: Sync {
         len: usize,
     ) -> impl Future<Output = io::Result<Self::Buffer>>;
 
-    /// What was read, and perhaps more.
+    /// The bytes that were read, and perhaps more.
     fn bytes(buffer: &Self::Buffer) -> &[u8];
 
     /// Reads a batch into the start of `output`, with what it needs of `buffers`.
@@ -159,7 +161,7 @@ impl<R: Writing> WriteWay for OneThread<R> {
     }
 }
 
-/// Of a file that its runtime has opened itself.
+/// Operations on a file that its runtime has opened itself.
 pub fn expect_random(file: &impl AsRawFd) -> io::Result<()> {
     Ok(posix_fadvise(file.as_raw_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?)
 }

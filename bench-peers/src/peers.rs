@@ -17,7 +17,7 @@ use crate::one_thread::OneThread;
 use crate::tokio_fs::TokioFs;
 use crate::tokio_uring::TokioUring;
 
-/// Of `nowait-bench`'s ways, those beside which the others are to be seen.
+/// Ways of `nowait-bench` beside which the peers are shown.
 const OWN: [&str; 10] = [
     "pread",
     "pwrite",
@@ -31,7 +31,8 @@ const OWN: [&str; 10] = [
     "nowait-tokio",
 ];
 
-/// In the order of the tables: first what is written by hand, then others' libraries, then this one.
+/// In the order of the tables: first what is written by hand, then others' libraries, then this
+/// one.
 fn in_order<W: Way + ?Sized>(all: &[&'static W], peers: &[&'static W]) -> Vec<&'static W> {
     let own = all.iter().copied().filter(|way| OWN.contains(&way.name()));
     let (nowait, floors): (Vec<_>, Vec<_>) = own.partition(|way| way.name().starts_with("nowait"));
@@ -84,8 +85,8 @@ pub fn loggers() -> Vec<&'static dyn LogWay> {
     in_order(ways::loggers(), peers)
 }
 
-/// The tables of `nowait-bench` with those of these ways that are `wanted`, through the page cache or past it. They last as long as the
-/// program.
+/// The tables of `nowait-bench` with those of these ways that are `wanted`, through the page cache
+/// or past it. They last as long as the program.
 pub fn tables(direct: bool, wanted: impl Fn(&str) -> bool) -> Vec<&'static dyn Table> {
     fn leak<W: Way + ?Sized>(ways: Vec<&'static W>, wanted: &dyn Fn(&str) -> bool) -> &'static [&'static W] {
         ways.into_iter().filter(|way| wanted(way.name())).collect::<Vec<_>>().leak()
@@ -116,7 +117,7 @@ pub fn names() -> Vec<&'static str> {
     names
 }
 
-/// What the peers are, for a report.
+/// Descriptions of the peers, for a report.
 pub fn meanings() -> BTreeMap<String, String> {
     let all = [
         (

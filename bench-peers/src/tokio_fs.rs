@@ -1,5 +1,6 @@
-//! `tokio::fs`, as one must use it who needs places in a file: its files have a position, so that each of the `depth` tasks has a file
-//! of its own, moves it and reads. A seek is a turn on a blocking thread as a read is.
+//! `tokio::fs`, as one must use it who needs places in a file: its files have a position, so that
+//! each of the `depth` tasks has a file of its own, moves it and reads. A seek is a turn on a
+//! blocking thread as a read is.
 
 use std::fs;
 use std::io::{self, SeekFrom};

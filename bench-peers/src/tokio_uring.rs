@@ -1,4 +1,5 @@
-//! tokio-uring: tokio's current-thread runtime, with a ring whose completions it learns of by epoll.
+//! tokio-uring: tokio's current-thread runtime, with a ring whose completions it learns of by
+//! epoll.
 
 use std::future::Future;
 use std::io;
@@ -56,5 +57,5 @@ impl Writing for TokioUring {
     }
 }
 
-/// What it has by itself.
+/// A file opened by this runtime.
 const ENTRIES: u32 = 256;

@@ -1,5 +1,5 @@
-//! Every peer does what its plan asks, on small files: the plan itself compares what was read, written and logged with what should be
-//! there, and fails if a byte is wrong or missing.
+//! Every peer does what its plan asks, on small files: the plan itself compares what was read,
+//! written and logged with what should be there, and fails if a byte is wrong or missing.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,8 @@ use nowait_bench_peers::peers;
 
 const SEED: u64 = 42;
 
-/// On the disk of the build, because the system's temporary directory may be in memory, where nothing is ever cold.
+/// On the disk of the build, because the system's temporary directory may be in memory, where
+/// nothing is ever cold.
 fn on_disk() -> &'static Path {
     env!("CARGO_TARGET_TMPDIR").as_ref()
 }
@@ -111,7 +112,8 @@ fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
         let job = Reads { target, block: 4096, depth: 8, offsets: &offsets, interval: None, cancel: &cancel };
         assert!(way.reads(&job, buffer.bytes(), &mut Round::new(&gate, None)).is_err(), "{}", way.name());
         if way.name() == "glommio-dma" {
-            // Its read_many takes a read to be as long as was asked for, and so gives stale bytes; only a comparison notices.
+            // Its read_many takes a read to be as long as was asked for, and so gives stale bytes;
+            // only a comparison notices.
             continue;
         }
         let ranges: Vec<Range> = offsets.iter().map(|&offset| Range { offset, len: 1000 }).collect();

@@ -1,4 +1,5 @@
-//! fjall: an insert into its journal and its table in memory, and then a sync of the journal, which each writer makes for itself.
+//! fjall: an insert into its journal and its table in memory, and then a sync of the journal, which
+//! each writer makes for itself.
 
 use std::io;
 

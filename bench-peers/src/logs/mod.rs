@@ -1,7 +1,9 @@
-//! Logs, and engines that have one. Each writer is a thread that hands its record over and goes on when it is on stable storage. A way's
-//! records are then looked for in the log as it is when it has been closed and opened again.
+//! Logs, and engines that have one. Each writer is a thread that hands its record over and goes on
+//! when it is on stable storage. A way's records are then looked for in the log as it is when it
+//! has been closed and opened again.
 //!
-//! All make files of their own, outside of the clock; what they had to prepare is on stable storage before it runs.
+//! All make files of their own, outside of the clock; what they had to prepare is on stable storage
+//! before it runs.
 
 pub mod fjall;
 pub mod okaywal;
@@ -15,14 +17,16 @@ use std::path::Path;
 
 use nowait_bench::measure::meter::Round;
 
-/// How much room a log is given at a time, as `nowait`'s.
+/// Room that a log is given at a time, as `nowait`'s.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// Larger than anything that a round logs: what has a table in memory keeps all there, so that only the log is measured.
+/// Larger than anything that a round logs: what has a table in memory keeps all there, so that only
+/// the log is measured.
 #[cfg_attr(not(feature = "rocksdb"), allow(dead_code))]
 pub const TABLE_BYTES: usize = 1 << 30;
 
-/// Has all files below this folder on stable storage: zeros that a log has written ahead are not to be paid for by its first commit.
+/// Has all files below this folder on stable storage: zeros that a log has written ahead are not to
+/// be paid for by its first commit.
 pub fn settle(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

@@ -1,6 +1,7 @@
-//! raft-engine: the writer at the head of a queue writes for all that have come meanwhile, and makes one sync. Each writer has a raft group
-//! of its own, whose entries are its records. It writes over recycled files, which it makes and fills when it is opened, but its first file
-//! is a new one. So that is filled before the clock runs.
+//! raft-engine: the writer at the head of a queue writes for all that have come meanwhile, and
+//! makes one sync. Each writer has a raft group of its own, whose entries are its records. It
+//! writes over recycled files, which it makes and fills when it is opened, but its first file is a
+//! new one. So that is filled before the clock runs.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,8 @@ pub struct RaftEngine;
 /// The group whose entries fill the first file.
 const FILLING: u64 = u64::MAX;
 
-/// A record as an entry: it begins with its number, which has the writer above and the sequence below.
+/// A record as an entry: it begins with its number, which has the writer above and the sequence
+/// below.
 struct Record;
 
 impl Record {

@@ -1,4 +1,5 @@
-//! RocksDB: a put with `sync`: the writer at the head of a queue writes the WAL for all that have come meanwhile, and makes one sync.
+//! RocksDB: a put with `sync`: the writer at the head of a queue writes the WAL for all that have
+//! come meanwhile, and makes one sync.
 
 use std::io;
 

@@ -1,5 +1,6 @@
-//! Direct writes of 4 KiB: `direct_writes FILE`, which is made. Over what has been written, into a file of holes, and behind the end of one that
-//! grows. By a ring whatever it does with them, by the pool, and as the library chooses; interleaved, eight rounds of which the first is not
+//! Direct writes of 4 KiB: `direct_writes FILE`, which is made. Over what has been written, into a
+//! file of holes, and behind the end of one that grows. By a ring whatever it does with them, by
+//! the pool, and as the library chooses; interleaved, eight rounds of which the first is not
 //! counted.
 
 use std::cell::Cell;

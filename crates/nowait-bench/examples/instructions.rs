@@ -1,9 +1,11 @@
 //! Work to be counted under callgrind by `make bench-check`: `instructions CASE OPERATIONS DIR`.
 //!
-//! The instructions of a run with 2n operations less those of a run with n are those of n operations, without start-up and warm-up.
-//! What the kernel executes is not counted, so neither the machine's load nor its disk matters. The selector listens to the clock, and
-//! takes callgrind's slowness for a disk's, so the clock is one of our own. A run in which operations left the cached path fails.
-//! `gather-plan` is the opposite: nothing is cached on its disk, which is a simulated one, so that every range is planned.
+//! The instructions of a run with 2n operations less those of a run with n are those of n
+//! operations, without start-up and warm-up. What the kernel executes is not counted, so neither
+//! the machine's load nor its disk matters. The selector listens to the clock, and takes
+//! callgrind's slowness for a disk's, so the clock is one of our own. A run in which operations
+//! left the cached path fails. `gather-plan` is the opposite: nothing is cached on its disk, which
+//! is a simulated one, so that every range is planned.
 //!
 //! `unsafe`: that clock, `clock_gettime` in libc's place.
 
@@ -20,7 +22,7 @@ use nowait_bench::random::Random;
 
 const BLOCK: usize = 4 << 10;
 const BLOCKS: u64 = 1 << 10;
-/// Of each gather.
+/// Ranges of each gather.
 const RECORDS: usize = 64;
 const RECORD: usize = 1 << 10;
 const SEED: u64 = 7;
@@ -88,7 +90,8 @@ fn run(case: &str, operations: u64, dir: &Path) -> Result<()> {
     stayed(&before, &nowait.stats())
 }
 
-/// Gathers of ranges of which none is cached. The disk completes a read when it is told to, on this thread.
+/// Gathers of ranges of which none is cached. The disk completes a read when it is told to, on this
+/// thread.
 fn plan(operations: u64) -> Result<()> {
     let sim = Sim::manual(SEED);
     let mut faults = Faults::default();
@@ -136,7 +139,8 @@ fn stayed(before: &Stats, after: &Stats) -> Result<()> {
     Ok(())
 }
 
-/// In libc's place for all of this program: every look at the clock finds a microsecond more, whatever the machine does.
+/// In libc's place for all of this program: every look at the clock finds a microsecond more,
+/// whatever the machine does.
 ///
 /// # Safety
 /// `time` points to a timespec, as clock_gettime(2) asks of its callers.

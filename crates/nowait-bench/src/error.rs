@@ -1,4 +1,5 @@
-//! Errors, sorted by what the user can do about them. Each message names the operation, the path and the next step.
+//! Errors, sorted by what the user can do about them. Each message names the operation, the path
+//! and the next step.
 
 use std::fmt;
 use std::io;
@@ -24,7 +25,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// What a command that measures exits with.
+    /// Exit code of a command that measures.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Other => 1,

@@ -3,25 +3,29 @@
 //! Read downwards; a file uses those above it, never those below.
 //!
 //! * [`error`]: what can go wrong, sorted by what the user can do about it.
-//! * [`sys`]: the few system calls that need `unsafe`: mappings, page-cache residency, CPU usage, kernel workers.
+//! * [`sys`]: the few system calls that need `unsafe`: mappings, page-cache residency, CPU usage,
+//!   kernel workers.
 //! * [`random`]: seeded numbers and permutations, so that a run can be repeated exactly.
-//! * [`machine`]: [`environment`](machine::environment) (kernel, file system, device, limits), [`dirty_limit`](machine::dirty_limit),
-//!   [`memory_limit`](machine::memory_limit) (a cgroup of our own), [`testfile`](machine::testfile) (made cold, warm or half-cached,
-//!   *verified*), [`mounts`](machine::mounts) (file systems of our own).
-//! * [`measure`]: [`options`](measure::options) (what was asked for), [`pace`](measure::pace) (when a read starts, at a rate),
-//!   [`work`](measure::work) (what a way is asked to do, as plain data), [`meter`](measure::meter) (one round on the clock),
-//!   [`turn`](measure::turn) (one way's turn, and how its failure is told), [`interleave`](measure::interleave) (the loop).
+//! * [`machine`]: [`environment`](machine::environment) (kernel, file system, device, limits),
+//!   [`dirty_limit`](machine::dirty_limit), [`memory_limit`](machine::memory_limit) (a cgroup of
+//!   our own), [`testfile`](machine::testfile) (made cold, warm or half-cached, *verified*),
+//!   [`mounts`](machine::mounts) (file systems of our own).
+//! * [`measure`]: [`options`](measure::options) (what was asked for), [`pace`](measure::pace) (when
+//!   a read starts, at a rate), [`work`](measure::work) (what a way is asked to do, as plain data),
+//!   [`meter`](measure::meter) (one round on the clock), [`turn`](measure::turn) (one way's turn,
+//!   and how its failure is told), [`interleave`](measure::interleave) (the loop).
 //! * [`ways`]: the ways that are compared, a room for each kind of work.
-//! * [`report`], its data: rows and notes, [`figures`](report::figures) as text, [`axes`](report::axes) of cases, and
-//!   [`fio`](report::fio).
+//! * [`report`], its data: rows and notes, [`figures`](report::figures) as text,
+//!   [`axes`](report::axes) of cases, and [`fio`](report::fio).
 //! * [`table`]: a file for each table. Start at [`table::Table`].
-//! * [`report`], for its readers: [`words`](report::words), [`preflight`](report::preflight) (what makes figures worth less than they
-//!   look), [`verdict`](report::verdict) (sentences), [`page`](report::page) (HTML with charts).
+//! * [`report`], for its readers: [`words`](report::words), [`preflight`](report::preflight) (what
+//!   makes figures worth less than they look), [`verdict`](report::verdict) (sentences),
+//!   [`page`](report::page) (HTML with charts).
 //!
-//! The rules that make the figures worth reading: every way reads the same file at the same seeded offsets
-//! into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared disk drifts; cold
-//! is verified before every cold round; CPU is that of the whole process, because a thread's own clock does
-//! not see the kernel workers that it caused.
+//! The rules that make the figures worth reading: every way reads the same file at the same seeded
+//! offsets into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared
+//! disk drifts; cold is verified before every cold round; CPU is that of the whole process, because
+//! a thread's own clock does not see the kernel workers that it caused.
 
 pub mod error;
 pub mod machine;

@@ -7,7 +7,8 @@ pub fn fresh_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64 % 1_000_000)
 }
 
-/// SplitMix64: one addition and a mix per number, and any number can be had without those before it.
+/// SplitMix64: one addition and a mix per number, and any number can be had without those before
+/// it.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
@@ -32,7 +33,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound` (not 0). The bias, below 2⁻³² for the bounds used here, does not matter to an offset.
+    /// A number below `bound` (not 0). The bias, below 2⁻³² for the bounds used here, does not
+    /// matter to an offset.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
     }

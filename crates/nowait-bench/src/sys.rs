@@ -1,7 +1,8 @@
-//! The system's own view of what a round did: pages in the cache, CPU time, context switches, kernel workers. And a file's mapping.
+//! The system's own view of what a round did: pages in the cache, CPU time, context switches,
+//! kernel workers. And a file's mapping.
 //!
-//! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped), `getrusage` and the ioctl FIEMAP only, for
-//! which there is no safe interface.
+//! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped),
+//! `getrusage` and the ioctl FIEMAP only, for which there is no safe interface.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,8 +19,8 @@ pub const PAGE: u64 = 4096;
 
 /// For each page of the file's first `len` bytes, whether it is in the page cache.
 ///
-/// `mincore` and not `cachestat`, which says 0 on overlayfs whatever is cached. The kernel answers "all cached" to
-/// one who neither owns the file nor may write it.
+/// `mincore` and not `cachestat`, which says 0 on overlayfs whatever is cached. The kernel answers
+/// "all cached" to one who neither owns the file nor may write it.
 pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
     if len == 0 {
         return Ok(Vec::new());
@@ -27,8 +28,8 @@ pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
     // Never touched, it has no page table entries, so it does not itself hold pages in the cache.
     let map = Mapping::new(file, len)?;
     let mut pages = vec![0u8; len.div_ceil(PAGE) as usize];
-    // SAFETY: mincore wants a page-aligned mapped range, which `map` is for `len` bytes, and one byte of room for each
-    // page of it, which `pages` has.
+    // SAFETY: mincore wants a page-aligned mapped range, which `map` is for `len` bytes, and one
+    // byte of room for each page of it, which `pages` has.
     let status = unsafe { libc::mincore(map.address.cast(), map.len, pages.as_mut_ptr()) };
     if status != 0 {
         return Err(io::Error::last_os_error());
@@ -36,17 +37,18 @@ pub fn residency(file: &File, len: u64) -> io::Result<Vec<bool>> {
     Ok(pages.into_iter().map(|page| page & 1 != 0).collect())
 }
 
-/// A file's first bytes as memory: read-only and shared, which for one who only reads is the same as private.
+/// A file's first bytes as memory: read-only and shared, which for one who only reads is the same
+/// as private.
 ///
-/// Its bytes are only copied out, never referred to: another process may write to the file. One that cuts it short ends this process, with
-/// SIGBUS at the next touch of what is gone.
+/// Its bytes are only copied out, never referred to: another process may write to the file. One
+/// that cuts it short ends this process, with SIGBUS at the next touch of what is gone.
 #[derive(Debug)]
 pub struct Mapping {
     address: *mut u8,
     len: usize,
 }
 
-/// What the kernel is told of a range of a mapping.
+/// Advice for a range of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapAdvice {
     /// No readahead.
@@ -67,7 +69,8 @@ impl Mapping {
         Self::with(file, len, 0)
     }
 
-    /// With all pages there, as far as the kernel could (MAP_POPULATE): how far that is, it does not say.
+    /// With all pages there, as far as the kernel could (MAP_POPULATE): how far that is, it does
+    /// not say.
     pub fn populated(file: &File, len: u64) -> io::Result<Self> {
         Self::with(file, len, libc::MAP_POPULATE)
     }
@@ -92,7 +95,8 @@ impl Mapping {
             MapAdvice::PopulateRead => libc::MADV_POPULATE_READ,
         };
         let start = range.start / PAGE * PAGE;
-        // SAFETY: the range is within the mapping, page-aligned at its start, and none of this advice changes what memory holds.
+        // SAFETY: the range is within the mapping, page-aligned at its start, and none of this
+        // advice changes what memory holds.
         let status =
             unsafe { libc::madvise(self.address.add(start as usize).cast(), (range.end - start) as usize, advice) };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -108,8 +112,9 @@ impl Mapping {
 
     pub fn copy(&self, offset: u64, to: &mut [u8]) {
         self.require(&(offset..offset + to.len() as u64));
-        // SAFETY: the source lies within the mapping, and `to` is memory of this process's own. Bytes that another process
-        // writes meanwhile come as they may: every value is one, and the run compares them.
+        // SAFETY: the source lies within the mapping, and `to` is memory of this process's own.
+        // Bytes that another process writes meanwhile come as they may: every value is one, and the
+        // run compares them.
         unsafe { ptr::copy_nonoverlapping(self.address.add(offset as usize), to.as_mut_ptr(), to.len()) };
     }
 
@@ -120,19 +125,20 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is exactly the one that mmap returned, and nothing refers to it any more.
+        // SAFETY: the range is exactly the one that mmap returned, and nothing refers to it any
+        // more.
         unsafe { libc::munmap(self.address.cast(), self.len) };
     }
 }
 
 /// All of a file, as `nowait` maps it.
 pub(crate) fn map_with_nowait(file: &nowait::File) -> nowait::Result<nowait::map::Map> {
-    // SAFETY: the bench's own file has no name and is not written to any more; of one that the user names (`--file`) that is
-    // what the user is told to see to.
+    // SAFETY: the bench's own file has no name and is not written to any more; of one that the user
+    // names (`--file`) that is what the user is told to see to.
     unsafe { nowait::map::Map::new(file, ..) }
 }
 
-/// What of a file lies on the disk, and how.
+/// State of a file's bytes on the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extents {
     /// In extents that have been allocated and not written. They read as zeros, without the disk.
@@ -143,7 +149,7 @@ pub struct Extents {
     pub encoded: u64,
 }
 
-/// How many extents are asked for at a time.
+/// Number of extents in one request.
 const EXTENTS: usize = 128;
 
 /// `struct fiemap` of linux/fiemap.h, with room for some extents.
@@ -171,13 +177,13 @@ struct FiemapExtent {
 
 /// `_IOWR('f', 11, struct fiemap)` of linux/fs.h; the size is that of the head alone.
 const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
-/// What is dirty is written first, and so has its place.
+/// Dirty pages are written first, and so have their place.
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 1;
 const FIEMAP_EXTENT_ENCODED: u32 = 8;
 const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
 
-/// Of the file's first `len` bytes. An error where the file system does not tell.
+/// Examines the file's first `len` bytes. An error if the file system does not tell.
 pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
     let mut found = Extents::default();
     let mut at = 0;
@@ -191,8 +197,8 @@ pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
             reserved: 0,
             extents: [FiemapExtent::default(); EXTENTS],
         };
-        // SAFETY: the kernel reads and writes one `struct fiemap` and no more than `extent_count` extents behind it, all of which
-        // `map` has and this call alone borrows.
+        // SAFETY: the kernel reads and writes one `struct fiemap` and no more than `extent_count`
+        // extents behind it, all of which `map` has and this call alone borrows.
         if unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut map) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -215,7 +221,8 @@ pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
     Ok(found)
 }
 
-/// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with [`residency`].
+/// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with
+/// [`residency`].
 pub fn drop_cache(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
@@ -239,8 +246,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Of all threads of the process, those that have ended and the kernel's `iou-wrk` threads included, and of the
-    /// processes that it has started and seen end.
+    /// Usage of all threads of the process, those that have ended and the kernel's `iou-wrk`
+    /// threads included, and of the processes that it has started and seen end.
     pub fn of_process() -> Self {
         let (own, children) = (Self::of(libc::RUSAGE_SELF), Self::of(libc::RUSAGE_CHILDREN));
         Self {
@@ -277,7 +284,7 @@ impl Usage {
     }
 }
 
-/// How many page faults this thread has had, with and without reading from a disk.
+/// Number of this thread's page faults, with and without reading from a disk.
 pub fn faults_of_this_thread() -> u64 {
     let usage = usage_of(libc::RUSAGE_THREAD);
     (usage.ru_minflt + usage.ru_majflt) as u64
@@ -286,15 +293,15 @@ pub fn faults_of_this_thread() -> u64 {
 fn usage_of(who: libc::c_int) -> libc::rusage {
     // SAFETY: `rusage` is made of integers only, for which all zeroes is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With the constants used here it
-    // cannot fail.
+    // SAFETY: getrusage fills the one struct it is given; it lives on this stack. With the
+    // constants used here it cannot fail.
     unsafe { libc::getrusage(who, &mut usage) };
     usage
 }
 
-/// How often and for how long each `iou-wrk` thread of this process has run. A request that io_uring hands to a worker ("punts")
-/// makes one of them run, so the growth counts the punts: exactly at depth 1, and from below where one wake-up serves
-/// several requests.
+/// Runs of each `iou-wrk` thread of this process, and their time. A request that io_uring hands to
+/// a worker ("punts") makes one of them run, so the growth counts the punts: exactly at depth 1,
+/// and from below where one wake-up serves several requests.
 #[derive(Debug, Clone, Default)]
 pub struct RingWorkers(Option<HashMap<String, Runs>>);
 
@@ -310,15 +317,16 @@ impl RingWorkers {
         Self::of(Path::new("/proc/self"))
     }
 
-    /// Of the process that this folder is about. It says nothing where the kernel does not count (CONFIG_SCHED_INFO): there a thread
-    /// has no `schedstat`, or one that says that it has never run, though it just looked.
+    /// Reads them from this folder of a process. It says nothing where the kernel does not count
+    /// (CONFIG_SCHED_INFO): there a thread has no `schedstat`, or one that says that it has never
+    /// run, though it just looked.
     fn of(process: &Path) -> Self {
         let counts = Runs::of(&process.join("schedstat")).is_some_and(|runs| runs.count > 0);
         let threads = fs::read_dir(process.join("task")).ok().filter(|_| counts);
         Self(threads.map(|threads| threads.filter_map(|thread| Self::of_thread(&thread.ok()?)).collect()))
     }
 
-    /// Whether the kernel counts how often threads run.
+    /// Returns whether the kernel counts the runs of threads.
     pub fn are_told(&self) -> bool {
         self.0.is_some()
     }
@@ -332,7 +340,7 @@ impl RingWorkers {
         Some((thread.file_name().to_string_lossy().into_owned(), runs))
     }
 
-    /// What all of them ran since `earlier`. A worker that did not exist then counts from 0.
+    /// Sum of their runs since `earlier`. A worker that did not exist then counts from 0.
     pub fn since(&self, earlier: &Self) -> Option<Runs> {
         let (now, earlier) = (self.0.as_ref()?, earlier.0.as_ref()?);
         Some(now.iter().fold(Runs::default(), |sum, (id, runs)| {
@@ -346,7 +354,8 @@ impl RingWorkers {
 }
 
 impl Runs {
-    /// The first and the third number of a thread's `schedstat` (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
+    /// The first and the third number of a thread's `schedstat`
+    /// (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
     fn of(schedstat: &Path) -> Option<Self> {
         let text = fs::read_to_string(schedstat).ok()?;
         let mut numbers = text.split_whitespace().map(str::parse);
@@ -354,13 +363,15 @@ impl Runs {
     }
 }
 
-/// How long the machine's processors have been busy, in microseconds: programs, the kernel's own threads and interrupts. The kernel
-/// counts it by the tick, some milliseconds. `None` where it does not tell. proc_stat(5), "cpu".
+/// Busy time of the machine's processors, in microseconds: programs, the kernel's own threads and
+/// interrupts. The kernel counts it by the tick, some milliseconds. `None` where it does not tell.
+/// proc_stat(5), "cpu".
 pub fn busy_us_of_machine() -> Option<f64> {
     busy_ticks(&fs::read_to_string("/proc/stat").ok()?).map(|ticks| ticks as f64 * 1e6 / clock_ticks_per_second())
 }
 
-/// user, nice, system, (idle, iowait,) irq, softirq. What a hypervisor took (steal) is nobody's work; guests' is within user.
+/// user, nice, system, (idle, iowait,) irq, softirq. What a hypervisor took (steal) is nobody's
+/// work; guests' is within user.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().map(str::parse::<u64>);
     let mut ticks = 0;

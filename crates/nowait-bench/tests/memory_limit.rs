@@ -1,4 +1,5 @@
-//! The case that runs in a memory cgroup. Alone in its file: the whole process moves there and back.
+//! The case that runs in a memory cgroup. Alone in its file: the whole process moves there and
+//! back.
 
 use std::fs;
 use std::sync::atomic::AtomicBool;

@@ -1,4 +1,5 @@
-//! What was measured once can be shown for ever: every report under `docs/measurements` is read, and says the same when written again.
+//! Old reports stay readable: every one under `docs/measurements` is read, and has the same figures
+//! when written again.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! Every way returns the right bytes, in every case of every table, on a small file whose last block is short; and every way that
-//! writes, copies or logs writes these bytes and no others. Who maps a file has all of it there when it says so.
+//! Every way returns the right bytes, in every case of every table, on a small file whose last
+//! block is short; and every way that writes, copies or logs writes these bytes and no others. Who
+//! maps a file has all of it there when it says so.
 
 use std::env;
 use std::fs;
@@ -34,7 +35,8 @@ use nowait_bench::{Error, ErrorKind, Result};
 const SIZE: u64 = SMALLEST + 1234;
 const SEED: u64 = 42;
 
-/// On the disk of the build, because the system's temporary directory may be in memory, where nothing is ever cold.
+/// On the disk of the build, because the system's temporary directory may be in memory, where
+/// nothing is ever cold.
 fn on_disk() -> &'static str {
     env!("CARGO_TARGET_TMPDIR")
 }
@@ -121,7 +123,8 @@ fn a_paced_way_begins_no_read_before_its_moment_and_counts_from_there() {
             assert_eq!((sample.operations, sample.wrong), (200, None), "{} depth {depth}", way.name());
             // The last one is to begin after 199 ms; a busy machine is late, none is early.
             assert!(sample.seconds >= 0.199, "{} depth {depth}: {}", way.name(), sample.seconds);
-            // Counted from when the round began, or from when the last was complete, latencies would have the round's length.
+            // Counted from when the round began, or from when the last was complete, latencies
+            // would have the round's length.
             let median = sample.latencies.value_at_quantile(0.5);
             assert!(median < 100_000_000, "{} depth {depth}: {median}", way.name());
         }
@@ -587,7 +590,8 @@ fn every_record_of_every_writer_is_where_the_way_says() {
             let seen = (sample.operations, sample.bytes, sample.wrong);
             assert_eq!(seen, (all, logged, None), "{name} {writers} × {size}");
             assert_eq!(sample.latencies.len(), all);
-            // One that makes files of its own has headers and stamps in them, as many as time brings.
+            // One that makes files of its own has headers and stamps in them, as many as time
+            // brings.
             let most = if way.room(size) == 0 { u64::MAX } else { all * way.room(size) as u64 };
             assert!((logged..=most).contains(&bytes), "{name} {writers} × {size}: {bytes}");
             let found = found.into_inner().unwrap();

@@ -122,7 +122,7 @@ fn fio_output(path: &Path) -> Result<fio::Output> {
     serde_json::from_str(&text[begins..]).map_err(|error| unusable(error.to_string()))
 }
 
-/// What an earlier run has written with --json.
+/// Reads what an earlier run wrote with --json.
 fn earlier(path: &Path) -> Result<Report> {
     let unusable = |why: String| {
         let text = format!("cannot use {}: {why}; give --from what `nowait bench --json` wrote", path.display());
@@ -221,7 +221,7 @@ fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Where the tables go.
+/// Destination of the tables.
 struct Output {
     to_stderr: bool,
 }
@@ -249,7 +249,7 @@ fn print_to(mut to: impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// What is written besides the tables.
+/// Files written besides the tables.
 struct Results {
     json: Option<Destination>,
     page: Option<Destination>,
@@ -289,14 +289,15 @@ impl Results {
             return kept.map(note).try_for_each(|note| print_to(io::stderr().lock(), &note));
         }
         if let Some(json) = self.json {
-            json.write(&(serde_json::to_string_pretty(report).expect("a report is plain data") + "\n"))?;
+            json.write(&report.to_json())?;
         }
         self.page.map_or(Ok(()), |destination| destination.write(&page(report)))
     }
 }
 
-/// Where a result goes. Opened before the measuring, so that minutes are not lost to a wrong path; an existing
-/// file keeps its content until there is something new, and a new one is removed if there is nothing.
+/// Destination of a result. Opened before the measuring, so that minutes are not lost to a wrong
+/// path; an existing file keeps its content until there is something new, and a new one is removed
+/// if there is nothing.
 struct Destination {
     option: &'static str,
     /// `None` for stdout.

@@ -28,7 +28,7 @@ Exit codes:
   11   it cannot be told what io_uring does (`probe`)
   130  interrupted";
 
-/// What the command says last, and its exit code.
+/// Last message of the command, and its exit code.
 #[derive(Debug)]
 pub struct Failure {
     pub code: u8,
@@ -80,13 +80,16 @@ pub enum Command {
     Log(Log),
 }
 
-/// Say how files are served here: which requests io_uring completes at once, which later, and which it hands to a kernel worker.
+/// Say how files are served here: which requests io_uring completes at once, which later, and which
+/// it hands to a kernel worker.
 ///
-/// Of each PATH: for a directory, scratch files in it; for a file, scratch files beside it with its attributes, and reads of it; for a block
-/// device, reads of it. Scratch files have no name and leave nothing behind. The file is never written to, and none of its pages are
-/// dropped from the page cache without --evict.
+/// Of each PATH: for a directory, scratch files in it; for a file, scratch files beside it with its
+/// attributes, and reads of it; for a block device, reads of it. Scratch files have no name and
+/// leave nothing behind. The file is never written to, and none of its pages are dropped from the
+/// page cache without --evict.
 ///
-/// The same requests are then made through this library, and the column `nowait` says where its counters say they went.
+/// The same requests are then made through this library, and the column `nowait` says where its
+/// counters say they went.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Probe {
@@ -98,7 +101,8 @@ pub struct Probe {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub requests: u32,
 
-    /// Exit with 9 if most requests of these kinds are given to a kernel worker or sleep in their submission
+    /// Exit with 9 if most requests of these kinds are given to a kernel worker or sleep in their
+    /// submission
     #[arg(long, value_delimiter = ',', value_name = "KIND", value_parser = PossibleValuesParser::new(case_names()))]
     pub require: Vec<String>,
 
@@ -123,7 +127,7 @@ pub struct Probe {
     pub seconds: u32,
 }
 
-/// What can be required: all but the control.
+/// Names of requirable cases: all but the control.
 fn case_names() -> Vec<&'static str> {
     Case::ALL.into_iter().filter(|case| *case != Case::ForcedRead).map(Case::name).collect()
 }
@@ -135,12 +139,14 @@ pub enum Log {
     Verify(LogDir),
     /// Say how a log is written and what it holds; changes nothing
     Stat(LogDir),
-    /// Print the records of a log, and of a damaged one also those behind the damage; changes nothing
+    /// Print the records of a log, and of a damaged one also those behind the damage; changes
+    /// nothing
     Dump(Dump),
-    /// Have a damaged log go on after the last record before the damage. All that comes after is put aside, whole records too,
-    /// in files that end in .damaged
+    /// Have a damaged log go on after the last record before the damage. All that comes after is
+    /// put aside, whole records too, in files that end in .damaged
     Repair(Repair),
-    /// Kill a process that writes a log, again and again, and see whether all that it was told to be durable is there
+    /// Kill a process that writes a log, again and again, and see whether all that it was told to
+    /// be durable is there
     Torture(Torture),
     /// The same as `nowait bench log`
     Bench(Box<Bench>),
@@ -226,33 +232,40 @@ pub struct TortureWriter {
 
 /// Compare the ways of reading and writing files on this disk, file system and kernel.
 ///
-/// All ways read the same file at the same random offsets, in interleaved rounds; the figures are medians. What is called cold
-/// has been verified to be cold. A test file is made for the run and leaves nothing behind.
+/// All ways read the same file at the same random offsets, in interleaved rounds; the figures are
+/// medians. What is called cold has been verified to be cold. A test file is made for the run and
+/// leaves nothing behind.
 ///
-/// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new file for each round. As root, and without --quick, they also mount file systems of their own over images
-/// in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup), and `stall` first overwrites a file of 256 MiB at
-/// random places, in a memory cgroup of its own of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs.
-/// All is undone at the end, also after Ctrl-C, though not after SIGKILL.
+/// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new
+/// file for each round. As root, and without --quick, they also mount file systems of their own
+/// over images in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup),
+/// and `stall` first overwrites a file of 256 MiB at random places, in a memory cgroup of its own
+/// of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs. All is
+/// undone at the end, also after Ctrl-C, though not after SIGKILL.
 ///
-/// The table `dd` reads the whole test file from its start to its end, copies it into a new file beside it, and writes another as large
-/// from memory; both are gone after each round. A file that is written from memory, past the page cache and by hand (pread, libaio, ring), has
-/// its room allocated before the clock starts; all others start empty, and allocating is on the clock, as is fdatasync. All of it takes half
-/// an hour.
+/// The table `dd` reads the whole test file from its start to its end, copies it into a new file
+/// beside it, and writes another as large from memory; both are gone after each round. A file that
+/// is written from memory, past the page cache and by hand (pread, libaio, ring), has its room
+/// allocated before the clock starts; all others start empty, and allocating is on the clock, as is
+/// fdatasync. All of it takes half an hour.
 ///
-/// The table `log` has up to 64 threads append small records, of which each waits until its own is on stable storage. Each round writes
-/// into a new file of up to 1 GiB that has been filled with zeros. All of it takes five minutes.
+/// The table `log` has up to 64 threads append small records, of which each waits until its own is
+/// on stable storage. Each round writes into a new file of up to 1 GiB that has been filled with
+/// zeros. All of it takes five minutes.
 ///
-/// The table `prefault` maps the test file, cold, and has all its pages there, or takes 4000 rows of 4 KiB out of it. What a
-/// populate keeps the calling thread waiting for is in `stall`, too.
+/// The table `prefault` maps the test file, cold, and has all its pages there, or takes 4000 rows
+/// of 4 KiB out of it. What a populate keeps the calling thread waiting for is in `stall`, too.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Bench {
-    /// The tables to measure. If none is named: a tour of all, so shortened that it takes two to four minutes, with what they come to in
-    /// words; with --quick, --file, --direct, --rate or --ways, reads, cached and gather (as far as the option allows)
+    /// The tables to measure. If none is named: a tour of all, so shortened that it takes two to
+    /// four minutes, with what they come to in words; with --quick, --file, --direct, --rate or
+    /// --ways, reads, cached and gather (as far as the option allows)
     #[arg(value_parser = table_names())]
     pub tables: Vec<String>,
 
-    /// A smaller file, fewer cases, fewer and shorter rounds: less than a minute for the tables that read
+    /// A smaller file, fewer cases, fewer and shorter rounds: less than a minute for the tables
+    /// that read
     #[arg(long)]
     pub quick: bool,
 
@@ -264,23 +277,27 @@ pub struct Bench {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 
-    /// The size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M; with --quick 64M and 32M]. In `writes`, the most that a round writes
-    /// [default: 64M, with --quick 8M]; a slow way's round ends after about a second
+    /// The size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M; with
+    /// --quick 64M and 32M]. In `writes`, the most that a round writes [default: 64M, with --quick
+    /// 8M]; a slow way's round ends after about a second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
 
-    /// How much a round of `stall` writes [default: four times the limit of dirty data, at most 2G and a third of what is free; with
-    /// --quick 64M]. Also the size of the file that it overwrites in a memory cgroup, which allows half of that
+    /// How much a round of `stall` writes [default: four times the limit of dirty data, at most 2G
+    /// and a third of what is free; with --quick 64M]. Also the size of the file that it overwrites
+    /// in a memory cgroup, which allows half of that
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub stall_size: Option<u64>,
 
-    /// Read past the page cache (O_DIRECT): the table `reads` only, and without the advice of `willneed`. There is one way more,
-    /// nowait-aio: libaio for futures in `block_on`, as where io_uring is refused
+    /// Read past the page cache (O_DIRECT): the table `reads` only, and without the advice of
+    /// `willneed`. There is one way more, nowait-aio: libaio for futures in `block_on`, as where
+    /// io_uring is refused
     #[arg(long)]
     pub direct: bool,
 
-    /// Have so many reads begin in a second, at fixed moments, however long those before take; their latency counts from these moments. For
-    /// the tables reads and cached, and ways that can be paced
+    /// Have so many reads begin in a second, at fixed moments, however long those before take;
+    /// their latency counts from these moments. For the tables reads and cached, and ways that can
+    /// be paced
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub rate: Option<u32>,
 
@@ -316,12 +333,14 @@ pub struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
     pub sizes: Vec<usize>,
 
-    /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr. After an interrupt or an error it has those that
-    /// are complete, and says under `partial` that there are more
+    /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr. After an
+    /// interrupt or an error it has those that are complete, and says under `partial` that there
+    /// are more
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Write a page of HTML with charts, all tables, the environment and the notes, which needs nothing else; to stdout if it is -
+    /// Write a page of HTML with charts, all tables, the environment and the notes, which needs
+    /// nothing else; to stdout if it is -
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
@@ -329,17 +348,18 @@ pub struct Bench {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "records", "rounds", "seed", "direct"])]
     pub from: Option<PathBuf>,
 
-    /// Measure nothing: write what fio can do of this as a job file for fio, to stdout if FILE is -. Reads are of --file, or of
-    /// nowait-fio.data in DIR, which fio makes and leaves
+    /// Measure nothing: write what fio can do of this as a job file for fio, to stdout if FILE is
+    /// -. Reads are of --file, or of nowait-fio.data in DIR, which fio makes and leaves
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "json", "report", "with_fio"])]
     pub emit_fio: Option<PathBuf>,
 
-    /// Show what fio wrote with --output-format=json of such a job file beside the rows of the same cases. Given several times, each is a
-    /// round
+    /// Show what fio wrote with --output-format=json of such a job file beside the rows of the same
+    /// cases. Given several times, each is a round
     #[arg(long, value_name = "FILE")]
     pub with_fio: Vec<PathBuf>,
 
-    /// Say what a note's CODE means and what to do; without one, after the run, of all notes that it has
+    /// Say what a note's CODE means and what to do; without one, after the run, of all notes that
+    /// it has
     #[arg(long, value_name = "CODE", num_args = 0..=1, value_parser = PossibleValuesParser::new(Code::ALL.iter().map(|code| code.name())))]
     pub explain: Option<Option<String>>,
 
@@ -377,7 +397,7 @@ fn table_names() -> PossibleValuesParser {
     PossibleValuesParser::new(table::to_ask_for().map(|table| PossibleValue::new(table.name()).help(table.about())))
 }
 
-/// What a test file can have.
+/// Parses the size of a test file.
 fn parse_size(text: &str) -> Result<u64, String> {
     let smallest = SMALLEST;
     match parse_bytes(text)? {
@@ -387,7 +407,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What direct I/O can take.
+/// Parses a block size that direct I/O can take.
 fn parse_block(text: &str) -> Result<usize, String> {
     let (sector, most) = (dd::SECTOR, dd::BLOCK_MAX);
     match usize::try_from(parse_bytes(text)?) {
@@ -396,7 +416,7 @@ fn parse_block(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What can carry its number, and lie in memory once for each writer.
+/// Parses the size of a record, which carries its number and lies in memory once for each writer.
 fn parse_record(text: &str) -> Result<usize, String> {
     let (least, most) = (Records::SMALLEST, log::SIZE_MAX);
     match usize::try_from(parse_bytes(text)?) {

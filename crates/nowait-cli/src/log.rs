@@ -261,7 +261,8 @@ fn repair(options: &cli::Repair) -> Result<()> {
     if options.dry_run { damaged(&recovery) } else { Ok(()) }
 }
 
-/// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that follow from both.
+/// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that
+/// follow from both.
 fn record(writer: u64, count: u64) -> Vec<u8> {
     let mut random = Random::new(writer << 40 ^ count);
     let length = random.number() % 500;
@@ -274,7 +275,8 @@ fn record(writer: u64, count: u64) -> Vec<u8> {
 struct Tortured {
     dir: PathBuf,
     acknowledged: u64,
-    /// Records by their hash, of those that were seen by an earlier look: they must stay what they were.
+    /// Records by their hash, of those that were seen by an earlier look: they must stay what they
+    /// were.
     seen: std::collections::BTreeMap<u64, u64>,
 }
 

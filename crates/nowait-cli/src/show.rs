@@ -1,7 +1,8 @@
 //! The tables as text, at most 100 columns wide.
 //!
-//! A table of speeds has a line per case and a column per way. Each cell holds the speed, its ratio to the best of
-//! the line, and that ratio again as a bar: a way collapses where its column's bars do.
+//! A table of speeds has a line per case and a column per way. Each cell holds the speed, its ratio
+//! to the best of the line, and that ratio again as a bar: a way collapses where its column's bars
+//! do.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,7 +18,7 @@ use nowait_bench::report::{Latency, Report, Row, best};
 use nowait_bench::table;
 use nowait_bench::table::columns::{Column, Grid as Columns, Line};
 
-/// Whether escape sequences may be written.
+/// Permission to write escape sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colour {
     On,
@@ -31,13 +32,14 @@ const WIDTH: usize = 100;
 const GAP: usize = 2;
 /// The columns of a cell with a speed.
 const CELL: usize = 11;
-/// What the columns of [`all_figures`] are.
+/// Legend of the columns of [`all_figures`].
 const DETAILS: &str = "In the details: min-max, the slowest and the fastest round as shares of the median; p50, p99 and max, the \
     latency; CPU, processor time of the whole process for an operation, of which ring (the kernel's workers for its rings) and pool (its \
-    own threads beside those that ask); system, what the machine did besides; csw, context switches, and punts, requests given to a \
-    kernel worker, for an operation; inline, the share served without waiting. A figure that the kernel does not tell is a ?.";
+    own threads beside those that ask); system, the rest of the machine; csw, context switches, and punts, requests given to a \
+    kernel worker, per operation; inline, the share served without waiting. A ? marks a figure that the kernel does not report.";
 
-/// Prints a result. Who reads it may go away, which is no error; a disk that is full is one, and ends the program.
+/// Prints a result. Who reads it may go away, which is no error; a disk that is full is one, and
+/// ends the program.
 pub fn say(text: fmt::Arguments<'_>) {
     let mut stdout = io::stdout().lock();
     match stdout.write_fmt(text).and_then(|()| stdout.flush()) {
@@ -87,12 +89,12 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
     text
 }
 
-/// What a note means, and what to do.
+/// Explains a note, and says what to do.
 pub fn explanation(code: Code) -> String {
     format!("{}\n{}\n", code.name(), wrapped(code.meaning(), "  "))
 }
 
-/// Of each kind of note that the report has.
+/// Explains each kind of note that the report has.
 pub fn explanations(report: &Report) -> String {
     let here = Code::ALL.iter().filter(|code| report.notes.iter().any(|note| note.code == **code));
     here.map(|code| explanation(*code)).collect()
@@ -113,7 +115,7 @@ fn wrapped(text: &str, indent: &str) -> String {
     lines.join("\n")
 }
 
-/// What a cell says, and what each way does.
+/// Legend of cells and ways.
 fn legend(report: &Report, details: bool) -> String {
     if report.rows.is_empty() {
         return String::new();
@@ -182,32 +184,29 @@ fn bar(ratio: f64) -> char {
 /// A grid that only this table has; nothing where no row has a line in it.
 fn own_figures(report: &Report, table: &str, columns: &Columns, colour: Colour) -> String {
     let shown = match columns {
-        Columns::Rows { name, line, has, columns } => rows(report, table, (name, *line, *has, columns), colour),
+        Columns::Rows { name, line, has, columns } => {
+            let header = std::iter::once(*name).chain(columns.iter().map(|column| column.name));
+            let mut grid = grid(header.map(heading).collect(), 2, colour);
+            for (case, rows) in report.cases(table) {
+                if *line == Line::UnderCase {
+                    grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+                }
+                rows.into_iter().filter(|row| has(row)).for_each(|row| {
+                    grid.add_row(own_cells(row, *line, columns));
+                });
+            }
+            grid
+        }
         Columns::Ways { name, figure, largest } => by_way(report, table, name, *figure, *largest, colour),
     };
     if shown.is_empty() { String::new() } else { lines(&shown) }
 }
 
-/// A line per row. What nobody can tell is a `?`.
-fn rows(
-    report: &Report,
-    table: &str,
-    (name, line, has, columns): (&str, Line, fn(&Row) -> bool, &[Column]),
-    colour: Colour,
-) -> Grid {
-    let header = std::iter::once(name).chain(columns.iter().map(|column| column.name));
-    let mut grid = grid(header.map(heading).collect(), 2, colour);
-    for (case, rows) in report.cases(table) {
-        if line == Line::UnderCase {
-            grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
-        }
-        for row in rows.into_iter().filter(|row| has(row)) {
-            let way = if line == Line::Plain { row.way.clone() } else { format!("  {}", row.way) };
-            let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
-            grid.add_row(cells(std::iter::once(way).chain(figures)));
-        }
-    }
-    grid
+/// The line of a row. A figure that is unknown is a `?`.
+fn own_cells(row: &Row, line: Line, columns: &[Column]) -> Vec<Cell> {
+    let way = if line == Line::Plain { row.way.clone() } else { format!("  {}", row.way) };
+    let figures = columns.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "?".to_owned()));
+    cells(std::iter::once(way).chain(figures))
 }
 
 /// A line per case, a column per way, and a line with the largest of another figure.

@@ -1,4 +1,5 @@
-//! `nowait bench` as a user meets it: exit codes, messages, what is written and what is left behind.
+//! `nowait bench` as a user meets it: exit codes, messages, what is written and what is left
+//! behind.
 
 use std::fs;
 use std::io::{Read, Seek, Write};
@@ -475,7 +476,8 @@ fn a_disk_that_fills_up_meanwhile_is_3_and_leaves_nothing() {
     let mut command = nowait(&["writes", "--quick", "--rounds", "1000", "--size", "6M", "--dir", disk.path()]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    // Of a round's file and this one, either may be the one that does not fit. Tried until this one is there.
+    // Of a round's file and this one, either may be the one that does not fit. Tried until this one
+    // is there.
     let mut other = fs::File::create(disk.0.path().join("other")).unwrap();
     let began = Instant::now();
     while other.metadata().unwrap().len() < 4 << 20 && began.elapsed() < Duration::from_secs(20) {
@@ -568,7 +570,8 @@ fn cgroups(folder: &Path) -> Box<dyn Iterator<Item = std::ffi::OsString>> {
     Box::new(folders.flat_map(|entry| cgroups(&entry.path()).chain([entry.file_name()])))
 }
 
-/// As root this mounts file systems, moves into a memory cgroup and lowers the limit of dirty data, which concerns the whole machine.
+/// As root this mounts file systems, moves into a memory cgroup and lowers the limit of dirty data,
+/// which concerns the whole machine.
 #[test]
 fn an_interrupt_undoes_what_the_tables_that_write_have_changed() {
     let limits = || {
@@ -576,7 +579,8 @@ fn an_interrupt_undoes_what_the_tables_that_write_have_changed() {
         names.map(|name| fs::read_to_string(format!("/proc/sys/vm/{name}")).unwrap())
     };
     let before = limits();
-    // The table of stalls begins with the memory cgroup, for ways that are in that case, else with the limit of dirty data.
+    // The table of stalls begins with the memory cgroup, for ways that are in that case, else with
+    // the limit of dirty data.
     for (table, ways, pause) in [
         ("writes", "pwrite,nowait", 1500),
         ("stall", "pwrite", 700),

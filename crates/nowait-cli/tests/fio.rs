@@ -1,4 +1,5 @@
-//! What is given to fio, and what comes back; and, when asked for (`make fio-check`), whether both measure the same.
+//! What is given to fio, and what comes back; and, when asked for (`make fio-check`), whether both
+//! measure the same.
 
 use std::collections::BTreeMap;
 use std::fs;

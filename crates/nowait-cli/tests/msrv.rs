@@ -1,4 +1,5 @@
-//! Every dependency builds with the oldest Rust that the workspace promises, as far as the dependency says. Needs no other toolchain.
+//! Every dependency builds with the oldest Rust that the workspace promises, as far as the
+//! dependency says. Needs no other toolchain.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! The page that `nowait bench --report` writes, in a real browser: chromium or google-chrome, or what NOWAIT_BROWSER names.
+//! The page that `nowait bench --report` writes, in a real browser: chromium or google-chrome, or
+//! what NOWAIT_BROWSER names.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -86,7 +87,8 @@ impl Browser {
     fn run(&self, page: &Path, arguments: &[&str]) -> (String, String) {
         let (out, log) = (self.dir.path().join("out"), self.dir.path().join("log"));
         let mut command = Command::new(&self.program);
-        // As root it does not run in its sandbox. What it asks of its maker by itself is not the page's.
+        // As root it does not run in its sandbox. What it asks of its maker by itself is not the
+        // page's.
         command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]);
         command.args(["--no-first-run", "--disable-background-networking", "--disable-component-update"]);
         command.args(["--enable-logging=stderr", "--window-size=1280,3000"]).args(arguments);

@@ -1,5 +1,5 @@
-//! What makes figures worth less than they look, set on the system itself and seen noted. In a mount namespace of its own, which goes
-//! with the command, however that ends.
+//! What makes figures worth less than they look, set on the system itself and seen noted. In a
+//! mount namespace of its own, which goes with the command, however that ends.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +13,8 @@ fn directory() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// `$nowait bench …`, after what the script does first; with `$dir` as the place for all that it makes. The codes of what is noted;
-/// `None` where the system does not let it.
+/// `$nowait bench …`, after what the script does first; with `$dir` as the place for all that it
+/// makes. The codes of what is noted; `None` where the system does not let it.
 fn noted(dir: &Path, script: &str) -> Option<Vec<String>> {
     let output: Output = match Command::new("unshare")
         .args(["--mount", "sh", "-e", "-c", script])

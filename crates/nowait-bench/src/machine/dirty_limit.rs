@@ -1,8 +1,10 @@
-//! The amount of dirty data at which the kernel puts writers to sleep: read, and lowered for a while.
+//! The amount of dirty data at which the kernel puts writers to sleep: read, and lowered for a
+//! while.
 //!
-//! A machine with much memory takes gigabytes before it does, so that a benchmark would never meet it. To lower it concerns every
-//! program on the machine; so it is done for the table that needs it only, and undone when that ends, by an error and Ctrl-C too.
-//! (Not by SIGKILL. Then the next one would take the low values for the usual ones.)
+//! A machine with much memory takes gigabytes before it does, so that a benchmark would never meet
+//! it. To lower it concerns every program on the machine; so it is done for the table that needs it
+//! only, and undone when that ends, by an error and Ctrl-C too. (Not by SIGKILL. Then the next one
+//! would take the low values for the usual ones.)
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +14,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::sys::PAGE;
 
-/// How much may be dirty before writers are made to wait (`nr_dirty_threshold` of `/proc/vmstat`); `None` where that cannot be read.
+/// Dirty bytes from which on writers are made to wait (`nr_dirty_threshold` of `/proc/vmstat`);
+/// `None` where that cannot be read.
 pub fn bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/vmstat").ok()?;
     let pages = text.lines().find_map(|line| line.strip_prefix("nr_dirty_threshold "))?;
@@ -23,13 +26,14 @@ pub fn bytes() -> Option<u64> {
 #[derive(Debug)]
 pub struct Lowered {
     saved: Vec<(PathBuf, String)>,
-    /// Of two runs that overlap, the second would put back what the first has lowered. Let go after the values are back.
+    /// Held until the values are back: of two overlapping runs, the second would restore what the
+    /// first has lowered.
     _lock: File,
 }
 
 impl Lowered {
-    /// Writers sleep from `limit` bytes on, and write-back begins at `background`. After an error all is as it was. `WouldBlock` says that
-    /// another run has lowered them.
+    /// Writers sleep from `limit` bytes on, and write-back begins at `background`. After an error
+    /// all is as it was. `WouldBlock` says that another run has lowered them.
     pub fn new(limit: u64, background: u64) -> io::Result<Self> {
         Self::in_folder("/proc/sys/vm".into(), limit, background)
     }

@@ -1,6 +1,8 @@
-//! Where a figure comes from. A figure without its kernel, file system, device and limits cannot be compared.
+//! The origin of a figure. Without its kernel, file system, device and limits it cannot be
+//! compared.
 //!
-//! Everything here is read, nothing is changed, and what cannot be found out is left out, not guessed.
+//! Everything here is read, nothing is changed, and what cannot be found out is left out, not
+//! guessed.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -35,7 +37,8 @@ pub struct Environment {
     pub governor: Option<String>,
     pub memory_bytes: u64,
     pub cgroup_memory_max: Option<u64>,
-    /// In the table of stalls: from how much dirty data on writers were made to wait, and how much a round wrote.
+    /// In the table of stalls: from how much dirty data on writers were made to wait, and how much
+    /// a round wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dirty_limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +49,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Of the file system that holds `path`. The caller adds what it knows of the file itself.
+    /// Describes the file system that holds `path`. The caller adds what it knows of the file
+    /// itself.
     pub fn of(path: &Path) -> Self {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let place = File::open(&path).map_or_else(|_| Place::default(), |opened| Place::of(&opened));
@@ -75,7 +79,7 @@ impl Environment {
         }
     }
 
-    /// What to print before the tables, as (name, value).
+    /// Lines to print before the tables, as (name, value).
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
         let commit = self.commit.as_ref().map(|commit| format!("commit {commit}"));

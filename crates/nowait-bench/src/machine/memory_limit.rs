@@ -1,7 +1,7 @@
 //! A memory cgroup of our own: a process in it has page cache for so many bytes.
 //!
-//! The whole process moves in, and back when that is dropped, after an error and Ctrl-C too. (Not after SIGKILL. The empty cgroup
-//! that it leaves is taken away by the next one.)
+//! The whole process moves in, and back when that is dropped, after an error and Ctrl-C too. (Not
+//! after SIGKILL. The empty cgroup that it leaves is taken away by the next one.)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Allows this process `bytes`, or says why that cannot be. What it holds already is not counted.
+    /// Allows this process `bytes`, or says why that cannot be. What it holds already is not
+    /// counted.
     pub fn new(bytes: u64) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("a memory cgroup takes root".to_owned());
@@ -63,7 +64,7 @@ impl Drop for Limited {
 struct Place {
     /// The cgroup that this process is in.
     home: PathBuf,
-    /// Where one of ours can be.
+    /// Parent of a cgroup of ours.
     parent: PathBuf,
     /// The name of the file with the limit.
     limit: &'static str,
@@ -78,8 +79,9 @@ impl Place {
             let home = below("/sys/fs/cgroup/memory", path);
             return Some(Self { parent: home.clone(), home, limit: "memory.limit_in_bytes" });
         }
-        // Version 2: a cgroup with processes in it gives its children no memory controller, so ours is its neighbour (cgroup-v2.rst of the
-        // kernel's documentation, "No Internal Process Constraint").
+        // Version 2: a cgroup with processes in it gives its children no memory controller, so ours
+        // is its neighbour (cgroup-v2.rst of the kernel's documentation, "No Internal Process
+        // Constraint").
         let (_, path) = lines().find(|(controllers, _)| controllers.is_empty())?;
         let home = below("/sys/fs/cgroup", path);
         let parent = if path == "/" { home.clone() } else { home.parent()?.to_owned() };

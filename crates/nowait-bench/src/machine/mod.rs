@@ -1,4 +1,5 @@
-//! The machine that is measured: where figures come from, its limits, and the files that are read and written.
+//! The machine that is measured: where figures come from, its limits, and the files that are read
+//! and written.
 
 pub mod dirty_limit;
 pub mod environment;

@@ -1,8 +1,9 @@
 //! File systems of our own to write on, made for a run and gone after it, however it ends.
 //!
-//! Nothing is attached to the tree of folders: `fsmount(2)` (Linux 5.2) gives a descriptor for the root of a mount that has no place,
-//! and closing it unmounts. The image under it has lost its name before it is formatted, and the loop device is detached
-//! as soon as it is mounted, so that it goes with the mount. A process that is killed leaves nothing behind, but for the folder of an
+//! Nothing is attached to the tree of folders: `fsmount(2)` (Linux 5.2) gives a descriptor for the
+//! root of a mount that has no place, and closing it unmounts. The image under it has lost its name
+//! before it is formatted, and the loop device is detached as soon as it is mounted, so that it
+//! goes with the mount. A process that is killed leaves nothing behind, but for the folder of an
 //! overlay.
 
 use std::ffi::OsStr;
@@ -57,7 +58,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Makes one for files of `bytes` in all, its image (if it has one) in `dir`; or says why it cannot be had.
+    /// Makes one for files of `bytes` in all, its image (if it has one) in `dir`; or says why it
+    /// cannot be had.
     pub fn new(kind: Kind, dir: &Path, bytes: u64) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("to mount takes root".to_owned());
@@ -118,7 +120,8 @@ fn image_bytes(bytes: u64) -> u64 {
     (2 * bytes + (1 << 30)).next_multiple_of(1 << 20)
 }
 
-/// A loop device over the file, past the page cache where that can be: else everything is cached twice.
+/// A loop device over the file, past the page cache where that can be: else everything is cached
+/// twice.
 fn attach(path: &str) -> Result<String, String> {
     let direct = run(&["losetup", "--find", "--show", "--direct-io=on", path]);
     direct.or_else(|_| run(&["losetup", "--find", "--show", path]))
@@ -158,7 +161,7 @@ impl Drop for Folders {
     }
 }
 
-/// What the command printed, or why it failed.
+/// Returns the output of the command, or why it failed.
 fn run(command: &[&str]) -> Result<String, String> {
     let (name, arguments) = command.split_first().ok_or("no command")?;
     let output = Command::new(OsStr::new(name)).args(arguments).output();

@@ -1,9 +1,10 @@
-//! The file that is read, and its state in the page cache: cold, warm or half-cached, always verified.
+//! The file that is read, and its state in the page cache: cold, warm or half-cached, always
+//! verified.
 //!
-//! The file that we make holds incompressible data (storage that compresses would flatter itself), is
-//! really written and synced (unwritten extents are answered without the disk), and has no name: it is
-//! unlinked as soon as it is open and later opened through `/proc/self/fd`, so that nothing stays behind
-//! however this process ends.
+//! The file that we make holds incompressible data (storage that compresses would flatter itself),
+//! is really written and synced (unwritten extents are answered without the disk), and has no name:
+//! it is unlinked as soon as it is open and later opened through `/proc/self/fd`, so that nothing
+//! stays behind however this process ends.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -25,7 +26,8 @@ use crate::sys::{self, PAGE};
 pub const SMALLEST: u64 = 1 << 20;
 
 const CHUNK: usize = 1 << 20;
-/// Pages may be taken from us while we fill the cache: another program's pressure, or a `drop_caches`.
+/// Pages may be taken from us while we fill the cache: another program's pressure, or a
+/// `drop_caches`.
 const CACHE_ATTEMPTS: u32 = 3;
 /// Synced in steps, so that the progress shown is true and an interrupt is obeyed at once.
 const SYNC_EVERY: u64 = 64 << 20;
@@ -94,7 +96,8 @@ impl TestFile {
         Ok(Self { random, direct: None, path, size, content, origin, _keeper: keeper })
     }
 
-    /// Has all ways read past the page cache. What is left of the last page is not read: its length is not aligned.
+    /// Has all ways read past the page cache. What is left of the last page is not read: its length
+    /// is not aligned.
     pub fn past_the_cache(mut self) -> Result<Self> {
         let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path);
         let direct = direct.map_err(|error| {
@@ -120,7 +123,7 @@ impl TestFile {
         &self.path
     }
 
-    /// What every way reads through: without readahead.
+    /// The descriptor that every way reads through: without readahead.
     pub fn open(&self) -> &File {
         self.direct.as_ref().unwrap_or(&self.random)
     }
@@ -134,7 +137,7 @@ impl TestFile {
         self.direct.is_some()
     }
 
-    /// Whether `bytes` are what the file holds at `offset`.
+    /// Compares `bytes` with the file's at `offset`.
     pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
         if offset + bytes.len() as u64 > self.size {
             return false;
@@ -148,12 +151,14 @@ impl TestFile {
         expected == bytes
     }
 
-    /// Drops every page of the file from the cache and verifies that (all but one in a thousand) are gone.
+    /// Drops every page of the file from the cache and verifies that (all but one in a thousand)
+    /// are gone.
     pub fn make_cold(&self) -> Result<()> {
         let mut cached = 0;
         for attempt in 0..COLD_ATTEMPTS {
             if attempt > 0 {
-                // Dirty pages are not dropped, and a page just read may sit in another CPU's list for a moment.
+                // Dirty pages are not dropped, and a page just read may sit in another CPU's list
+                // for a moment.
                 let _ = self.random.sync_data();
                 thread::sleep(Duration::from_millis(10 << attempt));
             }
@@ -173,7 +178,7 @@ impl TestFile {
         Err(self.not_cold(cached, self.pages(), advice))
     }
 
-    /// How many of the file's pages are in the cache.
+    /// Number of the file's pages in the page cache.
     pub fn cached_pages(&self) -> Result<u64> {
         Ok(self.residency()?.into_iter().filter(|&page| page).count() as u64)
     }
@@ -191,10 +196,12 @@ impl TestFile {
         if missing == 0 { Ok(()) } else { Err(self.not_cached(missing, self.pages())) }
     }
 
-    /// Memory that lies free a virtual machine may give back to its host (virtio's free page reporting), and then gets again one fault
-    /// after the other. Whoever filled the page cache after some direct rounds paid for that: `pread-buffered` with five times the
-    /// processor time, where `cat` after it had its pages. So before a round that fills the page cache, it is filled and emptied
-    /// again: this fills it, [`Self::make_cold`] comes next. Not with a file that would take much of the memory there is.
+    /// Memory that lies free a virtual machine may give back to its host (virtio's free page
+    /// reporting), and then gets again one fault after the other. Whoever filled the page cache
+    /// after some direct rounds paid for that: `pread-buffered` with five times the processor time,
+    /// where `cat` after it had its pages. So before a round that fills the page cache, it is
+    /// filled and emptied again: this fills it, [`Self::make_cold`] comes next. Not with a file
+    /// that would take much of the memory there is.
     pub fn have_memory_at_hand(&self) -> Result<()> {
         if self.takes_much_memory() { Ok(()) } else { self.make_warm() }
     }
@@ -203,8 +210,8 @@ impl TestFile {
         self.size > memory_for_cache() / 4
     }
 
-    /// Leaves of each block at `offsets` exactly the first half in the cache, and verifies it. Blocks must not
-    /// overlap.
+    /// Leaves of each block at `offsets` exactly the first half in the cache, and verifies it.
+    /// Blocks must not overlap.
     pub fn make_half_cached(&self, offsets: &[u64], block: usize) -> Result<()> {
         let expected = offsets.len() as u64 * block as u64 / 2 / PAGE;
         let mut missing = 0;
@@ -228,7 +235,7 @@ impl TestFile {
         Err(self.not_cached(missing, expected))
     }
 
-    /// How many pages are cached in the first halves of these blocks, and in the second.
+    /// Numbers of cached pages in the first halves of these blocks, and in the second.
     fn cached_by_half(&self, offsets: &[u64], block: usize) -> Result<(u64, u64)> {
         let pages = self.residency()?;
         let half = block / 2 / PAGE as usize;

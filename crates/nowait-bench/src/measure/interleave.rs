@@ -5,7 +5,7 @@
 use super::meter::Sample;
 use crate::error::Result;
 
-/// Where a case is in its measurement.
+/// Stage of a case's measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The bytes are compared.
@@ -21,7 +21,8 @@ pub trait Case {
     /// Number of ways that take turns.
     fn ways(&self) -> usize;
 
-    /// Whether a warm-up follows the verification. Without one, speeds are those of the verification, or of no interest.
+    /// Returns whether a warm-up follows the verification. Without one, speeds are those of the
+    /// verification, or of no interest.
     fn warms_up(&self) -> bool {
         false
     }

@@ -1,8 +1,9 @@
 //! One round on the clock.
 //!
-//! A way first prepares what is not to be timed (threads, rings), then calls [`Round::start`], does its work
-//! while telling a [`Tally`] of every completion, and calls [`Round::stop`]. A check of the bytes, when one is
-//! wanted, goes through the same calls: so what is verified is what is timed.
+//! A way first prepares what is not to be timed (threads, rings), then calls [`Round::start`], does
+//! its work while telling a [`Tally`] of every completion, and calls [`Round::stop`]. A check of
+//! the bytes, when one is wanted, goes through the same calls: so what is verified is what is
+//! timed.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ pub fn latencies() -> Latencies {
 /// Says whether these bytes are what the file holds at this offset.
 pub type Check<'a> = dyn Fn(u64, &[u8]) -> bool + Sync + 'a;
 
-/// What one thread saw complete.
+/// Completions that one thread saw.
 pub struct Tally<'a> {
     check: Option<&'a Check<'a>>,
     operations: u64,
@@ -44,8 +45,8 @@ impl<'a> Tally<'a> {
         Self { check, operations: 0, bytes: 0, wrong: None, latencies: latencies(), stalled: Duration::ZERO }
     }
 
-    /// A block is read or written. `started`: the clock just before it was submitted, one reading per
-    /// operation; `now`: one reading per harvest of completions. The same rule for every way.
+    /// A block is read or written. `started`: the clock just before it was submitted, one reading
+    /// per operation; `now`: one reading per harvest of completions. The same rule for every way.
     #[inline]
     pub fn block(&mut self, offset: u64, bytes: &[u8], started: Instant, now: Instant) {
         self.operations += 1;
@@ -61,7 +62,8 @@ impl<'a> Tally<'a> {
         self.verify(offset, bytes);
     }
 
-    /// A batch is complete: all its records, in order, in `output`. The latency is that of the batch.
+    /// A batch is complete: all its records, in order, in `output`. The latency is that of the
+    /// batch.
     #[inline]
     pub fn batch(&mut self, batch: Batch<'_>, output: &[u8], started: Instant, now: Instant) {
         self.operations += batch.ranges.len() as u64;
@@ -76,7 +78,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// A record is on stable storage, and the writer knows it. `started`: the clock just before the writer handed it over.
+    /// A record is on stable storage, and the writer knows it. `started`: the clock just before the
+    /// writer handed it over.
     #[inline]
     pub fn committed(&mut self, bytes: usize, started: Instant, now: Instant) {
         self.operations += 1;
@@ -159,12 +162,14 @@ impl<'a> Round<'a> {
         Self { tally: Tally::new(check), gate, meetings: 0, started: None, stopped: None, inline_fraction: None }
     }
 
-    /// For a thread that the way itself starts; the way merges it into [`Round::tally`] after the clock stopped.
+    /// For a thread that the way itself starts; the way merges it into [`Round::tally`] after the
+    /// clock stopped.
     pub fn new_tally(&self) -> Tally<'a> {
         Tally::new(self.tally.check)
     }
 
-    /// The share of operations served on the caller's thread without waiting, from a way that can tell.
+    /// The share of operations served on the caller's thread without waiting, from a way that can
+    /// tell.
     pub fn set_inline_fraction(&mut self, fraction: f64) {
         self.inline_fraction = Some(fraction);
     }
@@ -209,16 +214,18 @@ pub struct Sample {
     pub bytes: u64,
     pub wrong: Option<u64>,
     pub latencies: Latencies,
-    /// Of the whole process, kernel workers included.
+    /// Usage of the whole process, kernel workers included.
     pub usage: Usage,
-    /// Of the driving threads alone.
+    /// Processor time of the driving threads alone.
     pub caller_us: f64,
-    /// Of the kernel threads that work for this process's rings, which took up a request as often as they ran. `None` where the
-    /// kernel does not tell.
+    /// Runs of the kernel threads that work for this process's rings, which took up a request as
+    /// often as they ran. `None` where the kernel does not tell.
     pub ring_workers: Option<Runs>,
-    /// What all of the machine's processors did, this process's part included; by the tick. `None` where the kernel does not tell.
+    /// Busy time of all of the machine's processors, this process's part included; by the tick.
+    /// `None` where the kernel does not tell.
     pub machine_us: Option<f64>,
-    /// The share of the time that lay in gaps of more than a millisecond; 0 where no gaps were told.
+    /// The share of the time that lay in gaps of more than a millisecond; 0 where no gaps were
+    /// told.
     pub stalled_fraction: f64,
     pub inline_fraction: Option<f64>,
 }

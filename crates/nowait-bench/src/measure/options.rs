@@ -1,4 +1,5 @@
-//! What was asked for, as plain data. A table takes from it what concerns it, and has values of its own for what was left open.
+//! Options of a run, as plain data. A table takes those that concern it, and has values of its own
+//! for those left open.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +35,8 @@ pub struct Options {
     pub writers: Vec<usize>,
     pub sizes: Vec<usize>,
 
-    /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data, within bounds.
+    /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data,
+    /// within bounds.
     pub stall_size: Option<u64>,
     /// Also overwrite a file in a memory cgroup that allows so many bytes.
     pub memory_limit: Option<u64>,
@@ -55,7 +57,8 @@ pub enum Direction {
 const FULL_ROUND: Duration = Duration::from_millis(300);
 const FULL_COMMITS: Duration = Duration::from_millis(700);
 const QUICK_COMMITS: Duration = Duration::from_millis(150);
-/// For the timed rounds of all reads of a quick run, at a middling way's speed. The slow ways take as long again.
+/// For the timed rounds of all reads of a quick run, at a middling way's speed. The slow ways take
+/// as long again.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 
 impl Options {
@@ -102,7 +105,7 @@ impl Options {
         }
     }
 
-    /// Whether a way of this name was asked for.
+    /// Returns whether a way of this name was asked for.
     pub fn chooses(&self, way: &str) -> bool {
         self.ways.is_empty() || self.ways.iter().any(|name| name == way)
     }

@@ -1,6 +1,7 @@
-//! An open loop: operations begin when a schedule says so, not when the one before is complete. Their latency counts from the moment
-//! at which they were to begin. So those that wait behind a slow one are slow, too, as they are for whoever asked for them; a
-//! closed loop would not even ask meanwhile ("coordinated omission").
+//! An open loop: operations begin when a schedule says so, not when the one before is complete.
+//! Their latency counts from the moment at which they were to begin. So those that wait behind a
+//! slow one are slow, too, as they are for whoever asked for them; a closed loop would not even ask
+//! meanwhile ("coordinated omission").
 
 use std::future::{Future, poll_fn};
 use std::sync::mpsc::{self, Sender};

@@ -17,7 +17,7 @@ pub struct Turn<'a> {
     pub cancel: &'a AtomicBool,
 }
 
-/// What work gave, and its sample if it ran its clock.
+/// Result of work, and its sample if it ran its clock.
 pub type Outcome<T> = io::Result<(Option<Sample>, T)>;
 
 /// Does work on the clock of one caller.
@@ -47,7 +47,8 @@ impl Turn<'_> {
         Ok((sample.ok_or_else(|| self.failed("it did not run its clock"))?, given))
     }
 
-    /// Holds the sample to the operations and bytes that were to be done. `what`: `reads`, as a failure names them.
+    /// Holds the sample to the operations and bytes that were to be done. `what`: `reads`, as a
+    /// failure names them.
     pub fn require(&self, what: &str, sample: &Sample, wanted: (u64, u64)) -> Result<()> {
         let done = (sample.operations, sample.bytes);
         if done == wanted {

@@ -1,4 +1,4 @@
-//! What a way is asked to do, as plain data. Every way of a case gets exactly the same.
+//! Jobs of a way, as plain data. Every way of a case gets exactly the same.
 
 use std::fs::File;
 use std::path::Path;
@@ -18,10 +18,10 @@ const PAGE: usize = 4096;
 pub struct Target<'a> {
     /// Open for reading, without readahead.
     pub file: &'a File,
-    /// By which a way that has its own idea of a file can open it again.
+    /// For ways that open the file themselves.
     pub path: &'a Path,
     pub size: u64,
-    /// It is read past the page cache.
+    /// Read it past the page cache.
     pub direct: bool,
 }
 
@@ -38,8 +38,8 @@ pub struct Reads<'a> {
     pub block: usize,
     pub depth: usize,
     pub offsets: &'a [u64],
-    /// Between the moments at which one read and the next are to begin, for ways that are [paced](crate::ways::Way::paced); without it, as soon as there is
-    /// room.
+    /// Between the moments at which one read and the next are to begin, for ways that are
+    /// [paced](crate::ways::ReadWay::paced); without it, as soon as there is room.
     pub interval: Option<Duration>,
     pub cancel: &'a AtomicBool,
 }
@@ -61,20 +61,20 @@ impl Reads<'_> {
         Schedule::new(self.interval)
     }
 
-    /// How many bytes a read at `offset` gives: a block, or less at the end of the file.
+    /// Length of a read at `offset`: a block, or less at the end of the file.
     #[inline]
     pub fn len_at(&self, offset: u64) -> usize {
         self.block.min(self.target.size.saturating_sub(offset) as usize)
     }
 }
 
-/// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from the start of an empty file on, or
-/// over what is there.
+/// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from
+/// the start of an empty file on, or over what is there.
 #[derive(Clone, Copy)]
 pub struct Writes<'a> {
     /// Open for writing. Shared, for tasks that outlive a borrow.
     pub file: &'a Arc<File>,
-    /// By which a way that has its own idea of a file can open it again.
+    /// For ways that open the file themselves.
     pub path: &'a Path,
     pub block: usize,
     pub depth: usize,
@@ -119,8 +119,8 @@ pub struct Stream<'a> {
     pub cancel: &'a AtomicBool,
 }
 
-/// Whence and whither. A way opens the paths itself, directly or not. What is written to is empty before; when the clock stops it has
-/// the stream's size and is synced.
+/// Source and destination. A way opens the paths itself, directly or not. What is written to is
+/// empty before; when the clock stops it has the stream's size and is synced.
 #[derive(Clone, Copy)]
 pub enum Route<'a> {
     Read { from: &'a Path },
@@ -158,7 +158,7 @@ impl<'a> Stream<'a> {
         (0..).map_while(|index| self.offset(index))
     }
 
-    /// How many bytes the block at `offset` has: fewer at the end of the file.
+    /// Length of the block at `offset`: less at the end of the file.
     #[inline]
     pub fn len_at(&self, offset: u64) -> usize {
         self.size.saturating_sub(offset).min(self.block as u64) as usize
@@ -170,7 +170,7 @@ impl<'a> Stream<'a> {
 pub struct Populate<'a> {
     /// Open for reading, with the readahead that is usual.
     pub file: &'a File,
-    /// By which a way that has its own idea of a file can open it again.
+    /// For ways that open the file themselves.
     pub path: &'a Path,
     pub size: u64,
     /// In ascending order: a place in each chunk, to be touched as soon as it is announced.
@@ -179,7 +179,7 @@ pub struct Populate<'a> {
 }
 
 impl Populate<'_> {
-    /// What a huge page holds: the least that is worth announcing.
+    /// Size of a huge page: the least that is worth announcing.
     pub const CHUNK: u64 = 2 << 20;
 
     pub fn pages(&self) -> u64 {
@@ -198,13 +198,13 @@ impl Populate<'_> {
     }
 }
 
-/// Records of one size: each of `writers` threads makes one, waits until it is on stable storage, and makes the next, until it has made
-/// `commits`.
+/// Records of one size: each of `writers` threads makes one, waits until it is on stable storage,
+/// and makes the next, until it has made `commits`.
 #[derive(Clone, Copy)]
 pub struct Commits<'a> {
     /// As long as the way has asked for, all of it written with zeros and on stable storage.
     pub file: &'a File,
-    /// By which a way opens it past the page cache.
+    /// For ways that open the file past the page cache.
     pub path: &'a Path,
     /// The file's, for a way that makes files of its own.
     pub folder: &'a Path,
@@ -216,7 +216,8 @@ pub struct Commits<'a> {
 }
 
 impl Commits<'_> {
-    /// The number of writer `writer`'s record number `sequence`; `None` after the last, and when the user wants to stop.
+    /// The number of writer `writer`'s record number `sequence`; `None` after the last, and when
+    /// the user wants to stop.
     #[inline]
     pub fn number(&self, writer: usize, sequence: u64) -> Option<u64> {
         let more = sequence < self.commits && !self.cancel.load(Ordering::Relaxed);
@@ -224,7 +225,8 @@ impl Commits<'_> {
     }
 }
 
-/// What is logged: each record has its number at its start, by which it can be found, and random bytes of its own.
+/// Logged records. Each has its number at its start, by which it can be found, and random bytes of
+/// its own.
 #[derive(Debug, Clone, Copy)]
 pub struct Records {
     seed: u64,
@@ -245,13 +247,14 @@ impl Records {
 
     #[inline]
     pub fn make(&self, record: &mut [u8], number: u64) {
-        // From a place of the endless random bytes that no other record of this size takes its own from.
+        // From a place of the endless random bytes that no other record of this size takes its own
+        // from.
         testfile::fill(self.seed, number.wrapping_mul(record.len() as u64), record);
         let mark = number.to_le_bytes();
         record[..mark.len()].copy_from_slice(&mark);
     }
 
-    /// Whether `record` is the one with this number.
+    /// Returns whether `record` is the one with this number.
     pub fn holds(&self, number: u64, record: &[u8]) -> bool {
         let mut expected = vec![0; record.len()];
         self.make(&mut expected, number);
@@ -259,10 +262,9 @@ impl Records {
     }
 }
 
-/// What is written: random bytes, the same in each block, and the block's offset at both of its ends. So a block is made on the
-/// clock in a few nanoseconds, and one that lies in a wrong place is noticed. No block is all zeros.
-/// What is written: random bytes, the same in each block, and each page's offset at both of its ends. So a block is made on the
-/// clock in a few nanoseconds a page, and one that lies in a wrong place is noticed, or a part of one. No page is all zeros.
+/// Written bytes: random, the same in each block, and each page's offset at both of its ends. So a
+/// block is made on the clock in a few nanoseconds a page, and one that lies in a wrong place is
+/// noticed, or a part of one. No page is all zeros.
 #[derive(Debug, Clone, Copy)]
 pub struct Contents {
     seed: u64,
@@ -297,7 +299,8 @@ pub struct Range {
     pub len: u32,
 }
 
-/// Batches of records. Those of one batch are wanted together, one after the other in one buffer, before the next begins.
+/// Batches of records. Those of one batch are wanted together, one after the other in one buffer,
+/// before the next begins.
 pub struct Gather<'a> {
     pub target: Target<'a>,
     pub cancel: &'a AtomicBool,
@@ -352,7 +355,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Memory as a storage engine has it: aligned for huge pages and in these, where the kernel has them, and touched before the clock runs.
+/// Memory as a storage engine has it: aligned for huge pages and in these, where the kernel has
+/// them, and touched before the clock runs.
 pub struct Buffer {
     memory: MmapMut,
     start: usize,

@@ -1,11 +1,12 @@
-//! How the cases of a table lie along a number, which their names hold: `read block=16K depth=4` is at 16K of the panel `read depth=4`.
+//! Cases of a table along a number in their names: `read block=16K depth=4` is at 16K of the panel
+//! `read depth=4`.
 
 use crate::report::{Report, Row};
 
 /// The cases of a table that differ in one number only, in the order of that number.
 #[derive(Debug)]
 pub struct Panel<'a> {
-    /// What is left of the cases' names without the number; nothing where that is all there is.
+    /// The cases' names without the number; empty if there is nothing else in them.
     pub name: String,
     pub points: Vec<Point<'a>>,
 }
@@ -19,7 +20,8 @@ pub struct Point<'a> {
     pub rows: Vec<&'a Row>,
 }
 
-/// The name of the number that takes the most values, and the panels that are left. `None` where cases differ in other ways.
+/// The name of the number that takes the most values, and the panels that are left. `None` where
+/// cases differ in other ways.
 pub fn panels<'a>(report: &'a Report, table: &str) -> Option<(&'a str, Vec<Panel<'a>>)> {
     let cases = report.cases(table);
     let (first, _) = cases.first()?;

@@ -1,7 +1,9 @@
-//! The same work for fio: a job file of the cases that it can do, and what it then says, as rows beside ours.
+//! The same work for fio: a job file of the cases that it can do, and what it then says, as rows
+//! beside ours.
 //!
-//! A job is named after its case and its engine, `reads: depth=32: io_uring`, by which its figures find their way back. The jobs run one
-//! after the other. What fio cannot do (half-cached blocks, gathers, stalls, copies, logs) is left out.
+//! A job is named after its case and its engine, `reads: depth=32: io_uring`, by which its figures
+//! find their way back. The jobs run one after the other. What fio cannot do (half-cached blocks,
+//! gathers, stalls, copies, logs) is left out.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -13,19 +15,20 @@ use crate::measure::options::Direction;
 use crate::report::notes::Code;
 use crate::report::{Cpu, Latency, Report, Row, median};
 
-/// What fio is to do.
+/// Builds a job file for fio.
 pub struct Jobs {
     text: String,
 }
 
-/// What fio reads, and how large it is; fio makes it where it is not there.
+/// The file that fio reads, and its size. fio makes it if it is missing.
 pub struct Source<'a> {
     pub path: &'a Path,
     pub bytes: u64,
     pub direct: bool,
 }
 
-/// For the file that fio makes before it reads: no block like another. Of a job that writes it would be most of the processor time.
+/// For the file that fio makes before it reads: no block like another. Of a job that writes it
+/// would be most of the processor time.
 const LAYOUT: &str = "refill_buffers\n";
 
 const ENGINES: [&str; 3] = ["psync", "io_uring", "libaio"];
@@ -35,10 +38,10 @@ fn engines(depth: usize) -> impl Iterator<Item = &'static str> {
     ENGINES.into_iter().filter(move |engine| *engine != "psync" || depth == 1)
 }
 
-/// What fio takes for a case, at least: its clock counts milliseconds.
+/// The shortest run of a case: fio's clock counts milliseconds.
 pub const TIME: Duration = Duration::from_secs(1);
 
-/// Where jobs read and write.
+/// Files and directory of the jobs.
 pub struct Place<'a> {
     pub source: Source<'a>,
     pub dir: &'a Path,
@@ -72,7 +75,8 @@ impl Jobs {
         Self { text }
     }
 
-    /// Random reads, from a file that is cold or cached. `time`: that they take at most; without it each block is read once.
+    /// Random reads, from a file that is cold or cached. `time`: that they take at most; without it
+    /// each block is read once.
     pub fn reads(&mut self, table: &str, case: &str, source: &Source<'_>, shape: Shape, time: Option<Duration>) {
         let Shape { state, block, depth, callers } = shape;
         let time = time.map(|time| format!("runtime={}ms\n", time.as_millis())).unwrap_or_default();
@@ -146,7 +150,7 @@ fn quoted(path: &Path) -> String {
     path.display().to_string().replace('\\', r"\\").replace(':', r"\:")
 }
 
-/// What `fio --output-format=json` writes; of it, what is shown.
+/// The part of the output of `fio --output-format=json` that is shown.
 #[derive(Debug, Deserialize)]
 pub struct Output {
     #[serde(rename = "fio version", default)]
@@ -196,7 +200,8 @@ struct Percentiles {
 }
 
 impl Report {
-    /// Adds what fio measured to the cases that are here, as ways named after its engines. Each output is a round.
+    /// Adds what fio measured to the cases that are here, as ways named after its engines. Each
+    /// output is a round.
     pub fn add_fio(&mut self, outputs: &[Output]) {
         let mut found: Vec<(&str, Vec<&Job>)> = Vec::new();
         for job in outputs.iter().flat_map(|output| &output.jobs) {

@@ -27,13 +27,13 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
     pub notes: Vec<Note>,
-    /// What ways do that are not of this crate.
+    /// Descriptions of ways from other crates.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ways: BTreeMap<String, String>,
     pub rows: Vec<Row>,
 }
 
-/// What one way gave in one case.
+/// Result of one way in one case.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Row {
@@ -43,13 +43,14 @@ pub struct Row {
     /// The median of `rounds`. For a gather, an operation is a record.
     pub ops_per_s: f64,
     pub bytes_per_s: f64,
-    /// From submission to completion, over all rounds. For a gather, of a batch. In the table of stalls, and where a map is populated,
-    /// these are the gaps.
-    /// `None` where another process does the work.
+    /// From submission to completion, over all rounds. For a gather, of a batch. In the table of
+    /// stalls, and where a map is populated, these are the gaps. `None` where another process does
+    /// the work.
     pub latency_ns: Option<Latency>,
     pub cpu_us_per_op: Cpu,
     pub context_switches_per_op: f64,
-    /// Requests handed to a kernel worker; `None` where the kernel does not tell how often its threads ran.
+    /// Requests handed to a kernel worker; `None` where the kernel does not tell how often its
+    /// threads ran.
     pub punts_per_op: Option<f64>,
     /// The share served on the caller's thread without waiting; `None` where the way cannot tell.
     pub inline_fraction: Option<f64>,
@@ -57,7 +58,7 @@ pub struct Row {
     pub rounds: Vec<f64>,
     /// Figures that only its table has, by name; see [`Row::figures`].
     #[serde(flatten)]
-    own: BTreeMap<String, Value>,
+    pub own: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -77,8 +78,9 @@ pub struct Latency {
 pub struct Cpu {
     /// The driving threads.
     pub caller: f64,
-    /// The kernel's workers (`iou-wrk`) for this process's rings; `None` where the kernel does not tell, and `pool` has them. (So has the
-    /// `workers` of reports that are older than the difference.)
+    /// The kernel's workers (`iou-wrk`) for this process's rings; `None` where the kernel does not
+    /// tell, and `pool` has them. (So has the `workers` of reports that are older than the
+    /// difference.)
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ring_workers: Option<f64>,
     /// Every other thread of the process: the way's own.
@@ -86,8 +88,9 @@ pub struct Cpu {
     pub pool: f64,
     /// The three together.
     pub total: f64,
-    /// Not of the process: what the machine's processors did besides, in the kernel's other threads (writeback, a loop device), in
-    /// interrupts, and in other programs. Counted by the tick, so that short rounds tell little. `None` where the kernel does not tell.
+    /// Not of the process: what the machine's processors did besides, in the kernel's other threads
+    /// (writeback, a loop device), in interrupts, and in other programs. Counted by the tick, so
+    /// that short rounds tell little. `None` where the kernel does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<f64>,
 }
@@ -150,7 +153,8 @@ impl Row {
         self
     }
 
-    /// Returns the figures that only its table has. What the row has not, or has in another form, is left at its default.
+    /// Returns the figures that only its table has. What the row has not, or has in another form,
+    /// is left at its default.
     pub fn figures<T: DeserializeOwned + Default>(&self) -> T {
         let figures = self.own.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         serde_json::from_value(Value::Object(figures)).unwrap_or_default()
@@ -176,6 +180,16 @@ pub struct Worst {
 }
 
 impl Report {
+    /// Returns the report as JSON, a line per row.
+    pub fn to_json(&self) -> String {
+        let head = Self { rows: Vec::new(), ..self.clone() };
+        let head = serde_json::to_string(&head).expect("a report is plain data");
+        let row = |row: &Row| serde_json::to_string(row).expect("a row is plain data");
+        let rows: Vec<String> = self.rows.iter().map(row).collect();
+        let empty = head.strip_suffix("[]}").expect("rows come last");
+        if rows.is_empty() { head + "\n" } else { format!("{empty}[\n{}\n]}}\n", rows.join(",\n")) }
+    }
+
     pub fn note(&mut self, code: Code, text: impl Into<String>) {
         self.notes.push(Note::new(code, text));
     }
@@ -188,7 +202,7 @@ impl Report {
         }
     }
 
-    /// Whether the system takes a way; says once why not, if it does not.
+    /// Returns whether the system allows a way. Notes a refusal once.
     pub fn takes(&mut self, way: &str, refused: Option<String>) -> bool {
         let Some(why) = refused else { return true };
         self.note_once(Code::WayLeftOut, format!("{way} is left out: {why}"));
@@ -368,6 +382,9 @@ pub(crate) mod tests {
         assert_eq!(keys(&json), ["environment", "notes", "rows"]);
         assert_eq!(json["notes"][0]["code"], "one-writer");
         assert_eq!(serde_json::from_value::<Report>(json.clone()).unwrap(), report);
+        let text = report.to_json();
+        assert_eq!((serde_json::from_str::<Report>(&text).unwrap(), text.lines().count()), (report, 3));
+        assert_eq!(serde_json::from_str::<Report>(&Report::default().to_json()).unwrap(), Report::default());
         let row = &json["rows"][0];
         let expected = "bytes_per_s case context_switches_per_op cpu_us_per_op inline_fraction latency_ns \
                         ops_per_s punts_per_op rounds table way";

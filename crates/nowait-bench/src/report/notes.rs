@@ -1,5 +1,5 @@
-//! What the reader of a report should know besides the figures. Each kind of note has a code that does not change, by which it can be
-//! looked up.
+//! Notes of a report: what its reader should know besides the figures. Each kind of note has a code
+//! that does not change, by which it can be looked up.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ macro_rules! codes {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// What it means, and what to do.
+            /// Explains the note, and says what to do.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning),* }
             }
@@ -39,19 +39,19 @@ macro_rules! codes {
 
 codes! {
     WayLeftOut "way-left-out"
-        "This system refuses a way, or the way cannot do what was asked for, so it has no rows. The note says which call was refused and \
-         how. The other ways are not concerned. Install what is missing, or allow the call; io_uring is often forbidden by a container's seccomp filter or by \
+        "This system refuses a way, or the way cannot do what was asked for, so it has no rows. The note names the refused call and its \
+         error. Other ways are not affected. Install what is missing, or allow the call; io_uring is often forbidden by a container's seccomp filter or by \
          the sysctl kernel.io_uring_disabled."
     FileSystemLeftOut "file-system-left-out"
         "A file system of our own could not be made or mounted, so it has no rows. It takes root, a loop device, and the mkfs.* \
          command that the note names."
     CaseLeftOut "case-left-out"
-        "What the case needs cannot be had here; the note says what. Its rows are missing, the others are not concerned."
+        "The case needs what this system lacks; the note says what. Its rows are missing; other cases are not affected."
     DirectRefused "direct-refused"
         "The file system refuses O_DIRECT, so the ways that go past the page cache have no rows. Choose a --dir on a file system \
          that allows it; ext4, xfs and btrfs do."
     OneWriter "one-writer"
-        "The way has no idea of more than one writer. It is measured where there is one, and has no rows elsewhere."
+        "The way supports one writer only. It is measured with one, and has no rows with more."
     StallSize "stall-size"
         "How much each round of the table wrote, and from how much dirty data on the kernel puts writers to sleep \
          (vm.dirty_bytes, or vm.dirty_ratio). A round that writes less than that limit shows no stalls; use a larger --stall-size."
@@ -62,25 +62,25 @@ codes! {
          writers are not put to sleep and there is nothing to see. Run as root, one run at a time."
     NotCold "not-cold"
         "Pages of the file stayed in the page cache when they were to be dropped, so nothing may be called cold and nothing cold was \
-         measured (exit code 6). tmpfs keeps its files in memory; a page that is mapped, locked or dirty stays; and who neither owns a \
-         file nor may write it is told that all is cached. Choose a --dir on a disk, or end the programs that map the file."
+         measured (exit code 6). tmpfs keeps its files in memory; a page that is mapped, locked or dirty stays; and the kernel answers \"all cached\" to one who neither owns a \
+         file nor may write it. Choose a --dir on a disk, or end the programs that map the file."
     Unwritten "unwritten"
         "A part of the file has been allocated, or skipped, and never written. The kernel answers such reads with zeros and does not ask \
          the disk, which looks several times as fast as it is. Write the file in full, or give no --file and let one be made."
     ExtentsUnknown "extents-unknown"
-        "The file system does not tell where the file lies (FIEMAP), so that nobody can say whether all of it has been written. Trust the \
-         cold rows if you know that it has."
+        "The file system does not report extents (FIEMAP), so unwritten parts of the file would go unnoticed. Trust the cold rows if you \
+         know that all of it was written."
     Compressible "compressible"
-        "What is read, or written, has less in it than its length: zeros, text, blocks that are the same, or extents that the file system \
+        "What is read, or written, can be compressed: zeros, text, repeated blocks, or extents that the file system \
          holds compressed. Storage that compresses or shares blocks does less work for it than for data of another kind. Give no --file: \
          the file that is made is of random bytes. On a file system that compresses, measure the writes on another."
     ReadAhead "read-ahead"
-        "The device reads far ahead (read_ahead_kb). Whoever reads a file in order through the page cache, as cat does, has the disk's full \
-         depth for it; a small read in order may wait for megabytes. The tables of random reads are not concerned: they turn it off. \
+        "The device reads far ahead (read_ahead_kb). A sequential reader through the page cache, such as cat, gets the disk's full \
+         depth; a small sequential read may wait for megabytes. Tables of random reads turn readahead off. \
          Compare with 128, the usual value: echo 128 > /sys/block/DEVICE/queue/read_ahead_kb."
     TwoSpeeds "two-speeds"
         "Rounds of the same way in the same case fall into two groups that are far apart, as behind a limit that a cloud's disk has for \
-         bursts, or beside another program that came and went. A median then says which group had more rounds, not how fast the way is. \
+         bursts, or beside another program that came and went. The median then tells which group had more rounds, not the speed of the way. \
          Look at the spread, use more --rounds, and come back when the disk's credit has been refilled."
     CachedUnderDirect "cached-under-direct"
         "After a round past the page cache the file had pages in it: another program reads it, or the file system took the direct reads \
@@ -91,12 +91,11 @@ codes! {
          workers cannot be counted. The column punts is empty, and so is that of the workers' processor time, which is in the pool's; the \
          other figures are not concerned."
     Rate "rate"
-        "Reads began at fixed moments (--rate), and their latency counts from these: one that waits behind a slow one is slow, too. The \
-         speeds are those that were asked for; compare the latencies, and the processor time. Each way waits for the next moment as its \
+        "Reads started on a fixed schedule (--rate), and their latency counts from the scheduled start: one queued behind a slow one is slow, \
+         too. Speeds are those asked for; compare latencies and processor time. Each way waits for the next moment as its \
          kind does: a thread sleeps, a ring's wait has a time-out, a future is woken by another thread. What that takes is in the figures."
     RateMissed "rate-missed"
-        "A way could not begin as many reads as it was to (--rate), fell behind more and more, and its latencies say mostly how long the \
-         round was. Ask for less, or for more --depths."
+        "A way could not keep the rate (--rate) and fell behind more and more; its latencies mostly tell the length of the round. Ask for less, or for more --depths."
     Fio "fio"
         "Rows named fio-… are fio's own, read from its JSON. They were measured on the same machine and not interleaved with ours, so a \
          disk that drifts shows in them. fio counts the processor time of the thread that submits only: what its requests cost in kernel \

@@ -1,5 +1,5 @@
-//! The report as one page of HTML: what it comes to, charts, every figure as a table, and where the figures come from. It asks for
-//! nothing else: no network, no script, no font.
+//! The report as one page of HTML: what it comes to, charts, every figure as a table, and where the
+//! figures come from. It asks for nothing else: no network, no script, no font.
 
 mod chart;
 mod html;
@@ -16,7 +16,7 @@ use crate::table::columns::{Column, PageGrid};
 use chart::{Look, Measure, Spreads};
 use html::Html;
 
-/// Of the cases along an axis, how many have their latencies drawn.
+/// Number of cases along an axis whose latencies are drawn.
 const SPREADS: usize = 3;
 
 pub fn page(report: &Report) -> String {
@@ -346,7 +346,7 @@ fn figures(html: &mut Html, report: &Report, table: &str) {
         "Rounds as shares of their median; processor time, context switches and requests handed to kernel workers (punts) per operation. \
          Of the process: the caller, the kernel's workers for its rings, and the pool, which is all its other threads. Beside it: system, \
          what the machine's processors did besides (other kernel threads, interrupts, other programs). inline: the share served on the \
-         caller's thread without waiting. Empty: nobody can tell.",
+         caller's thread without waiting. Empty: unknown.",
     );
     html.element("div", &[("class", &"wide")], |html| {
         html.element("table", &[("data-table", &format!("{table} figures"))], |html| {
@@ -397,7 +397,7 @@ fn group(html: &mut Html, case: &str, columns: usize) {
 fn notes(html: &mut Html, report: &Report) {
     html.with_text("h2", &[("id", &"notes")], "Notes");
     if report.notes.is_empty() {
-        html.with_text("p", &[], "Nothing was found that a reader should know besides the figures.");
+        html.with_text("p", &[], "No notes.");
     }
     for note in &report.notes {
         html.element("div", &[("class", &"note")], |html| {

@@ -1,4 +1,4 @@
-//! What makes figures worth less than they look: looked for before the run and after it, and said.
+//! Checks, before and after a run, for what makes figures worth less than they look.
 //!
 //! That a file is not really cold is found before each round (`testfile.rs`), and refused.
 
@@ -22,13 +22,13 @@ const SAMPLES: u64 = 64;
 const SAMPLE: usize = 4 << 10;
 /// Random bytes have 7.95 bits each in a block of that size, and text has 5.
 const RANDOM_BITS: f64 = 7.5;
-/// What kernels set by themselves, in KiB.
+/// The kernel's default, in KiB.
 const READ_AHEAD_KB: u64 = 128;
 /// Two groups of rounds are so far apart, and each is no wider.
 const APART: f64 = 1.5;
 const TOGETHER: f64 = 1.25;
 
-/// What can be known of the file that is read.
+/// Checks the file that is read.
 pub fn look_at_file(file: &TestFile, report: &mut Report) -> Result<()> {
     let size = file.size();
     match sys::extents(file.open(), size) {
@@ -82,7 +82,7 @@ fn percent(part: u64, of: u64) -> String {
     format!("{:.1} %", part as f64 / of.max(1) as f64 * 100.0)
 }
 
-/// What can be known of the system, for a run that `writes`, or reads files `in_order` through the page cache.
+/// Checks the system, for a run that `writes`, or reads files `in_order` through the page cache.
 pub fn look_at_system(environment: &Environment, writes: bool, in_order: bool, report: &mut Report) {
     if let Some(read_ahead) = environment.read_ahead_kb.filter(|&kb| in_order && kb > READ_AHEAD_KB) {
         let device = environment.device.as_deref().unwrap_or("?");
@@ -97,7 +97,7 @@ pub fn look_at_system(environment: &Environment, writes: bool, in_order: bool, r
     }
 }
 
-/// What the rows themselves tell.
+/// Checks the rows.
 pub fn look_at_rows(report: &mut Report) {
     let traps: Vec<Note> = TABLES.iter().flat_map(|table| table.traps(report)).collect();
     report.notes.extend(traps);

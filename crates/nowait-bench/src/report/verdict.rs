@@ -1,4 +1,5 @@
-//! What a report says, in sentences. Each is made from the rows; where they do not carry one, it is left out.
+//! The verdict of a report, in sentences. Each is made from the rows, and left out where they do
+//! not support it.
 
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
@@ -20,7 +21,8 @@ pub struct Standing<'a> {
     pub table: &'a str,
     pub case: &'a str,
     pub best: &'a Row,
-    /// Its row, its speed as a share of the best, and whether one of its rounds reached what the best's median is.
+    /// Its row, its speed as a share of the best, and whether one of its rounds reached what the
+    /// best's median is.
     pub ours: Option<(&'a Row, f64, bool)>,
 }
 
@@ -52,23 +54,20 @@ pub fn sentences(report: &Report) -> Vec<String> {
     said
 }
 
-/// Where all are as fast as they were to be, only latencies tell them apart.
+/// At a fixed rate, only latencies tell ways apart.
 fn paced(report: &Report) -> Vec<String> {
     let sentence = |(table, (case, rows)): (&str, (&str, Vec<&Row>))| {
         let mut by_p99: Vec<(u64, &str)> =
             rows.iter().filter_map(|row| Some((row.latency_ns?.p99, row.way.as_str()))).collect();
         by_p99.sort_unstable();
         let each: Vec<String> = by_p99.iter().map(|(p99, way)| format!("{way} {} µs", micro(*p99))).collect();
-        format!(
-            "{table} {case}: of a hundred reads 99 were complete so soon after they were to begin: {}.",
-            listed(&each)
-        )
+        format!("{table} {case}: p99 latency from scheduled start: {}.", listed(&each))
     };
     let of_table = |table| report.cases(table).into_iter().map(move |case| (table, case));
     report.tables().into_iter().flat_map(of_table).map(sentence).collect()
 }
 
-/// Where the library stands in a table.
+/// Standing of the library in a table.
 fn standing(report: &Report, table: &str) -> Option<String> {
     let standings: Vec<Standing<'_>> =
         standings(report).into_iter().filter(|standing| standing.table == table && standing.ours.is_some()).collect();
@@ -109,7 +108,7 @@ fn standing(report: &Report, table: &str) -> Option<String> {
     Some(text + ".")
 }
 
-/// Where io_uring is a pool of kernel threads.
+/// Ways whose io_uring is a pool of kernel threads.
 fn punted(report: &Report, table: &str) -> Option<String> {
     let punted: Vec<&Row> = report
         .rows

@@ -1,4 +1,4 @@
-//! What tables, ways and figures are called, wherever they are shown.
+//! Names and descriptions of tables and ways, wherever they are shown.
 
 use crate::report::{Report, Row};
 use crate::table;
@@ -10,7 +10,7 @@ pub fn title(table: &str) -> &str {
     table::by_name(table).map_or(table, |known| known.title())
 }
 
-/// What a way of the report does; nothing of one that neither it nor this crate knows.
+/// Describes a way of the report; empty for one that neither it nor this crate knows.
 pub fn meaning<'a>(report: &'a Report, way: &str) -> &'a str {
     report.ways.get(way).map_or_else(|| own_meaning(way), String::as_str)
 }
@@ -23,18 +23,18 @@ fn own_meaning(way: &str) -> &'static str {
         "touch" => "a map without any advice: each page is there when it is touched",
         "map-populate" => "mmap with MAP_POPULATE",
         "madvise" => "madvise(MADV_POPULATE_READ) of all in one call",
-        "thread" => "a thread that touches one page after the other, the calling thread asking how far it is",
+        "thread" => "a thread that touches one page after the other; the calling thread polls its progress",
         "random" => "a map with MADV_RANDOM: no readahead",
         "pread-buffered" => "the loop of pread through the page cache, with the kernel's readahead",
         "dd" => "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fdatasync); writes /dev/zero",
         "cat" => "the installed cat, through the page cache",
-        "libaio" => "io_submit; through the page cache it does everything inside the submission",
+        "libaio" => "io_submit; through the page cache all work happens inside the submission",
         "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
-        "ring" => "io_uring driven as well as we know how to, by hand, from one thread",
+        "ring" => "io_uring tuned by hand, from one thread",
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
         "append-fdatasync" => "each writer: a lock, a write, an fdatasync",
         "direct-dsync" => "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
-        "thread-batch" => "one thread for all: what has come meanwhile in a write and an fdatasync",
+        "thread-batch" => "group commit by one thread: a write and an fdatasync for all records that arrived meanwhile",
         "thread-batch-direct" => "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
         "ring-linked" => "each writer: a ring of its own, a write and an fdatasync linked to it",
         "ring-dsync" => "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",

@@ -81,7 +81,7 @@ impl Table for Cached {
         Readers::fio(self.name(), options, &Self::cases(options), place, jobs);
     }
 
-    /// What a read costs that needs no disk.
+    /// The cost of a read that needs no disk.
     fn advice(&self, report: &Report) -> Option<String> {
         let (_, rows) = report.cases(self.name()).into_iter().next()?;
         let plain = rows.iter().find(|row| PLAIN.contains(&row.way.as_str()))?;

@@ -1,16 +1,16 @@
-//! How a table shows the figures of its own.
+//! Columns in which a table shows its own figures.
 
 use crate::report::figures::micro;
 use crate::report::{Latency, Row};
 
-/// A figure of a row: its heading, and the text of its cell; `None` where nobody can tell.
+/// A figure of a row: its heading, and the text of its cell; `None` if it is unknown.
 #[derive(Clone, Copy)]
 pub struct Column {
     pub name: &'static str,
     pub cell: fn(&Row) -> Option<String>,
 }
 
-/// Where a line of [`Grid::Rows`] stands.
+/// Placement of a line of [`Grid::Rows`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     /// By itself.
@@ -25,7 +25,8 @@ pub enum Line {
 pub enum Grid {
     /// A line per row.
     Rows { name: &'static str, line: Line, has: fn(&Row) -> bool, columns: &'static [Column] },
-    /// A line per case, a column per way; then a line with the largest of another figure, if any row has it.
+    /// A line per case, a column per way; then a line with the largest of another figure, if any
+    /// row has it.
     Ways { name: &'static str, figure: fn(&Row) -> Option<f64>, largest: (&'static str, fn(&Row) -> Option<f64>) },
 }
 

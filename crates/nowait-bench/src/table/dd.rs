@@ -1,11 +1,14 @@
-//! The table `dd`: a whole file, read from its start to its end, copied or written, by block size and depth.
+//! The table `dd`: a whole file, read from its start to its end, copied or written, by block size
+//! and depth.
 //!
-//! Every round takes the whole file. Sources are cold, verified. Output goes into a new file without a name, as large as the test file,
-//! and ends with a sync. It starts empty, so that a growing file's cost shows; only the direct ways by hand have its room
-//! allocated before they write from memory.
+//! Every round takes the whole file. Sources are cold, verified. Output goes into a new file
+//! without a name, as large as the test file, and ends with a sync. It starts empty, so that a
+//! growing file's cost shows; only the direct ways by hand have its room allocated before they
+//! write from memory.
 //!
-//! All ways of one block size take turns, at all their depths. A way without a depth runs once a round, and its result stands beside
-//! each depth. The bytes of a way are compared once for each of its cases, before it is timed.
+//! All ways of one block size take turns, at all their depths. A way without a depth runs once a
+//! round, and its result stands beside each depth. The bytes of a way are compared once for each of
+//! its cases, before it is timed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -60,7 +63,7 @@ pub struct Figures {
     /// Processor time of the whole process, and of the command if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_ms_per_gib: Option<f64>,
-    /// Where there is a source: the median of what the page cache held of it after a round.
+    /// Pages of the source in the page cache after a round, the median; `None` without a source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_pages_cached: Option<f64>,
 }
@@ -116,7 +119,7 @@ impl Dd {
         file: &TestFile,
         run: &mut Run<'_>,
     ) -> Result<Vec<&'static dyn StreamWay>> {
-        let mut ways = run.usable(&self.suited(directions));
+        let mut ways = run.usable_in(self.name(), &self.suited(directions));
         if allows_direct(file.path()).map_err(|error| Error::io("open with O_DIRECT", file.path(), &error))? {
             return Ok(ways);
         }
@@ -131,7 +134,7 @@ impl Dd {
     }
 }
 
-/// Whether a way takes part in this direction.
+/// Returns whether a way takes part in this direction.
 pub fn suits(direction: Direction, way: &dyn StreamWay) -> bool {
     direction.reads() || way.written() != Written::Nothing
 }
@@ -268,7 +271,7 @@ impl Table for Dd {
     }
 }
 
-/// Whether the file can be opened past the page cache.
+/// Returns whether the file can be opened past the page cache.
 pub(crate) fn allows_direct(path: &Path) -> io::Result<bool> {
     match open_direct(path) {
         Ok(_) => Ok(true),
@@ -337,7 +340,8 @@ impl Group<'_> {
         here.map(row).collect()
     }
 
-    /// Disks whose own blocks are larger refuse small ones; better said once and at the start than by the first way.
+    /// Disks whose own blocks are larger refuse small ones; better said once and at the start than
+    /// by the first way.
     fn require_direct_blocks(&self) -> Result<()> {
         if !self.contestants.iter().any(|one| one.way.direct()) {
             return Ok(());

@@ -1,8 +1,10 @@
-//! The table `log`: many writers, each of which makes a small record, waits until it is on stable storage, and makes the next.
+//! The table `log`: many writers, each of which makes a small record, waits until it is on stable
+//! storage, and makes the next.
 //!
-//! Every round has a new file without a name, as long as the way may need it, filled with zeros and synced before the clock runs. So no way
-//! pays for room, nor for a file that grows. All ways of a case make as many commits a round as the middling way makes in the time of a
-//! round. A way's records are found and compared once for each case, before it is timed.
+//! Every round has a new file without a name, as long as the way may need it, filled with zeros and
+//! synced before the clock runs. So no way pays for room, nor for a file that grows. All ways of a
+//! case make as many commits a round as the middling way makes in the time of a round. A way's
+//! records are found and compared once for each case, before it is timed.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -48,7 +50,8 @@ pub const SIZE_MAX: usize = 1 << 20;
 /// Commits of all writers together when they are verified, and the fewest of one writer.
 const VERIFIED: u64 = 256;
 const FEWEST: u64 = 4;
-/// How much longer than it should a round may take for the slowest way, and how much shorter the warm-up is.
+/// The slowest way's round may take this many times as long as it should; the warm-up takes this
+/// share of a round.
 const SLOWEST: f64 = 4.0;
 const WARM_UP: f64 = 0.2;
 /// The largest file of a round.
@@ -59,7 +62,8 @@ const SYNC_EVERY: u64 = 64 << 20;
 /// Figures of this table's rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Of ways that know: how much of the file a logged byte took, with what fills up blocks.
+    /// Bytes of the file for each logged byte, with what fills up blocks; `None` for a way that
+    /// does not know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_bytes_per_byte: Option<f64>,
 }
@@ -98,7 +102,7 @@ impl Log {
 
     /// Those that can be used in this directory.
     fn usable(&self, writers: &[usize], direct: bool, run: &mut Run<'_>) -> Vec<&'static dyn LogWay> {
-        let mut ways = run.usable(self.ways);
+        let mut ways = run.usable_in(self.name(), self.ways);
         ways.retain(|way| {
             let refused = way.direct() && !direct;
             if refused {
@@ -204,7 +208,7 @@ impl Table for Log {
     }
 }
 
-/// By which this process can open a file again that has no name.
+/// A path by which this process can open a file again that has no name.
 fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
@@ -216,14 +220,14 @@ struct Bench<'a> {
     ways: Vec<&'static dyn LogWay>,
     writers: usize,
     size: usize,
-    /// Of the file system, before anything was written.
+    /// Free bytes of the file system before anything was written.
     free: u64,
     dir: &'a Path,
     options: &'a Options,
     cancel: &'a AtomicBool,
     /// Commits of each writer in the next round.
     commits: u64,
-    /// How much of the file each way used in its timed rounds, if it knows.
+    /// Bytes of the file that each way used in its timed rounds, if it knows.
     file_bytes: Vec<Option<u64>>,
 }
 

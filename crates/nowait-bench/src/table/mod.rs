@@ -1,8 +1,9 @@
 //! The tables. A new one is a file with a [`Table`] in it, and a line in [`TABLES`].
 //!
-//! A table says what it is called, which ways it compares and how its figures are shown. It measures its cases one after the other,
-//! each a [`Case`]: the work, and the state in which each way finds it. The order of turns is the loop's
-//! ([`interleave`](crate::measure::interleave::interleave)), not the table's.
+//! A table says what it is called, which ways it compares and how its figures are shown. It
+//! measures its cases one after the other, each a [`Case`]: the work, and the state in which each
+//! way finds it. The order of turns is the loop's
+//! ([`interleave`]), not the table's.
 
 pub mod cached;
 pub mod columns;
@@ -78,7 +79,7 @@ pub trait Table: Sync {
         &[]
     }
 
-    /// Whether it is measured where no table is named.
+    /// Returns whether it is measured if no table is named.
     fn usual(&self) -> bool {
         false
     }
@@ -93,12 +94,12 @@ pub trait Table: Sync {
         None
     }
 
-    /// What a run without a test file writes into: its size, and in words.
+    /// The file that a run without a test file writes: its size, and a description.
     fn writes_into(&self, _options: &Options) -> Option<(u64, &'static str)> {
         None
     }
 
-    /// Whether it reads files in order through the page cache.
+    /// Returns whether it reads files in order through the page cache.
     fn in_order(&self) -> bool {
         false
     }
@@ -108,7 +109,8 @@ pub trait Table: Sync {
         0
     }
 
-    /// Measures those of its cases that belong to this phase. What is complete is in the report, even after an error.
+    /// Measures those of its cases that belong to this phase. What is complete is in the report,
+    /// even after an error.
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()>;
 
     /// Adds the cases that fio can do, too.
@@ -129,7 +131,7 @@ pub trait Table: Sync {
         &[]
     }
 
-    /// What its latencies are.
+    /// Name of its latencies.
     fn latency(&self) -> &'static str {
         "Latency"
     }
@@ -155,8 +157,9 @@ pub trait Table: Sync {
 pub enum Phase {
     /// The test file is there.
     File,
-    /// It is gone, and its memory and its room on the disk are free. What must be measured before anything is written: the library looks
-    /// for its memory cgroup once, when it first writes.
+    /// The test file is gone, and its memory and its room on the disk are free. For what must be
+    /// measured before anything is written: the library looks for its memory cgroup once, when it
+    /// first writes.
     Limit,
     /// New files are written.
     Directory,
@@ -196,8 +199,18 @@ impl<'a> Run<'a> {
 
     /// Those of `ways` that are chosen and that the system allows. A refusal is noted once.
     fn usable<W: Way + ?Sized>(&mut self, ways: &[&'static W]) -> Vec<&'static W> {
-        let chosen = chosen(ways, self.options);
-        chosen.into_iter().filter(|way| self.report.takes(way.name(), way.refused())).collect()
+        self.usable_as(ways, |way| way.to_owned())
+    }
+
+    /// The same for ways that no other table has. The note names the table.
+    fn usable_in<W: Way + ?Sized>(&mut self, table: &str, ways: &[&'static W]) -> Vec<&'static W> {
+        self.usable_as(ways, |way| format!("{table}: {way}"))
+    }
+
+    fn usable_as<W: Way + ?Sized>(&mut self, ways: &[&'static W], noted: impl Fn(&str) -> String) -> Vec<&'static W> {
+        let mut ways = chosen(ways, self.options);
+        ways.retain(|way| self.report.takes(&noted(way.name()), way.refused()));
+        ways
     }
 
     /// The test file. A table that declares a [`Table::file_size`] has one.

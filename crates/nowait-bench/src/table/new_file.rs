@@ -1,8 +1,9 @@
 //! Writes of 4 KiB through the page cache: the work of the tables `writes` and `stall`.
 //!
-//! A round writes a new file, from its start on. The file has no name, is synced while it is empty, and its pages are given up after the
-//! round, outside of the clock, so that no round suffers from the last one's dirty data. Or a round overwrites a file, at random places;
-//! before it the file is synced, and none of it is cached. A way's bytes are read back and compared once for each case.
+//! A round writes a new file, from its start on. The file has no name, is synced while it is empty,
+//! and its pages are given up after the round, outside of the clock, so that no round suffers from
+//! the last one's dirty data. Or a round overwrites a file, at random places; before it the file is
+//! synced, and none of it is cached. A way's bytes are read back and compared once for each case.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -34,7 +35,7 @@ pub const BLOCK: usize = 4 << 10;
 const VERIFIED: u64 = 1024;
 const LONGEST_ROUND_S: f64 = 1.0;
 
-/// Where to write.
+/// Destination of writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     /// The directory that the user gave.
@@ -42,23 +43,25 @@ pub(super) enum Place {
     Own(Kind),
 }
 
-/// How a table writes.
+/// Rules by which a table writes.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
     pub table: &'static str,
     /// The option by which the user asks for less.
     pub option: &'static str,
-    /// A slow way's round ends after about a second. Otherwise all ways write as much, unless they end a round early.
+    /// A slow way's round ends after about a second. Otherwise all ways write as much, unless they
+    /// end a round early.
     pub in_time: bool,
     pub finish: Finish,
 }
 
-/// Cases with the same ways on one place after the other, so that there is never more than one file system of ours.
+/// Cases with the same ways on one place after the other, so that there is never more than one file
+/// system of ours.
 pub(super) struct Cases<'a> {
     pub rules: Rules,
     pub ways: &'a [&'static dyn WriteWay],
     pub depths: &'a [usize],
-    /// Whether the depth is a part of a case's name.
+    /// The depth is a part of a case's name.
     pub by_depth: bool,
     /// The most that a round writes.
     pub bytes: u64,
@@ -111,7 +114,7 @@ impl Cases<'_> {
     }
 }
 
-/// What a round writes into.
+/// The file that a round writes into.
 #[derive(Clone, Copy)]
 pub(super) enum Ground<'a> {
     /// A new file in this folder.
@@ -126,7 +129,7 @@ struct Bench<'a> {
     ways: &'a [&'static dyn WriteWay],
     name: String,
     ground: Ground<'a>,
-    /// It is on a file system of ours.
+    /// The file is on a file system of ours.
     own: bool,
     depth: usize,
     /// Blocks of a full round.
@@ -245,7 +248,8 @@ pub(super) fn no_room(bytes: u64, option: &str, dir: &Path, why: &str) -> Error 
     Error::new(ErrorKind::NoRoom, text)
 }
 
-/// Compares with the plainest reader there is. `None` if the file has these blocks and no byte more.
+/// Compares with the plainest reader there is. `None` if the file has these blocks and no byte
+/// more.
 pub fn first_wrong(file: &File, contents: Contents, blocks: u64) -> std::io::Result<Option<u64>> {
     let mut expected = vec![0; BLOCK];
     contents.prepare(&mut expected, BLOCK);
@@ -261,7 +265,8 @@ pub fn first_wrong(file: &File, contents: Contents, blocks: u64) -> std::io::Res
     Ok((size != wanted).then(|| size.min(wanted)))
 }
 
-/// Of a file that was made as it is, and overwritten where `order` says: the first block that is neither.
+/// Returns the first block that is neither as it was made nor, where `order` says so, as it was
+/// overwritten.
 fn first_wrong_of(file: &TestFile, contents: Contents, order: &[u64]) -> std::io::Result<Option<u64>> {
     let mut expected = vec![0; BLOCK];
     contents.prepare(&mut expected, BLOCK);

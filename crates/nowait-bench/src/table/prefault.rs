@@ -1,12 +1,15 @@
-//! The table `prefault`: a cold file that is mapped, and how its pages come to be there: all of them, or rows at random places.
+//! The table `prefault`: a cold file that is mapped, and how its pages come to be there: all of
+//! them, or rows at random places.
 //!
-//! Every round begins with a file that was verified to be cold, and with memory at hand. When a populate says that all is there, the file's
-//! pages must be in the page cache (`mincore` answers for the file, whichever mapping is asked) and a pass over the map must cause no
-//! fault: else it is an error. A way's bytes are compared once for each case, before it is timed.
+//! Every round begins with a file that was verified to be cold, and with memory at hand. When a
+//! populate says that all is there, the file's pages must be in the page cache (`mincore` answers
+//! for the file, whichever mapping is asked) and a pass over the map must cause no fault: else it
+//! is an error. A way's bytes are compared once for each case, before it is timed.
 //!
-//! The case of the populate is in the table `stall`, too: what counts there is how long the calling thread was kept from its other
-//! work. How long it would have been without any, as long as the middling populate took, is measured in each round: a machine that takes
-//! the processor away from its threads does so here, too.
+//! The case of the populate is in the table `stall`, too: what counts there is how long the calling
+//! thread was kept from its other work. How long it would have been without any, as long as the
+//! middling populate took, is measured in each round: a machine that takes the processor away from
+//! its threads does so here, too.
 
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
@@ -40,10 +43,10 @@ pub static PREFAULT: Prefault = Prefault { populators: ways::populators(), index
 
 pub(super) const NAME: &str = "prefault";
 pub(super) const POPULATE: &str = "populate";
-/// How many rows a round takes, of those that the file has.
+/// Rows in a round, of those that the file has.
 const ROWS: usize = 4000;
 const ROW: usize = PAGE as usize;
-/// Of a way that has a queue.
+/// Depth of a way that has a queue.
 const ROW_DEPTH: usize = 32;
 
 /// Figures of this table's rows where a map is populated.
@@ -56,7 +59,7 @@ pub struct Figures {
     pub populate: Option<Populate>,
 }
 
-/// How a map's pages came to be there. Times in ms are medians over the rounds.
+/// Course of a populate. Times in ms are medians over the rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Populate {
     /// Until the calling thread was told that something can be used.
@@ -65,7 +68,8 @@ pub struct Populate {
     pub all_ms: f64,
     /// The longest time of a round that the calling thread was kept from its other work.
     pub longest_gap_ms: f64,
-    /// The same with nothing beside it, which is what the machine does to any thread: the same of all ways.
+    /// The same with nothing beside it, which is what the machine does to any thread: the same of
+    /// all ways.
     pub idle_gap_ms: f64,
     /// A touch of a page that had just been announced, over all rounds.
     pub announced_touch_ns: Latency,
@@ -205,7 +209,7 @@ struct PopulateCase<'a> {
     idle_gaps_ms: Vec<f64>,
 }
 
-/// What one way gave in all timed rounds, besides its samples.
+/// Figures of one way over all timed rounds, besides its samples.
 #[derive(Default)]
 struct Populates {
     first_chunks_ms: Vec<f64>,
@@ -239,7 +243,8 @@ impl Case for PopulateCase<'_> {
 }
 
 impl PopulateCase<'_> {
-    /// One way, once, from a cold file; and a touch of a page in each chunk when all had been touched.
+    /// One way, once, from a cold file; and a touch of a page in each chunk when all had been
+    /// touched.
     fn populate(&self, way: &dyn PopulateWay, round: u64, verify: bool) -> Result<(Sample, Populated, Latencies)> {
         let turn = Turn { way: way.name(), table: self.table, case: POPULATE, cancel: self.cancel };
         self.file.have_memory_at_hand()?;
@@ -275,7 +280,8 @@ impl PopulateCase<'_> {
         starts.map(|start| start + random.below(work::Populate::CHUNK.min(size - start))).collect()
     }
 
-    /// All but one in a thousand, as where a file is made cold: the kernel may take some away at any time.
+    /// All but one in a thousand, as where a file is made cold: the kernel may take some away at
+    /// any time.
     fn require_present(&self, map: &dyn Mapped) -> std::result::Result<(), Absent> {
         let pages = self.file.pages();
         let cached = self.file.cached_pages().map_err(Absent::Unknown)?;
@@ -306,9 +312,9 @@ impl PopulateCase<'_> {
 }
 
 enum Absent {
-    /// What is missing, in words.
+    /// Pages are missing, in words.
     Pages(String),
-    /// It could not be found out.
+    /// The page cache could not be examined.
     Unknown(Error),
 }
 
@@ -388,7 +394,7 @@ impl Case for RowCase<'_> {
     }
 }
 
-/// Of this round, the same for every way.
+/// Random numbers of a round, the same for every way.
 fn random(seed: u64, round: u64) -> Random {
     Random::new(Random::at(seed, round).number())
 }

@@ -1,7 +1,8 @@
 //! Reads of the test file: the work of the tables `reads`, `whole`, `cached` and `gather`.
 //!
-//! The state of the page cache is made and verified before each round. Every way gets the same offsets, into the same kind of buffer.
-//! A warm-up finds how many operations fill a round at the middling way's speed.
+//! The state of the page cache is made and verified before each round. Every way gets the same
+//! offsets, into the same kind of buffer. A warm-up finds how many operations fill a round at the
+//! middling way's speed.
 
 use std::num::NonZeroU64;
 use std::sync::Barrier;
@@ -74,7 +75,8 @@ pub const QUICK_SIZE: u64 = 64 << 20;
 const VERIFIED: usize = 256;
 const WARM_UP_COLD: usize = 512;
 const WARM_UP_CACHED: usize = 16 << 10;
-/// Records are at most 4 KiB. Each lies in a cell of its own, so that no page is read for two of them.
+/// Records are at most 4 KiB. Each lies in a cell of its own, so that no page is read for two of
+/// them.
 const CELL: u64 = 8 << 10;
 const RECORD_LENGTHS: std::ops::RangeInclusive<u64> = 1 << 10..=4 << 10;
 /// Batches in a round of a gather, at least, where the file is large enough.
@@ -142,7 +144,8 @@ impl Readers {
         let paced: Vec<_> = paced.collect();
         let ways = run.usable(&paced);
         if let (Some(rate), false) = (options.rate, ways.is_empty()) {
-            // Of this thread and those that it starts: 50 µs by default, which would be most of a latency.
+            // Of this thread and those that it starts: 50 µs by default, which would be most of a
+            // latency.
             let exact = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             exact.map_err(|error| Error::new(ErrorKind::Other, format!("prctl PR_SET_TIMERSLACK: {error}")))?;
             run.report
@@ -156,7 +159,8 @@ impl Readers {
             let mut bench = Bench::new(table, &ways, case, file, run);
             let name = format!("{table} {}", case.name);
             let timed = match run.case(&name, &mut bench) {
-                // Only the halves of blocks cannot be dropped: in memory, or where extents are read as a whole.
+                // Only the halves of blocks cannot be dropped: in memory, or where extents are read
+                // as a whole.
                 Err(error) if error.kind() == ErrorKind::NotCold && case.state == State::HalfCached => {
                     run.report.note(Code::CaseLeftOut, format!("{name}: {error}"));
                     continue;
@@ -285,8 +289,8 @@ impl<'a> Bench<'a> {
         blocks(self.case, self.file, block)
     }
 
-    /// About `operations` random operations. Unless the file is cached, no page is in two of them, and there are no
-    /// more than the file has room for.
+    /// About `operations` random operations. Unless the file is cached, no page is in two of them,
+    /// and there are no more than the file has room for.
     fn inputs(&self, round: u64, operations: usize) -> Inputs {
         let mut random = Random::new(Random::at(self.options.seed, round).number());
         match self.case.work {
@@ -311,7 +315,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// `count` of the file's `places`, in random order; each once, or round and round where the file is cached.
+    /// `count` of the file's `places`, in random order; each once, or round and round where the
+    /// file is cached.
     fn places(&self, random: &mut Random, places: u64, size: u64, count: usize) -> Vec<u64> {
         let order = random.permutation(places).into_iter().map(|place| place * size);
         match self.case.state {

@@ -78,7 +78,7 @@ impl Table for Reads {
         Readers::fio(self.name(), options, &Self::cases(options), place, jobs);
     }
 
-    /// How many cold reads should be in flight.
+    /// The depth that is enough for cold reads.
     fn advice(&self, report: &Report) -> Option<String> {
         let (_, panels) = panels(report, self.name()).filter(|(axis, _)| *axis == "depth")?;
         let points = &panels.first()?.points;

@@ -1,7 +1,9 @@
-//! The table `stall`: how long a thread keeps its other work waiting while it writes, or has a map populated.
+//! The table `stall`: how long a thread keeps its other work waiting while it writes, or has a map
+//! populated.
 //!
-//! Three kinds of cases. A map is populated: see [`prefault`](super::prefault). A round writes far beyond the kernel's limit of dirty data.
-//! A round overwrites a file twice as large as the page cache may be, at random places, each block as often as any other.
+//! Three kinds of cases. A map is populated: see [`prefault`]. A round writes far
+//! beyond the kernel's limit of dirty data. A round overwrites a file twice as large as the page
+//! cache may be, at random places, each block as often as any other.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +34,7 @@ pub static STALL: Stall =
     Stall { populators: ways::populators(), stallers: ways::stallers(), overwriters: ways::overwriters() };
 
 const DEPTH: usize = 16;
-/// How often a round of overwriting writes each block.
+/// Number of times that a round of overwriting writes each block.
 const OVERWRITES: usize = 4;
 const BYTES_MAX: u64 = 2 << 30;
 const QUICK_BYTES: u64 = 64 << 20;
@@ -258,8 +260,8 @@ impl Table for Stall {
         "The gaps"
     }
 
-    /// Of the cases in which the kernel had a reason to put the writer to sleep: more was written than may be dirty, or than memory may
-    /// hold.
+    /// Covers cases in which the kernel had a reason to put the writer to sleep: more was written
+    /// than may be dirty, or than memory may hold.
     fn findings(&self, report: &Report) -> Vec<String> {
         let environment = &report.environment;
         let beyond =

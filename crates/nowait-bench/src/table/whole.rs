@@ -1,4 +1,5 @@
-//! The table `whole`: every block of the file once, cold, in random order. It is asked for as `reads`.
+//! The table `whole`: every block of the file once, cold, in random order. It is asked for as
+//! `reads`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
-//! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line in the list of each table that it takes
-//! part in: [`readers`], [`writers`], [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`] or [`indexers`]. One that
-//! does several kinds of work lives where it reads.
+//! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
+//! in the list of each table that it takes part in: [`readers`], [`writers`], [`stallers`],
+//! [`overwriters`], [`streamers`], [`loggers`], [`populators`] or [`indexers`]. One that does
+//! several kinds of work lives where it reads.
 
 mod log;
 pub(crate) mod map;
@@ -27,10 +28,10 @@ pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 
 /// One way of doing the work: its name, and whether this system allows it.
 ///
-/// The rules, the same for all, so that only the ways differ: prepare first, then [`Round::start`], work,
-/// [`Round::stop`]. Read the clock once before each submission of an operation (or batch) and once per harvest of
-/// completions, and tell the tally of each. Read into the buffer that the caller gives. Do nothing for a particular
-/// case: a way does not know whether the file is cached.
+/// The rules, the same for all, so that only the ways differ: prepare first, then [`Round::start`],
+/// work, [`Round::stop`]. Read the clock once before each submission of an operation (or batch) and
+/// once per harvest of completions, and tell the tally of each. Read into the buffer that the
+/// caller gives. Do nothing for a particular case: a way does not know whether the file is cached.
 pub trait Way: Sync {
     fn name(&self) -> &'static str;
 
@@ -42,71 +43,77 @@ pub trait Way: Sync {
 
 /// One way of reading at random.
 pub trait ReadWay: Way {
-    /// It begins each read when the job's schedule says so, and counts latency from there.
+    /// Starts each read when the job's schedule says so, and counts latency from there.
     fn paced(&self) -> bool {
         false
     }
 
-    /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block for each of those.
+    /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
+    /// for each of those.
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 
-    /// Completes all batches of `job`, one after the other, each into the start of `output`, its records in order.
+    /// Completes all batches of `job`, one after the other, each into the start of `output`, its
+    /// records in order.
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// One way of writing.
 pub trait WriteWay: Way {
-    /// Completes all writes of `job`, `job.depth` of them in flight at a time. `buffer` has a prepared block for each of those;
-    /// a way that must own its buffers takes [`Writes::buffers`]. A block is placed ([`crate::measure::work::Contents::place`]) just
-    /// before the clock is read for its submission.
+    /// Completes all writes of `job`, `job.depth` of them in flight at a time. `buffer` has a
+    /// prepared block for each of those; a way that must own its buffers takes [`Writes::buffers`].
+    /// A block is placed ([`crate::measure::work::Contents::place`]) just before the clock is read
+    /// for its submission.
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
-/// What a way writes that has nothing to read.
+/// Bytes that a way writes if it has nothing to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// As it was told.
+    /// As the job says.
     Contents,
     Zeros,
-    /// It takes no part.
+    /// None: it takes no part.
     Nothing,
 }
 
 /// One way of reading a file from its start to its end, of copying it, or of writing one.
 pub trait StreamWay: Way {
-    /// It goes past the page cache, and so needs a file system that allows `O_DIRECT`.
+    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
 
-    /// It has several blocks in flight. One that has not is measured once for all depths.
+    /// Keeps several blocks in flight. A way that does not is measured once for all depths.
     fn has_depth(&self) -> bool;
 
     fn written(&self) -> Written {
         Written::Contents
     }
 
-    /// Reads, copies or writes as `job` says. `buffer` has a block for each one in flight, prepared if it is to be written and placed as
-    /// in [`WriteWay::writes`]; a way that must own its buffers has its own.
+    /// Reads, copies or writes as `job` says. `buffer` has a block for each one in flight, prepared
+    /// if it is to be written and placed as in [`WriteWay::writes`]; a way that must own its
+    /// buffers has its own.
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// One way of having records on stable storage.
 pub trait LogWay: Way {
-    /// It goes past the page cache, and so needs a file system that allows `O_DIRECT`.
+    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
 
-    /// It has no idea of more than one writer.
+    /// Supports one writer only.
     fn alone(&self) -> bool {
         false
     }
 
-    /// How much of the file a record of `size` bytes takes at most; 0 for a way that makes files of its own.
+    /// The most bytes of the file that a record of `size` bytes takes; 0 for a way that makes files
+    /// of its own.
     fn room(&self, _size: usize) -> usize {
         0
     }
 
-    /// Has every record of `job` on stable storage, from threads of which each waits for its own, and says how many bytes of the
-    /// file they took, if it knows. Afterwards, if the round verifies, it finds each of them and tells the tally ([`crate::measure::meter::Tally::verify`])
-    /// its number and its bytes.
+    /// Has every record of `job` on stable storage, from threads of which each waits for its own,
+    /// and says how many bytes of the file they took, if it knows. Afterwards, if the round
+    /// verifies, it finds each of them and tells the tally
+    /// ([`crate::measure::meter::Tally::verify`]) its number and its bytes.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
 }
 
@@ -130,15 +137,16 @@ impl Mapped for Mapping {
 
 /// One way of having all pages of a map there.
 pub trait PopulateWay: Way {
-    /// Maps the file and returns when each page can be touched without waiting and without a fault. The clock and all that is told
-    /// of it are `map::watch::Watch`'s: it is told whenever the calling thread could do something else, and, on that thread, which pages
-    /// are there.
+    /// Maps the file and returns when each page can be touched without waiting and without a fault.
+    /// The clock and all that is told of it are `map::watch::Watch`'s: it is told whenever the
+    /// calling thread could do something else, and, on that thread, which pages are there.
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated>;
 }
 
 /// One way of taking rows out of a cold file that is, or could be, mapped.
 pub trait RowWay: Way {
-    /// Copies every row into `buffer`, which has a block for each of the `job.depth` that a way with a queue has in flight.
+    /// Copies every row into `buffer`, which has a block for each of the `job.depth` that a way
+    /// with a queue has in flight.
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
@@ -157,7 +165,8 @@ pub const fn readers() -> &'static [&'static dyn ReadWay] {
     ]
 }
 
-/// Every way that reads past the page cache, in the order of the tables. There advice means nothing, and libaio is asynchronous.
+/// Every way that reads past the page cache, in the order of the tables. There advice means
+/// nothing, and libaio is asynchronous.
 pub const fn direct_readers() -> &'static [&'static dyn ReadWay] {
     &[
         &read::pread::Pread,

@@ -1,7 +1,9 @@
-//! What every queue of reads or writes (a ring, libaio) has in common: who owns a buffer while the kernel uses it.
+//! Shared by all queues of reads or writes (a ring, libaio): who owns a buffer while the kernel
+//! uses it.
 //!
-//! A [`Flight`] takes a buffer by value when a transfer is submitted and gives it back when it is complete, so
-//! nobody can touch it in between; and a flight does not end before all its transfers have.
+//! A [`Flight`] takes a buffer by value when a transfer is submitted and gives it back when it is
+//! complete, so nobody can touch it in between; and a flight does not end before all its transfers
+//! have.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +22,7 @@ pub(in crate::ways) enum Direction {
     Write,
 }
 
-/// Where a queue reads and where it writes; the same file twice for one that does only one of them.
+/// The files that a queue reads and writes; the same file twice for one that does only one of them.
 #[derive(Clone, Copy)]
 pub(in crate::ways) struct Files<'a> {
     pub(in crate::ways) from: &'a File,
@@ -38,15 +40,18 @@ pub(in crate::ways) trait Queue {
     /// The most transfers in flight.
     fn capacity(&self) -> usize;
 
-    /// Queues a transfer; it may be submitted at once or with the next [`Queue::turn`]. There is room: at most
-    /// [`Queue::capacity`] are in flight. An error means that the kernel does not know of it and never will.
+    /// Queues a transfer; it may be submitted at once or with the next [`Queue::turn`]. There is
+    /// room: at most [`Queue::capacity`] are in flight. An error means that the kernel does not
+    /// know of it and never will.
     ///
     /// # Safety
     ///
-    /// The `len` bytes at `at` can be read and written, and nobody else touches them, until [`Queue::next`] has returned `tag`.
+    /// The `len` bytes at `at` can be read and written, and nobody else touches them, until
+    /// [`Queue::next`] has returned `tag`.
     unsafe fn push(&mut self, tag: u32, direction: Direction, at: *mut u8, len: usize, offset: u64) -> io::Result<()>;
 
-    /// Submits what is queued and waits for at least `wait` completions. A signal may end the waiting early.
+    /// Submits what is queued and waits for at least `wait` completions. A signal may end the
+    /// waiting early.
     fn turn(&mut self, wait: usize) -> io::Result<()>;
 
     /// The next completion that is already there: its tag and the number of bytes.
@@ -55,7 +60,8 @@ pub(in crate::ways) trait Queue {
 
 /// A queue that can wait for a completion or for a moment, whichever is first.
 pub(in crate::ways) trait PacedQueue: Queue {
-    /// Submits what is queued and waits for a completion, until then at most. A signal may end the waiting early.
+    /// Submits what is queued and waits for a completion, until then at most. A signal may end the
+    /// waiting early.
     fn turn_until(&mut self, due: Instant) -> io::Result<()>;
 }
 
@@ -71,8 +77,8 @@ pub(in crate::ways) struct Desk<Q> {
 struct Transfer {
     direction: Direction,
     at: *mut u8,
-    /// The whole buffer. All of it is asked for, since a direct read takes whole blocks only; it is complete with the first `want` bytes,
-    /// which are fewer at the end of the file.
+    /// The whole buffer. All of it is asked for, since a direct read takes whole blocks only; it is
+    /// complete with the first `want` bytes, which are fewer at the end of the file.
     len: usize,
     want: usize,
     have: usize,
@@ -118,7 +124,8 @@ impl<Q: Queue> Desk<Q> {
         self.blocks(Direction::Write, buffer.chunks_mut(job.block).take(job.depth).collect(), next, round)
     }
 
-    /// Keeps all of `idle` in flight. `next` prepares a block, if it is to be written, and says where it goes and how much of it.
+    /// Keeps all of `idle` in flight. `next` prepares a block, if it is to be written, and says
+    /// where it goes and how much of it.
     fn blocks(
         &mut self,
         direction: Direction,
@@ -143,8 +150,8 @@ impl<Q: Queue> Desk<Q> {
         Ok(())
     }
 
-    /// Writes without ever waiting: what is complete is harvested, what there is room for is submitted, and then it is the turn of
-    /// `others`, which say whether to go on.
+    /// Writes without ever waiting: what is complete is harvested, what there is room for is
+    /// submitted, and then it is the turn of `others`, which say whether to go on.
     pub(in crate::ways) fn writes_beside(
         &mut self,
         job: &Writes<'_>,
@@ -178,8 +185,9 @@ impl<Q: Queue> Desk<Q> {
         Ok(())
     }
 
-    /// Reads the file, and writes each block as soon as it is read if it is to be copied; or writes what it makes. The clock is the
-    /// caller's. A write is of the whole block, which is what direct I/O takes; the file is cut to its size in the end.
+    /// Reads the file, and writes each block as soon as it is read if it is to be copied; or writes
+    /// what it makes. The clock is the caller's. A write is of the whole block, which is what
+    /// direct I/O takes; the file is cut to its size in the end.
     pub(in crate::ways) fn stream(
         &mut self,
         job: &Stream<'_>,
@@ -302,7 +310,7 @@ struct Flight<'q, 'b, Q: Queue> {
 struct Complete<'b> {
     direction: Direction,
     buffer: &'b mut [u8],
-    /// How much of it was moved.
+    /// Bytes moved so far.
     len: usize,
     offset: u64,
     started: Instant,
@@ -333,9 +341,10 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
     /// Asks for the part of a transfer that is still missing.
     fn push(&mut self, tag: u32) -> io::Result<()> {
         let Transfer { direction, at, len, have, offset, .. } = self.desk.transfers[tag as usize];
-        // SAFETY: `at` points to the `len` bytes of a buffer that `start` took by value for `'b` and that
-        // `next` gives back only after the queue returned the tag. This flight lives no longer than `'b`, and its `drop`
-        // waits for all tags. Flights are not leaked: they are locals of this file.
+        // SAFETY: `at` points to the `len` bytes of a buffer that `start` took by value for `'b`
+        // and that `next` gives back only after the queue returned the tag. This flight lives no
+        // longer than `'b`, and its `drop` waits for all tags. Flights are not leaked: they are
+        // locals of this file.
         let pushed = unsafe { self.desk.queue.push(tag, direction, at.add(have), len - have, offset + have as u64) };
         if pushed.is_err() {
             self.land(tag);
@@ -362,7 +371,8 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
         Ok(())
     }
 
-    /// The next complete transfer. One that stopped half-way (half of it was cached, or a signal came) is sent on.
+    /// The next complete transfer. One that stopped half-way (half of it was cached, or a signal
+    /// came) is sent on.
     fn next(&mut self) -> io::Result<Option<Complete<'b>>> {
         while let Some((tag, result)) = self.desk.queue.next() {
             let transfer = &mut self.desk.transfers[tag as usize];
@@ -385,8 +395,9 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
                 continue;
             }
             self.land(tag);
-            // SAFETY: these are the pointer and the length of the `&'b mut [u8]` that `start` took. The kernel
-            // is done with it, and the transfer has ended, so the buffer is given back only once.
+            // SAFETY: these are the pointer and the length of the `&'b mut [u8]` that `start` took.
+            // The kernel is done with it, and the transfer has ended, so the buffer is given back
+            // only once.
             let buffer = unsafe { slice::from_raw_parts_mut(at, len) };
             return Ok(Some(Complete { direction, buffer, len: have, offset, started }));
         }
@@ -395,7 +406,8 @@ impl<'b, Q: Queue> Flight<'_, 'b, Q> {
 }
 
 impl<Q: Queue> Drop for Flight<'_, '_, Q> {
-    /// After an error: waits for the rest, whatever becomes of it, because the kernel still uses the buffers.
+    /// After an error: waits for the rest, whatever becomes of it, because the kernel still uses
+    /// the buffers.
     fn drop(&mut self) {
         loop {
             while let Some((tag, _)) = self.desk.queue.next() {
@@ -405,7 +417,8 @@ impl<Q: Queue> Drop for Flight<'_, '_, Q> {
                 return;
             }
             if self.desk.queue.turn(1).is_err() {
-                // The buffers are the caller's: they cannot be leaked, and to return would be unsound.
+                // The buffers are the caller's: they cannot be leaked, and to return would be
+                // unsound.
                 process::abort();
             }
         }

@@ -1,4 +1,4 @@
-//! What the ways that run on tokio share: the runtime, and the figures of a task.
+//! Shared by the ways that run on tokio: the runtime, and the figures of a task.
 
 use std::future::Future;
 use std::io;
@@ -66,8 +66,8 @@ impl Blocks {
     }
 }
 
-/// What one task saw. A task outlives the round's borrow, and so do its own figures; bytes that are to be verified are kept until
-/// the clock has stopped.
+/// Figures of one task. A task outlives the round's borrow, and so do its own figures; bytes that
+/// are to be verified are kept until the clock has stopped.
 pub struct Seen {
     tally: Tally<'static>,
     kept: Option<Vec<(u64, Vec<u8>)>>,

@@ -1,5 +1,6 @@
-//! Charts as inline SVG: lines along a number, bars, and spreads of latencies on a logarithmic scale. A way has a hue, a symbol
-//! and its name beside them, so that no chart is read by colour alone.
+//! Charts as inline SVG: lines along a number, bars, and spreads of latencies on a logarithmic
+//! scale. A way has a hue, a symbol and its name beside them, so that no chart is read by colour
+//! alone.
 
 use super::html::Html;
 use crate::report::axes::Panel;
@@ -7,7 +8,8 @@ use crate::report::figures::short;
 use crate::report::words::{compared, unit};
 use crate::report::{Latency, Row};
 
-/// How a way is drawn: the hue that the style sheet has under this number, the symbol, the dash of its line.
+/// Appearance of a way: the hue that the style sheet has under this number, the symbol, the dash of
+/// its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     hue: usize,
@@ -20,7 +22,8 @@ const HUES: usize = 8;
 const SYMBOLS: usize = 6;
 const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
 
-/// The looks of a table's ways: the library's share one hue, and each other way has the same in all tables where that can be.
+/// The looks of a table's ways: the library's share one hue, and each other way has the same in all
+/// tables where that can be.
 pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
     let (mut taken, mut ours) = ([false; HUES], 0);
     let look = |way: &&'a str| {
@@ -60,7 +63,7 @@ fn look_of(looks: &[(&str, Look)], way: &str) -> Look {
 
 const WIDTH: f64 = 560.0;
 const LEFT: f64 = 52.0;
-/// Where the names of ways stand.
+/// Width of the margin with the names of ways.
 const RIGHT: f64 = 132.0;
 const TOP: f64 = 12.0;
 const PLOT: f64 = 250.0;
@@ -166,7 +169,7 @@ fn symbol(html: &mut Html, look: Look, (x, y): (f64, f64), title: &str) {
     });
 }
 
-/// What a chart of lines shows of a row.
+/// The figure of a row that a chart of lines shows.
 pub(super) struct Measure {
     pub(super) name: String,
     pub(super) value: fn(&Row) -> Option<f64>,
@@ -228,7 +231,7 @@ pub(super) fn lines(html: &mut Html, panel: &Panel<'_>, axis: &str, measure: &Me
     });
 }
 
-/// Where a way's line ends.
+/// The end of a way's line.
 #[derive(Debug, Clone, Copy)]
 struct End<'a> {
     x: f64,
@@ -253,7 +256,8 @@ fn apart(mut ends: Vec<End<'_>>) -> Vec<(f64, End<'_>)> {
     places.into_iter().zip(ends).collect()
 }
 
-/// A bar per way for speed and one for processor time, from which the eye takes ratios: they begin at 0.
+/// A bar per way for speed and one for processor time, from which the eye takes ratios: they begin
+/// at 0.
 pub(super) fn bars(html: &mut Html, table: &str, rows: &[&Row], looks: &[(&str, Look)]) {
     const NAMES: f64 = 130.0;
     const ROW: f64 = 22.0;
@@ -315,7 +319,8 @@ pub(super) fn bars(html: &mut Html, table: &str, rows: &[&Row], looks: &[(&str, 
     });
 }
 
-/// A line per way from the median to the worst, thinner and thinner, along powers of ten. All charts of a table have one scale.
+/// A line per way from the median to the worst, thinner and thinner, along powers of ten. All
+/// charts of a table have one scale.
 pub(super) struct Spreads(Scale);
 
 impl Spreads {

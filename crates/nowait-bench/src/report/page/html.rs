@@ -1,4 +1,5 @@
-//! HTML and SVG as text. What is not a constant of ours is escaped, always: there is no other way in.
+//! HTML and SVG as text. What is not a constant of ours is escaped, always: there is no other way
+//! in.
 
 use std::fmt::{Display, Write};
 

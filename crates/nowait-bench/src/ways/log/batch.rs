@@ -1,11 +1,13 @@
-//! One thread writes for all: the group commit of many engines. A writer puts its record into the open batch and sleeps; the thread takes
-//! all that is there, has it on stable storage in one go, and wakes its writers. Meanwhile the next batch fills.
+//! One thread writes for all: the group commit of many engines. A writer puts its record into the
+//! open batch and sleeps; the thread takes all that is there, has it on stable storage in one go,
+//! and wakes its writers. Meanwhile the next batch fills.
 //!
 //! `thread-batch`: a write and an `fdatasync(2)` a batch, through the page cache.
 //! `thread-batch-direct`: a batch in whole blocks, in one call past the page cache.
 //!
-//! Writers sleep on a futex that all of their batch share. With 64 of them that is 1.1 context switches a commit; it was 1.3 where the
-//! thread unparked each (`Thread::unpark`), and 1.5 with a condition variable, whose sleepers wake only to queue for its mutex.
+//! Writers sleep on a futex that all of their batch share. With 64 of them that is 1.1 context
+//! switches a commit; it was 1.3 where the thread unparked each (`Thread::unpark`), and 1.5 with a
+//! condition variable, whose sleepers wake only to queue for its mutex.
 
 use std::fs::File;
 use std::io;
@@ -67,8 +69,8 @@ struct Log {
     open: Mutex<Batch>,
     /// Rung when the thread sleeps and there is a batch.
     bell: Condvar,
-    /// The last batch of an even number that is on stable storage, and of an odd one. Writers of a batch sleep on one word, so that the
-    /// thread wakes these and no others, with one call.
+    /// The last batch of an even number that is on stable storage, and of an odd one. Writers of a
+    /// batch sleep on one word, so that the thread wakes these and no others, with one call.
     durable: [AtomicU32; 2],
     failed: AtomicBool,
     direct: bool,
@@ -79,7 +81,7 @@ struct Batch {
     number: u32,
     buffer: Buffer,
     len: usize,
-    /// Where in the file it will be.
+    /// Its offset in the file.
     place: u64,
     sleeps: bool,
     closed: bool,

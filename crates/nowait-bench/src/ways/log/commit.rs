@@ -1,8 +1,10 @@
-//! Each writer on its own: it writes its record and has it flushed. And what all ways of the log share: the threads of the writers, the
-//! search for what they have written, and a directory for those that make files of their own.
+//! Each writer on its own: it writes its record and has it flushed. And what all ways of the log
+//! share: the threads of the writers, the search for what they have written, and a directory for
+//! those that make files of their own.
 //!
-//! `append-fdatasync`: a write and an `fdatasync(2)` through the page cache, one writer after the other.
-//! `direct-dsync`: the floor, for one writer. Its record alone in whole blocks, in one call past the page cache.
+//! `append-fdatasync`: a write and an `fdatasync(2)` through the page cache, one writer after the
+//! other. `direct-dsync`: the floor, for one writer. Its record alone in whole blocks, in one call
+//! past the page cache.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -19,7 +21,7 @@ use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Buffer, Commits, Records};
 use crate::ways::{LogWay, Way};
 
-/// What direct writes are a multiple of, here as in most logs: it suits nearly all devices.
+/// Direct writes are a multiple of it, here as in most logs: it suits nearly all devices.
 pub(in crate::ways) const BLOCK: usize = 4096;
 
 pub struct AppendFdatasync;
@@ -118,9 +120,9 @@ pub(in crate::ways) fn write_durable(file: &File, mut blocks: &[u8], mut offset:
     Ok(())
 }
 
-/// Runs the writers of `job`, each on a thread of its own with what `prepare` has made for it there. `commit` is given a record,
-/// filled up with zeros to whole blocks; it returns when the record is on stable storage, and says where. Gives the places of
-/// each writer's records.
+/// Runs the writers of `job`, each on a thread of its own with what `prepare` has made for it
+/// there. `commit` is given a record, filled up with zeros to whole blocks; it returns when the
+/// record is on stable storage, and says where. Gives the places of each writer's records.
 pub fn by_writers<T>(
     job: &Commits<'_>,
     round: &mut Round<'_>,

@@ -1,12 +1,14 @@
-//! io_uring without a leader: each writer has a ring of its own, and one call submits its commit and waits for it. Places in the one file
-//! are handed out by a counter.
+//! io_uring without a leader: each writer has a ring of its own, and one call submits its commit
+//! and waits for it. Places in the one file are handed out by a counter.
 //!
-//! `ring-linked`: a write through the page cache and an `fdatasync` that is linked to it. The kernel gives both to its workers.
-//! `ring-dsync`: one write of whole blocks past the page cache, with `RWF_DSYNC`. It needs no such worker; the flush after it is asked for
-//! by a thread of the kernel's own (fs/iomap/direct-io.c, `s_dio_done_wq`), whose time is in nobody's figures.
+//! `ring-linked`: a write through the page cache and an `fdatasync` that is linked to it. The
+//! kernel gives both to its workers. `ring-dsync`: one write of whole blocks past the page cache,
+//! with `RWF_DSYNC`. It needs no such worker; the flush after it is asked for by a thread of the
+//! kernel's own (fs/iomap/direct-io.c, `s_dio_done_wq`), whose time is in nobody's figures.
 //!
-//! With 64 writers the second was five times as fast. (Also tried: both requests of `ring-linked` past the page cache, in between; and
-//! its write given to a worker at once, `IOSQE_ASYNC`, level with it.)
+//! With 64 writers the second was five times as fast. (Also tried: both requests of `ring-linked`
+//! past the page cache, in between; and its write given to a worker at once, `IOSQE_ASYNC`, level
+//! with it.)
 
 use std::array;
 use std::fs::File;
@@ -112,7 +114,8 @@ impl Ring {
     unsafe fn complete<const N: usize>(&mut self, entries: [squeue::Entry; N]) -> [i32; N] {
         let mut tag = 0..;
         let entries = entries.map(|entry| entry.user_data(tag.next().unwrap_or(0)));
-        // SAFETY: the caller's promise, and nothing is in flight any more when this returns. The file is registered.
+        // SAFETY: the caller's promise, and nothing is in flight any more when this returns. The
+        // file is registered.
         let pushed = unsafe { self.0.submission().push_multiple(&entries) };
         pushed.expect("the ring is empty between two commits");
         let mut results = [None; N];
@@ -123,7 +126,8 @@ impl Ring {
             }
             match self.0.submit_and_wait(missing) {
                 Err(error) if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
-                    // The record is the caller's: it cannot be leaked, and to return would be unsound.
+                    // The record is the caller's: it cannot be leaked, and to return would be
+                    // unsound.
                     process::abort();
                 }
                 _ => {}
@@ -135,7 +139,8 @@ impl Ring {
     }
 }
 
-/// Of a write: an error, or fewer bytes than asked for, which nothing but a full disk or a limit explains.
+/// Checks a write: an error, or fewer bytes than asked for, which nothing but a full disk or a
+/// limit explains.
 fn whole(result: i32, bytes: &[u8]) -> io::Result<()> {
     match result {
         error if error < 0 => Err(io::Error::from_raw_os_error(-error)),

@@ -1,4 +1,5 @@
-//! `nowait`'s map: populated in the background while the calling thread goes on, or with the rows brought in at once.
+//! `nowait`'s map: populated in the background while the calling thread goes on, or with the rows
+//! brought in at once.
 
 use std::future::Future;
 use std::io;

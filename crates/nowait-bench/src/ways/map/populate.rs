@@ -1,4 +1,5 @@
-//! One call that has the kernel make all pages of a map present. The thread waits in it, and nothing is announced before its end.
+//! One call that has the kernel make all pages of a map present. The thread waits in it, and
+//! nothing is announced before its end.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! A map as it is usually used: whoever wants a page touches it, and waits there for the disk. With advice given before, or a thread that
-//! goes ahead.
+//! A map as it is usually used: whoever wants a page touches it, and waits there for the disk. With
+//! advice given before, or a thread that goes ahead.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,7 +21,8 @@ pub struct WillNeed;
 pub struct Random;
 pub struct Thread;
 
-/// The thread could do something else after so many touches: one fault maps as many pages of what is cached (fault_around_bytes).
+/// The thread could do something else after so many touches: one fault maps as many pages of what
+/// is cached (fault_around_bytes).
 const BEAT_PAGES: usize = 16;
 
 impl Way for Touch {
@@ -49,8 +50,9 @@ impl PopulateWay for WillNeed {
     fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> io::Result<Populated> {
         let mut watch = Watch::start(job, round);
         let map = Mapping::new(job.file, job.size)?;
-        // One call, of which the kernel does no more than `read_ahead_kb` (mm/readahead.c, force_page_cache_ra). In pieces, for
-        // all of the file, it took twice as long: what is read by advice lies in single pages.
+        // One call, of which the kernel does no more than `read_ahead_kb` (mm/readahead.c,
+        // force_page_cache_ra). In pieces, for all of the file, it took twice as long: what is read
+        // by advice lies in single pages.
         map.advise(0..job.size, MapAdvice::WillNeed)?;
         watch.beat();
         touch_in_order(&map, job, &mut watch);

@@ -1,5 +1,5 @@
-//! What the calling thread of a populate sees: how long it was kept from its other work, when pages were announced to it, and what
-//! touching one of them then took.
+//! Observes the calling thread of a populate: how long it was kept from its other work, when pages
+//! were announced to it, and what touching one of them then took.
 
 use std::ops::Range;
 use std::thread;
@@ -9,7 +9,8 @@ use crate::measure::meter::{Latencies, Round, latencies};
 use crate::measure::work::Populate;
 use crate::ways::Mapped;
 
-/// A calling thread that has others work for it asks how far they are, sleeps so long, and asks again.
+/// A calling thread that has others work for it asks how far they are, sleeps so long, and asks
+/// again.
 pub(in crate::ways) const TICK: Duration = Duration::from_micros(100);
 
 /// A map with all its pages there, and what was seen on the way.
@@ -17,7 +18,7 @@ pub struct Populated {
     pub map: Box<dyn Mapped>,
     /// Until something was announced.
     pub first_chunk: Duration,
-    /// Of the samples, each as soon as its chunk was announced.
+    /// Touches of the samples, each as soon as its chunk was announced.
     pub touches: Latencies,
 }
 

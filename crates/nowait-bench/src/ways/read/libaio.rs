@@ -1,5 +1,5 @@
-//! Linux's older asynchronous interface, called directly. Buffered reads and writes are accepted, and served one by one inside
-//! the submission: that is what a table of ways should show.
+//! Linux's older asynchronous interface, called directly. Buffered reads and writes are accepted,
+//! and served one by one inside the submission: that is what a table of ways should show.
 
 use std::io;
 use std::mem;
@@ -129,7 +129,7 @@ struct Aio {
     events: Vec<Event>,
     /// Tags that the kernel would not take, with its error number.
     refused: Vec<(u32, i32)>,
-    /// How many of the events are harvested, and how many of those were handed out.
+    /// Number of harvested events, and of those that were handed out.
     harvested: usize,
     taken: usize,
 }
@@ -155,8 +155,9 @@ impl Aio {
         self.pointers.clear();
         self.pointers.extend(self.queued.iter().map(|&tag| &raw const self.iocbs[tag as usize]));
         let count = self.pointers.len() as libc::c_long;
-        // SAFETY: `pointers` has `count` pointers to iocbs that live during the call; the kernel copies them. The
-        // buffers that they name are valid until their completion, which `push`'s caller has promised.
+        // SAFETY: `pointers` has `count` pointers to iocbs that live during the call; the kernel
+        // copies them. The buffers that they name are valid until their completion, which `push`'s
+        // caller has promised.
         let status = unsafe { libc::syscall(libc::SYS_io_submit, self.context.0, count, self.pointers.as_mut_ptr()) };
         match checked(status) {
             Ok(count) => drop(self.queued.drain(..count)),
@@ -171,7 +172,8 @@ impl Aio {
     fn harvest(&mut self, wait: usize) -> io::Result<()> {
         let room = self.events.len() as libc::c_long;
         let (events, forever) = (self.events.as_mut_ptr(), ptr::null::<libc::timespec>());
-        // SAFETY: the kernel writes at most `room` events, for which the vector has place; no time limit is given.
+        // SAFETY: the kernel writes at most `room` events, for which the vector has place; no time
+        // limit is given.
         let status = unsafe {
             libc::syscall(libc::SYS_io_getevents, self.context.0, wait as libc::c_long, room, events, forever)
         };

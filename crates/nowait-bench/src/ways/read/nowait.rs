@@ -1,8 +1,9 @@
-//! `nowait` itself, in the two forms in which it is used: by a caller that blocks, and on tokio; and by libaio, as where io_uring is
-//! refused.
+//! `nowait` itself, in the two forms in which it is used: by a caller that blocks, and on tokio;
+//! and by libaio, as where io_uring is refused.
 //!
-//! `nowait`: depth 1 is the blocking call; more in flight is `block_on` over as many loops as the depth; a gather is
-//! `gather_into`. `nowait-tokio`: as many tasks as the depth on a multi-thread runtime with a worker per processor.
+//! `nowait`: depth 1 is the blocking call; more in flight is `block_on` over as many loops as the
+//! depth; a gather is `gather_into`. `nowait-tokio`: as many tasks as the depth on a multi-thread
+//! runtime with a worker per processor.
 
 use std::cell::RefCell;
 use std::io;
@@ -292,7 +293,8 @@ impl WriteWay for Tokio {
     }
 }
 
-/// One round's file and what was counted before it. The instance outlives the round: several callers of one may share it.
+/// One round's file and what was counted before it. The instance outlives the round: several
+/// callers of one may share it.
 pub(in crate::ways) struct Session {
     pub(in crate::ways) file: File,
     instance: Nowait,
@@ -300,8 +302,9 @@ pub(in crate::ways) struct Session {
 }
 
 impl Session {
-    /// Through the page cache on the open file that the other ways have: there are file systems (FUSE) where to open a file again empties
-    /// its cache. Past it on one of its own, as users open it: what the library finds out then it does not find out later.
+    /// Through the page cache on the open file that the other ways have: there are file systems
+    /// (FUSE) where to open a file again empties its cache. Past it on one of its own, as users
+    /// open it: what the library finds out then it does not find out later.
     fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
         if target.direct {
             let options = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).clone();
@@ -318,7 +321,8 @@ impl Session {
         Session { file, instance: instance.clone(), before: instance.stats() }
     }
 
-    /// A blocking call is a system call on the caller's thread whether it waits or not: it tells nothing.
+    /// A blocking call is a system call on the caller's thread whether it waits or not: it tells
+    /// nothing.
     pub(in crate::ways) fn report(&self, round: &mut Round<'_>) {
         let now = self.instance.stats();
         let inline = now.inline - self.before.inline;

@@ -1,7 +1,8 @@
-//! `pread` in a loop: what a program does that has not heard of any of this. Depth means nothing to it.
+//! `pread` in a loop: what a program does that has not heard of any of this. Depth means nothing to
+//! it.
 //!
-//! A stream goes two ways: past the page cache (`pread`) and through it (`pread-buffered`), with the kernel's own readahead. It is
-//! written by `pwrite`.
+//! A stream goes two ways: past the page cache (`pread`) and through it (`pread-buffered`), with
+//! the kernel's own readahead. It is written by `pwrite`.
 
 use std::io;
 use std::os::unix::fs::FileExt;

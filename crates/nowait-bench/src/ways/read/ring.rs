@@ -1,19 +1,24 @@
-//! io_uring, twice: as the usual library drives it, and as well as we know how to.
+//! io_uring, twice: as the usual library drives it, and tuned by hand.
 //!
-//! `ring-plain`: no set-up flags, one system call per submission.
-//! `ring`: owned by one thread, completions run at its next system call (COOP_TASKRUN: no interruption of the thread), the
-//! last submission and the wait are one system call, and the files are registered; the buffers of a stream, too.
+//! `ring-plain`: no set-up flags, one system call per submission. `ring`: owned by one thread,
+//! completions run at its next system call (COOP_TASKRUN: no interruption of the thread), the last
+//! submission and the wait are one system call, and the files are registered; the buffers of a
+//! stream, too.
 //!
-//! How many reads or writes one submission should carry depends on where the data is. Cached reads complete inside the
-//! submission, and the more of them share a system call the better (8 % on a gather of 64). Cold ones should not wait for
-//! each other: from three on, the kernel holds them back ("plugs" the queue) until the last is prepared, and meanwhile
-//! the disk is idle. So after each wait the first read leaves alone, and each submission that follows carries twice as many and
-//! one more. (Also tried: pairs, and as many more as complete at once; level with this at best.)
+//! The best number of reads or writes in one submission depends on where the data is. Cached reads
+//! complete inside the submission, and the more of them share a system call the better (8 % on a
+//! gather of 64). Cold ones should not wait for each other: from three on, the kernel holds them
+//! back ("plugs" the queue) until the last is prepared, and meanwhile the disk is idle. So after
+//! each wait the first read leaves alone, and each submission that follows carries twice as many
+//! and one more. (Also tried: pairs, and as many more as complete at once; level with this at
+//! best.)
 //!
-//! A stream is the exception: its reads and writes go together, in the call that waits. Alone or together made no difference to
-//! reads of 16 KiB to 1 MiB, and copies of 16 KiB at depth 4 took four tenths less processor time.
+//! A stream is the exception: its reads and writes go together, in the call that waits. Alone or
+//! together made no difference to reads of 16 KiB to 1 MiB, and copies of 16 KiB at depth 4 took
+//! four tenths less processor time.
 //!
-//! DEFER_TASKRUN instead of COOP_TASKRUN cost an eighth more processor time at depth 16, and up to a tenth of the speed at 32.
+//! DEFER_TASKRUN instead of COOP_TASKRUN cost an eighth more processor time at depth 16, and up to
+//! a tenth of the speed at 32.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -35,13 +40,14 @@ pub struct Ring {
 pub const PLAIN: Ring = Ring { name: "ring-plain", tuned: false };
 pub const TUNED: Ring = Ring { name: "ring", tuned: true };
 
-/// The most reads of a gather in flight. More only wait for a place in the disk's own queue, inside the submission.
+/// The most reads of a gather in flight. More only wait for a place in the disk's own queue, inside
+/// the submission.
 const GATHER_DEPTH: usize = 128;
 
-/// Of `linux/io_uring.h`.
+/// From `linux/io_uring.h`.
 const IORING_ENTER_GETEVENTS: u32 = 1;
 
-/// Whether this system lets us make a ring, in words.
+/// State of io_uring on this system, in words.
 pub fn io_uring_state() -> String {
     match IoUring::new(2) {
         Ok(_) => "available".to_owned(),
@@ -111,7 +117,8 @@ pub(in crate::ways) struct Uring {
     tuned: bool,
     /// All buffers lie in one that is registered.
     registered: bool,
-    /// How many transfers are queued, how many a submission may carry, and how many the first one after a wait.
+    /// Number of queued transfers, the most in a submission, and the most in the first one after a
+    /// wait.
     queued: usize,
     submit_at: usize,
     submit_first_at: usize,
@@ -129,11 +136,12 @@ impl Uring {
         Ok(Self { ring, capacity, from, to, tuned, registered: false, queued: 0, submit_at: 1, submit_first_at: 1 })
     }
 
-    /// All transfers will be parts of `buffer`, whose pages the kernel then need not look up for each direct one; where it may not
-    /// lock as much memory, it does.
+    /// All transfers will be parts of `buffer`, whose pages the kernel then need not look up for
+    /// each direct one; where it may not lock as much memory, it does.
     fn for_a_stream(mut self, buffer: &mut [u8]) -> Self {
         let whole = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: registering takes a reference to the pages and writes nothing. Only what `push` submits does, and keeps its promise.
+        // SAFETY: registering takes a reference to the pages and writes nothing. Only what `push`
+        // submits does, and keeps its promise.
         self.registered = unsafe { self.ring.submitter().register_buffers(&[whole]) }.is_ok();
         (self.submit_at, self.submit_first_at) = (self.capacity, self.capacity);
         self
@@ -145,8 +153,9 @@ impl Uring {
             let _ = self.ring.submit();
             return;
         }
-        // SAFETY: no argument is passed, so there is none to be wrong; the queued entries keep `push`'s promise.
-        // With GETEVENTS, so that completions which came meanwhile are worked on now and not all at the end.
+        // SAFETY: no argument is passed, so there is none to be wrong; the queued entries keep
+        // `push`'s promise. With GETEVENTS, so that completions which came meanwhile are worked on
+        // now and not all at the end.
         let _ = unsafe { self.ring.submitter().enter::<()>(self.queued as u32, 0, IORING_ENTER_GETEVENTS, None) };
         self.submit_at = (self.submit_at * 2 + 1).min(self.capacity);
         self.queued = 0;
@@ -171,7 +180,8 @@ impl Queue for Uring {
 
     unsafe fn push(&mut self, tag: u32, direction: Direction, at: *mut u8, len: usize, offset: u64) -> io::Result<()> {
         if self.tuned && self.queued == self.submit_at {
-            // Only now that there is one more: the last ones of a turn are left to the call that waits.
+            // Only now that there is one more: the last ones of a turn are left to the call that
+            // waits.
             self.submit();
         }
         let len = len as u32;
@@ -185,8 +195,8 @@ impl Queue for Uring {
             (Direction::Write, false, _) => opcode::Write::new(self.to, at, len).offset(offset).build(),
         };
         let entry = entry.user_data(u64::from(tag));
-        // SAFETY: the caller keeps the buffer valid and untouched until the completion, and the files stay open: the
-        // ring is used within a call that borrows them.
+        // SAFETY: the caller keeps the buffer valid and untouched until the completion, and the
+        // files stay open: the ring is used within a call that borrows them.
         unsafe { self.ring.submission().push(&entry) }.expect("the ring has an entry for each transfer in flight");
         self.queued += 1;
         if !self.tuned {

@@ -1,5 +1,6 @@
-//! `pread` and `pwrite` on tokio's blocking threads, a closure for each: what `tokio::fs` does, without its own copy of the data.
-//! `depth` tasks, each with one read or write at a time; for a gather, all records of a batch at once.
+//! `pread` and `pwrite` on tokio's blocking threads, a closure for each: what `tokio::fs` does,
+//! without its own copy of the data. `depth` tasks, each with one read or write at a time; for a
+//! gather, all records of a batch at once.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! Native threads, each in a blocking `pread` or `pwrite`: `depth` of them taking offsets off one counter. For a gather, a
-//! standing pool (rayon's) that takes records off one list.
+//! Native threads, each in a blocking `pread` or `pwrite`: `depth` of them taking offsets off one
+//! counter. For a gather, a standing pool (rayon's) that takes records off one list.
 
 use std::fs::File;
 use std::io;
@@ -61,7 +61,8 @@ impl WriteWay for Threads {
     }
 }
 
-/// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock runs.
+/// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock
+/// runs.
 pub(in crate::ways) fn at_once(
     depth: usize,
     block: usize,

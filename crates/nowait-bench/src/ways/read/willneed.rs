@@ -1,5 +1,5 @@
-//! `posix_fadvise(WILLNEED)` some way ahead, then `pread`: reads in parallel without any new interface, one more
-//! system call per read. Buffered files only.
+//! `posix_fadvise(WILLNEED)` some way ahead, then `pread`: reads in parallel without any new
+//! interface, one more system call per read. Buffered files only.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,8 @@ use crate::measure::work::{Batch, Gather, Reads, Target};
 use crate::sys::will_need;
 use crate::ways::{ReadWay, Way};
 
-/// How far a gather announces ahead, of a file or of a map: the most that a common disk queue takes without making the announcer wait.
+/// Ranges that a gather announces ahead, in a file or a map: the most that a common disk queue
+/// takes without making the announcer wait.
 pub(in crate::ways) const GATHER_AHEAD: usize = 128;
 
 pub struct WillNeed;

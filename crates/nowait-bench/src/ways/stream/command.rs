@@ -1,8 +1,10 @@
-//! The commands that everybody has: `dd`, past the page cache, and `cat`, through it. Depth means nothing to them.
+//! The commands that everybody has: `dd`, past the page cache, and `cat`, through it. Depth means
+//! nothing to them.
 //!
-//! The clock runs from the start of the process to its end, and its processor time is counted as that of a worker. The files are
-//! the standard input and output of the process: ours have no names that it could be told. What `dd` writes without reading a file is
-//! `/dev/zero`, which costs it something, and other ways nothing.
+//! The clock runs from the start of the process to its end, and its processor time is counted as
+//! that of a worker. The files are the standard input and output of the process: ours have no names
+//! that it could be told. What `dd` writes without reading a file is `/dev/zero`, which costs it
+//! something, and other ways nothing.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -21,7 +23,7 @@ use crate::ways::{StreamWay, Way, Written};
 pub struct Dd;
 pub struct Cat;
 
-/// How often a command that runs is asked whether the user wants it to stop.
+/// Interval at which the wait for a command checks for an interrupt.
 const ASKED_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 impl Way for Dd {
@@ -117,7 +119,8 @@ fn input(job: &Stream<'_>) -> io::Result<Stdio> {
 /// A round that checks the bytes of what is read gets them through a pipe.
 fn output(job: &Stream<'_>, round: &Round<'_>) -> io::Result<Stdio> {
     match job.destination() {
-        // To append is refused by `copy_file_range(2)`, with which cat would write nothing where files can share their blocks.
+        // To append is refused by `copy_file_range(2)`, with which cat would write nothing where
+        // files can share their blocks.
         Some(path) => OpenOptions::new().append(true).open(path).map(Stdio::from),
         None if round.tally.verifies() => Ok(Stdio::piped()),
         None => Ok(Stdio::null()),
@@ -126,7 +129,8 @@ fn output(job: &Stream<'_>, round: &Round<'_>) -> io::Result<Stdio> {
 
 /// Runs it to its end, or until the user wants to stop.
 fn finish(command: &mut Command, job: &Stream<'_>, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
-    // In English, so that a full disk is known by its message. In a group of its own, so that Ctrl-C is not taken for its failure.
+    // In English, so that a full disk is known by its message. In a group of its own, so that
+    // Ctrl-C is not taken for its failure.
     let mut running = Running(command.env("LC_ALL", "C").process_group(0).stderr(Stdio::piped()).spawn()?);
     let child = &mut running.0;
     let checked = child.stdout.take().map_or(Ok(()), |bytes| check(bytes, job, buffer, tally));

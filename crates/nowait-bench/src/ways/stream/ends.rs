@@ -1,10 +1,12 @@
-//! The two ends of a stream that is driven by hand: where its bytes come from, and where they are written.
+//! The two ends of a stream that is driven by hand: where its bytes come from, and where they are
+//! written.
 //!
-//! Direct writes go into room that has been allocated before, as a program would do it that knows the size: so they need not wait for
-//! each other, which those that extend a file do. A copy allocates on the clock, as part of the work. What only writes finds its room
-//! allocated and synced when the clock starts: it is the floor for `nowait`, which begins with an empty file and does not know the size.
-//! Files are written in whole blocks, which is all that direct I/O takes, and cut to their size in the end. Then comes
-//! `fdatasync(2)`, on the clock.
+//! Direct writes go into room that has been allocated before, as a program would do it that knows
+//! the size: so they need not wait for each other, which those that extend a file do. A copy
+//! allocates on the clock, as part of the work. What only writes finds its room allocated and
+//! synced when the clock starts: it is the floor for `nowait`, which begins with an empty file and
+//! does not know the size. Files are written in whole blocks, which is all that direct I/O takes,
+//! and cut to their size in the end. Then comes `fdatasync(2)`, on the clock.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,7 +22,7 @@ use crate::ways::queue::Files;
 pub(in crate::ways) struct Ends {
     between: Between,
     size: u64,
-    /// What direct writes take; `None` through the page cache.
+    /// Alignment of direct writes; `None` through the page cache.
     whole: Option<u64>,
 }
 
@@ -91,7 +93,8 @@ impl Ends {
         }
     }
 
-    /// Reads the first `len` bytes of `block`, and asks for all of it; nothing if the block was made.
+    /// Reads the first `len` bytes of `block`, and asks for all of it; nothing if the block was
+    /// made.
     pub(in crate::ways) fn read(&self, block: &mut [u8], len: usize, offset: u64) -> io::Result<()> {
         let (Between::Read(from) | Between::Copy { from, .. }) = &self.between else { return Ok(()) };
         let mut have = 0;
@@ -106,14 +109,15 @@ impl Ends {
         Ok(())
     }
 
-    /// Writes the first `len` bytes of `block`, or all of it if only that can be written; nothing if this only reads.
+    /// Writes the first `len` bytes of `block`, or all of it if only that can be written; nothing
+    /// if this only reads.
     pub(in crate::ways) fn write(&self, block: &[u8], len: usize, offset: u64) -> io::Result<()> {
         let len = if self.whole.is_some() { block.len() } else { len };
         self.to().map_or(Ok(()), |to| to.write_all_at(&block[..len], offset))
     }
 }
 
-/// Where the file system cannot, the writes allocate.
+/// If the file system cannot, the writes allocate.
 fn allocate(file: &File, len: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, len) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

@@ -1,6 +1,7 @@
-//! `nowait` for streams: past the page cache (`nowait`) and through it (`nowait-buffered`). A stream chooses the size and the number of its
-//! requests itself: the block is what its user takes or gives at a time, and the depth means nothing to it. A file that is written without
-//! being read begins empty, and nothing about its size is said; what gives it its space is on the clock.
+//! `nowait` for streams: past the page cache (`nowait`) and through it (`nowait-buffered`). A
+//! stream chooses the size and the number of its requests itself: the block is what its user takes
+//! or gives at a time, and the depth means nothing to it. A file that is written without being read
+//! begins empty, and nothing about its size is said; what gives it its space is on the clock.
 
 use std::io::{self, BufRead, Read, Write};
 use std::time::Instant;

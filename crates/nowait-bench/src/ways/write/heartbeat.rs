@@ -1,9 +1,10 @@
 //! The ways of the table of stalls: one thread writes, and has something else to do as well.
 //!
-//! What is told as latencies are the gaps in which the other work, a heartbeat, could not run. A way that blocks has no
-//! heartbeat: there each call is a gap. With the others it runs between any two polls, or turns of the ring, and asks to be run
-//! again at once; so the thread never sleeps, and a gap is time that the way has taken. A writer gives way after each write:
-//! that a program writes many blocks in a row without a pause is not to be measured.
+//! Its latencies are the gaps in which the other work, a heartbeat, could not run. A way that
+//! blocks has no heartbeat: there each call is a gap. With the others it runs between any two
+//! polls, or turns of the ring, and asks to be run again at once; so the thread never sleeps, and a
+//! gap is time that the way has taken. A writer gives way after each write: that a program writes
+//! many blocks in a row without a pause is not to be measured.
 
 use std::cell::{Cell, RefCell};
 use std::future::{self, Future};

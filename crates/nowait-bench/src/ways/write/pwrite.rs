@@ -1,4 +1,5 @@
-//! `pwrite` in a loop: what a program does that has not heard of any of this. Depth means nothing to it.
+//! `pwrite` in a loop: what a program does that has not heard of any of this. Depth means nothing
+//! to it.
 
 use std::io;
 use std::os::unix::fs::FileExt;
