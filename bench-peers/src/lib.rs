@@ -1,4 +1,4 @@
-//! The work of `nowait bench` on other runtimes and logs, as ways for the plans of `nowait-bench`:
+//! The work of `nowait bench` on other runtimes and logs, as ways for the tables of `nowait-bench`:
 //! rounds are interleaved, cold is verified and bytes are checked as there.
 //!
 //! Read downwards; a file uses those above it, never those below.

@@ -1,4 +1,4 @@
-//! The command: options to plans, plans to a report, and that as JSON, which `nowait bench --from`
+//! The command: options to tables, tables to a report, and that as JSON, which `nowait bench --from`
 //! shows.
 
 #![forbid(unsafe_code)]

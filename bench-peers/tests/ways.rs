@@ -13,7 +13,7 @@ use nowait_bench::measure::options::Options;
 use nowait_bench::measure::work::{Buffer, Gather, Range, Reads, Target};
 use nowait_bench::report::Report;
 use nowait_bench::table::{Phase, Run, Table};
-use nowait_bench::ways::{ReadWay, Way};
+use nowait_bench::ways::ReadWay;
 use nowait_bench_peers::peers;
 
 const SEED: u64 = 42;

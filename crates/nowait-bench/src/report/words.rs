@@ -34,7 +34,7 @@ fn own_meaning(way: &str) -> &'static str {
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
         "append-fdatasync" => "each writer: a lock, a write, an fdatasync",
         "direct-dsync" => "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
-        "thread-batch" => "group commit by one thread: a write and an fdatasync for all records that arrived meanwhile",
+        "thread-batch" => "group commit by one thread: a write and an fdatasync for what arrived meanwhile",
         "thread-batch-direct" => "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
         "ring-linked" => "each writer: a ring of its own, a write and an fdatasync linked to it",
         "ring-dsync" => "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
