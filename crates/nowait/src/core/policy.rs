@@ -1,4 +1,5 @@
-//! The selector: evidence in, route out. Pure: no I/O, no clock, no allocation.
+//! The selectors: evidence in, route out. Pure: no I/O, no clock, no allocation. One story, for
+//! reads, writes, rings and helper threads.
 //!
 //! One per open file. It starts from hope (the first read is tried inline) and learns from the
 //! file's own operations. There are two kinds of inline call, and one rule serves both:

@@ -172,7 +172,7 @@ pub(crate) fn write_blocking(
     }
 }
 
-/// One call for several writes, each of which goes on where the one before it ends.
+/// Makes one call for several writes, each of which continues the one before it.
 pub(crate) fn write_coalesced<'r>(
     handle: Option<&Handle>,
     writes: impl Iterator<Item = &'r Request>,
@@ -192,7 +192,7 @@ pub(crate) fn write_coalesced<'r>(
     unsafe { sys::write_at(fd, &segments, offset, flags, Wait::Allowed) }
 }
 
-/// One call for the writes of several slots, each of which goes on where the one before it ends.
+/// Makes one call for the writes of several slots, each of which continues the one before it.
 pub(crate) fn write_slots<'s>(
     handle: &Handle,
     slots: impl ExactSizeIterator<Item = &'s Slot>,

@@ -204,7 +204,7 @@ impl Shard {
         self.enter();
     }
 
-    /// Submits staged entries, of whichever thread.
+    /// Submits staged entries, whichever thread staged them.
     pub(super) fn enter(&self) {
         lock(&self.line).staged = 0;
         self.submit_entries();

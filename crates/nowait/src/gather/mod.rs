@@ -363,7 +363,7 @@ impl Exceptions {
         &self.errors
     }
 
-    /// Bytes that are there of range `index`, of which `length` were asked for.
+    /// Bytes of range `index` that have arrived, out of `length`.
     ///
     /// # Errors
     /// The range's own.

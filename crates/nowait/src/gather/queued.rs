@@ -45,7 +45,7 @@ struct Piece {
     alone: bool,
 }
 
-/// A range of which pieces are outstanding.
+/// A range with outstanding pieces.
 struct Waiting {
     index: usize,
     extent: Extent,

@@ -140,7 +140,7 @@ impl<'m> Populate<'m> {
     }
 
     /// Stops, with [`Stopped::Memory`], before it has read more than this part, from 0 to 1, of the
-    /// memory that was available at the start: what can be had without swapping, in the system
+    /// memory that was available at the start: available without swapping, in the system
     /// (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is
     /// cached at the start does not count. (The page cache of others is available memory: on a
     /// machine whose cache is full, every read takes some of it.) 0.8 by default.

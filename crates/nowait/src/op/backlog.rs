@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(backlog.take_stuck(8, now + STUCK).len(), 0);
         backlog.push(slot().0);
         assert_eq!(backlog.take_stuck(8, now + 2 * STUCK).len(), 2);
-        // What comes later has its time.
+        // Later ones have their time.
         assert_eq!(backlog.take_stuck(8, now + 3 * STUCK).len(), 0);
         backlog.push(slot().0);
         assert_eq!(backlog.take_stuck(8, now + 4 * STUCK).len(), 0);

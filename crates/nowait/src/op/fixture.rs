@@ -48,7 +48,7 @@ pub(super) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
     (file, slot, counters)
 }
 
-/// A slot of which nobody is told.
+/// A slot that notifies no one.
 #[cfg(not(nowait_loom))]
 pub(super) fn idle_slot() -> (Arc<Slot>, Arc<Counters>) {
     slot(Notify::Waker(Waker::noop().clone()))

@@ -1,4 +1,4 @@
-//! libaio, for direct I/O where io_uring cannot be had.
+//! libaio, for direct I/O where io_uring is refused.
 
 pub(crate) mod shared;
 pub(crate) mod sys;

@@ -27,7 +27,7 @@ pub(super) trait Queue: Sized + Send + 'static {
     type Entry;
     /// The counter of operations that complete here.
     const SERVED: Count;
-    /// The first of many entries leave early; see `local/mod.rs`.
+    /// The first of many entries leave early; see `engine/local/mod.rs`.
     const LEAVES_EARLY: bool;
 
     /// Sets a queue up; none if the kernel refuses, or it cannot poll a bell.
@@ -70,7 +70,7 @@ pub(super) struct Owned<Q: Queue> {
     pub(super) backlog: Backlog,
     /// Entries staged since the last submission.
     pub(super) staged: usize,
-    /// How many entries may be staged before a submission; see `local/mod.rs`.
+    /// How many entries may be staged before a submission; see `engine/local/mod.rs`.
     submit_at: usize,
     /// The kernel refuses every further call.
     pub(super) dead: bool,
