@@ -199,17 +199,23 @@ impl<'a> Run<'a> {
 
     /// Those of `ways` that are chosen and that the system allows. A refusal is noted once.
     fn usable<W: Way + ?Sized>(&mut self, ways: &[&'static W]) -> Vec<&'static W> {
-        self.usable_as(ways, |way| way.to_owned())
+        self.usable_as(ways, str::to_owned, W::refused)
     }
 
     /// The same for ways that no other table has. The note names the table.
     fn usable_in<W: Way + ?Sized>(&mut self, table: &str, ways: &[&'static W]) -> Vec<&'static W> {
-        self.usable_as(ways, |way| format!("{table}: {way}"))
+        self.usable_as(ways, |way| format!("{table}: {way}"), W::refused)
     }
 
-    fn usable_as<W: Way + ?Sized>(&mut self, ways: &[&'static W], noted: impl Fn(&str) -> String) -> Vec<&'static W> {
+    /// The same with a table's own names in notes, and its own refusals.
+    fn usable_as<W: Way + ?Sized>(
+        &mut self,
+        ways: &[&'static W],
+        noted: impl Fn(&str) -> String,
+        refused: impl Fn(&W) -> Option<String>,
+    ) -> Vec<&'static W> {
         let mut ways = chosen(ways, self.options);
-        ways.retain(|way| self.report.takes(&noted(way.name()), way.refused()));
+        ways.retain(|way| self.report.takes(&noted(way.name()), refused(way)));
         ways
     }
 

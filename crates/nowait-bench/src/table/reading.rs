@@ -135,14 +135,12 @@ impl Readers {
     /// Measures these cases of a table.
     pub(super) fn measure(self, table: &dyn Table, cases: &[Case], run: &mut Run<'_>, finish: Finish) -> Result<()> {
         let (file, options) = (run.test_file()?, run.options);
-        let paced = self.of(options).iter().copied().filter(|way| {
-            let refused = "its reads cannot begin at fixed moments (--rate)".to_owned();
-            let unpaced = options.rate.is_some() && !way.paced() && options.chooses(way.name());
-            // A refusal of the system comes first.
-            !unpaced || way.refused().is_some() || run.report.takes(way.name(), Some(refused))
-        });
-        let paced: Vec<_> = paced.collect();
-        let ways = run.usable(&paced);
+        let unpaced = |way: &(dyn ReadWay + 'static)| {
+            let why = || "its reads cannot begin at fixed moments (--rate)".to_owned();
+            (options.rate.is_some() && !way.paced()).then(why)
+        };
+        let refused = |way: &(dyn ReadWay + 'static)| way.refused().or_else(|| unpaced(way));
+        let ways = run.usable_as(self.of(options), str::to_owned, refused);
         if let (Some(rate), false) = (options.rate, ways.is_empty()) {
             // Of this thread and those that it starts: 50 µs by default, which would be most of a
             // latency.
