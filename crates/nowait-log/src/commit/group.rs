@@ -114,7 +114,8 @@ impl Group {
                 Fate::Durable => DURABLE,
                 Fate::Failed => FAILED,
             };
-            // An exchange, since an appointment may be accepted at the same time: the end comes after it.
+            // An exchange, since an appointment may be accepted at the same time: the end comes
+            // after it.
             self.word.0.swap(word, Ordering::Release);
             std::mem::take(&mut *waiting)
         };
