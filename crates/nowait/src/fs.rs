@@ -400,10 +400,10 @@ impl Nowait {
         })
     }
 
-    /// [`fs::write`](write), on this instance.
+    /// [`fs::write`](write()), on this instance.
     ///
     /// # Errors
-    /// Those of [`fs::write`](write).
+    /// Those of [`fs::write`](write()).
     pub fn write(&self, path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'_, Result<()>> {
         let path = path.as_ref().to_path_buf();
         Steps::new(async move {

@@ -238,15 +238,15 @@ fn ranges_have_the_forms_of_their_callers() {
     let ranges = [5..15, 4000..9000, 7..3];
     let right = |gathered: Gathered| assert_right(gathered, sample.expected(0, 10_000), &pairs);
     right(file.gather(pairs).wait().unwrap());
-    right(file.gather(&pairs).wait().unwrap());
+    right(file.gather(pairs).wait().unwrap());
     right(file.gather(pairs.to_vec()).wait().unwrap());
-    right(file.gather(&pairs.to_vec()).wait().unwrap());
+    right(file.gather(pairs.to_vec()).wait().unwrap());
     right(file.gather(std::borrow::Cow::from(&pairs[..])).wait().unwrap());
     right(file.gather(ranges.clone()).wait().unwrap());
     right(file.gather(&ranges).wait().unwrap());
     right(file.gather(&ranges[..]).wait().unwrap());
     right(file.gather(ranges.to_vec()).wait().unwrap());
-    right(file.gather(&ranges.to_vec()).wait().unwrap());
+    right(file.gather(ranges.to_vec()).wait().unwrap());
     right(file.gather_exact(&ranges).wait().unwrap());
     right(futures::executor::block_on(file.gather_exact(pairs)).unwrap());
 
@@ -281,9 +281,9 @@ fn impossible_ranges_fail_by_themselves() {
         failed(exceptions.errors());
         assert_eq!(exceptions.short(), [(3, 5), (5, 0)]);
         for gathered in [
-            file.gather(&ranges).wait().unwrap(),
-            file.gather(&ranges).gap(100).wait().unwrap(),
-            futures::executor::block_on(file.gather(&ranges)).unwrap(),
+            file.gather(ranges).wait().unwrap(),
+            file.gather(ranges).gap(100).wait().unwrap(),
+            futures::executor::block_on(file.gather(ranges)).unwrap(),
         ] {
             failed(gathered.errors());
             for i in [0, 3, 5, 6] {
@@ -485,7 +485,7 @@ fn huge_range_takes_many_polls() {
     let sample = Sample::new(32 << 20);
     let file = sample.open(&Nowait::builder().build().unwrap());
     let ranges = [(0, 32 << 20)];
-    let mut gather = Box::pin(file.gather(&ranges));
+    let mut gather = Box::pin(file.gather(ranges));
     assert!(poll_once(gather.as_mut()).is_pending());
     assert_right(futures::executor::block_on(gather).unwrap(), &sample.bytes, &ranges);
 }
@@ -495,7 +495,7 @@ fn range_that_no_file_can_have_fails_alone() {
     let sample = Sample::new(4096);
     let file = sample.open(&Nowait::builder().build().unwrap());
     let end = i64::MAX as u64;
-    let gathered = file.gather(&[(end - 8, 4), (end - 4, 8), (0, 10)]).wait().unwrap();
+    let gathered = file.gather([(end - 8, 4), (end - 4, 8), (0, 10)]).wait().unwrap();
     assert_eq!(gathered.get(0).unwrap(), b"");
     assert_eq!(gathered.get(1).unwrap_err().range_index(), Some(1));
     assert_eq!(gathered.get(2).unwrap(), &sample.bytes[..10]);
@@ -506,7 +506,7 @@ fn range_that_no_file_can_have_fails_alone() {
 fn polled_after_a_panic_of_its_taker() {
     let sample = Sample::new(1 << 20);
     let file = sample.open(&Nowait::builder().build().unwrap());
-    let mut each = Box::pin(file.gather(&[(0, 10), (5000, 10)]).each(|_, _| panic!("on purpose")));
+    let mut each = Box::pin(file.gather([(0, 10), (5000, 10)]).each(|_, _| panic!("on purpose")));
     let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(each.as_mut()).is_pending()));
     assert!(first.is_err());
     let _ = poll_once(each.as_mut());

@@ -288,9 +288,8 @@ fn direct_reads_are_never_inline() {
     for (i, read) in futures::executor::block_on(reads).into_iter().enumerate() {
         assert!(*read.unwrap() == *sample.expected(i as u64 * 16384, PAGE), "read {i}");
     }
-    let gathered = futures::executor::block_on(
-        file.gather(&[(0, PAGE), (65536, PAGE)]).into_buffer(nowait::Buf::zeroed(2 * PAGE)),
-    );
+    let gathered =
+        futures::executor::block_on(file.gather([(0, PAGE), (65536, PAGE)]).into_buffer(nowait::Buf::zeroed(2 * PAGE)));
     assert!(gathered.unwrap().iter().all(|range| range.unwrap().len() == PAGE));
     let stats = nowait.stats();
     assert_eq!((stats.inline, stats.attempts), (before.inline, before.attempts), "{stats:?}");
