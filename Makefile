@@ -4,13 +4,15 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom tools-test lint bench bench-check fio-check peers-test kernels kernels-smoke
+.PHONY: help test loom tools-test lint bench bench-check fio-check peers-test kernels kernels-smoke \
+	advisories
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes"
-	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; Rust 1.85 is enough"
+	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
+	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
 	@echo "make peers-test  bench-peers builds, and its ways do what they say; not part of make test"
@@ -40,6 +42,11 @@ lint:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --all-features
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
 	$(CARGO) test $(LOCKED) -p nowait-cli --test msrv
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny $(LOCKED) check licenses bans sources; \
+	else echo "skipped: no cargo-deny, so licences and sources of dependencies are unchecked (deny.toml)"; fi
+
+advisories:
+	$(CARGO) deny $(LOCKED) check advisories
 
 bench:
 	$(CARGO) run $(LOCKED) --release -- bench reads cached gather
