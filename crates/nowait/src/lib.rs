@@ -313,7 +313,7 @@ mod guide {
         };
     }
 
-    pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Map "map.md" }
+    pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Stream "stream.md" Fs "fs.md" Map "map.md" }
 
     #[cfg(feature = "tokio")]
     pages! { Tokio "tokio.md" }
