@@ -5,13 +5,14 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .PHONY: help test loom tools-test lint bench bench-check fio-check peers-test kernels kernels-smoke \
-	advisories
+	oldest-rust advisories
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
+	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
@@ -47,6 +48,9 @@ lint:
 
 advisories:
 	$(CARGO) deny $(LOCKED) check advisories
+
+oldest-rust:
+	tools/oldest-rust
 
 bench:
 	$(CARGO) run $(LOCKED) --release -- bench reads cached gather
