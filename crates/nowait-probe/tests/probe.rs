@@ -1,4 +1,4 @@
-//! What `nowait::probe` says of each file system: against the kernel's tracepoint, against what is known of that file system, and
+//! What `nowait-probe` says of each file system: against the kernel's tracepoint, against what is known of that file system, and
 //! against what the library does.
 
 #[path = "../../nowait/tests/common/mod.rs"]

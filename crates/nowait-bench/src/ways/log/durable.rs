@@ -1,4 +1,4 @@
-//! `nowait::log`, as its users use it: each writer appends its record and waits for the ticket.
+//! `nowait-log`, as its users use it: each writer appends its record and waits for the ticket.
 //!
 //! `nowait`: as it is. `nowait-rotating`: with segments of 4 MiB, so that a round goes through
 //! several, which are prepared meanwhile. `nowait-refused`: as where io_uring is refused.
