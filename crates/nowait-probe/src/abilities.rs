@@ -1,0 +1,78 @@
+//! What a file can do, found out by trying.
+
+use std::path::Path;
+
+use nowait::{Buf, DirectIo, ErrorKind, File, Nowait, OpenOptions};
+use rustix::fs::IFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::case::Case;
+use crate::kernel::PAGE;
+use crate::place::AtomicWrites;
+use crate::twin;
+
+/// What a file can do, found out by trying. `None`: not tried, or without an answer.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Abilities {
+    /// Reads that do not wait (`RWF_NOWAIT`), through the page cache.
+    pub nowait_reads: Option<bool>,
+    /// Writes that do not wait, through the page cache.
+    pub nowait_writes: Option<bool>,
+    /// Reads that do not wait, past the page cache. A device that works on requests in their submission has none.
+    pub nowait_direct_reads: Option<bool>,
+    /// Writes that leave nothing in the page cache (`RWF_DONTCACHE`).
+    pub uncached_writes: Option<bool>,
+    /// Direct I/O, and the alignment that this library keeps to.
+    pub direct: Option<DirectIo>,
+    /// Writes that are not torn, if the file says that it has any.
+    pub atomic_writes: Option<AtomicWrites>,
+    /// Overwriting takes a new place on the device (btrfs, without the attribute `C`).
+    pub(crate) copies_on_write: bool,
+}
+
+impl Abilities {
+    /// Tries writes on a scratch file.
+    pub(crate) fn try_writes(&mut self, dir: &Path, attributes: IFlags, nowait: &Nowait) -> std::io::Result<()> {
+        let tested = twin::make(dir, attributes, Case::CachedOverwrite, 1)?;
+        let page = [0; PAGE];
+        let slices = [std::io::IoSlice::new(&page)];
+        self.nowait_writes = accepted(rustix::io::pwritev2(&tested.file, &slices, 0, ReadWriteFlags::NOWAIT).map(drop));
+        self.atomic_writes = AtomicWrites::of(&tested.file);
+        self.copies_on_write = !twin::attributes(&tested.file).contains(IFlags::NOCOW);
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).write(true).open_in(nowait, twin::path_of(&tested.file)).wait();
+        self.uncached_writes =
+            opened.ok().and_then(|file| match file.write_at(Buf::zeroed(PAGE), 0).uncached().wait() {
+                Ok(_) => Some(true),
+                Err(error) if error.error.kind() == ErrorKind::Unsupported => Some(false),
+                Err(_) => None,
+            });
+        Ok(())
+    }
+
+    /// What an open file of this library has found out on its way.
+    pub(crate) fn learn(&mut self, case: Case, file: &File) {
+        if case == Case::CachedRead {
+            self.nowait_reads = file.nowait_reads();
+        }
+        if case == Case::DirectRead {
+            self.direct = Some(file.direct());
+            if let (DirectIo::Granted { .. }, Some(fd)) = (file.direct(), file.descriptor()) {
+                let mut page = Buf::zeroed(PAGE);
+                let mut slices = [std::io::IoSliceMut::new(&mut page)];
+                let read = rustix::io::preadv2(fd, &mut slices, 0, ReadWriteFlags::NOWAIT);
+                self.nowait_direct_reads = accepted(read.map(drop));
+            }
+        }
+    }
+}
+
+/// What an answer says of whether requests that do not wait are taken.
+pub(crate) fn accepted(answer: std::result::Result<(), Errno>) -> Option<bool> {
+    match answer {
+        Ok(()) | Err(Errno::AGAIN) => Some(true),
+        Err(Errno::OPNOTSUPP) => Some(false),
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,93 @@
+//! Kinds of requests that are asked for.
+
+use crate::single::Ask;
+
+/// What is asked for, in which state.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Case {
+    /// A page that is cached is read.
+    CachedRead,
+    /// A page that is not cached is read.
+    ColdRead,
+    /// A page that is cached, and has its place on the device, is overwritten.
+    CachedOverwrite,
+    /// A part of a page that is not cached is overwritten.
+    ColdPartialWrite,
+    /// A page is written at the end.
+    Append,
+    /// A page is written at the end, where space has been allocated.
+    AppendAllocated,
+    /// A page is read past the page cache.
+    DirectRead,
+    /// A page is overwritten past the page cache.
+    DirectOverwrite,
+    /// A page is written at the end past the page cache.
+    DirectAppend,
+    /// A page is written past the page cache, into space that is allocated and was never written.
+    DirectUnwritten,
+    /// What was written is put on stable storage.
+    Sync,
+    /// A control: a cached page is read, by a kernel worker because it is forced to.
+    ForcedRead,
+}
+
+impl Case {
+    /// All of them, in the order of a report.
+    pub const ALL: [Case; 12] = [
+        Case::CachedRead,
+        Case::ColdRead,
+        Case::CachedOverwrite,
+        Case::ColdPartialWrite,
+        Case::Append,
+        Case::AppendAllocated,
+        Case::DirectRead,
+        Case::DirectOverwrite,
+        Case::DirectAppend,
+        Case::DirectUnwritten,
+        Case::Sync,
+        Case::ForcedRead,
+    ];
+
+    /// For people and programs, such as `cold-read`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Case::CachedRead => "cached-read",
+            Case::ColdRead => "cold-read",
+            Case::CachedOverwrite => "cached-overwrite",
+            Case::ColdPartialWrite => "cold-partial-write",
+            Case::Append => "append",
+            Case::AppendAllocated => "append-allocated",
+            Case::DirectRead => "direct-read",
+            Case::DirectOverwrite => "direct-overwrite",
+            Case::DirectAppend => "direct-append",
+            Case::DirectUnwritten => "direct-unwritten",
+            Case::Sync => "sync",
+            Case::ForcedRead => "forced-read",
+        }
+    }
+
+    pub(crate) fn is_cold(self) -> bool {
+        matches!(self, Case::ColdRead | Case::ColdPartialWrite | Case::DirectRead | Case::DirectOverwrite)
+    }
+
+    pub(crate) fn is_direct(self) -> bool {
+        matches!(self, Case::DirectRead | Case::DirectOverwrite | Case::DirectAppend | Case::DirectUnwritten)
+    }
+
+    pub(crate) fn is_read(self) -> bool {
+        matches!(self, Case::CachedRead | Case::ColdRead | Case::DirectRead | Case::ForcedRead)
+    }
+
+    pub(crate) fn grows(self) -> bool {
+        matches!(self, Case::Append | Case::AppendAllocated | Case::DirectAppend | Case::DirectUnwritten)
+    }
+
+    pub(crate) fn ask(self, offset: u64, length: usize) -> Ask {
+        match self {
+            Case::Sync => Ask::Sync,
+            case if case.is_read() => Ask::Read { offset, length, forced: case == Case::ForcedRead },
+            _ => Ask::Write { offset, length },
+        }
+    }
+}
