@@ -3,22 +3,24 @@
 //! Each function works on the instance that the process shares; [`Nowait`] has the same as methods. Everything here blocks in
 //! the kernel. As a future it is done by a thread of the pool, never by an executor's.
 
-use std::collections::hash_map::RandomState;
+mod dir;
+mod temporary;
+
 use std::ffi::OsString;
 use std::fs::{FileType, Metadata, Permissions};
-use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
+pub use self::dir::Dir;
+pub(crate) use self::temporary::{Temporary, create_beside};
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
-use crate::error::{Error, ErrorKind, ErrorOp, Result};
+use crate::error::{Error, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
-use crate::op::{Call, Done, Handle, OpenDir, PathAt, Request};
+use crate::op::{Call, Done, PathAt, Request};
 use crate::operation::{Answer, On, Operation, Steps, called};
 
 /// One entry of a directory: [`read_dir`].
@@ -57,7 +59,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static
 /// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`, `renameat2(2)`).
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`]; what else `renameat2(2)` reports.
+/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists); what else `renameat2(2)` reports.
 pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().rename_new(from, to)
 }
@@ -73,7 +75,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of its parent.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`], also where a file has the name; what else `mkdir(2)` reports.
+/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), also where a file has the name; what else `mkdir(2)` reports.
 pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir(path)
 }
@@ -98,7 +100,7 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// Returns size, times, type and permissions of what a path leads to; symbolic links are followed (`statx(2)`).
 ///
 /// # Errors
-/// What [`std::fs::metadata`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::metadata`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
     Nowait::shared().metadata(path)
 }
@@ -106,7 +108,7 @@ pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> 
 /// As [`metadata`], of a symbolic link itself.
 ///
 /// # Errors
-/// What [`std::fs::symlink_metadata`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::symlink_metadata`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
     Nowait::shared().symlink_metadata(path)
 }
@@ -114,7 +116,7 @@ pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Met
 /// Tells whether a path leads to anything. A broken symbolic link leads to nothing.
 ///
 /// # Errors
-/// What [`std::fs::exists`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::exists`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
     Nowait::shared().exists(path)
 }
@@ -122,7 +124,7 @@ pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
 /// Sets the permissions of a file or directory (`chmod(2)`).
 ///
 /// # Errors
-/// What [`std::fs::set_permissions`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::set_permissions`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Operation<'static, Result<()>> {
     Nowait::shared().set_permissions(path, permissions)
 }
@@ -130,7 +132,7 @@ pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Oper
 /// Returns the entries of a directory with their types, sorted by name, without `.` and `..` (`readdir(3)`).
 ///
 /// # Errors
-/// What [`std::fs::read_dir`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::read_dir`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntry>>> {
     Nowait::shared().read_dir(path)
 }
@@ -138,7 +140,7 @@ pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntr
 /// Makes a directory, and those above it that are missing. It is no error if all of them are there.
 ///
 /// # Errors
-/// What [`std::fs::create_dir_all`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::create_dir_all`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir_all(path)
 }
@@ -146,7 +148,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
 /// Removes an empty directory (`rmdir(2)`).
 ///
 /// # Errors
-/// What [`std::fs::remove_dir`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::remove_dir`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir(path)
 }
@@ -154,7 +156,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// Removes a directory with all that is in it. Symbolic links are removed, not followed.
 ///
 /// # Errors
-/// What [`std::fs::remove_dir_all`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::remove_dir_all`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir_all(path)
 }
@@ -162,7 +164,7 @@ pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
 /// Gives a file another name on the same file system (`link(2)`).
 ///
 /// # Errors
-/// What [`std::fs::hard_link`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::hard_link`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().hard_link(from, to)
 }
@@ -170,7 +172,7 @@ pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'sta
 /// Makes a symbolic link `to` that leads to `from` (`symlink(2)`).
 ///
 /// # Errors
-/// What `symlink(2)` reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What `symlink(2)` reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().symlink(from, to)
 }
@@ -178,7 +180,7 @@ pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'stati
 /// Returns where a symbolic link leads (`readlink(2)`).
 ///
 /// # Errors
-/// What [`std::fs::read_link`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::read_link`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
     Nowait::shared().read_link(path)
 }
@@ -186,7 +188,7 @@ pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> 
 /// Returns the absolute path without symbolic links, `.` and `..` (`realpath(3)`).
 ///
 /// # Errors
-/// What [`std::fs::canonicalize`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::canonicalize`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
     Nowait::shared().canonicalize(path)
 }
@@ -195,7 +197,7 @@ pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf
 /// system can (`copy_file_range(2)`). An existing file is replaced. Nothing is durable yet.
 ///
 /// # Errors
-/// What [`std::fs::copy`] reports. [`ErrorKind::Unsupported`] on a simulator.
+/// What [`std::fs::copy`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
     Nowait::shared().copy(from, to)
 }
@@ -490,68 +492,6 @@ fn memory(length: usize) -> Option<Vec<u8>> {
     Some(room)
 }
 
-/// Creates a file of its own in a path's directory.
-pub(crate) async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(File, Temporary)> {
-    const TRIES: u32 = 8;
-    for last in (0..TRIES).rev() {
-        let (directory, temporary) = beside(path)?;
-        match OpenOptions::new().write(true).create_new(true).open_in(nowait, &temporary).await {
-            Ok(file) => return Ok((file, Temporary { nowait: nowait.clone(), path: Some(temporary), directory })),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && last > 0 => {}
-            Err(error) => return Err(error),
-        }
-    }
-    unreachable!("the last try returns")
-}
-
-/// The name of a file that is to replace another. Dropped, it is removed, by a thread of the pool.
-pub(crate) struct Temporary {
-    nowait: Nowait,
-    /// None once it is gone.
-    path: Option<PathBuf>,
-    directory: PathBuf,
-}
-
-impl Temporary {
-    /// Makes `file` durable and gives it the name `path`, durably.
-    pub(crate) async fn commit(mut self, nowait: &Nowait, file: File, path: &Path) -> Result<()> {
-        file.sync_all().await?;
-        file.close()?;
-        if let Some(temporary) = &self.path {
-            nowait.rename(temporary, path).await?;
-        }
-        self.path = None;
-        nowait.sync_dir(&self.directory).await
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if let Some(path) = self.path.take() {
-            self.nowait.remove_file(path).submit().detach();
-        }
-    }
-}
-
-/// A path's directory, and a name in it that nothing else uses.
-fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
-    let Some(name) = path.file_name() else {
-        let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(path));
-        return Err(error.with_detail("the path names no file"));
-    };
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_path_buf(),
-        _ => PathBuf::from("."),
-    };
-    let mut temporary = OsString::from(".");
-    temporary.push(name);
-    // Each hasher has random keys. Processes in containers may have the same id, and a directory in common.
-    let random = RandomState::new().build_hasher().finish();
-    temporary.push(format!(".{random:016x}.tmp"));
-    let temporary = directory.join(temporary);
-    Ok((directory, temporary))
-}
-
 fn named(nowait: &Nowait, request: Request) -> Operation<'_, Result<()>> {
     Operation::new(On::Paths(&nowait.0), request, concluded)
 }
@@ -580,120 +520,4 @@ fn listed(Answer { outcome, request, .. }: Answer<'_>) -> Result<Vec<OsString>> 
         }
         (outcome, request) => unreachable!("{request:?} is not answered with {outcome:?}"),
     }
-}
-
-/// A directory that is held open. Names are resolved from it, whatever becomes of its own name and of the process's working
-/// directory (`openat(2)` and its like). Clones share the descriptor. On a simulator, where nothing is moved, it is its path.
-#[derive(Clone)]
-pub struct Dir {
-    nowait: Nowait,
-    open: Option<Arc<OpenDir>>,
-    path: Arc<Path>,
-}
-
-impl Dir {
-    /// Opens a directory on an instance.
-    ///
-    /// # Errors
-    /// Those of `open(2)`; [`ErrorKind::NotADirectory`] for anything else.
-    pub fn open(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Dir>> {
-        Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.as_ref().into()), dir_opened)
-    }
-
-    /// The path that it was opened by; for errors, where the paths of its files begin with it.
-    pub fn path(&self) -> &Arc<Path> {
-        &self.path
-    }
-
-    /// The descriptor; `None` on a simulator.
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.open.as_ref().map(|open| open.fd.as_fd())
-    }
-
-    fn at(&self, name: impl AsRef<Path>) -> PathAt {
-        match &self.open {
-            Some(open) => PathAt { dir: Some(open.clone()), path: name.as_ref().into() },
-            None => PathAt { dir: None, path: self.path.join(name) },
-        }
-    }
-
-    /// As [`OpenOptions::open_in`], of a name in this directory.
-    ///
-    /// # Errors
-    /// As [`OpenOptions::open_in`].
-    pub fn open_file(&self, options: &OpenOptions, name: impl AsRef<Path>) -> Operation<'_, Result<File>> {
-        options.open_at(&self.nowait, self.at(name))
-    }
-
-    /// As [`rename`], of names in this directory.
-    ///
-    /// # Errors
-    /// As [`rename`].
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        named(&self.nowait, Request::Rename { from: self.at(from), to: self.at(to), replace: true })
-    }
-
-    /// As [`rename_new`], of names in this directory.
-    ///
-    /// # Errors
-    /// As [`rename_new`].
-    pub fn rename_new(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        named(&self.nowait, Request::Rename { from: self.at(from), to: self.at(to), replace: false })
-    }
-
-    /// As [`remove_file`], of a name in this directory.
-    ///
-    /// # Errors
-    /// As [`remove_file`].
-    pub fn remove_file(&self, name: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        named(&self.nowait, Request::Remove(self.at(name)))
-    }
-
-    /// As [`list`], of this directory.
-    ///
-    /// # Errors
-    /// As [`list`].
-    pub fn list(&self) -> Operation<'_, Result<Vec<OsString>>> {
-        Operation::new(On::Paths(&self.nowait.0), Request::List(self.at(".")), listed)
-    }
-
-    /// Makes the names in it durable; as [`sync_dir`].
-    ///
-    /// # Errors
-    /// As [`sync_dir`].
-    pub fn sync(&self) -> Operation<'_, Result<()>> {
-        named(&self.nowait, Request::SyncDir(self.at(".")))
-    }
-
-    /// Makes its own name durable, wherever it is by now.
-    ///
-    /// # Errors
-    /// As [`sync_dir`].
-    pub fn sync_parent(&self) -> Operation<'_, Result<()>> {
-        let parent = match &self.open {
-            Some(_) => self.at(".."),
-            None => PathAt::from(self.path.parent().unwrap_or(&self.path)),
-        };
-        named(&self.nowait, Request::SyncDir(parent))
-    }
-}
-
-impl std::fmt::Debug for Dir {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dir").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
-fn dir_opened(Answer { on, outcome, request }: Answer<'_>) -> Result<Dir> {
-    let (On::Paths(instance), Request::OpenDir(path)) = (on, request) else {
-        unreachable!("a directory is opened by its path")
-    };
-    let path: Arc<Path> = Arc::from(&**path);
-    let open = match outcome {
-        Ok(Done::Opened(Handle::Descriptor(fd), _)) => Some(Arc::new(OpenDir { fd, path: path.clone() })),
-        Ok(Done::Opened(Handle::Simulated { .. }, _)) => None,
-        Ok(other) => unreachable!("a directory is answered with a handle, not {other:?}"),
-        Err(errno) => return Err(Error::from_errno(ErrorOp::Open, errno).at(&path)),
-    };
-    Ok(Dir { nowait: Nowait(instance.clone()), open, path })
 }

@@ -1,23 +1,25 @@
 //! Files: opening them and reading at positions. No engine is named here; this is where errors get their paths.
 
+mod as_std;
+mod options;
+
 use std::fmt;
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+pub use self::options::OpenOptions;
 use crate::buf::{Buf, Erased, Memory, ReadBuffer, ReadBuffers};
 use crate::core::instance::{Instance, Nowait};
 use crate::core::opened::Opened;
 use crate::direct::{self, Alignment, Directness};
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result};
-use crate::op::{Call, Done, Handle, OpenFile, PathAt, Request, Transfer};
-use crate::operation::{Answer, Conclude, On, Operation, called};
+use crate::op::{Done, Handle, OpenFile, Request, Transfer};
+use crate::operation::{Answer, Conclude, On, Operation};
 use crate::stats::Count;
 use crate::sys;
 
@@ -27,153 +29,6 @@ use crate::sys;
 /// when the last clone and the last operation under way are gone.
 #[derive(Clone)]
 pub struct File(pub(crate) Arc<Opened>);
-
-/// How to open a file; the same words as [`std::fs::OpenOptions`].
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    read: bool,
-    write: bool,
-    append: bool,
-    truncate: bool,
-    create: bool,
-    create_new: bool,
-    mode: u32,
-    custom_flags: i32,
-    direct: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl OpenOptions {
-    /// Nothing allowed yet; files are created with mode 0o666 less the umask.
-    pub fn new() -> Self {
-        OpenOptions {
-            read: false,
-            write: false,
-            append: false,
-            truncate: false,
-            create: false,
-            create_new: false,
-            mode: 0o666,
-            custom_flags: 0,
-            direct: false,
-        }
-    }
-
-    /// Allows reading.
-    pub fn read(&mut self, read: bool) -> &mut Self {
-        self.read = read;
-        self
-    }
-
-    /// Allows writing.
-    pub fn write(&mut self, write: bool) -> &mut Self {
-        self.write = write;
-        self
-    }
-
-    /// Writes go to the end of the file.
-    pub fn append(&mut self, append: bool) -> &mut Self {
-        self.append = append;
-        self
-    }
-
-    /// Cuts the file to length zero; needs `write`.
-    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
-        self.truncate = truncate;
-        self
-    }
-
-    /// Creates the file if there is none; needs `write` or `append`.
-    pub fn create(&mut self, create: bool) -> &mut Self {
-        self.create = create;
-        self
-    }
-
-    /// Creates the file and fails if there is one; needs `write` or `append`.
-    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
-        self.create_new = create_new;
-        self
-    }
-
-    /// Permission bits of a file that is created.
-    pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode;
-        self
-    }
-
-    /// More flags of `open(2)`, such as `O_NOATIME`. `O_NONBLOCK` has no meaning for files and is ignored.
-    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
-        self.custom_flags = flags;
-        self
-    }
-
-    /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`); where not, through it, and
-    /// [`File::direct`] says so. Any place, length and memory will do. What suits the device costs nothing extra: [`Buf`]s at multiples of
-    /// 4096 always do. Else reads are widened to whole blocks and cut back, and of writes the first and last part of a block go through
-    /// the page cache. At the end of the file a read may overwrite what is left of the buffer.
-    ///
-    /// A write that goes through the page cache in part is made when no other direct write of this `File` and its clones is under way.
-    /// Of those by another open of the same file, here or in another process, it cannot know: a page that it wrote back over what they
-    /// wrote beside it at the same time would undo that (`open(2)`, NOTES, on mixing both kinds). Let files that are written so be opened
-    /// once, or written in multiples of [`DirectIo::Granted`].
-    ///
-    /// Direct is not durable: the device may have a cache of its own. See [`Write::durable`](crate::Write::durable) and [`File::sync_data`].
-    pub fn direct(&mut self, direct: bool) -> &mut Self {
-        self.direct = direct;
-        self
-    }
-
-    /// Opens `path` on the shared instance.
-    pub fn open(&self, path: impl AsRef<Path>) -> Operation<'static, Result<File>> {
-        self.open_in(Nowait::shared(), path)
-    }
-
-    /// Opens `path` on an instance.
-    ///
-    /// # Errors
-    /// Those of `open(2)`; [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for a FIFO, socket or terminal,
-    /// without waiting for anybody at its other end.
-    pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Result<File>> {
-        self.open_at(nowait, PathAt::from(path.as_ref()))
-    }
-
-    pub(crate) fn open_at<'n>(&self, nowait: &'n Nowait, path: PathAt) -> Operation<'n, Result<File>> {
-        let flags = self.flags();
-        let mode = Mode::from_raw_mode(self.mode);
-        let request = Request::Open { path, flags: flags.unwrap_or(OFlags::empty()), mode, direct: self.direct };
-        Operation::checked(On::Paths(&nowait.0), flags.map(drop), request, opened)
-    }
-
-    /// The same rules as std's.
-    fn flags(&self) -> std::result::Result<OFlags, Errno> {
-        let access = match (self.read, self.write, self.append) {
-            (true, false, false) => OFlags::RDONLY,
-            (false, true, false) => OFlags::WRONLY,
-            (true, true, false) => OFlags::RDWR,
-            (false, _, true) => OFlags::WRONLY | OFlags::APPEND,
-            (true, _, true) => OFlags::RDWR | OFlags::APPEND,
-            (false, false, false) => return Err(Errno::INVAL),
-        };
-        let writes = self.write || self.append;
-        if (!writes && (self.truncate || self.create || self.create_new)) || (self.append && self.truncate) {
-            return Err(Errno::INVAL);
-        }
-        let creation = match (self.create_new, self.create, self.truncate) {
-            (true, _, _) => OFlags::CREATE | OFlags::EXCL,
-            (_, true, true) => OFlags::CREATE | OFlags::TRUNC,
-            (_, true, false) => OFlags::CREATE,
-            (_, false, true) => OFlags::TRUNC,
-            (_, false, false) => OFlags::empty(),
-        };
-        let custom = OFlags::from_bits_retain(self.custom_flags as _) - OFlags::RWMODE;
-        Ok(access | creation | custom)
-    }
-}
 
 /// Whether reads and writes go past the page cache; see [`File::direct`].
 #[non_exhaustive]
@@ -378,104 +233,6 @@ impl File {
         self.simple(Request::Size, size)
     }
 
-    /// Returns size, times, type and permissions (`statx(2)`).
-    ///
-    /// # Errors
-    /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::Unsupported`] on a simulator, and what `statx(2)` reports.
-    pub fn metadata(&self) -> Operation<'_, Result<fs::Metadata>> {
-        self.call(ErrorOp::Metadata, |fd| to_std(fd)?.metadata())
-    }
-
-    /// Sets the permissions (`fchmod(2)`).
-    ///
-    /// # Errors
-    /// As [`File::metadata`], of `fchmod(2)`.
-    pub fn set_permissions(&self, permissions: fs::Permissions) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::SetPermissions, |fd| to_std(fd)?.set_permissions(permissions))
-    }
-
-    /// Sets the times of the last access and change (`futimens(2)`).
-    ///
-    /// # Errors
-    /// As [`File::metadata`], of `futimens(2)`.
-    pub fn set_times(&self, times: fs::FileTimes) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::SetTimes, move |fd| to_std(fd)?.set_times(times))
-    }
-
-    /// Waits for the file's exclusive lock: nobody else who asks has it, here or in another process (`flock(2)`).
-    ///
-    /// The lock belongs to this open of the file: its clones and [`try_clone`](File::try_clone)s have it too. It ends with
-    /// [`unlock`](File::unlock), or with the last of them. A future that is dropped gives up the lock that it still gets.
-    ///
-    /// # Errors
-    /// As [`File::metadata`], of `flock(2)`.
-    pub fn lock(&self) -> Operation<'_, Result<()>> {
-        self.locked(FlockOperation::LockExclusive)
-    }
-
-    /// Waits for a shared lock: others may have one too, and nobody an exclusive one. Else as [`File::lock`].
-    ///
-    /// # Errors
-    /// As [`File::lock`].
-    pub fn lock_shared(&self) -> Operation<'_, Result<()>> {
-        self.locked(FlockOperation::LockShared)
-    }
-
-    /// Takes the file's exclusive lock unless another has one; returns whether it did. Else as [`File::lock`].
-    ///
-    /// # Errors
-    /// As [`File::lock`].
-    pub fn try_lock(&self) -> Operation<'_, Result<bool>> {
-        self.try_locked(FlockOperation::NonBlockingLockExclusive)
-    }
-
-    /// Takes a shared lock unless another has the exclusive one; returns whether it did. Else as [`File::lock`].
-    ///
-    /// # Errors
-    /// As [`File::lock`].
-    pub fn try_lock_shared(&self) -> Operation<'_, Result<bool>> {
-        self.try_locked(FlockOperation::NonBlockingLockShared)
-    }
-
-    /// Gives up the lock, if there is one.
-    ///
-    /// # Errors
-    /// As [`File::lock`].
-    pub fn unlock(&self) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::Lock, |fd| Ok(rustix::fs::flock(fd, FlockOperation::Unlock)?))
-    }
-
-    fn locked(&self, operation: FlockOperation) -> Operation<'_, Result<()>> {
-        let call = self.to_call(ErrorOp::Lock, move |fd| Held::lock(fd, operation));
-        self.simple(call, |answer| called::<Held>(answer).map(Held::keep))
-    }
-
-    fn try_locked(&self, operation: FlockOperation) -> Operation<'_, Result<bool>> {
-        let call = self.to_call(ErrorOp::Lock, move |fd| match Held::lock(fd, operation) {
-            Ok(held) => Ok(Some(held)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
-        });
-        self.simple(call, |answer| Ok(called::<Option<Held>>(answer)?.map(Held::keep).is_some()))
-    }
-
-    fn call<T: Send + 'static>(
-        &self,
-        operation: ErrorOp,
-        function: impl FnOnce(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
-    ) -> Operation<'_, Result<T>> {
-        self.simple(self.to_call(operation, function), called)
-    }
-
-    fn to_call<T: Send + 'static>(
-        &self,
-        operation: ErrorOp,
-        function: impl FnOnce(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
-    ) -> Request {
-        let call = |_: &Path, fd: Option<BorrowedFd<'_>>| function(fd.ok_or(Errno::BADF)?);
-        Request::Call(Box::new(Call::new(operation, self.path(), call)))
-    }
-
     /// Tells the page cache what to expect of `length` bytes from `offset`; a length of zero means to the end.
     ///
     /// # Errors
@@ -494,40 +251,6 @@ impl File {
 
     fn simple<T>(&self, request: Request, conclude: Conclude<T>) -> Operation<'_, T> {
         Operation::checked(On::File(&self.0), self.0.check(0, 0), request, conclude)
-    }
-
-    /// Duplicates the descriptor (`F_DUPFD_CLOEXEC`, `fcntl(2)`): a file that is closed by itself, with the same position,
-    /// lock and flags. Never waits. For a share of this file there is [`Clone`], which costs no descriptor.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Closed`] after `close`, [`ErrorKind::TooManyFiles`], [`ErrorKind::Unsupported`] on a simulator.
-    pub fn try_clone(&self) -> Result<File> {
-        let error = |errno| self.0.error(ErrorOp::Duplicate, errno);
-        self.0.check(0, 0).map_err(error)?;
-        let fd = self.descriptor().ok_or(Errno::OPNOTSUPP).map_err(error)?;
-        let fd = sys::retry(|| rustix::io::fcntl_dupfd_cloexec(fd, 0)).map_err(error)?;
-        let directness = direct::look(fd.as_fd());
-        Ok(File::new(Handle::Descriptor(fd), directness, self.0.path.clone(), self.0.instance.clone()))
-    }
-
-    /// Gives the descriptor back as std's file, if nothing else uses this one: no clone, map or stream, and no operation,
-    /// also none whose future was dropped ([`Nowait::drain`] waits for those).
-    ///
-    /// # Errors
-    /// The file, if it is in use or of a simulator.
-    pub fn into_std(self) -> std::result::Result<fs::File, File> {
-        if self.descriptor().is_none() {
-            return Err(self);
-        }
-        local::flush();
-        let mut opened = Arc::try_unwrap(self.0).map_err(File)?;
-        if Arc::get_mut(&mut opened.open).is_none() {
-            return Err(File(Arc::new(opened)));
-        }
-        match Arc::into_inner(opened.open).map(|open| open.handle) {
-            Some(Handle::Descriptor(fd)) => Ok(fs::File::from(fd)),
-            _ => unreachable!("it has a descriptor, and nothing else has a share"),
-        }
     }
 
     /// Closes the file for all clones: operations made after this fail with [`ErrorKind::Closed`]; those made before finish.
@@ -550,58 +273,6 @@ impl File {
     }
 }
 
-/// Takes over an open file on the instance that the process shares; see [`File::from_std`]. Errors name the path that
-/// `/proc/self/fd` has for it.
-impl TryFrom<fs::File> for File {
-    type Error = Error;
-
-    fn try_from(file: fs::File) -> Result<File> {
-        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let path = fs::read_link(&link).unwrap_or_else(|_| link.into());
-        File::from_std(Nowait::shared(), file, path)
-    }
-}
-
-/// The descriptor, as [`File::descriptor`].
-///
-/// # Panics
-/// For a file of a simulator, which has none.
-impl AsFd for File {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor().expect("a file of a simulator has no descriptor; ask File::descriptor")
-    }
-}
-
-/// A lock that nobody has been told of. Dropped, it is given up.
-struct Held(Option<OwnedFd>);
-
-impl Held {
-    fn lock(fd: BorrowedFd<'_>, operation: FlockOperation) -> io::Result<Held> {
-        // Before the lock, since it can fail.
-        let own = fd.try_clone_to_owned()?;
-        sys::retry(|| rustix::fs::flock(fd, operation))?;
-        Ok(Held(Some(own)))
-    }
-
-    /// The lock is the file's from now on.
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(fd) = &self.0 {
-            let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
-        }
-    }
-}
-
-/// A file of std's on a descriptor of its own, for what std does by one call.
-fn to_std(fd: BorrowedFd<'_>) -> io::Result<fs::File> {
-    fd.try_clone_to_owned().map(fs::File::from)
-}
-
 /// What [`File::close`] came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
@@ -616,18 +287,6 @@ pub enum Closed {
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File").field("path", &self.0.path).field("handle", &self.0.open.handle).finish_non_exhaustive()
-    }
-}
-
-fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
-    use std::os::unix::ffi::OsStrExt;
-    let error = Error::from_errno(ErrorOp::Open, errno).at(path);
-    match errno {
-        Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.with_detail("the path has a zero byte in it"),
-        Errno::INVAL => {
-            error.with_detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions")
-        }
-        _ => error,
     }
 }
 
@@ -692,18 +351,6 @@ fn read_exact(answer: Answer<'_>) -> Result<Buf> {
     }
 }
 
-fn opened(Answer { on, outcome, request }: Answer<'_>) -> Result<File> {
-    let (On::Paths(instance), Request::Open { path, .. }) = (on, request) else {
-        unreachable!("an open works on a path")
-    };
-    let path: Arc<Path> = Arc::from(path.display());
-    match outcome {
-        Ok(Done::Opened(handle, directness)) => Ok(File::new(handle, directness, path, instance.clone())),
-        Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
-        Err(errno) => Err(open_error(errno, &path)),
-    }
-}
-
 fn size(answer: Answer<'_>) -> Result<u64> {
     match answer.outcome {
         Ok(Done::Size(size)) => Ok(size),
@@ -724,6 +371,10 @@ fn advised(Answer { on, outcome, request }: Answer<'_>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::OFlags;
+
     use super::*;
     use crate::core::instance::Engine;
     use crate::direct::Direct;

@@ -1,0 +1,184 @@
+//! How a file is opened.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::File;
+use crate::core::instance::Nowait;
+use crate::error::{Error, ErrorOp, Result};
+use crate::op::{Done, PathAt, Request};
+use crate::operation::{Answer, On, Operation};
+
+/// How to open a file; the same words as [`std::fs::OpenOptions`].
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    mode: u32,
+    custom_flags: i32,
+    direct: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing allowed yet; files are created with mode 0o666 less the umask.
+    pub fn new() -> Self {
+        OpenOptions {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            mode: 0o666,
+            custom_flags: 0,
+            direct: false,
+        }
+    }
+
+    /// Allows reading.
+    pub fn read(&mut self, read: bool) -> &mut Self {
+        self.read = read;
+        self
+    }
+
+    /// Allows writing.
+    pub fn write(&mut self, write: bool) -> &mut Self {
+        self.write = write;
+        self
+    }
+
+    /// Writes go to the end of the file.
+    pub fn append(&mut self, append: bool) -> &mut Self {
+        self.append = append;
+        self
+    }
+
+    /// Cuts the file to length zero; needs `write`.
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Creates the file if there is none; needs `write` or `append`.
+    pub fn create(&mut self, create: bool) -> &mut Self {
+        self.create = create;
+        self
+    }
+
+    /// Creates the file and fails if there is one; needs `write` or `append`.
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Permission bits of a file that is created.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// More flags of `open(2)`, such as `O_NOATIME`. `O_NONBLOCK` has no meaning for files and is ignored.
+    pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
+        self.custom_flags = flags;
+        self
+    }
+
+    /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`); where not, through it, and
+    /// [`File::direct`] says so. Any place, length and memory will do. What suits the device costs nothing extra: [`Buf`](crate::Buf)s at multiples of
+    /// 4096 always do. Else reads are widened to whole blocks and cut back, and of writes the first and last part of a block go through
+    /// the page cache. At the end of the file a read may overwrite what is left of the buffer.
+    ///
+    /// A write that goes through the page cache in part is made when no other direct write of this `File` and its clones is under way.
+    /// Of those by another open of the same file, here or in another process, it cannot know: a page that it wrote back over what they
+    /// wrote beside it at the same time would undo that (`open(2)`, NOTES, on mixing both kinds). Let files that are written so be opened
+    /// once, or written in multiples of [`DirectIo::Granted`](crate::DirectIo::Granted).
+    ///
+    /// Direct is not durable: the device may have a cache of its own. See [`Write::durable`](crate::Write::durable) and [`File::sync_data`].
+    pub fn direct(&mut self, direct: bool) -> &mut Self {
+        self.direct = direct;
+        self
+    }
+
+    /// Opens `path` on the shared instance.
+    pub fn open(&self, path: impl AsRef<Path>) -> Operation<'static, Result<File>> {
+        self.open_in(Nowait::shared(), path)
+    }
+
+    /// Opens `path` on an instance.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; [`ErrorKind::IsADirectory`](crate::ErrorKind::IsADirectory) for a directory; [`ErrorKind::NotSeekable`](crate::ErrorKind::NotSeekable) for a FIFO, socket or terminal,
+    /// without waiting for anybody at its other end.
+    pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Result<File>> {
+        self.open_at(nowait, PathAt::from(path.as_ref()))
+    }
+
+    pub(crate) fn open_at<'n>(&self, nowait: &'n Nowait, path: PathAt) -> Operation<'n, Result<File>> {
+        let flags = self.flags();
+        let mode = Mode::from_raw_mode(self.mode);
+        let request = Request::Open { path, flags: flags.unwrap_or(OFlags::empty()), mode, direct: self.direct };
+        Operation::checked(On::Paths(&nowait.0), flags.map(drop), request, opened)
+    }
+
+    /// The same rules as std's.
+    fn flags(&self) -> std::result::Result<OFlags, Errno> {
+        let access = match (self.read, self.write, self.append) {
+            (true, false, false) => OFlags::RDONLY,
+            (false, true, false) => OFlags::WRONLY,
+            (true, true, false) => OFlags::RDWR,
+            (false, _, true) => OFlags::WRONLY | OFlags::APPEND,
+            (true, _, true) => OFlags::RDWR | OFlags::APPEND,
+            (false, false, false) => return Err(Errno::INVAL),
+        };
+        let writes = self.write || self.append;
+        if (!writes && (self.truncate || self.create || self.create_new)) || (self.append && self.truncate) {
+            return Err(Errno::INVAL);
+        }
+        let creation = match (self.create_new, self.create, self.truncate) {
+            (true, _, _) => OFlags::CREATE | OFlags::EXCL,
+            (_, true, true) => OFlags::CREATE | OFlags::TRUNC,
+            (_, true, false) => OFlags::CREATE,
+            (_, false, true) => OFlags::TRUNC,
+            (_, false, false) => OFlags::empty(),
+        };
+        let custom = OFlags::from_bits_retain(self.custom_flags as _) - OFlags::RWMODE;
+        Ok(access | creation | custom)
+    }
+}
+
+fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
+    use std::os::unix::ffi::OsStrExt;
+    let error = Error::from_errno(ErrorOp::Open, errno).at(path);
+    match errno {
+        Errno::INVAL if path.as_os_str().as_bytes().contains(&0) => error.with_detail("the path has a zero byte in it"),
+        Errno::INVAL => {
+            error.with_detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions")
+        }
+        _ => error,
+    }
+}
+
+fn opened(Answer { on, outcome, request }: Answer<'_>) -> Result<File> {
+    let (On::Paths(instance), Request::Open { path, .. }) = (on, request) else {
+        unreachable!("an open works on a path")
+    };
+    let path: Arc<Path> = Arc::from(path.display());
+    match outcome {
+        Ok(Done::Opened(handle, directness)) => Ok(File::new(handle, directness, path, instance.clone())),
+        Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
+        Err(errno) => Err(open_error(errno, &path)),
+    }
+}

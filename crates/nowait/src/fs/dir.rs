@@ -1,0 +1,129 @@
+//! A directory that is held open.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{listed, named};
+use crate::core::instance::Nowait;
+use crate::error::{Error, ErrorOp, Result};
+use crate::file::{File, OpenOptions};
+use crate::op::{Done, Handle, OpenDir, PathAt, Request};
+use crate::operation::{Answer, On, Operation};
+
+/// A directory that is held open. Names are resolved from it, whatever becomes of its own name and of the process's working
+/// directory (`openat(2)` and its like). Clones share the descriptor. On a simulator, where nothing is moved, it is its path.
+#[derive(Clone)]
+pub struct Dir {
+    nowait: Nowait,
+    open: Option<Arc<OpenDir>>,
+    path: Arc<Path>,
+}
+
+impl Dir {
+    /// Opens a directory on an instance.
+    ///
+    /// # Errors
+    /// Those of `open(2)`; [`ErrorKind::NotADirectory`](crate::ErrorKind::NotADirectory) for anything else.
+    pub fn open(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Dir>> {
+        Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.as_ref().into()), dir_opened)
+    }
+
+    /// The path that it was opened by; for errors, where the paths of its files begin with it.
+    pub fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    /// The descriptor; `None` on a simulator.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.open.as_ref().map(|open| open.fd.as_fd())
+    }
+
+    fn at(&self, name: impl AsRef<Path>) -> PathAt {
+        match &self.open {
+            Some(open) => PathAt { dir: Some(open.clone()), path: name.as_ref().into() },
+            None => PathAt { dir: None, path: self.path.join(name) },
+        }
+    }
+
+    /// As [`OpenOptions::open_in`], of a name in this directory.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open_in`].
+    pub fn open_file(&self, options: &OpenOptions, name: impl AsRef<Path>) -> Operation<'_, Result<File>> {
+        options.open_at(&self.nowait, self.at(name))
+    }
+
+    /// As [`rename`](super::rename), of names in this directory.
+    ///
+    /// # Errors
+    /// As [`rename`](super::rename).
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(&self.nowait, Request::Rename { from: self.at(from), to: self.at(to), replace: true })
+    }
+
+    /// As [`rename_new`](super::rename_new), of names in this directory.
+    ///
+    /// # Errors
+    /// As [`rename_new`](super::rename_new).
+    pub fn rename_new(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(&self.nowait, Request::Rename { from: self.at(from), to: self.at(to), replace: false })
+    }
+
+    /// As [`remove_file`](super::remove_file), of a name in this directory.
+    ///
+    /// # Errors
+    /// As [`remove_file`](super::remove_file).
+    pub fn remove_file(&self, name: impl AsRef<Path>) -> Operation<'_, Result<()>> {
+        named(&self.nowait, Request::Remove(self.at(name)))
+    }
+
+    /// As [`list`](super::list()), of this directory.
+    ///
+    /// # Errors
+    /// As [`list`](super::list()).
+    pub fn list(&self) -> Operation<'_, Result<Vec<OsString>>> {
+        Operation::new(On::Paths(&self.nowait.0), Request::List(self.at(".")), listed)
+    }
+
+    /// Makes the names in it durable; as [`sync_dir`](super::sync_dir).
+    ///
+    /// # Errors
+    /// As [`sync_dir`](super::sync_dir).
+    pub fn sync(&self) -> Operation<'_, Result<()>> {
+        named(&self.nowait, Request::SyncDir(self.at(".")))
+    }
+
+    /// Makes its own name durable, wherever it is by now.
+    ///
+    /// # Errors
+    /// As [`sync_dir`](super::sync_dir).
+    pub fn sync_parent(&self) -> Operation<'_, Result<()>> {
+        let parent = match &self.open {
+            Some(_) => self.at(".."),
+            None => PathAt::from(self.path.parent().unwrap_or(&self.path)),
+        };
+        named(&self.nowait, Request::SyncDir(parent))
+    }
+}
+
+impl std::fmt::Debug for Dir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dir").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn dir_opened(Answer { on, outcome, request }: Answer<'_>) -> Result<Dir> {
+    let (On::Paths(instance), Request::OpenDir(path)) = (on, request) else {
+        unreachable!("a directory is opened by its path")
+    };
+    let path: Arc<Path> = Arc::from(&**path);
+    let open = match outcome {
+        Ok(Done::Opened(Handle::Descriptor(fd), _)) => Some(Arc::new(OpenDir { fd, path: path.clone() })),
+        Ok(Done::Opened(Handle::Simulated { .. }, _)) => None,
+        Ok(other) => unreachable!("a directory is answered with a handle, not {other:?}"),
+        Err(errno) => return Err(Error::from_errno(ErrorOp::Open, errno).at(&path)),
+    };
+    Ok(Dir { nowait: Nowait(instance.clone()), open, path })
+}

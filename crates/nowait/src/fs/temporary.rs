@@ -1,0 +1,73 @@
+//! A file with a temporary name, which replaces another when it is complete.
+
+use std::collections::hash_map::RandomState;
+use std::ffi::OsString;
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::core::instance::Nowait;
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
+use crate::file::{File, OpenOptions};
+
+/// Creates a file of its own in a path's directory.
+pub(crate) async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(File, Temporary)> {
+    const TRIES: u32 = 8;
+    for last in (0..TRIES).rev() {
+        let (directory, temporary) = beside(path)?;
+        match OpenOptions::new().write(true).create_new(true).open_in(nowait, &temporary).await {
+            Ok(file) => return Ok((file, Temporary { nowait: nowait.clone(), path: Some(temporary), directory })),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && last > 0 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("the last try returns")
+}
+
+/// The name of a file that is to replace another. Dropped, it is removed, by a thread of the pool.
+pub(crate) struct Temporary {
+    nowait: Nowait,
+    /// None once it is gone.
+    path: Option<PathBuf>,
+    directory: PathBuf,
+}
+
+impl Temporary {
+    /// Makes `file` durable and gives it the name `path`, durably.
+    pub(crate) async fn commit(mut self, nowait: &Nowait, file: File, path: &Path) -> Result<()> {
+        file.sync_all().await?;
+        file.close()?;
+        if let Some(temporary) = &self.path {
+            nowait.rename(temporary, path).await?;
+        }
+        self.path = None;
+        nowait.sync_dir(&self.directory).await
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take() {
+            self.nowait.remove_file(path).submit().detach();
+        }
+    }
+}
+
+/// A path's directory, and a name in it that nothing else uses.
+fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
+    let Some(name) = path.file_name() else {
+        let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(path));
+        return Err(error.with_detail("the path names no file"));
+    };
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    // Each hasher has random keys. Processes in containers may have the same id, and a directory in common.
+    let random = RandomState::new().build_hasher().finish();
+    temporary.push(format!(".{random:016x}.tmp"));
+    let temporary = directory.join(temporary);
+    Ok((directory, temporary))
+}
