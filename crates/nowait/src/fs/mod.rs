@@ -423,8 +423,8 @@ impl Nowait {
         let path = path.as_ref().to_path_buf();
         Steps::new(async move {
             let (file, temporary) = create_beside(self, &path).await?;
-            file.write_all_at(data, 0).await?;
-            temporary.commit(self, file, &path).await
+            let written = file.write_all_at(data, 0).await;
+            temporary.replace(file, &path, written.map(drop).map_err(Error::from)).await
         })
     }
 }

@@ -33,15 +33,26 @@ pub(crate) struct Temporary {
 }
 
 impl Temporary {
-    /// Makes `file` durable and gives it the name `path`, durably.
-    pub(crate) async fn commit(mut self, nowait: &Nowait, file: File, path: &Path) -> Result<()> {
-        file.sync_all().await?;
-        file.close()?;
-        if let Some(temporary) = &self.path {
-            nowait.rename(temporary, path).await?;
-        }
+    /// Makes `file`, which was `written`, durable, and gives it the name `path`, durably. After an error the file is gone,
+    /// unless it has the name already.
+    pub(crate) async fn replace(mut self, file: File, path: &Path, written: Result<()>) -> Result<()> {
+        let nowait = self.nowait.clone();
+        let temporary = self.path.clone().unwrap_or_default();
+        let renamed = async {
+            written?;
+            file.sync_all().await?;
+            file.close()?;
+            nowait.rename(&temporary, path).await
+        };
+        let renamed = renamed.await;
         self.path = None;
-        nowait.sync_dir(&self.directory).await
+        match renamed {
+            Ok(()) => nowait.sync_dir(&self.directory).await,
+            Err(error) => {
+                let _ = nowait.remove_file(&temporary).submit().finish_on_drop().await;
+                Err(error)
+            }
+        }
     }
 }
 

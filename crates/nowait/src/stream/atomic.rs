@@ -33,7 +33,6 @@ use crate::operation::Steps;
 /// ```
 #[must_use = "nothing is replaced before `commit`"]
 pub struct AtomicWriter {
-    nowait: Nowait,
     writer: Writer,
     file: File,
     temporary: Temporary,
@@ -60,11 +59,12 @@ impl AtomicWriter {
     /// Those of the writes and of the steps. Unless the last one failed, the old contents are untouched and the temporary file
     /// is removed.
     pub fn commit(self) -> Steps<'static, Result<()>> {
-        let AtomicWriter { nowait, mut writer, file, temporary, path } = self;
+        let AtomicWriter { mut writer, file, temporary, path } = self;
         Steps::new(async move {
-            writer.finish().await?;
+            let written = writer.finish().await;
+            // It has a share of the file.
             drop(writer);
-            temporary.commit(&nowait, file, &path).await
+            temporary.replace(file, &path, written).await
         })
     }
 }
@@ -78,7 +78,7 @@ impl Nowait {
         let path = path.as_ref().to_path_buf();
         Steps::new(async move {
             let (file, temporary) = create_beside(self, &path).await?;
-            Ok(AtomicWriter { nowait: self.clone(), writer: Writer::new(&file, 0), file, temporary, path })
+            Ok(AtomicWriter { writer: Writer::new(&file, 0), file, temporary, path })
         })
     }
 }

@@ -276,10 +276,18 @@ pub(crate) fn drain() {
 }
 
 /// Submits all staged entries of this thread without waiting, before it blocks in another call.
+#[inline]
 pub(crate) fn flush() {
-    do_what_is_due();
-    submit_own::<OwnRing>(|_| true);
-    submit_own::<OwnContext>(|_| true);
+    #[cold]
+    fn flush_now() {
+        do_what_is_due();
+        submit_own::<OwnRing>(|_| true);
+        submit_own::<OwnContext>(|_| true);
+    }
+    // Most threads drive no future: they have staged and deferred nothing.
+    if LOCAL.try_with(|local| local.depth.get() > 0 || local.due.get().is_some()).unwrap_or(false) {
+        flush_now();
+    }
 }
 
 fn submit_own<Q: Mine>(needs: impl FnOnce(&Owned<Q>) -> bool) {
