@@ -24,7 +24,7 @@ help:
 	@echo "NOWAIT_REQUIRE_MOUNTS=1 makes them fail instead of skipping."
 
 test:
-	$(CARGO) test $(LOCKED) --workspace --all-features
+	$(CARGO) test $(LOCKED) --workspace --all-features --no-fail-fast
 	$(CARGO) test $(LOCKED) -p nowait --no-default-features
 	$(MAKE) loom
 	$(MAKE) tools-test

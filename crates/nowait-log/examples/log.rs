@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     eprintln!("{} records are there", recovery.last_lsn);
     let mut reader = log.reader(recovery.first_lsn.max(1));
     while let Some(record) = reader.next()? {
-        println!("{:>8} {}", record.lsn, String::from_utf8_lossy(&record.bytes));
+        println!("{:>8} {}", record.lsn, String::from_utf8_lossy(record.bytes));
     }
     let mut last = None;
     for line in std::io::stdin().lock().lines() {
