@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, for programs to match on. What an errno becomes has the name that std gives it, but where more can be
+/// Kind of a failure, for programs to match on. An errno has the kind that std gives it, unless more can be
 /// said: ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF [`Closed`](ErrorKind::Closed), EDQUOT
 /// [`NoSpace`](ErrorKind::NoSpace), EOVERFLOW [`InvalidRange`](ErrorKind::InvalidRange), for instance.
 #[non_exhaustive]
@@ -87,7 +87,7 @@ pub enum ErrorKind {
     NoSuchRecord,
     /// Somebody else has it open for writing.
     Locked,
-    /// What was durable once is not there, or not as it was written.
+    /// Data that was durable is missing, or differs from what was written.
     Damaged,
     /// A write was on its way when another failed: it may have been made, or not.
     Indeterminate,
@@ -288,7 +288,7 @@ impl Error {
         self.with_detail(detail)
     }
 
-    /// What went wrong.
+    /// Kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -383,7 +383,7 @@ fn kind_of(errno: Errno) -> ErrorKind {
 }
 
 impl ErrorKind {
-    /// What it means in words, and what to do next.
+    /// Meaning in words, and what to do next.
     fn advice(self) -> (&'static str, Option<&'static str>) {
         match self {
             ErrorKind::NotFound => ("no such file or directory", Some("check the path")),
@@ -563,7 +563,7 @@ pub type Moved<B> = std::result::Result<(usize, B), BufferError<B>>;
 
 /// An [`Error`] together with the buffer that the operation was given. `?` turns it into either error type.
 pub struct BufferError<B> {
-    /// What went wrong.
+    /// Kind of the failure.
     pub error: Error,
     /// The buffer, unchanged in length; its contents are unspecified.
     pub buffer: B,

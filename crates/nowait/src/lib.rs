@@ -57,7 +57,7 @@
 //! # }
 //! ```
 //!
-//! What is cached is copied on the spot. For the rest a bounded number of reads is kept in flight to the end, neighbours read
+//! Cached ranges are copied on the spot. For the rest a bounded number of reads is kept in flight to the end, neighbours read
 //! together. See [`Gather`]; [`File::gather_into`] is the blocking form that fills a borrowed slice.
 //!
 //! # A write
@@ -287,7 +287,7 @@ pub use write::{Allocate, Settled, WriteMany};
 /// that wakes its waker, from whatever thread. Where this thread cannot have a ring, the operations go to the pool and all
 /// this works the same.
 ///
-/// What was dropped, or moved to another thread, ends without this thread: after `block_on` returns, and also while the future
+/// Operations that were dropped, or moved to another thread, end without this thread: after `block_on` returns, and also while the future
 /// computes or blocks. A helper thread then submits and notices in its place. It comes at once where another operation waits
 /// for one of these, else within a tenth of a second.
 ///

@@ -18,7 +18,7 @@ use crate::op::{Callback, Done, Leftovers, Notify, Outcome, Owner, QueueKind, Re
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
-/// What an operation works on.
+/// Object of an operation.
 #[derive(Clone, Copy)]
 pub(crate) enum On<'f> {
     File(&'f Arc<Opened>),
@@ -311,7 +311,7 @@ struct UnderWay {
     when_dropped: WhenDropped,
 }
 
-/// What becomes of an operation under way when nobody waits for it any more.
+/// Fate of an operation under way whose `Started` is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhenDropped {
     Abandon,

@@ -63,7 +63,7 @@ pub(crate) unsafe fn read_at(
     })
 }
 
-/// What a write asks for beyond the bytes: `RWF_DSYNC`, `RWF_NOWAIT`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC` (`pwritev2(2)`).
+/// Flags of a write: `RWF_DSYNC`, `RWF_NOWAIT`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC` (`pwritev2(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WriteFlags(u32);
 

@@ -23,7 +23,7 @@ use crate::operation::{Answer, Conclude, On, Operation, Started, Write};
 use crate::stats::Count;
 use crate::sys::{self, WriteFlags};
 
-/// What [`File::allocate`] does with a range; see `fallocate(2)`.
+/// Ways of [`File::allocate`]; see `fallocate(2)`.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
@@ -200,7 +200,7 @@ impl File {
     /// Cuts the file to `length` bytes, or extends it with zeros that take no space.
     ///
     /// # Errors
-    /// What `ftruncate(2)` reports.
+    /// Those of `ftruncate(2)`.
     pub fn set_len(&self, length: u64) -> Operation<'_, Result<()>> {
         self.change(Request::SetLen(length))
     }
@@ -208,7 +208,7 @@ impl File {
     /// Reserves, punches or zeroes a range, without writing it.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where the file system cannot do it; what else `fallocate(2)` reports.
+    /// [`ErrorKind::Unsupported`] where the file system cannot do it; those of `fallocate(2)`.
     pub fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Operation<'_, Result<()>> {
         let mode = match how {
             Allocate::Reserve => FallocateFlags::empty(),
@@ -244,7 +244,7 @@ impl File {
     /// device's cache nor what is needed to find new blocks is flushed (`sync_file_range(2)`). It bounds what is dirty.
     ///
     /// # Errors
-    /// What `sync_file_range(2)` reports.
+    /// Those of `sync_file_range(2)`.
     pub fn sync_range(&self, offset: u64, length: u64) -> Operation<'_, Result<()>> {
         self.change(Request::SyncRange { offset, length })
     }
@@ -284,7 +284,7 @@ enum Short {
     Error,
 }
 
-/// What a write came to, for its caller and for what is known of the file.
+/// Result of a write, for its caller and for what is known of the file.
 #[inline]
 fn written(
     file: &Opened,
@@ -455,7 +455,7 @@ pub struct WriteMany<'f, B> {
     runs: Vec<Option<Run>>,
     next: usize,
     slots: Vec<Option<Submitted>>,
-    /// What came back, by run.
+    /// Buffers that came back, by run.
     backs: Vec<Option<Vec<Memory>>>,
     outstanding: usize,
     /// One had to be queued, so that none after it may be written before it.

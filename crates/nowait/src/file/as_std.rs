@@ -1,4 +1,4 @@
-//! What `std::fs::File` has: metadata, permissions, times, locks, and descriptors that come and go.
+//! The rest of `std::fs::File`: metadata, permissions, times, locks, and descriptors that come and go.
 
 use std::fs;
 use std::io;

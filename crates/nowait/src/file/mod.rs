@@ -261,7 +261,7 @@ impl File {
     /// still: [`Nowait::drain`] waits for those. Closing makes nothing durable: sync before.
     ///
     /// # Errors
-    /// What `close(2)` reports. The descriptor is gone in any case.
+    /// Those of `close(2)`. The descriptor is gone in any case.
     pub fn close(self) -> Result<Closed> {
         self.0.close();
         // Of several that close at a time one has the last share.
@@ -273,7 +273,7 @@ impl File {
     }
 }
 
-/// What [`File::close`] came to.
+/// Result of [`File::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The descriptor is closed, and `close(2)` reported no error.

@@ -51,7 +51,7 @@ impl DirEntry {
 /// [`sync_dir`] of the directories (`rename(2)`).
 ///
 /// # Errors
-/// What `rename(2)` reports.
+/// Those of `rename(2)`.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().rename(from, to)
 }
@@ -59,7 +59,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static
 /// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`, `renameat2(2)`).
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists); what else `renameat2(2)` reports.
+/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists); those of `renameat2(2)`.
 pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().rename_new(from, to)
 }
@@ -67,7 +67,7 @@ pub fn rename_new(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'st
 /// Removes a name of a file; the file goes with its last name and the last handle (`unlink(2)`).
 ///
 /// # Errors
-/// What `unlink(2)` reports.
+/// Those of `unlink(2)`.
 pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_file(path)
 }
@@ -75,7 +75,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of its parent.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), also where a file has the name; what else `mkdir(2)` reports.
+/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), also where a file has the name; those of `mkdir(2)`.
 pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir(path)
 }
@@ -84,7 +84,7 @@ pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// that is created, renamed or removed meanwhile may be among them or not (`readdir(3)`).
 ///
 /// # Errors
-/// What `opendir(3)` and `readdir(3)` report.
+/// Those of `opendir(3)` and `readdir(3)`.
 pub fn list(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<OsString>>> {
     Nowait::shared().list(path)
 }
@@ -92,7 +92,7 @@ pub fn list(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<OsString>>>
 /// Makes the names in a directory durable: those of files that were created, renamed and removed there (`fsync(2)`, NOTES).
 ///
 /// # Errors
-/// What `open(2)` and `fsync(2)` report.
+/// Those of `open(2)` and `fsync(2)`.
 pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().sync_dir(path)
 }
@@ -100,7 +100,7 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// Returns size, times, type and permissions of what a path leads to; symbolic links are followed (`statx(2)`).
 ///
 /// # Errors
-/// What [`std::fs::metadata`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::metadata`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
     Nowait::shared().metadata(path)
 }
@@ -108,7 +108,7 @@ pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> 
 /// As [`metadata`], of a symbolic link itself.
 ///
 /// # Errors
-/// What [`std::fs::symlink_metadata`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::symlink_metadata`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
     Nowait::shared().symlink_metadata(path)
 }
@@ -116,7 +116,7 @@ pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Met
 /// Tells whether a path leads to anything. A broken symbolic link leads to nothing.
 ///
 /// # Errors
-/// What [`std::fs::exists`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::exists`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
     Nowait::shared().exists(path)
 }
@@ -124,7 +124,7 @@ pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
 /// Sets the permissions of a file or directory (`chmod(2)`).
 ///
 /// # Errors
-/// What [`std::fs::set_permissions`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::set_permissions`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Operation<'static, Result<()>> {
     Nowait::shared().set_permissions(path, permissions)
 }
@@ -132,7 +132,7 @@ pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Oper
 /// Returns the entries of a directory with their types, sorted by name, without `.` and `..` (`readdir(3)`).
 ///
 /// # Errors
-/// What [`std::fs::read_dir`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::read_dir`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntry>>> {
     Nowait::shared().read_dir(path)
 }
@@ -140,7 +140,7 @@ pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntr
 /// Makes a directory, and those above it that are missing. It is no error if all of them are there.
 ///
 /// # Errors
-/// What [`std::fs::create_dir_all`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::create_dir_all`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir_all(path)
 }
@@ -148,7 +148,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
 /// Removes an empty directory (`rmdir(2)`).
 ///
 /// # Errors
-/// What [`std::fs::remove_dir`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::remove_dir`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir(path)
 }
@@ -156,7 +156,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// Removes a directory with all that is in it. Symbolic links are removed, not followed.
 ///
 /// # Errors
-/// What [`std::fs::remove_dir_all`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::remove_dir_all`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir_all(path)
 }
@@ -164,7 +164,7 @@ pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
 /// Gives a file another name on the same file system (`link(2)`).
 ///
 /// # Errors
-/// What [`std::fs::hard_link`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::hard_link`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().hard_link(from, to)
 }
@@ -172,7 +172,7 @@ pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'sta
 /// Makes a symbolic link `to` that leads to `from` (`symlink(2)`).
 ///
 /// # Errors
-/// What `symlink(2)` reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of `symlink(2)`. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().symlink(from, to)
 }
@@ -180,7 +180,7 @@ pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'stati
 /// Returns where a symbolic link leads (`readlink(2)`).
 ///
 /// # Errors
-/// What [`std::fs::read_link`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::read_link`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
     Nowait::shared().read_link(path)
 }
@@ -188,7 +188,7 @@ pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> 
 /// Returns the absolute path without symbolic links, `.` and `..` (`realpath(3)`).
 ///
 /// # Errors
-/// What [`std::fs::canonicalize`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::canonicalize`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
     Nowait::shared().canonicalize(path)
 }
@@ -197,7 +197,7 @@ pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf
 /// system can (`copy_file_range(2)`). An existing file is replaced. Nothing is durable yet.
 ///
 /// # Errors
-/// What [`std::fs::copy`] reports. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::copy`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
     Nowait::shared().copy(from, to)
 }
@@ -466,10 +466,11 @@ fn entries(path: &Path) -> io::Result<Vec<DirEntry>> {
 
 /// Reads a file from its start to its end, which may lie elsewhere than `length` by now, or (in /proc) always has.
 async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
-    /// What is asked for when the end is not where it was said to be.
+    /// Bytes of each further request, when the end is not where `fstat(2)` said.
     const MORE_BYTES: usize = 64 << 10;
     let mut contents = Vec::new();
-    let mut wanted = length;
+    // One byte more than there should be: a read that comes short of it has met the end.
+    let mut wanted = length.saturating_add(1);
     loop {
         let room = memory(wanted).ok_or_else(|| file.0.error(ErrorOp::Read, Errno::NOMEM))?;
         let (n, piece) = file.read_at(room, contents.len() as u64).await?;
@@ -485,10 +486,10 @@ async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
     }
 }
 
-/// Returns room for `length` bytes, at least one; `None` if memory is short.
+/// Returns room for `length` bytes; `None` if memory is short.
 fn memory(length: usize) -> Option<Vec<u8>> {
     let mut room = Vec::new();
-    room.try_reserve_exact(length.max(1)).ok()?;
+    room.try_reserve_exact(length).ok()?;
     Some(room)
 }
 

@@ -20,7 +20,7 @@ pub struct Cursor {
     seek: Option<SeekFrom>,
 }
 
-/// What the last call did.
+/// Direction of the last call.
 enum Side {
     Read(Reader),
     Write(Writer),

@@ -34,7 +34,7 @@ pub struct Step<'s, S, T> {
     poll: fn(&mut S, &mut Context<'_>, Caller) -> Poll<T>,
 }
 
-/// What works on a file.
+/// A stream, of a file.
 #[doc(hidden)]
 pub trait Stream {
     #[doc(hidden)]

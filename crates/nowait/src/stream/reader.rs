@@ -24,15 +24,15 @@ const CACHED_BYTES: usize = 128 << 10;
 
 /// Reads a file in order; see the [module's text](super).
 ///
-/// What another program changes meanwhile may be seen or not, as with any buffer. At the end of the file it gives nothing; if the file
-/// has grown since, the next call goes on.
+/// Changes that another program makes meanwhile may be seen or not, as with any buffer. At the end of the file it returns
+/// nothing; if the file has grown since, the next call goes on.
 ///
 /// With the feature `stream` it is a `futures_core::Stream` of `bytes::Bytes`, for the body of a response, say.
 pub struct Reader {
     file: File,
     /// It ends here, if the file does not end before. None for all of the file.
     to: Option<u64>,
-    /// What was read and not given, from `used` on.
+    /// Bytes that were read; those from `used` on were not given yet.
     chunk: Buf,
     used: usize,
     /// Place of the first byte after `chunk`.
@@ -138,7 +138,7 @@ impl Reader {
         }
     }
 
-    /// What was read ahead is not wanted.
+    /// Drops what was read ahead.
     fn forget_ahead(&mut self) {
         self.ahead.clear();
         self.ahead_bytes = 0;

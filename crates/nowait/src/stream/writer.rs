@@ -20,7 +20,7 @@ use crate::write::Allocate;
 /// Bytes of one request, and of those under way.
 const REQUEST_BYTES: usize = 512 << 10;
 const BEHIND_BYTES_MAX: usize = 4 << 20;
-/// What is reserved at a time behind the end of a file, at first and at most; each time twice as much.
+/// Space reserved at a time behind the end of a file, at first and at most; each time twice as much.
 const RESERVED_BYTES_FIRST: u64 = 16 << 20;
 const RESERVED_BYTES_MAX: u64 = 256 << 20;
 
@@ -37,7 +37,7 @@ const PLAIN_BYTES_MIN: usize = 64 << 10;
 /// writer does not wait: what it was given is still written, errors are lost, and a file that was given space ahead may keep it.
 pub struct Writer {
     file: File,
-    /// What was given and is not on its way: its first `filled` bytes.
+    /// Its first `filled` bytes were given, and are not submitted yet.
     buffer: Buf,
     filled: usize,
     /// Place of the buffer's first byte.
@@ -95,7 +95,8 @@ impl Writer {
         Put { writer: self, buffer: Some(buffer) }
     }
 
-    /// Writes a copy of `bytes`. As `write_all` of std, tokio or futures, with this crate's error.
+    /// Writes a copy of `bytes`. As `write_all` of std, tokio or futures, with this crate's error. Dropped half-way, a first
+    /// part of them has been taken.
     ///
     /// # Errors
     /// Those of an earlier write.
