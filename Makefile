@@ -30,7 +30,8 @@ test:
 	$(MAKE) tools-test
 
 loom:
-	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait -p nowait-log --lib --target-dir target/loom loom_tests
+	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests
+	RUSTFLAGS="--cfg nowait_log_loom" $(CARGO) test $(LOCKED) -p nowait-log --lib --target-dir target/loom-log loom_tests
 
 tools-test:
 	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check; \

@@ -292,7 +292,7 @@ impl std::fmt::Debug for Log {
 #[doc = include_str!("../../../docs/guide/log.md")]
 struct Guide;
 
-#[cfg(all(test, not(nowait_loom)))]
+#[cfg(all(test, not(nowait_log_loom)))]
 mod tests {
     use std::path::{Path, PathBuf};
 

@@ -129,7 +129,7 @@ impl<F: Clone> Handover<F> {
     }
 }
 
-#[cfg(all(test, nowait_loom))]
+#[cfg(all(test, nowait_log_loom))]
 mod loom_tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -256,7 +256,10 @@ mod loom_tests {
                     while group.fate().is_none() {
                         match log.turn(&group, &mut has_gathered, Instant::now) {
                             Turn::Write(submission) => {
-                                let error = nowait::Error::from_errno(nowait::ErrorOp::Write, rustix::io::Errno::IO);
+                                let error = nowait::Error::from_raw_os_error(
+                                    nowait::ErrorOp::Write,
+                                    rustix::io::Errno::IO.raw_os_error(),
+                                );
                                 drop(log.end(log.complete(submission.id, Err(error), Instant::now())));
                             }
                             Turn::Sleep { .. } => group.sleep(),

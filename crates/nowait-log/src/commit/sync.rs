@@ -1,33 +1,33 @@
 //! Locks, atomics and the sleep of a commit, exchanged when the hand-over is checked in every order
 //! of its steps (`make loom`).
 
-#[cfg(not(nowait_loom))]
+#[cfg(not(nowait_log_loom))]
 pub(crate) use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
     thread::yield_now,
 };
 
-#[cfg(nowait_loom)]
+#[cfg(nowait_log_loom)]
 pub(crate) use loom::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
     thread::yield_now,
 };
 
-#[cfg(not(nowait_loom))]
+#[cfg(not(nowait_log_loom))]
 pub(crate) use crate::os::lock;
 
-#[cfg(nowait_loom)]
+#[cfg(nowait_log_loom)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// A word to sleep on.
-#[cfg(not(nowait_loom))]
+#[cfg(not(nowait_log_loom))]
 pub(crate) struct Word(pub(crate) AtomicU32);
 
-#[cfg(not(nowait_loom))]
+#[cfg(not(nowait_log_loom))]
 impl Word {
     pub(crate) fn new(value: u32) -> Word {
         Word(AtomicU32::new(value))
@@ -45,10 +45,10 @@ impl Word {
     }
 }
 
-#[cfg(nowait_loom)]
+#[cfg(nowait_log_loom)]
 pub(crate) struct Word(pub(crate) AtomicU32, Mutex<()>, Condvar);
 
-#[cfg(nowait_loom)]
+#[cfg(nowait_log_loom)]
 impl Word {
     pub(crate) fn new(value: u32) -> Word {
         Word(AtomicU32::new(value), Mutex::new(()), Condvar::new())

@@ -12,7 +12,7 @@
 pub(crate) mod fixture;
 mod in_flight;
 mod rules;
-#[cfg(all(test, not(nowait_loom)))]
+#[cfg(all(test, not(nowait_log_loom)))]
 mod tests;
 
 use std::collections::VecDeque;
