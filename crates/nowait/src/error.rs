@@ -145,8 +145,6 @@ pub enum ErrorOp {
     SetTimes,
     /// Locking or unlocking.
     Lock,
-    /// Duplicating a descriptor.
-    Duplicate,
     /// Giving a file another name, or a symbolic one.
     Link,
     /// Reading a symbolic link.
@@ -187,7 +185,6 @@ impl fmt::Display for ErrorOp {
             ErrorOp::SetPermissions => "set permissions of",
             ErrorOp::SetTimes => "set times of",
             ErrorOp::Lock => "lock",
-            ErrorOp::Duplicate => "duplicate",
             ErrorOp::Link => "link",
             ErrorOp::ReadLink => "read link",
             ErrorOp::Canonicalize => "resolve",

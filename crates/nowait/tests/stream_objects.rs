@@ -135,6 +135,24 @@ fn an_error_of_a_cursor_is_told_once_and_reading_goes_on() {
     assert_eq!(text, "as it was");
 }
 
+/// Symptom: after a `sync_data` that was dropped under way the next one told of the old sync, and wrote nothing.
+#[test]
+fn a_sync_of_a_cursor_covers_what_was_written_after_one_that_was_dropped() {
+    each("cursor's sync", |nowait, path, direct| {
+        let file = open(nowait, path, direct);
+        file.set_len(0).wait().unwrap();
+        let mut cursor = Cursor::new(&file, 0);
+        cursor.write_all(b"first").unwrap();
+        for _ in 0..3 {
+            let _ = common::poll_once(std::pin::pin!(cursor.sync_data()));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        cursor.write_all(b"second").unwrap();
+        cursor.sync_data().wait().unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), b"firstsecond");
+    });
+}
+
 #[test]
 fn a_writer_has_one_error_type() {
     each("put_slice", |nowait, path, direct| {
@@ -225,6 +243,27 @@ mod with_tokio {
 
     use super::common::rng::Rng;
     use super::{LEN, Model, contents, each, open, place};
+
+    /// Symptoms: a seek that was dropped while the writer finished was carried out by a later one; and one that was refused was
+    /// refused for ever.
+    #[test]
+    fn a_seek_that_was_dropped_or_refused_is_forgotten() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        each("seeks of tokio", |nowait, path, direct| {
+            let file = open(nowait, path, direct);
+            file.set_len(0).wait().unwrap();
+            runtime.block_on(async {
+                let mut cursor = Cursor::new(&file, 0);
+                cursor.write_all(b"header--").await.unwrap();
+                let _ = super::common::poll_once(std::pin::pin!(cursor.seek(SeekFrom::Start(0))));
+                let at = cursor.position();
+                cursor.write_all(b"body").await.unwrap();
+                assert_eq!(cursor.stream_position().await.unwrap(), at + 4);
+                assert!(cursor.seek(SeekFrom::Current(-100)).await.is_err());
+                assert_eq!(cursor.seek(SeekFrom::Start(3)).await.unwrap(), 3);
+            });
+        });
+    }
 
     #[test]
     fn a_cursor_is_tokios_file() {

@@ -1,8 +1,11 @@
 //! The rest of `std::fs::File`: metadata, permissions, times, locks, and descriptors that come and go.
+//!
+//! `unsafe` here: a descriptor lent to std for one call.
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +14,6 @@ use rustix::io::Errno;
 
 use super::File;
 use crate::core::instance::Nowait;
-use crate::direct;
 use crate::engine::local;
 use crate::error::{Error, ErrorOp, Result};
 use crate::op::{Call, Handle, Request};
@@ -24,7 +26,7 @@ impl File {
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`, [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and what `statx(2)` reports.
     pub fn metadata(&self) -> Operation<'_, Result<fs::Metadata>> {
-        self.call(ErrorOp::Metadata, |fd| to_std(fd)?.metadata())
+        self.call(ErrorOp::Metadata, |fd| to_std(fd).metadata())
     }
 
     /// Sets the permissions (`fchmod(2)`).
@@ -32,7 +34,7 @@ impl File {
     /// # Errors
     /// As [`File::metadata`], of `fchmod(2)`.
     pub fn set_permissions(&self, permissions: fs::Permissions) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::SetPermissions, |fd| to_std(fd)?.set_permissions(permissions))
+        self.call(ErrorOp::SetPermissions, |fd| to_std(fd).set_permissions(permissions))
     }
 
     /// Sets the times of the last access and change (`futimens(2)`).
@@ -40,64 +42,49 @@ impl File {
     /// # Errors
     /// As [`File::metadata`], of `futimens(2)`.
     pub fn set_times(&self, times: fs::FileTimes) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::SetTimes, move |fd| to_std(fd)?.set_times(times))
+        self.call(ErrorOp::SetTimes, move |fd| to_std(fd).set_times(times))
     }
 
-    /// Waits for the file's exclusive lock: nobody else who asks has it, here or in another process (`flock(2)`).
+    /// Takes the file's exclusive lock unless another has one; returns whether it did. Nobody else who asks has it then, here or in
+    /// another process (`flock(2)`). The lock belongs to this open of the file: its clones have it too. It ends with
+    /// [`unlock`](File::unlock), or with the last of them.
     ///
-    /// The lock belongs to this open of the file: its clones and [`try_clone`](File::try_clone)s have it too. It ends with
-    /// [`unlock`](File::unlock), or with the last of them. A future that is dropped gives up the lock that it still gets.
+    /// Does not wait for the lock, but on this thread for `flock(2)`, which on a network file system asks the server. There is no
+    /// form that waits: a future of it could be dropped, and what it gets in the kernel afterwards cannot be told from a lock that
+    /// another clone was given. Try again after a while.
     ///
     /// # Errors
-    /// As [`File::metadata`], of `flock(2)`.
-    pub fn lock(&self) -> Operation<'_, Result<()>> {
-        self.locked(FlockOperation::LockExclusive)
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`, [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+    /// simulator, and those of `flock(2)`.
+    pub fn try_lock(&self) -> Result<bool> {
+        self.flock(FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Waits for a shared lock: others may have one too, and nobody an exclusive one. Else as [`File::lock`].
+    /// Takes a shared lock unless another has the exclusive one; returns whether it did. Else as [`File::try_lock`].
     ///
     /// # Errors
-    /// As [`File::lock`].
-    pub fn lock_shared(&self) -> Operation<'_, Result<()>> {
-        self.locked(FlockOperation::LockShared)
-    }
-
-    /// Takes the file's exclusive lock unless another has one; returns whether it did. Else as [`File::lock`].
-    ///
-    /// # Errors
-    /// As [`File::lock`].
-    pub fn try_lock(&self) -> Operation<'_, Result<bool>> {
-        self.try_locked(FlockOperation::NonBlockingLockExclusive)
-    }
-
-    /// Takes a shared lock unless another has the exclusive one; returns whether it did. Else as [`File::lock`].
-    ///
-    /// # Errors
-    /// As [`File::lock`].
-    pub fn try_lock_shared(&self) -> Operation<'_, Result<bool>> {
-        self.try_locked(FlockOperation::NonBlockingLockShared)
+    /// As [`File::try_lock`].
+    pub fn try_lock_shared(&self) -> Result<bool> {
+        self.flock(FlockOperation::NonBlockingLockShared)
     }
 
     /// Gives up the lock, if there is one.
     ///
     /// # Errors
-    /// As [`File::lock`].
-    pub fn unlock(&self) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::Lock, |fd| Ok(rustix::fs::flock(fd, FlockOperation::Unlock)?))
+    /// As [`File::try_lock`].
+    pub fn unlock(&self) -> Result<()> {
+        self.flock(FlockOperation::Unlock).map(drop)
     }
 
-    fn locked(&self, operation: FlockOperation) -> Operation<'_, Result<()>> {
-        let call = self.to_call(ErrorOp::Lock, move |fd| Held::lock(fd, operation));
-        self.simple(call, |answer| called::<Held>(answer).map(Held::keep))
-    }
-
-    fn try_locked(&self, operation: FlockOperation) -> Operation<'_, Result<bool>> {
-        let call = self.to_call(ErrorOp::Lock, move |fd| match Held::lock(fd, operation) {
-            Ok(held) => Ok(Some(held)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
-        });
-        self.simple(call, |answer| Ok(called::<Option<Held>>(answer)?.map(Held::keep).is_some()))
+    fn flock(&self, operation: FlockOperation) -> Result<bool> {
+        let error = |errno| self.0.error(ErrorOp::Lock, errno);
+        self.0.check(0, 0).map_err(error)?;
+        let fd = self.descriptor().ok_or(Errno::OPNOTSUPP).map_err(error)?;
+        match sys::retry(|| rustix::fs::flock(fd, operation)) {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(errno) => Err(error(errno)),
+        }
     }
 
     fn call<T: Send + 'static>(
@@ -117,27 +104,14 @@ impl File {
         Request::Call(Box::new(Call::new(operation, self.path(), call)))
     }
 
-    /// Duplicates the descriptor (`F_DUPFD_CLOEXEC`, `fcntl(2)`): a file that is closed by itself, with the same position,
-    /// lock and flags. Never waits. For a share of this file there is [`Clone`], which costs no descriptor.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`, [`ErrorKind::TooManyFiles`](crate::ErrorKind::TooManyFiles), [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
-    pub fn try_clone(&self) -> Result<File> {
-        let error = |errno| self.0.error(ErrorOp::Duplicate, errno);
-        self.0.check(0, 0).map_err(error)?;
-        let fd = self.descriptor().ok_or(Errno::OPNOTSUPP).map_err(error)?;
-        let fd = sys::retry(|| rustix::io::fcntl_dupfd_cloexec(fd, 0)).map_err(error)?;
-        let directness = direct::look(fd.as_fd());
-        Ok(File::new(Handle::Descriptor(fd), directness, self.0.path.clone(), self.0.instance.clone()))
-    }
-
     /// Gives the descriptor back as std's file, if nothing else uses this one: no clone, map or stream, and no operation,
     /// also none whose future was dropped ([`Nowait::drain`] waits for those).
     ///
     /// # Errors
-    /// The file, if it is in use or of a simulator.
+    /// The file, if it is in use or of a simulator, or if a failed sync of it has not been
+    /// [acknowledged](File::acknowledge_sync_failure): std's file would not know of that.
     pub fn into_std(self) -> std::result::Result<fs::File, File> {
-        if self.descriptor().is_none() {
+        if self.descriptor().is_none() || self.0.open.has_failed() {
             return Err(self);
         }
         local::flush();
@@ -174,32 +148,9 @@ impl AsFd for File {
     }
 }
 
-/// A lock that nobody has been told of. Dropped, it is given up.
-struct Held(Option<OwnedFd>);
-
-impl Held {
-    fn lock(fd: BorrowedFd<'_>, operation: FlockOperation) -> io::Result<Held> {
-        // Before the lock, since it can fail.
-        let own = fd.try_clone_to_owned()?;
-        sys::retry(|| rustix::fs::flock(fd, operation))?;
-        Ok(Held(Some(own)))
-    }
-
-    /// The lock is the file's from now on.
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(fd) = &self.0 {
-            let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
-        }
-    }
-}
-
-/// A file of std's on a descriptor of its own, for what std does by one call.
-fn to_std(fd: BorrowedFd<'_>) -> io::Result<fs::File> {
-    fd.try_clone_to_owned().map(fs::File::from)
+/// Std's file on a descriptor that is open elsewhere, for what std does by one call. It is not closed: closing any descriptor of a
+/// file gives up the process's record locks on it (fcntl(2)).
+fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<fs::File> {
+    // SAFETY: the descriptor is open while `fd` is borrowed, which is longer than the caller's one call, and is never closed here.
+    ManuallyDrop::new(unsafe { fs::File::from_raw_fd(fd.as_raw_fd()) })
 }

@@ -226,7 +226,7 @@ pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, R
 ///
 /// # Errors
 /// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is removed, as when
-/// the future is dropped half-way. (A crash leaves it: a name that begins with a dot and ends in `.tmp`.)
+/// the future is dropped half-way. (A crash leaves it, and so may a drop while it is being created: a name that begins with a dot and ends in `.tmp`.)
 pub fn write_atomic(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
     Nowait::shared().write_atomic(path, data)
 }

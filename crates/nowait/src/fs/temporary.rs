@@ -1,14 +1,16 @@
 //! A file with a temporary name, which replaces another when it is complete.
 
 use std::collections::hash_map::RandomState;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
+use crate::sys::fork_generation;
 
 /// Creates a file of its own in a path's directory.
 pub(crate) async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(File, Temporary)> {
@@ -16,7 +18,17 @@ pub(crate) async fn create_beside(nowait: &Nowait, path: &Path) -> Result<(File,
     for last in (0..TRIES).rev() {
         let (directory, temporary) = beside(path)?;
         match OpenOptions::new().write(true).create_new(true).open_in(nowait, &temporary).await {
-            Ok(file) => return Ok((file, Temporary { nowait: nowait.clone(), path: Some(temporary), directory })),
+            Ok(file) => {
+                return Ok((
+                    file,
+                    Temporary {
+                        nowait: nowait.clone(),
+                        path: Some(temporary),
+                        directory,
+                        generation: fork_generation(),
+                    },
+                ));
+            }
             Err(error) if error.kind() == ErrorKind::AlreadyExists && last > 0 => {}
             Err(error) => return Err(error),
         }
@@ -30,6 +42,8 @@ pub(crate) struct Temporary {
     /// None once it is gone.
     path: Option<PathBuf>,
     directory: PathBuf,
+    /// That of the process that made it: a forked child must not remove it.
+    generation: u64,
 }
 
 impl Temporary {
@@ -58,11 +72,14 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if let Some(path) = self.path.take() {
+        if let Some(path) = self.path.take().filter(|_| self.generation == fork_generation()) {
             self.nowait.remove_file(path).submit().detach();
         }
     }
 }
+
+/// Bytes of the final name that the temporary one has.
+const NAME_BYTES_MAX: usize = 200;
 
 /// A path's directory, and a name in it that nothing else uses.
 fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
@@ -75,7 +92,9 @@ fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
         _ => PathBuf::from("."),
     };
     let mut temporary = OsString::from(".");
-    temporary.push(name);
+    // The whole has to be a name, of 255 bytes at most.
+    let bytes = name.as_bytes();
+    temporary.push(OsStr::from_bytes(&bytes[..bytes.len().min(NAME_BYTES_MAX)]));
     // Each hasher has random keys. Processes in containers may have the same id, and a directory in common.
     let random = RandomState::new().build_hasher().finish();
     temporary.push(format!(".{random:016x}.tmp"));

@@ -14,7 +14,7 @@ use crate::operation::Steps;
 /// contents that come in pieces.
 ///
 /// Nothing is replaced before [`commit`](AtomicWriter::commit). Dropped without it, the old contents stay, and the temporary
-/// file is removed by a thread of the pool. (A crash leaves it: a name that begins with a dot and ends in `.tmp`.)
+/// file is removed by a thread of the pool. (A crash leaves it, and so may dropping `create` half-way: a name that begins with a dot and ends in `.tmp`.)
 ///
 /// ```
 /// use std::io::Write;

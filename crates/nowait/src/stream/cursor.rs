@@ -11,7 +11,7 @@ use crate::file::File;
 /// `Write` and `Seek`, or their async forms, of one object. A [`Reader`] or a [`Writer`] alone serves better where one will do.
 ///
 /// While it reads it reads ahead, and while it writes it writes behind. What was written is complete before the next read or
-/// seek. Else its text is that of the two.
+/// seek. Else its text is that of the two. Of a file opened for append it tells positions by the bytes written, not by the end.
 pub struct Cursor {
     file: File,
     side: Side,
@@ -55,6 +55,9 @@ impl Cursor {
     /// # Errors
     /// The first of any write, or those of `fdatasync(2)`.
     pub fn sync_data(&mut self) -> Step<'_, Cursor, Result<()>> {
+        self.forget_seek();
+        // One that was dropped under way does not cover what was written since.
+        self.writer().forget_sync();
         Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_sync(context, caller) }
     }
 
@@ -69,6 +72,17 @@ impl Cursor {
         match &mut self.side {
             Side::Read(reader) => Poll::Ready(Ok(reader)),
             Side::Write(_) => unreachable!("it was exchanged above"),
+        }
+    }
+
+    /// Forgets a seek whose future was dropped: it must not be carried out later.
+    fn forget_seek(&mut self) {
+        #[cfg(any(feature = "tokio", feature = "futures-io"))]
+        {
+            self.seek = None;
+        }
+        if let Side::Read(reader) = &mut self.side {
+            reader.forget_seek();
         }
     }
 
@@ -92,24 +106,26 @@ impl Cursor {
 
     #[cfg(any(feature = "tokio", feature = "futures-io"))]
     fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
-        if self.seek.is_none() {
+        let Some(to) = self.seek.take() else {
             // Nothing is to be done, unless the reader waits for the size.
             return match &mut self.side {
                 Side::Read(reader) => reader.poll_sought(context),
                 Side::Write(writer) => Poll::Ready(Ok(writer.position())),
             };
+        };
+        match self.poll_reader(context, Caller::Task) {
+            Poll::Ready(reader) => reader?.start_seek(to)?,
+            Poll::Pending => {
+                self.seek = Some(to);
+                return Poll::Pending;
+            }
         }
-        let to = self.seek;
-        let reader = ready!(self.poll_reader(context, Caller::Task))?;
-        if let Some(to) = to {
-            reader.start_seek(to)?;
-        }
-        self.seek = None;
         self.poll_sought(context)
     }
 
     #[cfg(feature = "futures-io")]
     fn poll_read_into(&mut self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.forget_seek();
         let reader = ready!(self.poll_reader(context, Caller::Task))?;
         reader.poll_read_into(context, Caller::Task, out).map_err(io::Error::from)
     }
@@ -134,12 +150,14 @@ fn reader(cursor: &mut Cursor) -> io::Result<&mut Reader> {
 
 impl Read for Cursor {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.forget_seek();
         reader(self)?.read(out)
     }
 }
 
 impl Write for Cursor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.forget_seek();
         self.writer().write(bytes)
     }
 
@@ -153,6 +171,7 @@ impl Write for Cursor {
 
 impl Seek for Cursor {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.forget_seek();
         reader(self)?.seek(to)
     }
 }
@@ -171,6 +190,7 @@ mod tokio_io {
             context: &mut Context<'_>,
             out: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
+            self.forget_seek();
             let reader = ready!(self.poll_reader(context, Caller::Task))?;
             Pin::new(reader).poll_read(context, out)
         }
@@ -178,6 +198,7 @@ mod tokio_io {
 
     impl AsyncWrite for Cursor {
         fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.forget_seek();
             self.writer().poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
         }
 
@@ -218,6 +239,7 @@ mod futures_traits {
 
     impl AsyncWrite for Cursor {
         fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.forget_seek();
             self.writer().poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
         }
 
@@ -232,7 +254,7 @@ mod futures_traits {
 
     impl AsyncSeek for Cursor {
         fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
-            let waits = matches!(&self.side, Side::Read(reader) if reader.is_seeking());
+            let waits = matches!(&self.side, Side::Read(reader) if reader.is_seeking(to));
             // Polled again, it is the same seek.
             if !waits {
                 self.seek = Some(to);

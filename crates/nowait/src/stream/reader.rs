@@ -121,6 +121,14 @@ impl Reader {
         (!chunk.is_empty()).then_some(chunk)
     }
 
+    /// Forgets a seek whose future was dropped.
+    pub(super) fn forget_seek(&mut self) {
+        #[cfg(any(feature = "tokio", feature = "futures-io"))]
+        {
+            self.seeking = None;
+        }
+    }
+
     fn unused(&self) -> usize {
         self.chunk.len() - self.used
     }
@@ -333,9 +341,10 @@ impl Reader {
         Ok(())
     }
 
+    /// Whether this very seek waits for the size.
     #[cfg(feature = "futures-io")]
-    pub(super) fn is_seeking(&self) -> bool {
-        self.seeking.is_some()
+    pub(super) fn is_seeking(&self, to: SeekFrom) -> bool {
+        self.seeking.as_ref().is_some_and(|(by, _)| to == SeekFrom::End(*by))
     }
 
     pub(super) fn poll_sought(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
@@ -360,7 +369,7 @@ impl Reader {
     }
 }
 
-/// Ends at the end of the file or range, or with the first error.
+/// Ends at the end of the file or range. After an error the next item tries again at the same place.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Reader {
     type Item = Result<bytes::Bytes>;
@@ -386,7 +395,7 @@ impl tokio::io::AsyncSeek for Reader {
 impl futures_io::AsyncSeek for Reader {
     fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
         // Polled again, it is the same seek: a place is gone to once more, and the size is asked for once.
-        if self.seeking.is_none() {
+        if !self.is_seeking(to) {
             Reader::start_seek(&mut self, to)?;
         }
         self.poll_sought(context).map_err(io::Error::from)

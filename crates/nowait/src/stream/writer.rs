@@ -14,7 +14,7 @@ use crate::error::{BufferResult, Error, ErrorOp, Result, Written};
 use crate::file::File;
 use crate::op::{Done, Request};
 use crate::operation::Started;
-use crate::sys::WriteFlags;
+use crate::sys::{WriteFlags, fork_generation};
 use crate::write::Allocate;
 
 /// Bytes of one request, and of those under way.
@@ -53,6 +53,8 @@ pub struct Writer {
     restoring: Option<(u64, Started<Result<()>>)>,
     syncing: Option<Started<Result<()>>>,
     failed: Option<Error>,
+    /// That of the process that writes: a forked child must not.
+    generation: u64,
 }
 
 struct Behind {
@@ -78,6 +80,7 @@ impl Writer {
             restoring: None,
             syncing: None,
             failed: None,
+            generation: fork_generation(),
         }
     }
 
@@ -118,8 +121,12 @@ impl Writer {
     /// The first of any write, or those of `fdatasync(2)`.
     pub fn sync_data(&mut self) -> Step<'_, Writer, Result<()>> {
         // One that was dropped under way does not cover what was written since.
-        self.syncing = None;
+        self.forget_sync();
         Step { stream: self, poll: Writer::poll_sync }
+    }
+
+    pub(super) fn forget_sync(&mut self) {
+        self.syncing = None;
     }
 
     pub(super) fn poll_sync(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
@@ -395,6 +402,9 @@ impl Stream for PutSlice<'_> {
 
 impl Drop for Writer {
     fn drop(&mut self) {
+        if self.generation != fork_generation() {
+            return;
+        }
         if self.failed.is_none() && self.filled > 0 && self.file.0.check(self.position, self.filled).is_ok() {
             let end = self.position();
             let mut buffer = std::mem::take(&mut self.buffer);
