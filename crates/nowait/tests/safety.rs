@@ -551,6 +551,43 @@ fn forked_thread_ends() {
     child::play("forked thread ends");
 }
 
+/// Symptoms: a forked child that dropped its copies removed the parent's temporary file, and appended once more what the parent's
+/// writer held.
+#[test]
+fn forked_child_drops_what_writes() {
+    child::play("forked writers");
+}
+
+fn forked_writers() {
+    use std::io::Write;
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (path, log) = (folder.path().join("file"), folder.path().join("log"));
+    let mut replaced = nowait::stream::AtomicWriter::create(&path).wait().unwrap();
+    replaced.writer().write_all(b"the parent's").unwrap();
+    let file = nowait::OpenOptions::new().append(true).create(true).open(&log).wait().unwrap();
+    let mut writer = nowait::stream::Writer::new(&file, 0);
+    writer.write_all(b"once").unwrap();
+    // SAFETY: as in `in_fork`, with copies that the child drops.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            alarm(10);
+            let end = catch_unwind(AssertUnwindSafe(|| {
+                drop((replaced, writer));
+                Nowait::shared().drain();
+            }));
+            exit_now(i32::from(end.is_err()));
+        }
+        child => {
+            assert_child_succeeds(child);
+            replaced.commit().wait().unwrap();
+            writer.finish().wait().unwrap();
+        }
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), b"the parent's");
+    assert_eq!(std::fs::read(&log).unwrap(), b"once");
+}
+
 #[test]
 fn child() {
     match child::role().as_deref() {
@@ -563,6 +600,7 @@ fn child() {
         Some("fork while a thread syncs") => forked_while_a_thread_syncs(),
         Some("fork while others read") => forked_while_others_read(),
         Some("forked thread ends") => forked_thread(),
+        Some("forked writers") => forked_writers(),
         Some(other) => unreachable!("{other}"),
     }
 }
