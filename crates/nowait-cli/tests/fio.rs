@@ -1,4 +1,4 @@
-//! What is given to fio, and what comes back; and, when asked for (`make fio-check`), whether both
+//! Jobs that fio is given, and its answers; and, when asked for (`make fio-check`), whether both
 //! measure the same.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What makes figures worth less than they look, set on the system itself and seen noted. In a
+//! Conditions that make figures worth less than they look, set on the system itself and seen noted. In a
 //! mount namespace of its own, which goes with the command, however that ends.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! What a file can do, found out by trying.
+//! Abilities of a file, found out by trying.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::kernel::PAGE;
 use crate::place::AtomicWrites;
 use crate::twin;
 
-/// What a file can do, found out by trying. `None`: not tried, or without an answer.
+/// Abilities of a file, found out by trying. `None`: not tried, or without an answer.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Abilities {

@@ -457,7 +457,8 @@ fn serve(
         served.ring += (after.ring - before.ring) as u32;
         served.aio += (after.aio - before.aio) as u32;
         served.pool += (after.pool - before.pool) as u32;
-        // Only a ring has workers. Who looks after each request that needed none would slow down the next: caches go cold.
+        // Only a ring has workers. To look after each request that needed none would slow down the
+        // next: caches go cold.
         if let (Some(workers), true) = (workers, after.ring > before.ring) {
             served.worker += u32::from(at_rest.is_some_and(|before| workers.ran_since(&before)));
             at_rest = workers.at_rest();

@@ -23,7 +23,7 @@ pub use read::ring::io_uring_state;
 
 /// The library's own way, whose standing is told.
 pub const OURS: &str = "nowait";
-/// What a program does that knows none of the others.
+/// The ways of a program that knows none of the others.
 pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 
 /// One way of doing the work: its name, and whether this system allows it.

@@ -24,7 +24,8 @@ impl File {
     /// Returns size, times, type and permissions (`statx(2)`).
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`, [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and what `statx(2)` reports.
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of `statx(2)`.
     pub fn metadata(&self) -> Operation<'_, Result<fs::Metadata>> {
         self.call(ErrorOp::Metadata, |fd| to_std(fd).metadata())
     }
@@ -92,16 +93,8 @@ impl File {
         operation: ErrorOp,
         function: impl FnOnce(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
     ) -> Operation<'_, Result<T>> {
-        self.simple(self.to_call(operation, function), called)
-    }
-
-    fn to_call<T: Send + 'static>(
-        &self,
-        operation: ErrorOp,
-        function: impl FnOnce(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
-    ) -> Request {
         let call = |_: &Path, fd: Option<BorrowedFd<'_>>| function(fd.ok_or(Errno::BADF)?);
-        Request::Call(Box::new(Call::new(operation, self.path(), call)))
+        self.simple(Request::Call(Box::new(Call::new(operation, self.path(), call))), called)
     }
 
     /// Gives the descriptor back as std's file, if nothing else uses this one: no clone, map or stream, and no operation,

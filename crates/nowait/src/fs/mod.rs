@@ -472,7 +472,8 @@ async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
     // One byte more than there should be: a read that comes short of it has met the end.
     let mut wanted = length.saturating_add(1);
     loop {
-        let room = memory(wanted).ok_or_else(|| file.0.error(ErrorOp::Read, Errno::NOMEM))?;
+        let mut room = Vec::new();
+        room.try_reserve_exact(wanted).map_err(|_| file.0.error(ErrorOp::Read, Errno::NOMEM))?;
         let (n, piece) = file.read_at(room, contents.len() as u64).await?;
         if contents.is_empty() {
             contents = piece;
@@ -484,13 +485,6 @@ async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
         }
         wanted = MORE_BYTES;
     }
-}
-
-/// Returns room for `length` bytes; `None` if memory is short.
-fn memory(length: usize) -> Option<Vec<u8>> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(length).ok()?;
-    Some(room)
 }
 
 fn named(nowait: &Nowait, request: Request) -> Operation<'_, Result<()>> {

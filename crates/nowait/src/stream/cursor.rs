@@ -55,7 +55,6 @@ impl Cursor {
     /// # Errors
     /// The first of any write, or those of `fdatasync(2)`.
     pub fn sync_data(&mut self) -> Step<'_, Cursor, Result<()>> {
-        self.forget_seek();
         // One that was dropped under way does not cover what was written since.
         self.writer().forget_sync();
         Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_sync(context, caller) }
@@ -63,6 +62,7 @@ impl Cursor {
 
     /// The reader, when what was written is complete.
     fn poll_reader(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<&mut Reader>> {
+        self.forget_seek();
         if let Side::Write(writer) = &mut self.side {
             let finished = ready!(writer.poll_finish(context, caller));
             // Told once: what the file holds is to be read, in any case.
@@ -88,6 +88,7 @@ impl Cursor {
 
     /// The writer. What was read ahead is not wanted any more.
     fn writer(&mut self) -> &mut Writer {
+        self.forget_seek();
         if let Side::Read(reader) = &self.side {
             self.side = Side::Write(Writer::new(&self.file, reader.position()));
         }
@@ -123,11 +124,9 @@ impl Cursor {
         self.poll_sought(context)
     }
 
-    #[cfg(feature = "futures-io")]
-    fn poll_read_into(&mut self, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.forget_seek();
-        let reader = ready!(self.poll_reader(context, Caller::Task))?;
-        reader.poll_read_into(context, Caller::Task, out).map_err(io::Error::from)
+    #[cfg(any(feature = "tokio", feature = "futures-io"))]
+    fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.writer().poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
     }
 }
 
@@ -139,6 +138,7 @@ impl Stream for Cursor {
 
 /// Blocks until the reader may read.
 fn reader(cursor: &mut Cursor) -> io::Result<&mut Reader> {
+    cursor.forget_seek();
     if let Side::Write(_) = cursor.side {
         wait(cursor, |cursor, context, caller| cursor.poll_reader(context, caller).map_ok(drop))?;
     }
@@ -150,14 +150,12 @@ fn reader(cursor: &mut Cursor) -> io::Result<&mut Reader> {
 
 impl Read for Cursor {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        self.forget_seek();
         reader(self)?.read(out)
     }
 }
 
 impl Write for Cursor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.forget_seek();
         self.writer().write(bytes)
     }
 
@@ -171,7 +169,6 @@ impl Write for Cursor {
 
 impl Seek for Cursor {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.forget_seek();
         reader(self)?.seek(to)
     }
 }
@@ -190,7 +187,6 @@ mod tokio_io {
             context: &mut Context<'_>,
             out: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            self.forget_seek();
             let reader = ready!(self.poll_reader(context, Caller::Task))?;
             Pin::new(reader).poll_read(context, out)
         }
@@ -198,8 +194,7 @@ mod tokio_io {
 
     impl AsyncWrite for Cursor {
         fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-            self.forget_seek();
-            self.writer().poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
+            self.poll_take(context, bytes)
         }
 
         fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -233,14 +228,14 @@ mod futures_traits {
 
     impl AsyncRead for Cursor {
         fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut [u8]) -> Poll<io::Result<usize>> {
-            self.poll_read_into(context, out)
+            let reader = ready!(self.poll_reader(context, Caller::Task))?;
+            Pin::new(reader).poll_read(context, out)
         }
     }
 
     impl AsyncWrite for Cursor {
         fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-            self.forget_seek();
-            self.writer().poll_take(context, bytes, Caller::Task).map_err(io::Error::from)
+            self.poll_take(context, bytes)
         }
 
         fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -354,19 +354,6 @@ impl Reader {
         self.seeking = None;
         Poll::Ready(size.and_then(|size| self.seek_to(self.end_of(size).checked_add_signed(by))))
     }
-
-    #[cfg(feature = "futures-io")]
-    pub(super) fn poll_read_into(
-        &mut self,
-        context: &mut Context<'_>,
-        caller: Caller,
-        out: &mut [u8],
-    ) -> Poll<Result<usize>> {
-        if !out.is_empty() {
-            ready!(self.poll_fill(context, caller))?;
-        }
-        Poll::Ready(Ok(self.give(out)))
-    }
 }
 
 /// Ends at the end of the file or range. After an error the next item tries again at the same place.

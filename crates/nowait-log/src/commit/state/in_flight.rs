@@ -52,7 +52,7 @@ pub(crate) struct Submission<F> {
     pub(crate) _left: Vec<Live<F>>,
 }
 
-/// Who writes next.
+/// The next to write.
 #[derive(Default)]
 pub(crate) enum Next {
     #[default]
@@ -63,7 +63,7 @@ pub(crate) enum Next {
     Carry,
 }
 
-/// What to do with nothing locked after a write has ended.
+/// Steps after a write has ended, taken with nothing locked.
 pub(crate) struct Completed<F> {
     pub(crate) next: Next,
     pub(crate) durable: Vec<InFlight>,
