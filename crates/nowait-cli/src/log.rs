@@ -50,7 +50,7 @@ fn damaged(recovery: &Recovery) -> Result<()> {
 }
 
 fn verify(options: &cli::LogDir) -> Result<()> {
-    let recovery = inspect(&options.dir)?;
+    let recovery = inspect(&options.dir).wait()?;
     if options.json {
         say!("{}", as_json(&options.dir, &recovery));
         return damaged(&recovery);
@@ -151,7 +151,7 @@ fn as_json(dir: &Path, recovery: &Recovery) -> serde_json::Value {
 }
 
 fn stat(options: &cli::LogDir) -> Result<()> {
-    let recovery = inspect(&options.dir)?;
+    let recovery = inspect(&options.dir).wait()?;
     if options.json {
         say!("{}", as_json(&options.dir, &recovery));
         return damaged(&recovery);
@@ -181,18 +181,18 @@ fn stat(options: &cli::LogDir) -> Result<()> {
 }
 
 fn dump(options: &cli::Dump) -> Result<()> {
-    let recovery = inspect(&options.dir)?;
+    let recovery = inspect(&options.dir).wait()?;
     // What is whole beside the damage may be before the rest.
     let behind = recovery.behind.first().map_or(recovery.first_lsn, |lsns| lsns.start);
     let from = options.from.unwrap_or(behind.min(recovery.first_lsn));
     if from >= recovery.next_lsn && options.from.is_some() {
         eprintln!("nowait: no records from {from} on: the log has {}", range(&recovery));
     }
-    let mut reader = if options.aside { read_aside(&options.dir)? } else { read(&options.dir, from)?.0 };
+    let mut reader = if options.aside { read_aside(&options.dir).wait()? } else { read(&options.dir, from).wait()?.0 };
     let mut out = BufWriter::new(io::stdout().lock());
     let mut left = options.limit.unwrap_or(u64::MAX);
     while left > 0 {
-        let record = match reader.next() {
+        let record = match reader.next().wait() {
             Ok(Some(record)) => record,
             Ok(None) => break,
             // What is whole behind it comes next.
@@ -242,7 +242,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn repair(options: &cli::Repair) -> Result<()> {
-    let recovery = inspect(&options.dir)?;
+    let recovery = inspect(&options.dir).wait()?;
     say!("{}: {}", options.dir.display(), range(&recovery));
     print_end(&recovery);
     if recovery.damage.is_empty() {
@@ -250,8 +250,8 @@ fn repair(options: &cli::Repair) -> Result<()> {
         return Ok(());
     }
     if !options.dry_run {
-        let (log, _) = Log::open(&options.dir, &Options::new().create(false).salvage(true))?;
-        log.close()?;
+        let (log, _) = Log::open(&options.dir, &Options::new().create(false).salvage(true)).wait()?;
+        log.close().wait()?;
     }
     let done = if options.dry_run { "would be" } else { "done" };
     say!("  {done}: the log goes on after record {}, with number {}", recovery.last_lsn, recovery.next_lsn);
@@ -352,7 +352,7 @@ impl Tortured {
 
     fn look(&mut self) -> Result<()> {
         let wrong = |message: String| Err(Failure { code: 7, message });
-        let recovery = inspect(&self.dir)?;
+        let recovery = inspect(&self.dir).wait()?;
         if let Some(damage) = recovery.damage.first() {
             return wrong(damage.to_string());
         }
@@ -362,9 +362,9 @@ impl Tortured {
                 self.acknowledged, recovery.last_lsn
             ));
         }
-        let (mut reader, _) = read(&self.dir, recovery.first_lsn)?;
+        let (mut reader, _) = read(&self.dir, recovery.first_lsn).wait()?;
         self.seen = self.seen.split_off(&recovery.first_lsn);
-        while let Some(found) = reader.next()? {
+        while let Some(found) = reader.next().wait()? {
             let number = |at: usize| {
                 found.bytes.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()))
             };
@@ -383,14 +383,15 @@ impl Tortured {
 }
 
 fn torture_writer(options: &cli::TortureWriter) -> Result<()> {
-    let (log, recovery) = Log::open(&options.dir, &Options::new().create(true).segment_bytes(TORTURE_SEGMENT_BYTES))?;
+    let (log, recovery) =
+        Log::open(&options.dir, &Options::new().create(true).segment_bytes(TORTURE_SEGMENT_BYTES)).wait()?;
     if let Some(old) = recovery.last_lsn.checked_sub(TORTURE_RECORDS_KEPT) {
         log.truncate_prefix(old);
     }
     let life = recovery.epoch + 1;
     let append = |thread: u64| -> Result<()> {
         for count in 0.. {
-            let ticket = log.append(&record(life << 12 | thread, count))?;
+            let ticket = log.append(&record(life << 12 | thread, count)).wait()?;
             let lsn = ticket.wait()?;
             // One call, so that lines of several threads stay whole.
             let mut out = io::stdout().lock();

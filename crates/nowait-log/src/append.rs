@@ -8,7 +8,8 @@ use super::format::FRAME_BYTES;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
 impl Shared {
-    /// Appends records as one batch. Returns the LSN of the last, and the group that waits for it.
+    /// Appends records as one batch; waits for room, if it may. Returns the LSN of the last, and the
+    /// group that waits for it.
     pub(super) fn append(
         self: &Arc<Self>,
         records: &[&[u8]],
@@ -23,6 +24,28 @@ impl Shared {
         }
     }
 
+    /// Appends records once there is room; wakes `waker` then.
+    pub(super) fn poll_append(
+        self: &Arc<Self>,
+        records: &[&[u8]],
+        from_reserve: bool,
+        waker: &Waker,
+    ) -> Poll<Result<(u64, Arc<Group>)>> {
+        loop {
+            match self.try_append(records, from_reserve) {
+                Ok(appended) => return Poll::Ready(Ok(appended)),
+                Err(NoRoom::Refused(error)) => return Poll::Ready(Err(error)),
+                Err(_) => {}
+            }
+            // Room that comes in between is seen by the next try.
+            match self.poll_room(payload_of(records), waker) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
     fn try_append(
         &self,
         records: &[&[u8]],
@@ -31,7 +54,7 @@ impl Shared {
         if self.is_forked() {
             return Err(NoRoom::Refused(self.forked()));
         }
-        let payload = self.payload_of(records).map_err(NoRoom::Refused)?;
+        let payload = self.checked_payload_of(records).map_err(NoRoom::Refused)?;
         let mut state = self.state();
         let appended = state.append(records, payload, from_reserve, || self.dir.instance.now());
         if appended.is_ok() {
@@ -41,8 +64,8 @@ impl Shared {
         self.refused(appended)
     }
 
-    fn payload_of(&self, records: &[&[u8]]) -> Result<usize> {
-        let payload: usize = records.iter().map(|record| FRAME_BYTES + record.len()).sum();
+    fn checked_payload_of(&self, records: &[&[u8]]) -> Result<usize> {
+        let payload = payload_of(records);
         if records.is_empty() {
             return Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
         }
@@ -116,4 +139,9 @@ impl Shared {
         }
         Poll::Pending
     }
+}
+
+/// Bytes of records, frames included.
+fn payload_of(records: &[&[u8]]) -> usize {
+    records.iter().map(|record| FRAME_BYTES + record.len()).sum()
 }

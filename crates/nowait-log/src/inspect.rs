@@ -1,7 +1,9 @@
 //! Reading a log without opening it for appending.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::blocking::Blocking;
 use super::dir::{CONTROL, LogDir};
 use super::open::{no_log, open_dir};
 use super::os;
@@ -18,7 +20,7 @@ use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 /// file nor a segment's header identifies it; [`ErrorKind::WouldBlock`] when it is written so fast
 /// that no two looks agree; those of files. Damaged segments and pages that the device cannot read
 /// are no errors here: see [`Recovery::damage`] and [`Recovery::unreadable`].
-pub fn inspect(dir: impl AsRef<Path>) -> Result<Recovery> {
+pub fn inspect(dir: impl AsRef<Path>) -> Blocking<Recovery> {
     inspect_in(Nowait::shared(), dir)
 }
 
@@ -31,7 +33,7 @@ pub fn inspect(dir: impl AsRef<Path>) -> Result<Recovery> {
 ///
 /// # Errors
 /// As [`inspect`].
-pub fn read(dir: impl AsRef<Path>, from_lsn: u64) -> Result<(Reader, Recovery)> {
+pub fn read(dir: impl AsRef<Path>, from_lsn: u64) -> Blocking<(Reader, Recovery)> {
     read_in(Nowait::shared(), dir, from_lsn)
 }
 
@@ -39,10 +41,12 @@ pub fn read(dir: impl AsRef<Path>, from_lsn: u64) -> Result<(Reader, Recovery)> 
 ///
 /// # Errors
 /// As [`inspect`].
-pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Result<(Reader, Recovery)> {
-    let (dir, found) = find(instance, dir.as_ref())?;
-    let recovery = found.recovery.clone();
-    Ok((Reader::of_found(dir, found, from_lsn), recovery))
+pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Blocking<(Reader, Recovery)> {
+    looking(instance, dir.as_ref(), move |instance, dir| {
+        let (dir, found) = find(instance, dir)?;
+        let recovery = found.recovery.clone();
+        Ok((Reader::of_found(dir, found, from_lsn), recovery))
+    })
 }
 
 /// Reads whole records in the files that salvages put aside in `dir` ([`Recovery::aside`]): they
@@ -51,7 +55,7 @@ pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Resul
 ///
 /// # Errors
 /// As [`inspect`].
-pub fn read_aside(dir: impl AsRef<Path>) -> Result<Reader> {
+pub fn read_aside(dir: impl AsRef<Path>) -> Blocking<Reader> {
     read_aside_in(Nowait::shared(), dir)
 }
 
@@ -59,18 +63,29 @@ pub fn read_aside(dir: impl AsRef<Path>) -> Result<Reader> {
 ///
 /// # Errors
 /// As [`inspect`].
-pub fn read_aside_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Reader> {
-    let dir = open_dir(instance, dir.as_ref())?;
-    let (control, runs) = recover_aside(&dir)?.ok_or_else(|| no_log(&dir.path))?;
-    Ok(Reader::of_aside(dir, control, runs))
+pub fn read_aside_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Reader> {
+    looking(instance, dir.as_ref(), |instance, dir| {
+        let dir = open_dir(instance, dir)?;
+        let (control, runs) = recover_aside(&dir)?.ok_or_else(|| no_log(&dir.path))?;
+        Ok(Reader::of_aside(dir, control, runs))
+    })
 }
 
 /// As [`inspect`], on an instance.
 ///
 /// # Errors
 /// As [`inspect`].
-pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Result<Recovery> {
-    find(instance, dir.as_ref()).map(|(_, found)| found.recovery)
+pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Recovery> {
+    looking(instance, dir.as_ref(), |instance, dir| find(instance, dir).map(|(_, found)| found.recovery))
+}
+
+fn looking<T: Send + 'static>(
+    instance: &Nowait,
+    dir: &Path,
+    look: impl FnOnce(&Nowait, &Path) -> Result<T> + Send + 'static,
+) -> Blocking<T> {
+    let (instance, dir): (Nowait, Arc<Path>) = (instance.clone(), dir.into());
+    Blocking::new(ErrorOp::Recover, &dir.clone(), move || look(&instance, &dir))
 }
 
 /// Looks at a log until two looks agree on what is missing.

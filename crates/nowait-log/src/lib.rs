@@ -8,23 +8,38 @@
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let dir = dir.path().join("log");
 //! let options = Options::new().create(true).segment_bytes(1 << 20);
-//! let (log, recovery) = Log::open(&dir, &options)?;
+//! let (log, recovery) = Log::open(&dir, &options).wait()?;
 //! println!("{} records found", recovery.last_lsn);
-//! let first = log.append(b"one record")?;
-//! let batch = log.append_batch([b"two of them, ".as_slice(), b"both or none"])?;
+//! let first = log.append(b"one record").wait()?;
+//! let batch = log.append_batch([b"two of them, ".as_slice(), b"both or none"]).wait()?;
 //! // Durable: neither the process nor the machine can lose it any more.
 //! batch.wait()?;
 //! assert!(log.durable_lsn() >= first.lsn());
-//! log.close()?;
+//! log.close().wait()?;
 //!
-//! let (log, recovery) = Log::open(&dir, &options)?;
+//! let (log, recovery) = Log::open(&dir, &options).wait()?;
 //! assert_eq!(recovery.last_lsn, 3);
 //! let mut reader = log.reader(1);
-//! while let Some(record) = reader.next()? {
+//! while let Some(record) = reader.next().wait()? {
 //!     println!("{}: {} bytes", record.lsn, record.bytes.len());
 //! }
 //! # Ok(())
 //! # }
+//! ```
+//!
+//! Whatever may wait is awaited, on any executor, or waited for: no future of a log blocks its
+//! thread.
+//!
+//! ```
+//! # use nowait_log::{Log, Options};
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let dir = dir.path().join("log");
+//! # nowait::block_on(async {
+//! let (log, _) = Log::open(&dir, &Options::new().create(true).segment_bytes(1 << 20)).await?;
+//! let ticket = log.append(b"one record").await?; // there is room: it is copied, and has a number
+//! ticket.await?; // it is durable
+//! log.close().await
+//! # }).unwrap();
 //! ```
 //!
 //! # When a record is durable
@@ -65,6 +80,7 @@
 //! mounted.
 
 mod append;
+mod blocking;
 mod commit;
 mod dir;
 mod format;
@@ -88,14 +104,16 @@ use format::FRAME_BYTES;
 use maintenance::Done;
 use nowait::{ErrorKind, ErrorOp, Result};
 use open::Open;
+use ticket::Records;
 
+pub use blocking::Blocking;
 pub use dir::Unreadable;
 pub use inspect::{inspect, inspect_in, read, read_aside, read_aside_in, read_in};
 pub use options::{Durability, Options, Strategy, Submitter, SyncPolicy};
-pub use reader::{Reader, Record};
+pub use reader::{Next, Reader, Record};
 pub use recover::{Damage, Place, Recovery};
 pub use stats::{LogStats, Percentiles};
-pub use ticket::{Durable, Room, Ticket};
+pub use ticket::{Append, Durable, Room, Ticket};
 
 /// A log that is open for appending. Clones are handles of the same log; any thread may use any of
 /// them.
@@ -107,8 +125,7 @@ pub struct Log(Arc<Open>);
 
 impl Log {
     /// Opens the log in `dir` for appending. Makes one if there is none and [`Options::create`]
-    /// asks for it. Reads all of it first; use [`Log::reader`] to read the records. Blocks the
-    /// thread.
+    /// asks for it. Reads all of it first; use [`Log::reader`] to read the records.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] when another process, or this one, has it open. [`ErrorKind::Damaged`]
@@ -117,32 +134,47 @@ impl Log {
     /// [`ErrorKind::InvalidInput`] when one is to be made in a directory that holds something else.
     /// [`ErrorKind::NoSpace`]; [`ErrorKind::Unsupported`] for a later version of the format; those
     /// of files.
-    pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Log, Recovery)> {
-        let (open, recovery) = Open::new(dir.as_ref(), options)?;
-        Ok((Log(Arc::new(open)), recovery))
+    pub fn open(dir: impl AsRef<Path>, options: &Options) -> Blocking<(Log, Recovery)> {
+        let dir: Arc<Path> = dir.as_ref().into();
+        let options = options.clone();
+        Blocking::new(ErrorOp::Open, &dir.clone(), move || {
+            let (open, recovery) = Open::new(&dir, &options)?;
+            Ok((Log(Arc::new(open)), recovery))
+        })
     }
 
-    /// Appends a record: copies it, and returns a ticket with its number. Waits only while
+    /// Appends a record: copies it, and gives a ticket with its number. Waits only while
     /// [`Options::pending_bytes_max`] bytes are not durable, or the next segment is not ready. The
     /// record is written when a thread or task waits for a ticket, or after some milliseconds.
     ///
     /// # Errors
     /// The record is not in the log then. [`ErrorKind::NoSpace`]; [`ErrorKind::Poisoned`] after a
     /// write failed; [`ErrorKind::Closed`]; [`ErrorKind::InvalidInput`] when it does not fit into a
-    /// segment; [`ErrorKind::WouldBlock`] in a callback of this log, when it would have to wait:
-    /// see [`Ticket::on_durable`].
-    pub fn append(&self, record: &[u8]) -> Result<Ticket> {
-        self.append_records(&[record], true, false)
+    /// segment.
+    pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
+        self.appending(Records::One([record]), false)
     }
 
-    /// Appends records as a batch, which a crash keeps as a whole or not at all. Returns the ticket
-    /// of the last.
+    /// Appends records as a batch, which a crash keeps as a whole or not at all. Gives the ticket of
+    /// the last.
     ///
     /// # Errors
     /// As [`Log::append`]; [`ErrorKind::InvalidInput`] for an empty batch.
-    pub fn append_batch<'r>(&self, records: impl IntoIterator<Item = &'r [u8]>) -> Result<Ticket> {
-        let records: Vec<&[u8]> = records.into_iter().collect();
-        self.append_records(&records, true, false)
+    pub fn append_batch<'a>(&'a self, records: impl IntoIterator<Item = &'a [u8]>) -> Append<'a> {
+        self.appending(Records::Batch(records.into_iter().collect()), false)
+    }
+
+    /// Appends a record, as [`Log::append`], and uses the reserve ([`Options::reserve_bytes`]) when
+    /// there is no other room.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn append_from_reserve<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
+        self.appending(Records::One([record]), true)
+    }
+
+    fn appending<'a>(&'a self, records: Records<'a>, from_reserve: bool) -> Append<'a> {
+        Append { log: &self.0.shared, records, from_reserve }
     }
 
     /// Appends a record, as [`Log::append`], without waiting.
@@ -151,22 +183,8 @@ impl Log {
     /// [`ErrorKind::WouldBlock`] when it would have to wait: too much is pending, or the next
     /// segment is not ready. Making room has begun then; wait for [`Log::room`], and try again.
     pub fn try_append(&self, record: &[u8]) -> Result<Ticket> {
-        self.append_records(&[record], false, false)
-    }
-
-    /// Appends a record, as [`Log::append`], and uses the reserve ([`Options::reserve_bytes`]) when
-    /// there is no other room.
-    ///
-    /// # Errors
-    /// As [`Log::append`].
-    pub fn append_from_reserve(&self, record: &[u8]) -> Result<Ticket> {
-        self.append_records(&[record], true, true)
-    }
-
-    fn append_records(&self, records: &[&[u8]], may_wait: bool, from_reserve: bool) -> Result<Ticket> {
         let shared = &self.0.shared;
-        let (lsn, group) = shared.append(records, may_wait, from_reserve)?;
-        Ok(Ticket { shared: shared.clone(), group, lsn, place: None })
+        Ok(Ticket::new(shared, shared.append(&[record], false, false)?))
     }
 
     /// Waits until a record of `bytes` bytes can be appended at once: await it, or
@@ -216,23 +234,28 @@ impl Log {
     }
 
     /// Gives up all records after `lsn`, durably; the next record to be appended is `lsn + 1`.
-    /// Waits first until everything that was appended is durable. Blocks the thread, and all
-    /// appends meanwhile.
+    /// Waits first until everything that was appended is durable; appends wait meanwhile.
     ///
     /// # Errors
     /// [`ErrorKind::NoSuchRecord`] when `lsn` is no longer in the log, or not yet;
     /// [`ErrorKind::NoSpace`], since the log continues in a new segment; those of writes.
-    pub fn truncate_suffix(&self, lsn: u64) -> Result<()> {
-        self.0.shared.truncate_suffix(lsn)
+    pub fn truncate_suffix(&self, lsn: u64) -> Blocking<()> {
+        let log = self.clone();
+        Blocking::new(ErrorOp::Append, &self.0.shared.dir.path, move || log.0.shared.truncate_suffix(lsn))
     }
 
     /// Writes what was appended, then a watermark block that covers all of it, and ends the log:
-    /// appends are refused from here on. The log can be opened again when this returns. Tickets
+    /// from then on appends are refused. The log can be opened again when this is ready. Tickets
     /// keep their answers. After a close that succeeded, damage is never mistaken for a torn tail.
     ///
     /// # Errors
     /// Those of writes, and of a log that has failed before.
-    pub fn close(self) -> Result<()> {
+    pub fn close(self) -> Blocking<()> {
+        let path = self.0.shared.dir.path.clone();
+        Blocking::new(ErrorOp::Append, &path, move || self.close_here())
+    }
+
+    fn close_here(self) -> Result<()> {
         let shared = &self.0.shared;
         if shared.is_forked() {
             return Ok(());
@@ -297,9 +320,10 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// The rooms in order, as in ARCHITECTURE.md.
-    const ROOMS: [&str; 16] = [
+    const ROOMS: [&str; 17] = [
         "format",
         "os",
+        "blocking",
         "options",
         "stats",
         "dir",

@@ -135,7 +135,7 @@ mod tests {
         let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
         let options =
             Options::new().create(true).instance(&instance).segment_bytes(32 << 10).sync(SyncPolicy::Fixed(strategy));
-        Log::open("/log", &options.maintenance(false)).unwrap().0
+        Log::open("/log", &options.maintenance(false)).wait().unwrap().0
     }
 
     /// A watermark block that was begun just after the log had failed, or begun to close, never
@@ -147,13 +147,13 @@ mod tests {
         let mut faults = Faults::default();
         faults.write_error = 1.0;
         sim.set_faults(faults);
-        assert_eq!(log.append(b"x").unwrap().wait().unwrap_err().kind(), ErrorKind::Indeterminate);
+        assert_eq!(log.append(b"x").wait().unwrap().wait().unwrap_err().kind(), ErrorKind::Indeterminate);
         assert_eq!(refusal(&log.0.shared), Some(ErrorKind::Poisoned));
 
         let log = log_on(&Sim::new(1));
-        log.append(b"x").unwrap().wait().unwrap();
+        log.append(b"x").wait().unwrap().wait().unwrap();
         let shared = log.0.shared.clone();
-        log.close().unwrap();
+        log.close().wait().unwrap();
         assert_eq!(refusal(&shared), Some(ErrorKind::Closed));
     }
 

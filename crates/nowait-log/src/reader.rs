@@ -1,15 +1,18 @@
 //! Reading a log: durable records only, in order, from the segments.
 
+use std::future::{Future, poll_fn};
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
-use super::commit::{Shared, State};
+use super::commit::Shared;
 use super::dir::{Blocks, LogDir, Run, Segment, Window};
 use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
 use super::os;
 use super::recover::{Damage, Found};
 use super::ticket::Durable;
-use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Result};
+use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started};
 
 /// A record of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,10 @@ pub struct Reader {
     source: Source,
     next_lsn: u64,
     segment: Option<Open>,
+    /// The piece that is being opened, for a caller that does not block.
+    opening: Option<(Piece, Started<Result<File>>)>,
+    /// Times that the record was not where it should be.
+    misses: u32,
     /// Epoch of the log when it was looked at last.
     epoch: u64,
 }
@@ -51,6 +58,7 @@ struct Still {
 }
 
 /// Whole blocks without a hole.
+#[derive(Clone, PartialEq)]
 enum Piece {
     Segment(Segment),
     Run(Run),
@@ -145,6 +153,7 @@ impl Source {
     }
 }
 
+/// A piece that is open.
 struct Open {
     blocks: Blocks,
     /// Last record that counts, where that does not change.
@@ -159,23 +168,49 @@ struct Open {
     block_lsn: u64,
     /// Start and length of the last record that was returned.
     last: (usize, usize),
+    /// The next block was not whole, and is being read once more: its page may have been read before
+    /// it was written.
+    is_second_look: bool,
+}
+
+/// What a reader has to do next.
+enum Step {
+    /// Return the record, which is in memory.
+    Take,
+    /// Nothing: no more records are durable.
+    End,
+    /// Open the file of a piece.
+    Open(Piece),
+    /// Read bytes of the open piece.
+    Read((u64, usize)),
+}
+
+/// Result of a search in an open piece.
+enum Search {
+    Found,
+    Lacks((u64, usize)),
+    NotHere,
 }
 
 impl Reader {
     pub(super) fn of_live(shared: Arc<Shared>, from_lsn: u64) -> Reader {
         // In a forked child a thread that is not there may hold the lock.
         let epoch = if shared.is_forked() { 0 } else { shared.state().epoch };
-        Reader { source: Source::Live(shared), next_lsn: from_lsn.max(1), segment: None, epoch }
+        Reader::new(Source::Live(shared), from_lsn, epoch)
     }
 
     pub(super) fn of_found(dir: LogDir, found: Found, from_lsn: u64) -> Reader {
-        let source = Source::Found(Box::new(Still::new(dir, found)));
-        Reader { source, next_lsn: from_lsn.max(1), segment: None, epoch: 0 }
+        Reader::new(Source::Found(Box::new(Still::new(dir, found))), from_lsn, 0)
     }
 
     pub(super) fn of_aside(dir: LogDir, control: Control, runs: Vec<Run>) -> Reader {
         let still = Still::aside(dir, control, runs);
-        Reader { next_lsn: still.first_lsn, source: Source::Found(Box::new(still)), segment: None, epoch: 0 }
+        let from_lsn = still.first_lsn;
+        Reader::new(Source::Found(Box::new(still)), from_lsn, 0)
+    }
+
+    fn new(source: Source, from_lsn: u64, epoch: u64) -> Reader {
+        Reader { source, next_lsn: from_lsn.max(1), segment: None, opening: None, misses: 0, epoch }
     }
 
     /// LSN of the next record.
@@ -183,8 +218,7 @@ impl Reader {
         self.next_lsn
     }
 
-    /// Returns the next durable record; None if there is none yet: a later call may find one.
-    /// Blocks for reads.
+    /// Gives the next durable record; None if there is none yet: a later call may find one.
     ///
     /// Skips records that a salvage left out: see [`Recovery::gaps`](super::Recovery::gaps), and
     /// [`Record::lsn`].
@@ -195,32 +229,47 @@ impl Reader {
     /// of [`read`](super::read) reports each damage once: the next call returns the first whole
     /// record behind it.
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Result<Option<Record<'_>>> {
-        self.follow()?;
+    pub fn next(&mut self) -> Next<'_> {
+        Next { reader: Some(self) }
+    }
+
+    fn next_here(&mut self) -> Result<Option<Record<'_>>> {
         loop {
-            if self.next_lsn > self.source.last_lsn() {
-                return Ok(None);
-            }
-            if self.seek()? {
-                break;
-            }
-            // The segment is at its end, or was cut off the log's beginning.
-            self.segment = None;
-            if self.seek()? {
-                break;
-            }
-            match self.behind_hole() {
-                Some((next, error)) => {
-                    self.next_lsn = next;
-                    error.map_or(Ok(()), Err)?;
+            match self.step()? {
+                Step::Take => return self.take().map(Some),
+                Step::End => return Ok(None),
+                Step::Open(piece) => {
+                    let file = self.opening(&piece).wait();
+                    self.opened(&piece, file)?;
                 }
-                None => {
-                    let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
-                    return Err(error.unwrap_or_else(|| self.unreadable()));
+                Step::Read(place) => self.segment.as_mut().map_or(Ok(()), |open| open.blocks.read(place))?,
+            }
+        }
+    }
+
+    /// Reads on until the next record is in memory; false if it is not durable yet.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
+        loop {
+            match self.step()? {
+                Step::Take => return Poll::Ready(Ok(true)),
+                Step::End => return Poll::Ready(Ok(false)),
+                Step::Open(piece) => {
+                    let begun = self.opening.take().filter(|(begun, _)| *begun == piece);
+                    let (_, mut opening) = begun.unwrap_or_else(|| (piece.clone(), self.opening(&piece).submit()));
+                    match Pin::new(&mut opening).poll(context) {
+                        Poll::Ready(file) => self.opened(&piece, file)?,
+                        Poll::Pending => {
+                            self.opening = Some((piece, opening));
+                            return Poll::Pending;
+                        }
+                    }
+                }
+                Step::Read(place) => {
+                    let Some(open) = &mut self.segment else { continue };
+                    ready!(open.blocks.poll_read(place, context))?;
                 }
             }
         }
-        self.take()
     }
 
     /// Returns the next record, and waits until it is durable. Works on any executor.
@@ -237,17 +286,9 @@ impl Reader {
                 }
                 Source::Found(_) => {}
             }
-            if let Some(open) = &mut self.segment {
-                if open.left == 0 {
-                    // Keep an executor's thread from waiting for the disk.
-                    open.blocks.load().await?;
-                }
-            }
-            // None where `next` skipped records that a salvage left out.
-            if let Some(Record { lsn, .. }) = self.next()? {
-                // The borrow checker does not see that the first answer is no longer used.
-                let Some(open) = &self.segment else { return Err(self.unreadable()) };
-                return Ok(Record { lsn, bytes: open.last() });
+            // False where it skipped records that a salvage left out.
+            if poll_fn(|context| self.poll_next(context)).await? {
+                return self.take();
             }
         }
     }
@@ -273,47 +314,62 @@ impl Reader {
         Ok(())
     }
 
-    /// Positions the reader before `next_lsn`; false when the open segment does not have it.
-    fn seek(&mut self) -> Result<bool> {
-        if self.segment.is_none() {
-            self.segment = self.open()?;
-        }
-        let (lsn, limit) = (self.next_lsn, self.limit());
-        let Some(open) = &mut self.segment else { return Ok(false) };
-        if limit.is_some_and(|limit| lsn > limit) {
-            return Ok(false);
-        }
-        let mut is_fresh = false;
-        while open.block_lsn + u64::from(open.left) <= lsn {
-            match open.blocks.next()? {
-                Some((header, block)) => {
-                    open.block.clear();
-                    open.block.extend_from_slice(&block[..BLOCK_HEADER_BYTES + header.length as usize]);
-                    (open.at, open.left, open.block_lsn) = (BLOCK_HEADER_BYTES, header.records, header.first_lsn);
+    /// Decides what to do next. Does nothing that may block, but where records are missing.
+    fn step(&mut self) -> Result<Step> {
+        self.follow()?;
+        loop {
+            if self.next_lsn > self.source.last_lsn() {
+                return Ok(Step::End);
+            }
+            let (lsn, limit) = (self.next_lsn, self.limit());
+            let search = match &mut self.segment {
+                Some(_) if limit.is_some_and(|limit| lsn > limit) => Search::NotHere,
+                Some(open) => open.search(lsn)?,
+                None => match self.piece() {
+                    Some(piece) => return Ok(Step::Open(piece)),
+                    None => Search::NotHere,
+                },
+            };
+            match search {
+                Search::Found => {
+                    self.misses = 0;
+                    return Ok(Step::Take);
                 }
-                None if is_fresh => return Ok(false),
-                // The page may have been read before it was written.
-                None => {
-                    open.blocks.forget();
-                    is_fresh = true;
-                }
+                Search::Lacks(place) => return Ok(Step::Read(place)),
+                Search::NotHere => self.missed()?,
             }
         }
-        while open.block_lsn < lsn {
-            if open.skip().is_none() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
-    fn take(&mut self) -> Result<Option<Record<'_>>> {
+    /// Goes on after the next record was not where it should be: looks once more where it is now,
+    /// since its segment may have ended, or have been cut off; then goes on behind the hole.
+    fn missed(&mut self) -> Result<()> {
+        self.misses += 1;
+        if self.misses == 1 {
+            self.segment = None;
+            return Ok(());
+        }
+        self.misses = 0;
+        match self.behind_hole() {
+            Some((next, error)) => {
+                self.next_lsn = next;
+                error.map_or(Ok(()), Err)
+            }
+            None => {
+                let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
+                Err(error.unwrap_or_else(|| self.unreadable()))
+            }
+        }
+    }
+
+    /// Returns the record that [`Step::Take`] stands for.
+    fn take(&mut self) -> Result<Record<'_>> {
         let lsn = self.next_lsn;
         let taken = self.segment.as_mut().and_then(Open::skip).is_some();
         match &self.segment {
             Some(open) if taken => {
                 self.next_lsn += 1;
-                Ok(Some(Record { lsn, bytes: open.last() }))
+                Ok(Record { lsn, bytes: open.last() })
             }
             _ => Err(self.unreadable()),
         }
@@ -329,40 +385,52 @@ impl Reader {
         Some(here.map_or(0, |segment| segment.last_lsn))
     }
 
-    fn open(&self) -> Result<Option<Open>> {
+    /// Returns the piece that should hold the next record.
+    fn piece(&self) -> Option<Piece> {
         let lsn = self.next_lsn;
-        let window = |file: Result<File>| match file {
-            // Removed since.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            other => other.map(|file| Some(Window::past_errors(file))),
-        };
-        let open = |number| window(self.source.dir().open(number, false, self.source.control().direct));
-        let (blocks, limit) = match &self.source {
+        match &self.source {
             Source::Live(shared) => {
-                let place = |state: &State| {
-                    state.segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn).copied()
-                };
-                let Some(segment) = place(&shared.state()) else { return Ok(None) };
-                let Some(window) = open(segment.header.number)? else { return Ok(None) };
-                (Blocks::new(window, &segment.header), None)
+                let state = shared.state();
+                let here = state.segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn);
+                here.copied().map(Piece::Segment)
             }
-            Source::Found(still) => {
-                let Some(piece) = still.piece(lsn) else { return Ok(None) };
-                let window = match piece {
-                    Piece::Run(Run { aside: Some(name), .. }) => {
-                        window(still.dir.open_file(OpenOptions::new().read(true), name))?
-                    }
-                    _ => open(piece.number())?,
-                };
-                let Some(window) = window else { return Ok(None) };
-                let blocks = match piece {
-                    Piece::Segment(segment) => Blocks::new(window, &segment.header),
-                    Piece::Run(run) => Blocks::of_run(window, &still.control, run),
-                };
-                (blocks, Some(piece.lsns().end - 1))
-            }
+            Source::Found(still) => still.piece(lsn).cloned(),
+        }
+    }
+
+    fn opening(&self, piece: &Piece) -> Operation<'_, Result<File>> {
+        let dir = self.source.dir();
+        match piece {
+            Piece::Run(Run { aside: Some(name), .. }) => dir.opening_file(OpenOptions::new().read(true), name),
+            _ => dir.opening(piece.number(), self.source.control().direct),
+        }
+    }
+
+    fn opened(&mut self, piece: &Piece, file: Result<File>) -> Result<()> {
+        let window = match file {
+            // Removed since.
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.missed(),
+            file => Window::past_errors(file?),
         };
-        Ok(Some(Open { block: Vec::new(), at: 0, left: 0, block_lsn: blocks.next_lsn, last: (0, 0), limit, blocks }))
+        let blocks = match piece {
+            Piece::Segment(segment) => Blocks::new(window, &segment.header),
+            Piece::Run(run) => Blocks::of_run(window, self.source.control(), run),
+        };
+        let limit = match &self.source {
+            Source::Live(_) => None,
+            Source::Found(_) => Some(piece.lsns().end - 1),
+        };
+        self.segment = Some(Open {
+            block: Vec::new(),
+            at: 0,
+            left: 0,
+            block_lsn: blocks.next_lsn,
+            last: (0, 0),
+            limit,
+            blocks,
+            is_second_look: false,
+        });
+        Ok(())
     }
 
     /// Returns the first record behind those that are missing, and the damage if it is to be
@@ -403,6 +471,34 @@ impl Reader {
 }
 
 impl Open {
+    /// Advances to record `lsn`, as far as the blocks are in memory.
+    fn search(&mut self, lsn: u64) -> Result<Search> {
+        while self.block_lsn + u64::from(self.left) <= lsn {
+            if let Some(place) = self.blocks.lacks()? {
+                return Ok(Search::Lacks(place));
+            }
+            match self.blocks.next()? {
+                Some((header, block)) => {
+                    self.block.clear();
+                    self.block.extend_from_slice(&block[..BLOCK_HEADER_BYTES + header.length as usize]);
+                    (self.at, self.left, self.block_lsn) = (BLOCK_HEADER_BYTES, header.records, header.first_lsn);
+                    self.is_second_look = false;
+                }
+                None if self.is_second_look => return Ok(Search::NotHere),
+                None => {
+                    self.blocks.forget();
+                    self.is_second_look = true;
+                }
+            }
+        }
+        while self.block_lsn < lsn {
+            if self.skip().is_none() {
+                return Ok(Search::NotHere);
+            }
+        }
+        Ok(Search::Found)
+    }
+
     /// Advances to the next record.
     fn skip(&mut self) -> Option<()> {
         if self.left == 0 {
@@ -419,5 +515,40 @@ impl Open {
     fn last(&self) -> &[u8] {
         let (start, length) = self.last;
         self.block.get(start..start + length).unwrap_or_default()
+    }
+}
+
+/// The next record of a [`Reader`]: await it on any executor, or [`wait`](Next::wait) for it.
+/// Dropped before it is ready, it leaves the reader where it was.
+#[must_use = "nothing is read until it is awaited or waited for"]
+pub struct Next<'r> {
+    reader: Option<&'r mut Reader>,
+}
+
+impl<'r> Next<'r> {
+    /// Reads on this thread.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    #[inline]
+    pub fn wait(self) -> Result<Option<Record<'r>>> {
+        self.reader.map_or(Ok(None), Reader::next_here)
+    }
+}
+
+impl<'r> Future for Next<'r> {
+    type Output = Result<Option<Record<'r>>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(reader) = self.reader.take() else { panic!("a future was polled after it was ready") };
+        match reader.poll_next(context) {
+            Poll::Ready(Ok(true)) => Poll::Ready(reader.take().map(Some)),
+            Poll::Ready(Ok(false)) => Poll::Ready(Ok(None)),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                self.reader = Some(reader);
+                Poll::Pending
+            }
+        }
     }
 }

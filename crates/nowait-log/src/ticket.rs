@@ -1,4 +1,5 @@
-//! Futures of a log: a record that was appended, any record, and room to append.
+//! Futures of a log: an append that may wait for room, a record that was appended, any record, and
+//! room to append.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,17 +10,77 @@ use super::commit::{Group, Shared};
 use super::open::Open;
 use nowait::{Result, block_on};
 
+/// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as soon
+/// as the records are copied into the log; the [`Ticket`] tells when they are durable.
+///
+/// Dropped before it is ready, it has appended nothing.
+#[must_use = "nothing is appended until it is awaited or waited for"]
+pub struct Append<'a> {
+    pub(super) log: &'a Arc<Shared>,
+    pub(super) records: Records<'a>,
+    pub(super) from_reserve: bool,
+}
+
+/// Records to be appended: one without an allocation.
+pub(super) enum Records<'a> {
+    One([&'a [u8]; 1]),
+    Batch(Vec<&'a [u8]>),
+}
+
+impl<'a> Records<'a> {
+    #[inline]
+    fn as_slice(&self) -> &[&'a [u8]] {
+        match self {
+            Records::One(record) => record,
+            Records::Batch(records) => records,
+        }
+    }
+}
+
+impl Append<'_> {
+    /// Appends now; blocks while there is no room. Writes what is in the way, if no other thread
+    /// does.
+    ///
+    /// # Errors
+    /// Those of the append; [`ErrorKind::WouldBlock`](nowait::ErrorKind::WouldBlock) in a callback of
+    /// the log, when it would have to wait: see [`Ticket::on_durable`].
+    #[inline]
+    pub fn wait(self) -> Result<Ticket> {
+        let appended = self.log.append(self.records.as_slice(), true, self.from_reserve)?;
+        Ok(Ticket::new(self.log, appended))
+    }
+}
+
+impl Future for Append<'_> {
+    type Output = Result<Ticket>;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Ticket>> {
+        let appended = self.log.poll_append(self.records.as_slice(), self.from_reserve, context.waker());
+        appended.map(|appended| Ok(Ticket::new(self.log, appended?)))
+    }
+}
+
+impl std::fmt::Debug for Append<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Append").field("log", &self.log.dir.path).finish_non_exhaustive()
+    }
+}
+
 /// A record that was appended: await it, [`wait`](Ticket::wait) for it, or have a callback called,
 /// when it is durable. Dropping it changes nothing: the record is written all the same.
 #[must_use = "nothing is known to be durable until the ticket is ready"]
 pub struct Ticket {
-    pub(super) shared: Arc<Shared>,
-    pub(super) group: Arc<Group>,
-    pub(super) lsn: u64,
-    pub(super) place: Option<usize>,
+    shared: Arc<Shared>,
+    group: Arc<Group>,
+    lsn: u64,
+    place: Option<usize>,
 }
 
 impl Ticket {
+    #[inline]
+    pub(super) fn new(log: &Arc<Shared>, (lsn, group): (u64, Arc<Group>)) -> Ticket {
+        Ticket { shared: log.clone(), group, lsn, place: None }
+    }
+
     /// Number of the record; of the last of a batch.
     pub fn lsn(&self) -> u64 {
         self.lsn

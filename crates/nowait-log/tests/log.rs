@@ -47,7 +47,7 @@ fn check(log: &Log, first: u64) -> u64 {
 fn check_until(log: &Log, first: u64) -> u64 {
     let mut reader = log.reader(first);
     let mut lsn = first;
-    while let Some(found) = reader.next().unwrap() {
+    while let Some(found) = reader.next().wait().unwrap() {
         assert!(found.bytes == record(found.lsn), "record {}", found.lsn);
         if found.lsn != lsn {
             break;
@@ -61,33 +61,37 @@ fn check_until(log: &Log, first: u64) -> u64 {
 fn check_numbers(log: &Log, last: u64) {
     let mut reader = log.reader(1);
     for lsn in 1..=last {
-        assert_eq!(reader.next().unwrap().unwrap().lsn, lsn);
+        assert_eq!(reader.next().wait().unwrap().unwrap().lsn, lsn);
     }
-    assert!(reader.next().unwrap().is_none());
+    assert!(reader.next().wait().unwrap().is_none());
 }
 
 /// Everything that a log does, once.
 fn life_of_a_log(dir: &Path, options: &Options) {
     let _watchdog = Watchdog::new(format!("the life of {}", dir.display()), 300);
-    let (log, recovery) = Log::open(dir, options).unwrap();
+    let (log, recovery) = Log::open(dir, options).wait().unwrap();
     assert_eq!((recovery.first_lsn, recovery.last_lsn, recovery.epoch), (1, 0, 0));
-    assert_eq!(log.append(&record(1)).unwrap().wait().unwrap(), 1);
+    assert_eq!(log.append(&record(1)).wait().unwrap().wait().unwrap(), 1);
     assert_eq!(
-        log.append_batch((2..=50).map(record).collect::<Vec<_>>().iter().map(Vec::as_slice)).unwrap().wait().unwrap(),
+        log.append_batch((2..=50).map(record).collect::<Vec<_>>().iter().map(Vec::as_slice))
+            .wait()
+            .unwrap()
+            .wait()
+            .unwrap(),
         50
     );
-    assert_eq!(futures::executor::block_on(log.append(&record(51)).unwrap()).unwrap(), 51);
-    assert_eq!(nowait::block_on(log.append(&record(52)).unwrap()).unwrap(), 52);
+    assert_eq!(futures::executor::block_on(log.append(&record(51)).wait().unwrap()).unwrap(), 51);
+    assert_eq!(nowait::block_on(log.append(&record(52)).wait().unwrap()).unwrap(), 52);
     let (told, hear) = mpsc::channel();
-    log.append(&record(53)).unwrap().on_durable(move |result| told.send(result).unwrap());
+    log.append(&record(53)).wait().unwrap().on_durable(move |result| told.send(result).unwrap());
     assert_eq!(hear.recv_timeout(at_most(Duration::from_secs(20))).unwrap().unwrap(), 53);
     // Nobody waits for it.
-    drop(log.append(&record(54)).unwrap());
+    drop(log.append(&record(54)).wait().unwrap());
     assert!(eventually(|| log.durable_lsn() == 54));
     assert_eq!(log.wait_durable(54).wait().unwrap(), 54);
     // Through several segments.
     for lsn in 55..=2000 {
-        let ticket = log.append(&record(lsn)).unwrap();
+        let ticket = log.append(&record(lsn)).wait().unwrap();
         if lsn % 7 == 0 {
             ticket.wait().unwrap();
         }
@@ -97,33 +101,33 @@ fn life_of_a_log(dir: &Path, options: &Options) {
     assert_eq!(check(&log, 1234), 2000);
     assert!(log.stats().rotations > 3, "{:?}", log.stats());
 
-    log.truncate_suffix(1500).unwrap();
+    log.truncate_suffix(1500).wait().unwrap();
     assert_eq!((log.durable_lsn(), log.last_lsn()), (1500, 1500));
     for lsn in 1501..=1600 {
-        assert_eq!(log.append(&record(lsn)).unwrap().lsn(), lsn);
+        assert_eq!(log.append(&record(lsn)).wait().unwrap().lsn(), lsn);
     }
-    log.clone().close().unwrap();
+    log.clone().close().wait().unwrap();
     assert_eq!(check(&log, 1), 1600);
-    assert_eq!(log.append(b"late").unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(log.append(b"late").wait().unwrap_err().kind(), ErrorKind::Closed);
 
-    let (log, recovery) = Log::open(dir, options).unwrap();
+    let (log, recovery) = Log::open(dir, options).wait().unwrap();
     assert!(recovery.closed && recovery.torn.is_none() && recovery.damage.is_empty(), "{recovery:?}");
     assert_eq!((recovery.first_lsn, recovery.last_lsn), (1, 1600));
     check(&log, 1);
     log.truncate_prefix(1000);
     for lsn in 1601..=3000 {
-        drop(log.append(&record(lsn)).unwrap());
+        drop(log.append(&record(lsn)).wait().unwrap());
     }
     log.wait_durable(3000).wait().unwrap();
     check(&log, 1000);
     drop(log);
     // Without being closed. What is dropped lets go in its own time, which an opening waits for.
-    let (log, recovery) = Log::open(dir, options).unwrap();
+    let (log, recovery) = Log::open(dir, options).wait().unwrap();
     assert_eq!(recovery.last_lsn, 3000);
     assert!(recovery.first_lsn > 500 && recovery.first_lsn <= 1000, "{recovery:?}");
-    assert_eq!(log.reader(1).next().unwrap_err().kind(), ErrorKind::NoSuchRecord);
+    assert_eq!(log.reader(1).next().wait().unwrap_err().kind(), ErrorKind::NoSuchRecord);
     check(&log, recovery.first_lsn);
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 fn on_file_system(kind: Kind) {
@@ -165,21 +169,22 @@ fn many_threads_and_tasks_share_writes_without_maintenance() {
 fn a_thread_waits_for_what_its_own_futures_began() {
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("a thread that waits for its own futures", 60);
-    let (log, _) = Log::open(dir.path().join("log"), &options().maintenance(false).pending_bytes_max(5000)).unwrap();
+    let (log, _) =
+        Log::open(dir.path().join("log"), &options().maintenance(false).pending_bytes_max(5000)).wait().unwrap();
     nowait::block_on(async {
         for _ in 0..50 {
-            let mut tickets: Vec<_> = (0..3).map(|_| log.append(&[1; 1000]).unwrap()).collect();
+            let mut tickets: Vec<_> = (0..3).map(|_| log.append(&[1; 1000]).wait().unwrap()).collect();
             for ticket in &mut tickets {
                 let _ = common::poll_once(std::pin::Pin::new(ticket));
             }
-            log.append(&[2; 3000]).unwrap().wait().unwrap();
+            log.append(&[2; 3000]).wait().unwrap().wait().unwrap();
             for ticket in tickets {
                 ticket.await.unwrap();
             }
         }
     });
     check_numbers(&log, 200);
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 /// A watermark block that finds no room must not keep the segment from being prepared that would
@@ -188,7 +193,7 @@ fn a_thread_waits_for_what_its_own_futures_began() {
 fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
     let dir = mounts::temp_dir();
     let options = options().segment_bytes(16 << 10).maintenance(false);
-    let (log, _) = Log::open(dir.path().join("log"), &options).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options).wait().unwrap();
     for round in 0..5 {
         while let Ok(ticket) = log.try_append(&[7; 3000]) {
             ticket.wait().unwrap();
@@ -199,7 +204,7 @@ fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
         let ticket = log.try_append(&[8; 3000]);
         ticket.unwrap_or_else(|error| panic!("round {round}: {error}")).wait().unwrap();
     }
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 /// It is left for later, and neither stops what else is to be done nor is tried without end.
@@ -207,9 +212,9 @@ fn a_log_that_is_idle_when_its_segment_is_full_goes_on() {
 fn a_segment_that_cannot_be_used_again_is_left() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 10).maintenance(false)).unwrap();
+    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 10).maintenance(false)).wait().unwrap();
     for _ in 0..12 {
-        log.append(&[7; 3000]).unwrap().wait().unwrap();
+        log.append(&[7; 3000]).wait().unwrap().wait().unwrap();
     }
     assert!(eventually(|| !log.maintain()));
     let segments = || -> Vec<PathBuf> {
@@ -223,7 +228,7 @@ fn a_segment_that_cannot_be_used_again_is_left() {
     fs::create_dir(&oldest).unwrap();
     log.truncate_prefix(12);
     for _ in 0..12 {
-        log.append(&[8; 3000]).unwrap().wait().unwrap();
+        log.append(&[8; 3000]).wait().unwrap().wait().unwrap();
     }
     std::thread::sleep(Duration::from_millis(30));
     let did = (0..100).take_while(|_| log.maintain()).count();
@@ -231,23 +236,23 @@ fn a_segment_that_cannot_be_used_again_is_left() {
     // Those after it stay, too: one that is left before a gap would look as if the gap were damage.
     assert!(oldest.is_dir());
     fs::remove_dir(&oldest).unwrap();
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 #[test]
 fn what_waits_when_a_log_is_closed_is_told() {
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("closing", 60);
-    let (log, _) = Log::open(dir.path().join("log"), &options()).unwrap();
-    log.append(b"the only one").unwrap().wait().unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options()).wait().unwrap();
+    log.append(b"the only one").wait().unwrap().wait().unwrap();
     let waits = log.wait_durable(2);
     let follower = std::thread::spawn(move || futures::executor::block_on(waits).unwrap_err().kind());
     std::thread::sleep(Duration::from_millis(20));
     let other = log.clone();
-    log.close().unwrap();
+    log.close().wait().unwrap();
     assert_eq!(follower.join().unwrap(), ErrorKind::Closed);
-    assert_eq!(other.truncate_suffix(0).unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(other.close().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(other.truncate_suffix(0).wait().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(other.close().wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// Waiters of other records, and the next ones, are not lost with it.
@@ -255,14 +260,14 @@ fn what_waits_when_a_log_is_closed_is_told() {
 fn a_callback_that_panics_harms_nobody() {
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("a callback that panics", 60);
-    let (log, _) = Log::open(dir.path().join("log"), &options().maintenance(false)).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options().maintenance(false)).wait().unwrap();
     for _ in 0..20 {
-        let waited = log.append(b"waited for").unwrap();
-        log.append(b"panics").unwrap().on_durable(|_| panic!("on purpose"));
+        let waited = log.append(b"waited for").wait().unwrap();
+        log.append(b"panics").wait().unwrap().on_durable(|_| panic!("on purpose"));
         waited.wait().unwrap();
     }
     log.wait_durable(40).wait().unwrap();
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 fn share_writes(maintenance: bool) {
@@ -270,8 +275,8 @@ fn share_writes(maintenance: bool) {
     const EACH: u64 = 200;
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("many threads and tasks", 120);
-    let (log, _) = Log::open(dir.path().join("log"), &options().maintenance(maintenance)).unwrap();
-    let commit = |log: &Log, thread: u64, n: u64| log.append(format!("{thread} {n}").as_bytes()).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options().maintenance(maintenance)).wait().unwrap();
+    let commit = |log: &Log, thread: u64, n: u64| log.append(format!("{thread} {n}").as_bytes()).wait().unwrap();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let log = &log;
@@ -303,7 +308,7 @@ fn share_writes(maintenance: bool) {
     // Each one's records are in its own order.
     let mut reader = log.reader(1);
     let mut next: BTreeMap<u64, u64> = BTreeMap::new();
-    while let Some(record) = reader.next().unwrap() {
+    while let Some(record) = reader.next().wait().unwrap() {
         let text = std::str::from_utf8(record.bytes).unwrap();
         let (thread, n) = text.split_once(' ').unwrap();
         let expected = next.entry(thread.parse().unwrap()).or_default();
@@ -311,18 +316,18 @@ fn share_writes(maintenance: bool) {
         *expected += 1;
     }
     assert!(next.len() as u64 == THREADS && next.values().all(|n| *n == EACH));
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 #[test]
 fn tickets_that_are_dropped_or_polled_anywhere_lose_nothing() {
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("dropped tickets", 60);
-    let (log, _) = Log::open(dir.path().join("log"), &options()).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options()).wait().unwrap();
     let mut rng = Rng::for_test();
     let mut kept = Vec::new();
     for _ in 0..500 {
-        let mut ticket = log.append(b"a record").unwrap();
+        let mut ticket = log.append(b"a record").wait().unwrap();
         match rng.below(4) {
             0 => drop(ticket),
             1 => {
@@ -348,7 +353,7 @@ fn tickets_that_are_dropped_or_polled_anywhere_lose_nothing() {
 fn a_tail_follows() {
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("a tail", 60);
-    let (log, _) = Log::open(dir.path().join("log"), &options()).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options()).wait().unwrap();
     let follower = {
         let log = log.clone();
         std::thread::spawn(move || {
@@ -366,26 +371,26 @@ fn a_tail_follows() {
         })
     };
     for lsn in 1..=700 {
-        let ticket = log.append(&record(lsn)).unwrap();
+        let ticket = log.append(&record(lsn)).wait().unwrap();
         if lsn % 50 == 0 {
             ticket.wait().unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
     log.wait_durable(700).wait().unwrap();
-    log.close().unwrap();
+    log.close().wait().unwrap();
     assert_eq!(follower.join().unwrap(), ErrorKind::Closed);
 }
 
 #[test]
 fn appends_wait_or_are_refused_when_too_much_is_pending() {
     let dir = mounts::temp_dir();
-    let (log, _) = Log::open(dir.path().join("log"), &options().pending_bytes_max(10_000)).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options().pending_bytes_max(10_000)).wait().unwrap();
     let refused = (0..100).find_map(|_| log.try_append(&[1; 1000]).err()).unwrap();
     assert_eq!(refused.kind(), ErrorKind::WouldBlock, "{refused}");
     // One that may wait does, and gets in.
     for _ in 0..100 {
-        drop(log.append(&[2; 1000]).unwrap());
+        drop(log.append(&[2; 1000]).wait().unwrap());
     }
     let last = log.last_lsn();
     assert!(last > 100);
@@ -401,37 +406,37 @@ fn wrong_options_and_records_are_refused() {
     for options in
         [options().segment_bytes(5000), options().segment_bytes(0), options().sync(fixed(0)), options().sync(fixed(65))]
     {
-        assert_eq!(Log::open(&path, &options).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(Log::open(&path, &options).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     assert!(!path.exists(), "nothing was made");
-    assert_eq!(Log::open(&path, &options().create(false)).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(inspect(&path).unwrap_err().kind(), ErrorKind::NotFound);
-    let (log, _) = Log::open(&path, &options()).unwrap();
-    assert_eq!(log.append(&vec![0; SEGMENT_BYTES as usize]).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(log.append_batch([]).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(log.truncate_suffix(1).unwrap_err().kind(), ErrorKind::NoSuchRecord);
+    assert_eq!(Log::open(&path, &options().create(false)).wait().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(inspect(&path).wait().unwrap_err().kind(), ErrorKind::NotFound);
+    let (log, _) = Log::open(&path, &options()).wait().unwrap();
+    assert_eq!(log.append(&vec![0; SEGMENT_BYTES as usize]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(log.append_batch([]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(log.truncate_suffix(1).wait().unwrap_err().kind(), ErrorKind::NoSuchRecord);
     // The largest, and the smallest.
     let largest = vec![7; SEGMENT_BYTES as usize - 8192 - 64 - 4];
-    log.append(&largest).unwrap().wait().unwrap();
-    log.append(&[]).unwrap().wait().unwrap();
-    log.append(&largest).unwrap().wait().unwrap();
+    log.append(&largest).wait().unwrap().wait().unwrap();
+    log.append(&[]).wait().unwrap().wait().unwrap();
+    log.append(&largest).wait().unwrap().wait().unwrap();
     let mut reader = log.reader(1);
-    assert!(reader.next().unwrap().unwrap().bytes == largest);
-    assert!(reader.next().unwrap().unwrap().bytes.is_empty());
-    assert!(reader.next().unwrap().unwrap().bytes == largest);
-    log.close().unwrap();
+    assert!(reader.next().wait().unwrap().unwrap().bytes == largest);
+    assert!(reader.next().wait().unwrap().unwrap().bytes.is_empty());
+    assert!(reader.next().wait().unwrap().unwrap().bytes == largest);
+    log.close().wait().unwrap();
     fs::write(dir.path().join("file"), b"").unwrap();
-    assert!(Log::open(dir.path().join("file"), &options()).is_err());
+    assert!(Log::open(dir.path().join("file"), &options()).wait().is_err());
 }
 
 #[test]
 fn a_full_disk_refuses_appends_before_they_have_a_number() {
     let Some(mount) = Mount::sized_or_skip(Kind::Tmpfs, 2 << 20) else { return };
     let path = mount.path().join("log");
-    let (log, _) = Log::open(&path, &options().reserve_bytes(100 << 10)).unwrap();
+    let (log, _) = Log::open(&path, &options().reserve_bytes(100 << 10)).wait().unwrap();
     let mut last = 0;
     let error = loop {
-        match log.append(&[3; 3000]) {
+        match log.append(&[3; 3000]).wait() {
             Ok(ticket) => last = ticket.wait().unwrap(),
             Err(error) => break error,
         }
@@ -441,7 +446,7 @@ fn a_full_disk_refuses_appends_before_they_have_a_number() {
     assert!(error.to_string().contains("truncate_prefix"), "{error}");
     assert_eq!(log.last_lsn(), last, "the refused one has no number");
     // A checkpoint can be logged still.
-    last = log.append_from_reserve(b"checkpoint").unwrap().wait().unwrap();
+    last = log.append_from_reserve(b"checkpoint").wait().unwrap().wait().unwrap();
     check_numbers(&log, last);
     log.truncate_prefix(last);
     let after = eventually(|| match log.try_append(b"there is room again") {
@@ -450,25 +455,25 @@ fn a_full_disk_refuses_appends_before_they_have_a_number() {
     });
     assert!(after);
     let last = log.last_lsn();
-    log.close().unwrap();
-    assert_eq!(inspect(&path).unwrap().last_lsn, last);
+    log.close().wait().unwrap();
+    assert_eq!(inspect(&path).wait().unwrap().last_lsn, last);
 }
 
 #[test]
 fn one_writer_at_a_time() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let (log, _) = Log::open(&path, &options()).unwrap();
-    log.append(b"first").unwrap().wait().unwrap();
-    let error = Log::open(&path, &options()).unwrap_err();
+    let (log, _) = Log::open(&path, &options()).wait().unwrap();
+    log.append(b"first").wait().unwrap().wait().unwrap();
+    let error = Log::open(&path, &options()).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
     child::play_at("second", &path);
     // Whoever only reads may.
-    assert_eq!(inspect(&path).unwrap().last_lsn, 1);
-    log.append(b"second").unwrap().wait().unwrap();
-    log.close().unwrap();
+    assert_eq!(inspect(&path).wait().unwrap().last_lsn, 1);
+    log.append(b"second").wait().unwrap().wait().unwrap();
+    log.close().wait().unwrap();
     child::play_at("alone", &path);
-    assert_eq!(inspect(&path).unwrap().last_lsn, 3);
+    assert_eq!(inspect(&path).wait().unwrap().last_lsn, 3);
 }
 
 #[test]
@@ -480,22 +485,22 @@ fn a_fork_leaves_the_log_to_the_parent() {
 /// A log of six records that was closed.
 fn small_log(path: &Path) {
     let options = options().segment_bytes(16 << 10);
-    let (log, _) = Log::open(path, &options).unwrap();
+    let (log, _) = Log::open(path, &options).wait().unwrap();
     for lsn in 1..=6 {
-        log.append(&record(lsn)).unwrap().wait().unwrap();
+        log.append(&record(lsn)).wait().unwrap().wait().unwrap();
     }
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 #[test]
 fn damage_is_refused_and_salvaged_when_asked() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 10)).unwrap();
+    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 10)).wait().unwrap();
     for lsn in 1..=20 {
-        log.append(&record(lsn)).unwrap().wait().unwrap();
+        log.append(&record(lsn)).wait().unwrap().wait().unwrap();
     }
-    log.close().unwrap();
+    log.close().wait().unwrap();
     let segments = |path: &Path| {
         let mut names: Vec<PathBuf> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
         names.retain(|name| name.extension().is_some_and(|extension| extension == "seg"));
@@ -510,28 +515,28 @@ fn damage_is_refused_and_salvaged_when_asked() {
         let mut bad = good.clone();
         bad[at] ^= 1;
         fs::write(&middle, bad).unwrap();
-        let error = Log::open(&path, &options()).unwrap_err();
+        let error = Log::open(&path, &options()).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
         assert!(error.to_string().contains(middle.to_str().unwrap()), "{error}");
-        assert_eq!(inspect(&path).unwrap().damage.len(), 1);
+        assert_eq!(inspect(&path).wait().unwrap().damage.len(), 1);
     }
     fs::remove_file(&middle).unwrap();
-    let error = Log::open(&path, &options()).unwrap_err();
+    let error = Log::open(&path, &options()).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
 
-    let (log, recovery) = Log::open(&path, &options().salvage(true)).unwrap();
+    let (log, recovery) = Log::open(&path, &options().salvage(true)).wait().unwrap();
     let kept = recovery.last_lsn;
     assert!((1..20).contains(&kept), "{recovery:?}");
     assert_eq!(check_until(&log, 1), kept);
     // The numbers of what was lost are not given again.
     assert_eq!(recovery.next_lsn, 21);
-    assert_eq!(log.append(&record(21)).unwrap().wait().unwrap(), 21);
-    log.close().unwrap();
+    assert_eq!(log.append(&record(21)).wait().unwrap().wait().unwrap(), 21);
+    log.close().wait().unwrap();
     let aside = fs::read_dir(&path)
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "damaged"));
     assert!(aside.count() > 0, "what is lost is put aside");
-    let (log, recovery) = Log::open(&path, &options()).unwrap();
+    let (log, recovery) = Log::open(&path, &options()).wait().unwrap();
     assert!(recovery.damage.is_empty(), "{recovery:?}");
     assert!(recovery.gaps.iter().cloned().flatten().eq(kept + 1..21), "{recovery:?}");
     assert!(!recovery.aside.is_empty());
@@ -546,11 +551,11 @@ fn a_header_of_zeros_is_damage_where_there_was_one() {
         let dir = mounts::temp_dir();
         let path = dir.path().join("log");
         for first in [1, 4] {
-            let (log, _) = Log::open(&path, &options()).unwrap();
+            let (log, _) = Log::open(&path, &options()).wait().unwrap();
             for lsn in first..first + 3 {
-                log.append(&record(lsn)).unwrap().wait().unwrap();
+                log.append(&record(lsn)).wait().unwrap().wait().unwrap();
             }
-            log.close().unwrap();
+            log.close().wait().unwrap();
         }
         let mut names: Vec<PathBuf> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
         names.retain(|name| fs::read(name).unwrap().starts_with(b"nwlogseg"));
@@ -560,15 +565,15 @@ fn a_header_of_zeros_is_damage_where_there_was_one() {
         // With the watermark block behind it, which has a copy.
         bytes[..8192].fill(0);
         fs::write(name, &bytes).unwrap();
-        let found = inspect(&path).unwrap();
+        let found = inspect(&path).wait().unwrap();
         assert_eq!(found.damage.len(), 1, "{which}: {found:?}");
         assert_eq!((&found.damage[0].path, &found.lost), (name, &vec![name.clone()]), "{which}: {found:?}");
-        assert_eq!(Log::open(&path, &options()).unwrap_err().kind(), ErrorKind::Damaged, "{which}");
-        let (log, recovery) = Log::open(&path, &options().salvage(true)).unwrap();
+        assert_eq!(Log::open(&path, &options()).wait().unwrap_err().kind(), ErrorKind::Damaged, "{which}");
+        let (log, recovery) = Log::open(&path, &options().salvage(true)).wait().unwrap();
         let last = if which == "oldest" { 6 } else { 3 };
         assert_eq!((recovery.last_lsn, recovery.next_lsn), (last, 7));
         assert_eq!(check_until(&log, recovery.first_lsn), last);
-        log.close().unwrap();
+        log.close().wait().unwrap();
         let aside = PathBuf::from(format!("{}.damaged", name.display()));
         assert!(fs::read(aside).unwrap() == bytes, "{which}: what is lost is kept aside");
     }
@@ -588,28 +593,28 @@ fn a_control_file_that_is_gone_is_made_again() {
         } else {
             fs::write(&control, vec![0; 8192]).unwrap();
         }
-        let found = inspect(&path).unwrap();
+        let found = inspect(&path).wait().unwrap();
         assert!(found.control_lost && found.damage.is_empty() && found.last_lsn == last, "{found:?}");
-        let (log, recovery) = Log::open(&path, &options()).unwrap();
+        let (log, recovery) = Log::open(&path, &options()).wait().unwrap();
         assert!(recovery.control_lost);
-        last = log.append(b"after").unwrap().wait().unwrap();
-        log.close().unwrap();
+        last = log.append(b"after").wait().unwrap().wait().unwrap();
+        log.close().wait().unwrap();
         assert_eq!(fs::read(&control).unwrap(), good, "it says what it said");
-        let found = inspect(&path).unwrap();
+        let found = inspect(&path).wait().unwrap();
         assert!(!found.control_lost && found.last_lsn == last, "{found:?}");
     }
     // One of its two copies is enough, and that it was needed is told.
     let mut bad = good.clone();
     bad[4096 + 20] ^= 1;
     fs::write(&control, bad).unwrap();
-    let found = inspect(&path).unwrap();
+    let found = inspect(&path).wait().unwrap();
     assert!(found.from_copy.len() == 1 && found.from_copy[0].offset == 4096 && found.from_copy[0].path == control);
     for name in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
         if name.extension().is_some_and(|extension| extension == "seg") {
             fs::remove_file(name).unwrap();
         }
     }
-    assert!(eventually(|| Log::open(&path, &options()).unwrap_err().kind() == ErrorKind::Damaged));
+    assert!(eventually(|| Log::open(&path, &options()).wait().unwrap_err().kind() == ErrorKind::Damaged));
 }
 
 /// Acknowledgements go over a pipe; whatever was acknowledged when the process was killed is in the
@@ -656,7 +661,7 @@ fn kills(kills: u32, dir: &Path) {
         if kill % 10 != 0 && kill + 1 != kills {
             continue;
         }
-        let (mut reader, recovery) = match read(&path, 1) {
+        let (mut reader, recovery) = match read(&path, 1).wait() {
             Err(error) if error.kind() == ErrorKind::NotFound && acknowledged == 0 => continue,
             found => found.unwrap(),
         };
@@ -665,11 +670,11 @@ fn kills(kills: u32, dir: &Path) {
             "kill {kill}: {acknowledged}, {recovery:?}"
         );
         if recovery.first_lsn > 1 {
-            reader = read(&path, recovery.first_lsn).unwrap().0;
+            reader = read(&path, recovery.first_lsn).wait().unwrap().0;
         }
         first = recovery.first_lsn.max(first);
         for lsn in recovery.first_lsn..=recovery.last_lsn {
-            let found = reader.next().unwrap().unwrap();
+            let found = reader.next().wait().unwrap().unwrap();
             assert!(found.lsn == lsn && found.bytes == record(lsn), "kill {kill}, record {lsn}");
         }
     }
@@ -682,14 +687,14 @@ fn child() {
     match child::role().as_deref() {
         None => {}
         Some("second") => {
-            let error = Log::open(child::path(), &options()).unwrap_err();
+            let error = Log::open(child::path(), &options()).wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Locked, "{error}");
         }
         Some("alone") => {
-            let (log, recovery) = Log::open(child::path(), &options()).unwrap();
+            let (log, recovery) = Log::open(child::path(), &options()).wait().unwrap();
             assert_eq!(recovery.last_lsn, 2);
-            log.append(b"third").unwrap().wait().unwrap();
-            log.close().unwrap();
+            log.append(b"third").wait().unwrap().wait().unwrap();
+            log.close().wait().unwrap();
         }
         Some("fork") => fork(&child::path().join("log")),
         Some("writer") => writer(&child::path()),
@@ -698,18 +703,18 @@ fn child() {
 }
 
 fn fork(path: &Path) {
-    let (log, _) = Log::open(path, &options()).unwrap();
-    log.append(&record(1)).unwrap().wait().unwrap();
-    let pending = log.append(&record(2)).unwrap();
+    let (log, _) = Log::open(path, &options()).wait().unwrap();
+    log.append(&record(1)).wait().unwrap().wait().unwrap();
+    let pending = log.append(&record(2)).wait().unwrap();
     // SAFETY: the child calls what works in the child of a process with threads: no more than the
     // library promises.
     let id = unsafe { libc::fork() };
     if id == 0 {
         // Nothing takes a lock that a thread of the parent's may have held: those threads are not
         // there to let go of it.
-        let refused = log.append(b"the child's").is_err()
+        let refused = log.append(b"the child's").wait().is_err()
             && pending.wait().is_err()
-            && log.reader(1).next().is_err()
+            && log.reader(1).next().wait().is_err()
             && log.wait_durable(1).wait().is_err();
         drop(log);
         // SAFETY: ends the process at once.
@@ -720,22 +725,22 @@ fn fork(path: &Path) {
     assert_eq!(unsafe { libc::waitpid(id, &mut status, 0) }, id);
     assert_eq!(status, 0, "the child was refused");
     pending.wait().unwrap();
-    log.append(&record(3)).unwrap().wait().unwrap();
+    log.append(&record(3)).wait().unwrap().wait().unwrap();
     check(&log, 1);
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 /// Appends until it is killed, and says what is durable.
 fn writer(path: &Path) {
     let options = options().segment_bytes(64 << 10);
-    let (log, recovery) = Log::open(path, &options).unwrap();
+    let (log, recovery) = Log::open(path, &options).wait().unwrap();
     let mut lsn = recovery.last_lsn;
     log.truncate_prefix(lsn.saturating_sub(300));
     let mut out = std::io::stdout();
     let mut tickets = std::collections::VecDeque::new();
     loop {
         lsn += 1;
-        tickets.push_back(log.append(&record(lsn)).unwrap());
+        tickets.push_back(log.append(&record(lsn)).wait().unwrap());
         if tickets.len() > (lsn % 5) as usize {
             while let Some(ticket) = tickets.pop_front() {
                 let durable = ticket.wait().unwrap();

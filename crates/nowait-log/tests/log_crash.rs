@@ -76,7 +76,7 @@ impl Model {
     /// Checks that a disk holds what the application may expect; returns the last record.
     fn check(&self, sim: &Sim, what: &str) -> u64 {
         let nowait = on(sim);
-        let (mut reader, recovery) = match read_in(&nowait, DIR, 1) {
+        let (mut reader, recovery) = match read_in(&nowait, DIR, 1).wait() {
             Err(error) if error.kind() == ErrorKind::NotFound && self.acknowledged == 0 => return 0,
             other => other.unwrap_or_else(|error| panic!("{what}: {error}")),
         };
@@ -91,19 +91,19 @@ impl Model {
         assert!(recovery.first_lsn <= self.first.max(1), "{what}: {recovery:?}");
         reader = match recovery.first_lsn {
             1 => reader,
-            first => read_in(&nowait, DIR, first).unwrap().0,
+            first => read_in(&nowait, DIR, first).wait().unwrap().0,
         };
         for lsn in recovery.first_lsn..=last {
-            let record = reader.next().unwrap_or_else(|error| panic!("{what}: {error}"));
+            let record = reader.next().wait().unwrap_or_else(|error| panic!("{what}: {error}"));
             let record = record.unwrap_or_else(|| panic!("{what}: no record {lsn}"));
             assert!(record.lsn == lsn && record.bytes == self.records[lsn as usize - 1], "{what}: record {lsn}");
         }
-        assert!(reader.next().unwrap().is_none(), "{what}");
+        assert!(reader.next().wait().unwrap().is_none(), "{what}");
         last
     }
 
     fn append(&mut self, log: &Log, life: u64, lengths: &[usize]) -> Result<Ticket, ErrorKind> {
-        self.append_by(life, lengths, |records| log.append_batch(records.iter().map(Vec::as_slice)))
+        self.append_by(life, lengths, |records| log.append_batch(records.iter().map(Vec::as_slice)).wait())
     }
 
     fn append_by(
@@ -130,11 +130,11 @@ impl Model {
             assert!(sim.step());
         }
         let left = last.saturating_sub(random.below(20) as u64);
-        if log.reader(left).next().is_err() || left < self.first {
+        if log.reader(left).next().wait().is_err() || left < self.first {
             return crashes;
         }
         within.maintains(Some(log));
-        log.truncate_suffix(left).unwrap();
+        log.truncate_suffix(left).wait().unwrap();
         within.maintains(None);
         if left < last {
             *epoch += 1;
@@ -179,7 +179,7 @@ impl Model {
         let what = format!("{what}, rot at {at} of {}", path.display());
         let speaks = |path: &PathBuf| marks(&copy, path).into_iter().filter(|mark| mark.epoch >= self.cut_epoch);
         let watermark = paths.iter().flat_map(speaks).map(|mark| mark.watermark).max().unwrap_or(0);
-        let told = match read_in(&on(&copy), DIR, 1) {
+        let told = match read_in(&on(&copy), DIR, 1).wait() {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}");
                 return;
@@ -188,7 +188,7 @@ impl Model {
         };
         if told {
             let options = options(&on(&copy), Durability::Write, 1);
-            assert_eq!(Log::open(DIR, &options).unwrap_err().kind(), ErrorKind::Damaged, "{what}");
+            assert_eq!(Log::open(DIR, &options).wait().unwrap_err().kind(), ErrorKind::Damaged, "{what}");
             self.salvage(&copy, &options, &what);
         } else {
             Model { acknowledged: self.acknowledged.min(watermark), ..self.clone() }.check(&copy, &what);
@@ -197,13 +197,14 @@ impl Model {
 
     /// Checks that salvaged records are those appended, and that the log is sound from then on.
     fn salvage(&self, sim: &Sim, options: &Options, what: &str) {
-        let (log, _) = Log::open(DIR, &options.clone().salvage(true)).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let next = log.append(b"after the damage").unwrap().wait().unwrap();
-        log.close().unwrap();
-        let (_, recovery) = read_in(&on(sim), DIR, 1).unwrap();
+        let (log, _) =
+            Log::open(DIR, &options.clone().salvage(true)).wait().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let next = log.append(b"after the damage").wait().unwrap().wait().unwrap();
+        log.close().wait().unwrap();
+        let (_, recovery) = read_in(&on(sim), DIR, 1).wait().unwrap();
         assert!(recovery.damage.is_empty() && recovery.last_lsn == next, "{what}, salvaged: {recovery:?}");
-        let mut reader = read_in(&on(sim), DIR, recovery.first_lsn).unwrap().0;
-        while let Ok(Some(record)) = reader.next() {
+        let mut reader = read_in(&on(sim), DIR, recovery.first_lsn).wait().unwrap().0;
+        while let Ok(Some(record)) = reader.next().wait() {
             let known = self.records.get(record.lsn as usize - 1);
             let is_known = known.is_some_and(|known| record.bytes == *known);
             assert!(is_known || record.lsn == next, "{what}, salvaged: record {}", record.lsn);
@@ -228,7 +229,7 @@ fn every_subset_of_ten_blocks_torn_at_every_sector() {
     const SECTORS: usize = 8;
     let sim = Sim::manual(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 16).segment_bytes(128 << 10)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 16).segment_bytes(128 << 10)).wait().unwrap();
     let mut model = Model::default();
     for _ in 0..3 {
         model.append(&log, 0, &[100]).unwrap().wait().unwrap();
@@ -281,11 +282,11 @@ fn a_bit_that_turns_anywhere_loses_nothing_silently() {
     let sim = Sim::new(1);
     let nowait = on(&sim);
     let mut model = Model::default();
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1).segment_bytes(16 << 10)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1).segment_bytes(16 << 10)).wait().unwrap();
     for lsn in 1..=6 {
         model.append(&log, 0, &[lsn * 20]).unwrap().wait().unwrap();
     }
-    log.close().unwrap();
+    log.close().wait().unwrap();
     let (mut found_out, mut harmless) = (0, 0);
     let names = nowait.list(DIR).wait().unwrap();
     let files: Vec<_> = names.iter().map(|name| Path::new(DIR).join(name)).collect();
@@ -299,7 +300,7 @@ fn a_bit_that_turns_anywhere_loses_nothing_silently() {
             sim.create(path, bad);
             let nowait = on(&sim);
             let what = format!("{} byte {at}", path.display());
-            match read_in(&nowait, DIR, 1) {
+            match read_in(&nowait, DIR, 1).wait() {
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Damaged, "{what}: {error}"),
                 Ok((_, recovery)) if recovery.damage.is_empty() => {
                     assert_eq!(model.check(&sim, &what), 6, "{what}");
@@ -317,12 +318,12 @@ fn a_bit_that_turns_anywhere_loses_nothing_silently() {
 
 /// Appends and writes a record without steps of others in between.
 fn commit(log: &Log, length: usize) -> u64 {
-    log.append(&vec![1; length]).unwrap().wait().unwrap()
+    log.append(&vec![1; length]).wait().unwrap().wait().unwrap()
 }
 
 /// A record whose write leaves at once, and is on its way when this returns.
 fn begin(log: &Log, length: usize) -> Ticket {
-    let mut ticket = log.append(&vec![2; length]).unwrap();
+    let mut ticket = log.append(&vec![2; length]).wait().unwrap();
     assert!(poll(&mut ticket).is_pending());
     ticket
 }
@@ -388,7 +389,7 @@ fn marks(sim: &Sim, path: &Path) -> Vec<Mark> {
 }
 
 fn assert_damaged(sim: &Sim) {
-    let found = inspect_in(&on(sim), DIR).unwrap();
+    let found = inspect_in(&on(sim), DIR).wait().unwrap();
     assert!(!found.damage.is_empty(), "acknowledged records are gone, and nothing is said: {found:?}");
 }
 
@@ -398,7 +399,7 @@ fn assert_damaged(sim: &Sim) {
 fn the_highest_watermark_behind_damage_counts() {
     let sim = Sim::manual(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 2)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 2)).wait().unwrap();
     commit(&log, 10);
     let together = [begin(&log, 10), begin(&log, 10)];
     while sim.step() {}
@@ -415,7 +416,7 @@ fn the_highest_watermark_behind_damage_counts() {
 fn a_later_segment_speaks_of_an_earlier_one() {
     let opened = || {
         let sim = Sim::manual(1);
-        let (log, _) = Log::open(DIR, &options(&on(&sim), Durability::Write, 3)).unwrap();
+        let (log, _) = Log::open(DIR, &options(&on(&sim), Durability::Write, 3)).wait().unwrap();
         while log.maintain() {}
         (sim, log)
     };
@@ -449,21 +450,21 @@ fn a_later_segment_speaks_of_an_earlier_one() {
 fn the_beginning_is_not_given_up_beyond_what_is_durable() {
     let sim = Sim::manual(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).wait().unwrap();
     while log.maintain() {}
     commit(&log, 3000);
     let durable = commit(&log, 3000);
     // Into the next segment, with some behind the durable one before it.
     let mut pending = Vec::new();
     while log.stats().rotations == 0 {
-        pending.push(log.append(&[2; 3000]).unwrap());
+        pending.push(log.append(&[2; 3000]).wait().unwrap());
     }
     assert!(pending.len() > 2 && log.durable_lsn() == durable);
     log.truncate_prefix(u64::MAX);
     // Nothing is due yet that would write them.
     while log.maintain() {}
     assert_eq!(log.durable_lsn(), durable);
-    let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).unwrap();
+    let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).wait().unwrap();
     assert!(found.last_lsn >= durable && found.damage.is_empty(), "{durable} was acknowledged: {found:?}");
     drop(pending);
 }
@@ -474,10 +475,10 @@ fn the_beginning_is_not_given_up_beyond_what_is_durable() {
 fn all_that_is_durable_may_be_given_up() {
     let sim = Sim::manual(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).wait().unwrap();
     while log.maintain() {}
     let (durable, pending) = loop {
-        let ticket = log.append(&[1; 3000]).unwrap();
+        let ticket = log.append(&[1; 3000]).wait().unwrap();
         if log.stats().rotations > 0 {
             break (ticket.lsn() - 1, ticket);
         }
@@ -486,11 +487,11 @@ fn all_that_is_durable_may_be_given_up() {
     assert_eq!(log.durable_lsn(), durable);
     log.truncate_prefix(durable + 1);
     while log.maintain() {
-        let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).unwrap();
+        let found = inspect_in(&on(&sim.crash(|_, _| true)), DIR).wait().unwrap();
         assert!(found.last_lsn >= durable && found.damage.is_empty(), "{durable} was acknowledged: {found:?}");
     }
     let crashed = sim.crash(|_, _| true);
-    let (log, _) = Log::open(DIR, &options(&on(&crashed), Durability::Write, 1)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&on(&crashed), Durability::Write, 1)).wait().unwrap();
     assert!(commit(&log, 10) > durable, "a number is given again");
     drop(pending);
 }
@@ -501,16 +502,16 @@ fn all_that_is_durable_may_be_given_up() {
 fn damage_does_not_undo_a_cut() {
     let sim = Sim::manual(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1).segment_bytes(128 << 10)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1).segment_bytes(128 << 10)).wait().unwrap();
     for _ in 0..10 {
         commit(&log, 100);
     }
-    log.truncate_suffix(5).unwrap();
+    log.truncate_suffix(5).wait().unwrap();
     sim.advance(Duration::from_millis(10));
     while log.maintain() {}
     drop(log);
     let killed = sim.crash(|_, _| false);
-    assert_eq!(inspect_in(&on(&killed), DIR).unwrap().last_lsn, 5);
+    assert_eq!(inspect_in(&on(&killed), DIR).wait().unwrap().last_lsn, 5);
     let newest = segments(&killed).into_iter().rfind(|path| !marks(&killed, path).is_empty()).unwrap();
     let good = killed.contents(&newest).unwrap();
     // The header, the watermark block behind it, and what is behind that.
@@ -518,7 +519,7 @@ fn damage_does_not_undo_a_cut() {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << (at % 8);
         killed.create(&newest, bytes);
-        match inspect_in(&on(&killed), DIR) {
+        match inspect_in(&on(&killed), DIR).wait() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Damaged, "byte {at}: {error}"),
             Ok(found) => assert!(found.last_lsn <= 5 || !found.damage.is_empty(), "byte {at}: {found:?}"),
         }
@@ -532,10 +533,10 @@ fn a_log_in_the_page_cache_syncs_one_block_at_a_time() {
     let sim = Sim::manual(1);
     sim.set_faults(buffered());
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 4)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 4)).wait().unwrap();
     assert!(!log.is_direct());
     let mut first = begin(&log, 10);
-    let mut second = log.append(b"waits").unwrap();
+    let mut second = log.append(b"waits").wait().unwrap();
     assert!(poll(&mut second).is_pending());
     assert_eq!((sim.pending(), log.stats().in_flight.max), (1, 1));
     assert!(sim.step() && poll(&mut first).is_pending(), "the write alone does not do");
@@ -552,18 +553,18 @@ fn what_a_failed_sync_lost_is_not_found_again() {
         let sim = Sim::manual(seed);
         sim.set_faults(buffered());
         let nowait = on(&sim);
-        let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+        let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).wait().unwrap();
         commit(&log, 3000);
         sim.set_faults(buffered_with(|faults| faults.sync_error = 1.0));
-        assert_eq!(log.append(&[1; 3000]).unwrap().wait().unwrap_err().kind(), ErrorKind::Indeterminate);
+        assert_eq!(log.append(&[1; 3000]).wait().unwrap().wait().unwrap_err().kind(), ErrorKind::Indeterminate);
         drop(log);
         sim.set_faults(buffered());
-        let (log, recovery) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+        let (log, recovery) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).wait().unwrap();
         lost += 2 - recovery.last_lsn;
         let next = commit(&log, 10);
         assert_eq!(next, recovery.last_lsn + 1);
         let crashed = sim.crash(|_, _| false);
-        let found = inspect_in(&on(&crashed), DIR).unwrap();
+        let found = inspect_in(&on(&crashed), DIR).wait().unwrap();
         assert!(found.last_lsn == next && found.damage.is_empty(), "seed {seed}: {recovery:?}, then {found:?}");
     }
     assert!(lost > 0, "no sync lost anything");
@@ -574,12 +575,12 @@ fn each_opening_and_each_cut_begins_an_epoch() {
     let sim = Sim::new(1);
     let nowait = on(&sim);
     for epoch in (0..10).step_by(2) {
-        let (log, recovery) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+        let (log, recovery) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).wait().unwrap();
         assert_eq!(recovery.epoch, epoch);
         let first = commit(&log, 10);
         commit(&log, 10);
-        log.truncate_suffix(first).unwrap();
-        log.close().unwrap();
+        log.truncate_suffix(first).wait().unwrap();
+        log.close().wait().unwrap();
     }
 }
 
@@ -589,16 +590,16 @@ fn each_opening_and_each_cut_begins_an_epoch() {
 fn what_is_cut_off_is_removed_and_not_read_over() {
     let sim = Sim::manual(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).wait().unwrap();
     for _ in 0..30 {
         commit(&log, 3000);
     }
     let mut ahead = log.reader(20);
-    assert_eq!(ahead.next().unwrap().map(|record| record.lsn), Some(20));
+    assert_eq!(ahead.next().wait().unwrap().map(|record| record.lsn), Some(20));
     let mut behind = log.reader(3);
-    assert_eq!(behind.next().unwrap().map(|record| record.lsn), Some(3));
+    assert_eq!(behind.next().wait().unwrap().map(|record| record.lsn), Some(3));
     let before = segments(&sim);
-    log.truncate_suffix(5).unwrap();
+    log.truncate_suffix(5).wait().unwrap();
     while log.maintain() {}
     // Those of the first five records, the current one, and the next.
     let after = segments(&sim);
@@ -606,9 +607,9 @@ fn what_is_cut_off_is_removed_and_not_read_over() {
     for _ in 0..30 {
         commit(&log, 10);
     }
-    assert_eq!(ahead.next().unwrap_err().kind(), ErrorKind::NoSuchRecord);
+    assert_eq!(ahead.next().wait().unwrap_err().kind(), ErrorKind::NoSuchRecord);
     for lsn in 4..=35 {
-        let record = behind.next().unwrap().unwrap();
+        let record = behind.next().wait().unwrap().unwrap();
         assert_eq!((record.lsn, record.bytes.len()), (lsn, if lsn <= 5 { 3000 } else { 10 }));
     }
 }
@@ -620,7 +621,7 @@ fn a_cut_is_whole_or_not_at_all_whoever_maintains_the_log() {
     for seed in 0..20 {
         let sim = Sim::manual(seed);
         let nowait = on(&sim);
-        let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).unwrap();
+        let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).wait().unwrap();
         for _ in 0..30 {
             commit(&log, 3000);
         }
@@ -641,15 +642,15 @@ fn a_cut_is_whole_or_not_at_all_whoever_maintains_the_log() {
             }
             to.lock().unwrap().push(sim.crash(|change, _| !is_block_under_way(change)));
         });
-        log.truncate_suffix(5).unwrap();
+        log.truncate_suffix(5).wait().unwrap();
         sim.watch(|_| {});
         let images = std::mem::take(&mut *images.lock().unwrap());
         assert!(!images.is_empty());
         for image in images {
-            let found = inspect_in(&on(&image), DIR).unwrap();
+            let found = inspect_in(&on(&image), DIR).wait().unwrap();
             assert!(found.damage.is_empty() && found.last_lsn == 30, "seed {seed}: {found:?}");
         }
-        assert_eq!(inspect_in(&on(&sim.crash(|_, _| false)), DIR).unwrap().last_lsn, 5);
+        assert_eq!(inspect_in(&on(&sim.crash(|_, _| false)), DIR).wait().unwrap().last_lsn, 5);
     }
 }
 
@@ -692,7 +693,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                 faults.read_error = if reads_fail { 0.05 } else { 0.0 };
                 faults
             });
-            match Log::open(DIR, &options) {
+            match Log::open(DIR, &options).wait() {
                 Ok(opened) => break opened,
                 Err(error) => assert!(reads_fail, "{what}: {error}"),
             }
@@ -739,7 +740,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                         continue;
                     }
                     let appended = match way {
-                        3 => model.append_by(life, &lengths, |records| log.append_from_reserve(&records[0])),
+                        3 => model.append_by(life, &lengths, |records| log.append_from_reserve(&records[0]).wait()),
                         _ => model.append(&log, life, &lengths),
                     };
                     match appended {
@@ -777,7 +778,7 @@ fn lives(seed: u64, crashes: &mut u64) {
                 12 => {
                     // A reader shows what was appended, or says that it cannot.
                     let lsn = model.first + random.below(model.records.len() + 1) as u64;
-                    if let Ok(Some(record)) = log.reader(lsn).next() {
+                    if let Ok(Some(record)) = log.reader(lsn).next().wait() {
                         assert!(record.bytes == model.records[lsn as usize - 1], "{what}: record {lsn}");
                     }
                 }
@@ -806,20 +807,20 @@ fn lives(seed: u64, crashes: &mut u64) {
         *crashes += 1;
         let last = model.check(&crashed, &what);
         // Whoever reads twice reads the same.
-        assert_eq!(inspect_in(&on(&crashed), DIR).map_or(0, |found| found.last_lsn), last, "{what}");
+        assert_eq!(inspect_in(&on(&crashed), DIR).wait().map_or(0, |found| found.last_lsn), last, "{what}");
         model.rot(&crashed, &mut random, &what);
         drop(tickets);
         if random.below(3) == 0 {
             // Writes in flight wait for steps, which closing does not make.
             while sim.step() {}
-            let closed = log.close();
+            let closed = log.close().wait();
             *crashes += within.check(&model, &format!("{what}, within closing"));
             assert!(closed.is_ok() || faults != sound || failed_at.is_some(), "{what}: {closed:?}");
             let crashed = sim.crash_at_random(random.next());
             *crashes += 1;
             if closed.is_ok() {
                 model.acknowledged = model.records.len() as u64;
-                let found = inspect_in(&on(&crashed), DIR).unwrap();
+                let found = inspect_in(&on(&crashed), DIR).wait().unwrap();
                 assert!(found.closed && found.torn.is_none(), "{what}: {found:?}");
             }
             model.check(&crashed, &format!("{what}, closed"));
@@ -967,7 +968,7 @@ fn callers(seed: u64) -> u64 {
     let durability = if random.below(2) == 0 { Durability::WriteAndSync } else { Durability::Write };
     let options = options(&nowait, durability, 1 + random.below(4) as u32).maintenance(random.below(2) == 0);
     let options = options.pending_bytes_max([16 << 20, 5000][random.below(2)]);
-    let (log, _) = Log::open(DIR, &options).unwrap();
+    let (log, _) = Log::open(DIR, &options).wait().unwrap();
     let (acknowledged, given_up) = (Arc::new(AtomicU64::new(0)), AtomicU64::new(1));
     let (over, left) = (AtomicBool::new(false), AtomicU64::new(APPENDERS));
     let mut images: Vec<(u64, Sim, u64)> = Vec::new();
@@ -979,7 +980,7 @@ fn callers(seed: u64) -> u64 {
                 for number in 0..EACH {
                     let bytes = of_caller(who, number);
                     let ticket = loop {
-                        match if who % 2 == 0 { log.append(&bytes) } else { log.try_append(&bytes) } {
+                        match if who % 2 == 0 { log.append(&bytes).wait() } else { log.try_append(&bytes) } {
                             Ok(ticket) => break ticket,
                             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
                         }
@@ -1053,17 +1054,17 @@ fn callers(seed: u64) -> u64 {
         log.wait_durable(APPENDERS * EACH).wait().unwrap();
         over.store(true, Relaxed);
     });
-    log.close().unwrap();
+    log.close().wait().unwrap();
     images.push((APPENDERS * EACH, sim.crash(|_, _| false), given_up.load(SeqCst)));
     for (number, (acknowledged, image, given_up)) in images.iter().enumerate() {
         let what = format!("seed {seed}, crash {number} of {}", images.len());
-        let (_, recovery) = read_in(&on(image), DIR, 1).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (_, recovery) = read_in(&on(image), DIR, 1).wait().unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(recovery.damage.is_empty(), "{what}: {recovery:?}");
         assert!(recovery.last_lsn >= *acknowledged, "{what}: {acknowledged} was acknowledged, {recovery:?}");
         assert!(recovery.first_lsn <= *given_up, "{what}: {given_up} was kept, {recovery:?}");
-        let mut reader = read_in(&on(image), DIR, recovery.first_lsn).unwrap().0;
+        let mut reader = read_in(&on(image), DIR, recovery.first_lsn).wait().unwrap().0;
         let read = (recovery.first_lsn..=recovery.last_lsn).map(|lsn| {
-            let record = reader.next().unwrap().unwrap();
+            let record = reader.next().wait().unwrap().unwrap();
             assert_eq!(record.lsn, lsn, "{what}");
             record.bytes.to_vec()
         });

@@ -32,12 +32,12 @@ fn options(nowait: &Nowait) -> Options {
 fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
     let sim = Sim::new(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait)).unwrap();
+    let (log, _) = Log::open(DIR, &options(&nowait)).wait().unwrap();
     let mut durable = 0;
     // Until an append begins a segment, which is not written yet.
     let ticket = loop {
         let rotations = log.stats().rotations;
-        let ticket = log.append(&[1; 3000]).unwrap();
+        let ticket = log.append(&[1; 3000]).wait().unwrap();
         if log.stats().rotations > rotations && durable > 20 {
             break ticket;
         }
@@ -51,11 +51,11 @@ fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
         for seed in 0..20 {
             let crashed = if seed == 0 { sim.crash(|_, _| true) } else { sim.crash_at_random(seed) };
             let nowait = on(&crashed);
-            let found = inspect_in(&nowait, DIR).unwrap();
+            let found = inspect_in(&nowait, DIR).wait().unwrap();
             assert!(found.damage.is_empty(), "{what}, seed {seed}: {found:?}");
             assert!(found.last_lsn >= acknowledged, "{what}, seed {seed}: {acknowledged}, {found:?}");
-            let (log, _) = Log::open(DIR, &options(&nowait).create(false)).unwrap();
-            assert!(log.append(b"next").unwrap().wait().unwrap() > acknowledged, "{what}, seed {seed}");
+            let (log, _) = Log::open(DIR, &options(&nowait).create(false)).wait().unwrap();
+            assert!(log.append(b"next").wait().unwrap().wait().unwrap() > acknowledged, "{what}, seed {seed}");
         }
     };
     log.truncate_prefix(durable + 1);
@@ -71,9 +71,9 @@ fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
         check("written and maintained", last);
     }
     // Now the one before could go.
-    let left = inspect_in(&nowait, DIR).unwrap();
+    let left = inspect_in(&nowait, DIR).wait().unwrap();
     assert_eq!((left.first_lsn, left.last_lsn), (last, last));
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 /// A record, and the life of its number: a cut gives the number to another.
@@ -88,7 +88,7 @@ fn shows_no_cut(mut reader: Reader, left: u64, what: &str) -> u64 {
     let mut last = 0;
     // An error of each damage, and behind it what is whole.
     for _ in 0..100 {
-        match reader.next() {
+        match reader.next().wait() {
             Ok(None) => break,
             Ok(Some(found)) if found.bytes == b"after" => last = found.lsn,
             Ok(Some(found)) => {
@@ -113,20 +113,20 @@ fn no_page_that_goes_bad_undoes_a_cut() {
     {
         let sim = Sim::new(1);
         let nowait = on(&sim);
-        let (log, _) = Log::open(DIR, &options(&nowait)).unwrap();
+        let (log, _) = Log::open(DIR, &options(&nowait)).wait().unwrap();
         // Through several segments, in blocks that hold two records each: the cut is in the middle
         // of one.
         for lsn in (1..=20).step_by(2) {
             let batch = [record(lsn, 1), record(lsn + 1, 1)];
-            log.append_batch(batch.iter().map(Vec::as_slice)).unwrap().wait().unwrap();
+            log.append_batch(batch.iter().map(Vec::as_slice)).wait().unwrap().wait().unwrap();
             while log.stats().spares == 0 {
                 assert!(log.maintain());
             }
         }
         assert!(log.stats().rotations > 2);
-        log.truncate_suffix(LEFT).unwrap();
+        log.truncate_suffix(LEFT).wait().unwrap();
         for lsn in LEFT + 1..=LEFT + appended_after {
-            assert_eq!(log.append(&record(lsn, 2)).unwrap().wait().unwrap(), lsn);
+            assert_eq!(log.append(&record(lsn, 2)).wait().unwrap().wait().unwrap(), lsn);
         }
         // Stamped, when it has been quiet for some milliseconds, if there is something to say.
         let watermark_blocks = log.stats().watermark_blocks;
@@ -137,7 +137,7 @@ fn no_page_that_goes_bad_undoes_a_cut() {
         assert!(!maintained || common::eventually(is_written));
         drop(log);
         if reopened {
-            drop(Log::open(DIR, &options(&nowait)).unwrap());
+            drop(Log::open(DIR, &options(&nowait)).wait().unwrap());
         }
         let names = nowait.list(DIR).wait().unwrap();
         let files: Vec<(PathBuf, Vec<u8>)> = names
@@ -165,19 +165,19 @@ fn no_page_that_goes_bad_undoes_a_cut() {
                         assert!(sim.spoil(path, page as u64..page as u64 + 1));
                     }
                     let nowait = on(&sim);
-                    let (reader, found) = read_in(&nowait, DIR, 1).unwrap();
+                    let (reader, found) = read_in(&nowait, DIR, 1).wait().unwrap();
                     let last = shows_no_cut(reader, LEFT, &what);
                     let whole = LEFT + appended_after;
                     // No watermark covers the last records before the log is maintained.
                     let is_told = last == whole || !found.damage.is_empty();
                     assert!(is_told || (appended_after > 0 && !maintained), "{what}: {found:?}");
-                    let (log, recovery) = Log::open(DIR, &options(&nowait).salvage(true)).unwrap();
+                    let (log, recovery) = Log::open(DIR, &options(&nowait).salvage(true)).wait().unwrap();
                     shows_no_cut(log.reader(1), LEFT, &what);
-                    assert_eq!(log.append(b"after").unwrap().wait().unwrap(), recovery.next_lsn, "{what}");
-                    log.close().unwrap();
-                    let (log, _) = Log::open(DIR, &options(&nowait)).unwrap();
+                    assert_eq!(log.append(b"after").wait().unwrap().wait().unwrap(), recovery.next_lsn, "{what}");
+                    log.close().wait().unwrap();
+                    let (log, _) = Log::open(DIR, &options(&nowait)).wait().unwrap();
                     shows_no_cut(log.reader(1), LEFT, &what);
-                    log.close().unwrap();
+                    log.close().wait().unwrap();
                     looks += 1;
                 }
             }

@@ -74,7 +74,7 @@ fn change(sim: &Sim, path: &Path, change: impl FnOnce(&mut [u8])) {
 fn read_all(mut reader: Reader) -> (BTreeSet<u64>, Vec<String>) {
     let (mut read, mut errors) = (BTreeSet::new(), Vec::new());
     loop {
-        match reader.next() {
+        match reader.next().wait() {
             Ok(None) => return (read, errors),
             Ok(Some(found)) => {
                 assert!(found.bytes == record(found.lsn), "record {}", found.lsn);
@@ -93,12 +93,12 @@ fn read_all(mut reader: Reader) -> (BTreeSet<u64>, Vec<String>) {
 /// A log of `last` records, each in a block of its own, closed.
 fn log_of(sim: &Sim, last: u64) {
     let nowait = on(sim);
-    let (log, _) = Log::open(DIR, &simulated(&nowait).segment_bytes(64 << 10)).unwrap();
+    let (log, _) = Log::open(DIR, &simulated(&nowait).segment_bytes(64 << 10)).wait().unwrap();
     for lsn in 1..=last {
-        assert_eq!(log.append(&record(lsn)).unwrap().wait().unwrap(), lsn);
+        assert_eq!(log.append(&record(lsn)).wait().unwrap().wait().unwrap(), lsn);
         log.maintain();
     }
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 /// One bad byte made all records behind it unreachable; a salvage gave their numbers again, and
@@ -129,7 +129,7 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
         }
         let what = format!("round {round}, {lost:?} and {headers} headers of {}", paths.len());
         let nowait = on(&sim);
-        let (reader, found) = read_in(&nowait, DIR, 1).unwrap();
+        let (reader, found) = read_in(&nowait, DIR, 1).wait().unwrap();
         let Recovery { damage, behind, last_lsn, next_lsn, .. } = &found;
         if damage.is_empty() {
             assert!(lost.is_empty() && *last_lsn == LAST, "{what}: {found:?}");
@@ -137,7 +137,7 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
         }
         // Nothing is known of records missing at the beginning with the header that would name them.
         let first = found.behind.first().map_or(found.first_lsn, |behind| behind.start.min(found.first_lsn));
-        let reader = if first > 1 { read_in(&nowait, DIR, first).unwrap().0 } else { reader };
+        let reader = if first > 1 { read_in(&nowait, DIR, first).wait().unwrap().0 } else { reader };
         let (there, told) = read_all(reader);
         assert!((1..first).all(|lsn| lost.contains(&lsn)), "{what}: {found:?}");
         lost.retain(|lsn| *lsn >= first);
@@ -155,7 +155,7 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
             );
             assert!(damage.lsns.clone().all(|lsn| lost.contains(&lsn)), "{what}: {damage:?}");
         }
-        assert_eq!(Log::open(DIR, &simulated(&nowait)).unwrap_err().kind(), ErrorKind::Damaged, "{what}");
+        assert_eq!(Log::open(DIR, &simulated(&nowait)).wait().unwrap_err().kind(), ErrorKind::Damaged, "{what}");
 
         // Salvaged: what was before the damage is there, what comes has new numbers, and nothing
         // whole is gone from the disk.
@@ -165,13 +165,13 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
             names.iter().map(|name| (path(name), sim.contents(path(name)).unwrap())).collect()
         };
         let before = bytes_of(&sim);
-        let (log, recovery) = Log::open(DIR, &simulated(&nowait).salvage(true)).unwrap();
+        let (log, recovery) = Log::open(DIR, &simulated(&nowait).salvage(true)).wait().unwrap();
         assert_eq!((recovery.last_lsn, recovery.next_lsn), (*last_lsn, LAST + 1), "{what}");
-        assert_eq!(log.append(&record(LAST + 1)).unwrap().wait().unwrap(), LAST + 1, "{what}");
+        assert_eq!(log.append(&record(LAST + 1)).wait().unwrap().wait().unwrap(), LAST + 1, "{what}");
         let (kept, told) = read_all(log.reader(found.first_lsn));
         let expected: BTreeSet<u64> = (found.first_lsn..=*last_lsn).chain([LAST + 1]).collect();
         assert_eq!((kept, told), (expected.clone(), vec![]), "{what}");
-        log.close().unwrap();
+        log.close().wait().unwrap();
         let after = bytes_of(&sim);
         for lost in &found.lost {
             let bytes = &before.iter().find(|(path, _)| path == lost).unwrap().1;
@@ -183,14 +183,14 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
             assert!(aside.is_some(), "{what}: {}", lost.display());
         }
         // Opened again: it is a log without damage, that says what is missing and what lies aside.
-        let (log, again) = Log::open(DIR, &simulated(&nowait)).unwrap();
+        let (log, again) = Log::open(DIR, &simulated(&nowait)).wait().unwrap();
         assert!(again.damage.is_empty() && again.last_lsn == LAST + 1, "{what}: {again:?}");
         assert_eq!(again.aside.len(), found.lost.len(), "{what}: {again:?}");
         let gap = *last_lsn + 1..LAST + 1;
         assert!(again.gaps.iter().cloned().flatten().eq(gap), "{what}: {again:?}");
         assert_eq!(read_all(log.reader(found.first_lsn)).0, expected, "{what}");
-        assert_eq!(read_all(read_in(&nowait, DIR, found.first_lsn).unwrap().0), (expected, vec![]), "{what}");
-        log.close().unwrap();
+        assert_eq!(read_all(read_in(&nowait, DIR, found.first_lsn).wait().unwrap().0), (expected, vec![]), "{what}");
+        log.close().wait().unwrap();
     }
 }
 
@@ -211,18 +211,18 @@ fn a_salvage_that_is_cut_off_is_as_if_it_had_been_or_had_not() {
         let mut random = random.lock().unwrap();
         to.lock().unwrap().extend((0..3).map(|_| sim.crash_at_random(random.next())));
     });
-    drop(Log::open(DIR, &simulated(&nowait).salvage(true)).unwrap());
+    drop(Log::open(DIR, &simulated(&nowait).salvage(true)).wait().unwrap());
     sim.watch(|_| {});
     let crashes = std::mem::take(&mut *crashes.lock().unwrap());
     let mut open = 0;
     for crashed in &crashes {
         let nowait = on(crashed);
-        let found = inspect_in(&nowait, DIR).unwrap();
+        let found = inspect_in(&nowait, DIR).wait().unwrap();
         open += usize::from(found.damage.is_empty());
         assert_eq!((found.last_lsn, found.next_lsn), if found.damage.is_empty() { (40, 41) } else { (lost - 1, 41) });
-        let (log, recovery) = Log::open(DIR, &simulated(&nowait).salvage(true)).unwrap();
-        assert_eq!(log.append(&record(41)).unwrap().wait().unwrap(), 41, "{recovery:?}");
-        log.close().unwrap();
+        let (log, recovery) = Log::open(DIR, &simulated(&nowait).salvage(true)).wait().unwrap();
+        assert_eq!(log.append(&record(41)).wait().unwrap().wait().unwrap(), 41, "{recovery:?}");
+        log.close().wait().unwrap();
         // Every record but the lost one is in some file.
         let names = nowait.list(DIR).wait().unwrap();
         let files = names.iter().map(|name| crashed.contents(Path::new(DIR).join(name)).unwrap());
@@ -258,9 +258,9 @@ fn what_cannot_be_read_is_passed_over_and_named() {
             sim.spoil(Path::new(DIR).join("control"), 0..random.below(2) as u64 * 4096 + 1);
         }
         let what = format!("round {round}, {spoiled:?}, {lost:?}");
-        let (reader, found) = read_in(&nowait, DIR, 1).unwrap();
+        let (reader, found) = read_in(&nowait, DIR, 1).wait().unwrap();
         let first = found.behind.first().map_or(found.first_lsn, |behind| behind.start.min(found.first_lsn));
-        let reader = if first > 1 { read_in(&nowait, DIR, first).unwrap().0 } else { reader };
+        let reader = if first > 1 { read_in(&nowait, DIR, first).wait().unwrap().0 } else { reader };
         let (there, _) = read_all(reader);
         // Records that no watermark covers lie behind unknown ones.
         let known = there.last().copied().unwrap_or(0);
@@ -280,13 +280,13 @@ fn what_cannot_be_read_is_passed_over_and_named() {
         if lost.iter().next().is_some_and(|first| *first < known) {
             assert!(!found.unreadable.is_empty(), "{what}: {found:?}");
         }
-        let (log, recovery) = Log::open(DIR, &simulated(&nowait).salvage(true)).unwrap();
+        let (log, recovery) = Log::open(DIR, &simulated(&nowait).salvage(true)).wait().unwrap();
         assert_eq!(recovery.next_lsn, found.next_lsn, "{what}");
-        assert_eq!(log.append(&record(found.next_lsn)).unwrap().wait().unwrap(), found.next_lsn);
-        log.close().unwrap();
-        let (log, again) = Log::open(DIR, &simulated(&nowait)).unwrap();
+        assert_eq!(log.append(&record(found.next_lsn)).wait().unwrap().wait().unwrap(), found.next_lsn);
+        log.close().wait().unwrap();
+        let (log, again) = Log::open(DIR, &simulated(&nowait)).wait().unwrap();
         assert!(again.damage.is_empty(), "{what}: {again:?}");
-        log.close().unwrap();
+        log.close().wait().unwrap();
     }
 }
 
@@ -304,16 +304,16 @@ fn reads_that_fail_at_random_lose_nothing() {
         });
         // An answer, whatever it is: both copies of the control file may be unreadable, and all
         // headers.
-        let found = inspect_in(&nowait, DIR);
+        let found = inspect_in(&nowait, DIR).wait();
         assert!(
             found.as_ref().map_or_else(|error| error.kind() == ErrorKind::Damaged, |found| found.last_lsn <= 40),
             "{found:?}"
         );
-        let salvaged = Log::open(DIR, &simulated(&nowait).salvage(true));
+        let salvaged = Log::open(DIR, &simulated(&nowait).salvage(true)).wait();
         sim.set_faults(Faults::default());
         if let Ok((log, recovery)) = salvaged {
             assert!(recovery.next_lsn > recovery.last_lsn);
-            log.close().unwrap();
+            log.close().wait().unwrap();
         }
         let names = nowait.list(DIR).wait().unwrap();
         let files = names.iter().map(|name| sim.contents(Path::new(DIR).join(name)).unwrap());
@@ -330,26 +330,26 @@ fn numbers_that_no_log_gave_are_refused_or_left_alone() {
     log_of(&sim, 40);
     let nowait = on(&sim);
     sim.create(Path::new(DIR).join("18446744073709551615.seg"), vec![]);
-    let (log, _) = Log::open(DIR, &simulated(&nowait)).unwrap();
+    let (log, _) = Log::open(DIR, &simulated(&nowait)).wait().unwrap();
     for lsn in 41..=60 {
-        assert_eq!(log.append(&record(lsn)).unwrap().wait().unwrap(), lsn);
+        assert_eq!(log.append(&record(lsn)).wait().unwrap().wait().unwrap(), lsn);
     }
-    log.close().unwrap();
-    let found = inspect_in(&nowait, DIR).unwrap();
+    log.close().wait().unwrap();
+    let found = inspect_in(&nowait, DIR).wait().unwrap();
     assert_eq!((found.first_lsn, found.last_lsn, found.damage), (1, 60, vec![]));
     assert!(sim.contents(Path::new(DIR).join("18446744073709551615.seg")).is_some());
     for number in [u64::MAX / 2, u64::MAX / 2 - 1, u64::MAX / 4 + 1] {
         let path = Path::new(DIR).join(format!("{number:020}.seg"));
         sim.create(&path, vec![0; 64 << 10]);
-        assert_eq!(inspect_in(&nowait, DIR).unwrap().last_lsn, 60);
-        let error = Log::open(DIR, &simulated(&nowait)).unwrap_err();
+        assert_eq!(inspect_in(&nowait, DIR).wait().unwrap().last_lsn, 60);
+        let error = Log::open(DIR, &simulated(&nowait)).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
         assert!(error.to_string().contains(&number.to_string()), "{error}");
         nowait.remove_file(&path).wait().unwrap();
     }
-    let error = Log::open(DIR, &simulated(&nowait).reserve_bytes(u64::MAX)).unwrap_err();
+    let error = Log::open(DIR, &simulated(&nowait).reserve_bytes(u64::MAX)).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    assert_eq!(Log::open(DIR, &simulated(&nowait)).unwrap().1.last_lsn, 60);
+    assert_eq!(Log::open(DIR, &simulated(&nowait)).wait().unwrap().1.last_lsn, 60);
 }
 
 /// Each page says that a block begins there that goes on to the end. Checksums were gone over again
@@ -359,9 +359,9 @@ fn recovery_is_linear_whatever_the_bytes() {
     let time = |mib: usize| {
         let dir = mounts::temp_dir();
         let path = dir.path().join("log");
-        let (log, _) = Log::open(&path, &real().segment_bytes((mib as u64) << 20)).unwrap();
-        log.append(&record(1)).unwrap().wait().unwrap();
-        log.close().unwrap();
+        let (log, _) = Log::open(&path, &real().segment_bytes((mib as u64) << 20)).wait().unwrap();
+        log.append(&record(1)).wait().unwrap().wait().unwrap();
+        log.close().wait().unwrap();
         let segment = path.join("00000000000000000002.seg");
         let mut bytes = fs::read(&segment).unwrap();
         assert!(bytes.starts_with(b"nwlogseg"));
@@ -375,7 +375,7 @@ fn recovery_is_linear_whatever_the_bytes() {
         }
         fs::write(&segment, bytes).unwrap();
         let started = Instant::now();
-        let found = inspect(&path).unwrap();
+        let found = inspect(&path).wait().unwrap();
         assert_eq!((found.last_lsn, found.damage), (1, vec![]));
         started.elapsed()
     };
@@ -394,13 +394,13 @@ fn recovery_is_linear_whatever_the_bytes() {
 fn a_log_that_is_written_is_not_damaged() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let (log, _) = Log::open(&path, &real().segment_bytes(1 << 20)).unwrap();
+    let (log, _) = Log::open(&path, &real().segment_bytes(1 << 20)).wait().unwrap();
     let stop = AtomicBool::new(false);
     let (mut wrong, mut looks) = (Vec::new(), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Relaxed) {
-                let lsn = log.append(&[1; 12_000]).unwrap().wait().unwrap();
+                let lsn = log.append(&[1; 12_000]).wait().unwrap().wait().unwrap();
                 if lsn % 64 == 0 {
                     log.truncate_prefix(lsn.saturating_sub(2000));
                 }
@@ -408,7 +408,7 @@ fn a_log_that_is_written_is_not_damaged() {
         });
         let started = Instant::now();
         while wrong.is_empty() && (looks < 40 || started.elapsed() < Duration::from_secs(2)) {
-            wrong.extend(match inspect(&path) {
+            wrong.extend(match inspect(&path).wait() {
                 Ok(found) if found.damage.is_empty() && found.from_copy.is_empty() => None,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => None,
                 other => Some(format!("{other:?}")),
@@ -418,7 +418,7 @@ fn a_log_that_is_written_is_not_damaged() {
         stop.store(true, Relaxed);
     });
     assert!(wrong.is_empty(), "look {looks}: {wrong:?}");
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 /// Segments that are used again hold blocks of the same epoch, which were taken for writes that
@@ -427,19 +427,19 @@ fn a_log_that_is_written_is_not_damaged() {
 fn a_segment_that_is_used_again_is_not_torn() {
     let sim = Sim::new(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &simulated(&nowait).segment_bytes(32 << 10)).unwrap();
+    let (log, _) = Log::open(DIR, &simulated(&nowait).segment_bytes(32 << 10)).wait().unwrap();
     let mut segments_seen = BTreeSet::new();
     for _ in 0..100 {
-        let lsn = log.append(&[1; 3000]).unwrap().wait().unwrap();
+        let lsn = log.append(&[1; 3000]).wait().unwrap().wait().unwrap();
         log.truncate_prefix(lsn);
         while log.maintain() {}
-        let found = inspect_in(&nowait, DIR).unwrap();
+        let found = inspect_in(&nowait, DIR).wait().unwrap();
         assert_eq!((found.torn, found.last_lsn), (None, lsn));
         segments_seen.extend(segments(&sim));
     }
     assert!(segments_seen.len() > 10, "{segments_seen:?}");
-    log.close().unwrap();
-    let found = inspect_in(&nowait, DIR).unwrap();
+    log.close().wait().unwrap();
+    let found = inspect_in(&nowait, DIR).wait().unwrap();
     assert!(found.closed && found.torn.is_none(), "{found:?}");
 }
 
@@ -450,15 +450,15 @@ fn what_is_read_is_durable() {
     let sim = Sim::manual(3);
     let nowait = on(&sim);
     let strategy = Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 };
-    let (log, _) = Log::open(DIR, &simulated(&nowait).sync(SyncPolicy::Fixed(strategy))).unwrap();
-    let mut ticket = log.append(&record(1)).unwrap();
+    let (log, _) = Log::open(DIR, &simulated(&nowait).sync(SyncPolicy::Fixed(strategy))).wait().unwrap();
+    let mut ticket = log.append(&record(1)).wait().unwrap();
     assert!(common::poll_once(Pin::new(&mut ticket)).is_pending());
     // The write, not the sync.
     assert!(sim.step());
-    let (mut reader, recovery) = read_in(&nowait, DIR, 1).unwrap();
-    assert_eq!((recovery.last_lsn, reader.next().unwrap().unwrap().lsn), (1, 1));
+    let (mut reader, recovery) = read_in(&nowait, DIR, 1).wait().unwrap();
+    assert_eq!((recovery.last_lsn, reader.next().wait().unwrap().unwrap().lsn), (1, 1));
     let crashed = sim.crash(|_, _| false);
-    assert_eq!(inspect_in(&on(&crashed), DIR).unwrap().last_lsn, 1);
+    assert_eq!(inspect_in(&on(&crashed), DIR).wait().unwrap().last_lsn, 1);
     while sim.step() {}
 }
 
@@ -469,10 +469,10 @@ fn direct_is_looked_at_where_the_log_is() {
     let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let (log, _) = Log::open(&path, &real().sync(fixed(8))).unwrap();
+    let (log, _) = Log::open(&path, &real().sync(fixed(8))).wait().unwrap();
     let is_direct = log.is_direct();
-    log.append(&record(1)).unwrap().wait().unwrap();
-    log.close().unwrap();
+    log.append(&record(1)).wait().unwrap().wait().unwrap();
+    log.close().wait().unwrap();
     let there = mount.path().join("log");
     fs::create_dir(&there).unwrap();
     for entry in fs::read_dir(&path).unwrap() {
@@ -481,10 +481,10 @@ fn direct_is_looked_at_where_the_log_is() {
     }
     let file = nowait::OpenOptions::new().read(true).direct(true).open(there.join("control")).wait().unwrap();
     let can = matches!(file.direct(), nowait::DirectIo::Granted { .. });
-    assert_eq!(inspect(&there).unwrap().direct, is_direct && can);
-    let (log, recovery) = Log::open(&there, &Options::new()).unwrap();
+    assert_eq!(inspect(&there).wait().unwrap().direct, is_direct && can);
+    let (log, recovery) = Log::open(&there, &Options::new()).wait().unwrap();
     assert_eq!((log.is_direct(), recovery.direct), (is_direct && can, is_direct && can));
-    let mut tickets: Vec<_> = (0..100).map(|_| log.append(&[1; 3000]).unwrap()).collect();
+    let mut tickets: Vec<_> = (0..100).map(|_| log.append(&[1; 3000]).wait().unwrap()).collect();
     tickets.iter_mut().for_each(|ticket| drop(common::poll_once(Pin::new(ticket))));
     for ticket in tickets {
         ticket.wait().unwrap();
@@ -493,11 +493,11 @@ fn direct_is_looked_at_where_the_log_is() {
         assert_eq!(log.stats().in_flight.max, 1);
         assert_eq!(log.strategy(), Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 });
     }
-    log.close().unwrap();
+    log.close().wait().unwrap();
     // Where it came from it is as it was.
-    assert_eq!(inspect(&path).unwrap().direct, is_direct);
-    let (mut reader, _) = read(&there, 1).unwrap();
-    assert_eq!(reader.next().unwrap().unwrap().bytes, record(1));
+    assert_eq!(inspect(&path).wait().unwrap().direct, is_direct);
+    let (mut reader, _) = read(&there, 1).wait().unwrap();
+    assert_eq!(reader.next().wait().unwrap().unwrap().bytes, record(1));
 }
 
 /// Whatever bytes change: a salvage gives a log that opens, with what it said it has, and gives no
@@ -510,15 +510,15 @@ fn what_was_salvaged_opens_whatever_had_changed() {
         let mut last = 0;
         // Three lives, a cut, and segments that were used again.
         for life in 0..3 {
-            let (log, _) = Log::open(DIR, &simulated(&nowait)).unwrap();
+            let (log, _) = Log::open(DIR, &simulated(&nowait)).wait().unwrap();
             for _ in 0..15 {
                 last += 1;
-                assert_eq!(log.append(&record(last)).unwrap().wait().unwrap(), last);
+                assert_eq!(log.append(&record(last)).wait().unwrap().wait().unwrap(), last);
                 log.maintain();
             }
             if life == 1 {
                 last -= 3;
-                log.truncate_suffix(last).unwrap();
+                log.truncate_suffix(last).wait().unwrap();
                 log.truncate_prefix(8);
             }
             while log.maintain() {}
@@ -555,7 +555,7 @@ fn what_was_salvaged_opens_whatever_had_changed() {
         let nowait = on(&sim);
         let what = format!("round {round}");
         let options = simulated(&nowait).create(false);
-        let Ok((reader, found)) = read_in(&nowait, DIR, 1) else {
+        let Ok((reader, found)) = read_in(&nowait, DIR, 1).wait() else {
             refused += 1;
             continue;
         };
@@ -567,30 +567,30 @@ fn what_was_salvaged_opens_whatever_had_changed() {
         }
         drop(reader);
         let first = found.behind.first().map_or(found.first_lsn, |behind| behind.start.min(found.first_lsn));
-        let (there, _) = read_all(read_in(&nowait, DIR, first).unwrap().0);
+        let (there, _) = read_all(read_in(&nowait, DIR, first).wait().unwrap().0);
         let listed = found.behind.iter().cloned().flatten().chain(found.first_lsn..=found.last_lsn);
         assert_eq!(there, listed.collect(), "{what}: {found:?}");
         whole += usize::from(found.damage.is_empty());
-        assert_eq!(Log::open(DIR, &options).is_err(), !found.damage.is_empty(), "{what}: {found:?}");
+        assert_eq!(Log::open(DIR, &options).wait().is_err(), !found.damage.is_empty(), "{what}: {found:?}");
         if found.damage.is_empty() {
             continue;
         }
-        let (log, recovery) = Log::open(DIR, &options.clone().salvage(true)).unwrap();
+        let (log, recovery) = Log::open(DIR, &options.clone().salvage(true)).wait().unwrap();
         salvaged += 1;
         assert_eq!(
             (recovery.first_lsn, recovery.last_lsn, recovery.next_lsn),
             (found.first_lsn, found.last_lsn, found.next_lsn)
         );
-        let lsn = log.append(&record(found.next_lsn)).unwrap().wait().unwrap();
+        let lsn = log.append(&record(found.next_lsn)).wait().unwrap().wait().unwrap();
         assert_eq!(lsn, found.next_lsn, "{what}: {found:?}");
         assert!(there.last().is_none_or(|last| *last < lsn), "{what}: {found:?}");
         drop(log);
-        let (log, again) = Log::open(DIR, &options).unwrap_or_else(|error| panic!("{what}: {error}, {found:?}"));
+        let (log, again) = Log::open(DIR, &options).wait().unwrap_or_else(|error| panic!("{what}: {error}, {found:?}"));
         assert_eq!((again.last_lsn, again.damage), (lsn, vec![]), "{what}: {found:?}");
         let kept: BTreeSet<u64> = (found.first_lsn..=found.last_lsn).chain([lsn]).collect();
         assert_eq!(read_all(log.reader(found.first_lsn)), (kept.clone(), vec![]), "{what}: {found:?}");
         // Whole records are in the log, or aside.
-        let aside = read_all(read_aside_in(&nowait, DIR).unwrap()).0;
+        let aside = read_all(read_aside_in(&nowait, DIR).wait().unwrap()).0;
         assert!(there.iter().all(|lsn| kept.contains(lsn) || aside.contains(lsn)), "{what}: {found:?}");
     }
     println!("{refused} refused, {salvaged} salvaged, {whole} had no damage");

@@ -21,7 +21,7 @@ fn append_through_segments(log: &Log) -> u64 {
     let rotations = log.stats().rotations;
     let mut last = 0;
     while log.stats().rotations < rotations + 4 {
-        last = log.append(&[1; 3000]).unwrap().wait().unwrap();
+        last = log.append(&[1; 3000]).wait().unwrap().wait().unwrap();
     }
     last
 }
@@ -40,22 +40,22 @@ fn names(dir: &Path) -> Vec<String> {
 fn a_log_stays_where_it_is_when_its_directory_is_renamed() {
     let dir = mounts::temp_dir();
     let (path, moved) = (dir.path().join("journal"), dir.path().join("moved"));
-    let (log, recovery) = Log::open(&path, &options()).unwrap();
+    let (log, recovery) = Log::open(&path, &options()).wait().unwrap();
     assert!(recovery.created);
-    log.append(b"before").unwrap().wait().unwrap();
+    log.append(b"before").wait().unwrap().wait().unwrap();
     fs::rename(&path, &moved).unwrap();
     fs::create_dir(&path).unwrap();
     let last = append_through_segments(&log);
     let mut reader = log.reader(1);
     for lsn in 1..=last {
-        assert_eq!(reader.next().unwrap().unwrap().lsn, lsn);
+        assert_eq!(reader.next().wait().unwrap().unwrap().lsn, lsn);
     }
-    log.truncate_suffix(last - 1).unwrap();
+    log.truncate_suffix(last - 1).wait().unwrap();
     // The lock is that of the directory, wherever it is now.
-    assert_eq!(Log::open(&moved, &options()).unwrap_err().kind(), ErrorKind::Locked);
-    log.close().unwrap();
+    assert_eq!(Log::open(&moved, &options()).wait().unwrap_err().kind(), ErrorKind::Locked);
+    log.close().wait().unwrap();
     assert!(names(&path).is_empty(), "{:?}", names(&path));
-    let found = inspect(&moved).unwrap();
+    let found = inspect(&moved).wait().unwrap();
     assert_eq!((found.last_lsn, found.closed, found.damage), (last - 1, true, vec![]));
 }
 
@@ -70,21 +70,21 @@ fn chdir(dir: &Path) {
     for name in ["a", "b"] {
         fs::create_dir(dir.join(name)).unwrap();
         std::env::set_current_dir(dir.join(name)).unwrap();
-        Log::open("journal", &options()).unwrap().0.close().unwrap();
+        Log::open("journal", &options()).wait().unwrap().0.close().wait().unwrap();
     }
     std::env::set_current_dir(dir.join("a")).unwrap();
-    let (log, _) = Log::open("journal", &options().create(false)).unwrap();
-    log.append(b"before").unwrap().wait().unwrap();
-    let (mut reader, _) = read("journal", 1).unwrap();
+    let (log, _) = Log::open("journal", &options().create(false)).wait().unwrap();
+    log.append(b"before").wait().unwrap().wait().unwrap();
+    let (mut reader, _) = read("journal", 1).wait().unwrap();
     std::env::set_current_dir(dir.join("b")).unwrap();
-    assert_eq!(reader.next().unwrap().unwrap().bytes, b"before", "a reader stays, too");
+    assert_eq!(reader.next().wait().unwrap().unwrap().bytes, b"before", "a reader stays, too");
     let before = names(&dir.join("b/journal"));
     let last = append_through_segments(&log);
-    log.close().unwrap();
+    log.close().wait().unwrap();
     assert_eq!(names(&dir.join("b/journal")), before);
-    let found = inspect(dir.join("a/journal")).unwrap();
+    let found = inspect(dir.join("a/journal")).wait().unwrap();
     assert_eq!((found.last_lsn, found.closed, found.damage), (last, true, vec![]));
-    assert_eq!(inspect("journal").unwrap().last_lsn, 0);
+    assert_eq!(inspect("journal").wait().unwrap().last_lsn, 0);
 }
 
 /// The lock file is only a name. Without it a second writer got in.
@@ -92,11 +92,11 @@ fn chdir(dir: &Path) {
 fn a_lock_file_that_is_removed_lets_nobody_in() {
     let dir = mounts::temp_dir();
     let path = dir.path().join("log");
-    let (log, _) = Log::open(&path, &options()).unwrap();
+    let (log, _) = Log::open(&path, &options()).wait().unwrap();
     fs::remove_file(path.join("lock")).unwrap();
-    assert_eq!(Log::open(&path, &options()).unwrap_err().kind(), ErrorKind::Locked);
-    log.close().unwrap();
-    Log::open(&path, &options()).unwrap().0.close().unwrap();
+    assert_eq!(Log::open(&path, &options()).wait().unwrap_err().kind(), ErrorKind::Locked);
+    log.close().wait().unwrap();
+    Log::open(&path, &options()).wait().unwrap().0.close().wait().unwrap();
 }
 
 /// Every `*.tmp` in the directory was removed, whatever it was, also where there was no log.
@@ -112,19 +112,19 @@ fn only_the_logs_own_leftovers_are_removed() {
     write(&bare, &foreign);
     write(&bare, &own);
     let before = names(&bare);
-    let error = Log::open(&bare, &options().create(false)).unwrap_err();
+    let error = Log::open(&bare, &options().create(false)).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     // None is made among other things.
-    let error = Log::open(&bare, &options()).unwrap_err();
+    let error = Log::open(&bare, &options()).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.to_string().contains("something else, such as notes"), "{error}");
     assert_eq!(names(&bare), before);
     // With a log: its own leftovers go, all else stays.
     let path = dir.path().join("log");
-    Log::open(&path, &options()).unwrap().0.close().unwrap();
+    Log::open(&path, &options()).wait().unwrap().0.close().wait().unwrap();
     write(&path, &foreign);
     write(&path, &own);
-    Log::open(&path, &options().create(false)).unwrap().0.close().unwrap();
+    Log::open(&path, &options().create(false)).wait().unwrap().0.close().wait().unwrap();
     let after = names(&path);
     assert!(foreign.iter().all(|name| after.iter().any(|there| there == name)), "{after:?}");
     assert!(!own.iter().any(|name| after.iter().any(|there| there == name)), "{after:?}");
@@ -147,21 +147,21 @@ fn a_log_is_made_only_when_asked_for_and_only_where_nothing_is() {
     fs::write(unfinished.join("00000000000000000001.seg"), vec![0; 16 << 10]).unwrap();
     fs::write(unfinished.join("control.tmp"), b"half").unwrap();
     for path in [&missing, &empty, &fresh, &unfinished] {
-        let error = Log::open(path, &Options::new()).unwrap_err();
+        let error = Log::open(path, &Options::new()).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         assert!(error.to_string().contains("mounted"), "{error}");
-        assert_eq!(inspect(path).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(inspect(path).wait().unwrap_err().kind(), ErrorKind::NotFound);
     }
     assert!(!missing.exists() && names(&empty).is_empty());
     for path in [&missing, &empty, &fresh, &unfinished] {
-        let (log, recovery) = Log::open(path, &options()).unwrap();
+        let (log, recovery) = Log::open(path, &options()).wait().unwrap();
         assert!(recovery.created, "{}", path.display());
-        assert_eq!(log.append(b"first").unwrap().wait().unwrap(), 1);
-        log.close().unwrap();
+        assert_eq!(log.append(b"first").wait().unwrap().wait().unwrap(), 1);
+        log.close().wait().unwrap();
         assert!(!names(path).contains(&"control.tmp".to_owned()));
-        let (log, recovery) = Log::open(path, &options()).unwrap();
+        let (log, recovery) = Log::open(path, &options()).wait().unwrap();
         assert_eq!((recovery.created, recovery.last_lsn), (false, 1));
-        log.close().unwrap();
+        log.close().wait().unwrap();
     }
 }
 

@@ -97,21 +97,21 @@ fn what_is_damaged_after_a_drop_is_damage() {
             let path = dir.path().join("log");
             let options =
                 small().segment_bytes(64 << 10).sync(strategy(Submitter::Ring, depth)).maintenance(maintenance);
-            let (log, _) = Log::open(&path, &options).unwrap();
+            let (log, _) = Log::open(&path, &options).wait().unwrap();
             for _ in 0..9 {
-                log.append(&[1; 100]).unwrap().wait().unwrap();
+                log.append(&[1; 100]).wait().unwrap().wait().unwrap();
             }
             // Nobody waits for the last ones.
-            (0..3).for_each(|_| drop(log.append(&[2; 100]).unwrap()));
+            (0..3).for_each(|_| drop(log.append(&[2; 100]).wait().unwrap()));
             drop(log);
             // It has let go of its directory when all is written.
             let lock = fs::File::open(path.join("lock")).unwrap();
             assert!(eventually(
                 || rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
             ));
-            assert_eq!(inspect(&path).unwrap().last_lsn, 12);
+            assert_eq!(inspect(&path).wait().unwrap().last_lsn, 12);
             rot_on_disk(&path);
-            assert_damaged(&inspect(&path).unwrap());
+            assert_damaged(&inspect(&path).wait().unwrap());
         }
     }
 }
@@ -123,9 +123,9 @@ fn what_is_damaged_after_a_close_is_damage_whatever_was_in_flight() {
     for depth in 1..=4 {
         let _watchdog = Watchdog::new("closing with writes in flight", 60);
         let sim = Sim::manual(depth.into());
-        let (log, _) = Log::open(DIR, &on_sim(&sim, depth)).unwrap();
-        log.append(&[1; 100]).unwrap().wait().unwrap();
-        let mut tickets: Vec<_> = (1..depth).map(|_| log.append(&[2; 100]).unwrap()).collect();
+        let (log, _) = Log::open(DIR, &on_sim(&sim, depth)).wait().unwrap();
+        log.append(&[1; 100]).wait().unwrap().wait().unwrap();
+        let mut tickets: Vec<_> = (1..depth).map(|_| log.append(&[2; 100]).wait().unwrap()).collect();
         for ticket in &mut tickets {
             assert!(poll(Pin::new(ticket)).is_pending());
         }
@@ -138,16 +138,16 @@ fn what_is_damaged_after_a_close_is_damage_whatever_was_in_flight() {
                     }
                 }
             });
-            log.close().unwrap();
+            log.close().wait().unwrap();
             is_over.store(true, SeqCst);
         });
         for ticket in &mut tickets {
             assert!(matches!(poll(Pin::new(ticket)), Poll::Ready(Ok(_))));
         }
-        let found = inspect_in(&on(&sim), DIR).unwrap();
+        let found = inspect_in(&on(&sim), DIR).wait().unwrap();
         assert!(found.closed && found.last_lsn == u64::from(depth), "{found:?}");
         rot_in(&sim);
-        assert_damaged(&inspect_in(&on(&sim), DIR).unwrap());
+        assert_damaged(&inspect_in(&on(&sim), DIR).wait().unwrap());
     }
 }
 
@@ -157,21 +157,21 @@ fn a_full_log_is_closed_with_a_watermark_block() {
     for closes in [true, false] {
         let sim = Sim::new(1);
         let options = on_sim(&sim, 1).segment_bytes(16 << 10);
-        let (log, _) = Log::open(DIR, &options).unwrap();
+        let (log, _) = Log::open(DIR, &options).wait().unwrap();
         sim.set_capacity(1);
-        while let Ok(ticket) = log.append(&[1; 3000]) {
+        while let Ok(ticket) = log.append(&[1; 3000]).wait() {
             ticket.wait().unwrap();
         }
         let last = log.durable_lsn();
         assert!(last > 0);
         match closes {
-            true => log.close().unwrap(),
+            true => log.close().wait().unwrap(),
             false => drop(log),
         }
-        let found = inspect_in(&on(&sim), DIR).unwrap();
+        let found = inspect_in(&on(&sim), DIR).wait().unwrap();
         assert_eq!((found.last_lsn, found.closed), (last, closes));
         rot_in(&sim);
-        assert_damaged(&inspect_in(&on(&sim), DIR).unwrap());
+        assert_damaged(&inspect_in(&on(&sim), DIR).wait().unwrap());
     }
 }
 
@@ -180,8 +180,8 @@ fn a_full_log_is_closed_with_a_watermark_block() {
 #[test]
 fn an_idle_log_is_written_in_the_disks_own_time() {
     let sim = Sim::manual(1);
-    let (log, _) = Log::open(DIR, &on_sim(&sim, 1)).unwrap();
-    log.append(&[1; 100]).unwrap().wait().unwrap();
+    let (log, _) = Log::open(DIR, &on_sim(&sim, 1)).wait().unwrap();
+    log.append(&[1; 100]).wait().unwrap().wait().unwrap();
     while log.maintain() {}
     assert_eq!(log.stats().watermark_blocks, 0);
     sim.advance(Duration::from_millis(9));
@@ -191,9 +191,9 @@ fn an_idle_log_is_written_in_the_disks_own_time() {
     assert_eq!(log.stats().watermark_blocks, 1);
     // As it is when it is killed now.
     let killed = sim.crash(|_, _| false);
-    assert_eq!(inspect_in(&on(&killed), DIR).unwrap().last_lsn, 1);
+    assert_eq!(inspect_in(&on(&killed), DIR).wait().unwrap().last_lsn, 1);
     rot_in(&killed);
-    assert_damaged(&inspect_in(&on(&killed), DIR).unwrap());
+    assert_damaged(&inspect_in(&on(&killed), DIR).wait().unwrap());
     sim.advance(Duration::from_secs(1));
     assert!(!log.maintain(), "a second watermark block says nothing new");
 }
@@ -204,14 +204,14 @@ fn an_idle_log_is_written_in_the_disks_own_time() {
 fn what_a_kill_leaves_without_a_watermark_is_bounded() {
     for depth in 1..=4u32 {
         let sim = Sim::manual(depth.into());
-        let (log, _) = Log::open(DIR, &on_sim(&sim, depth)).unwrap();
+        let (log, _) = Log::open(DIR, &on_sim(&sim, depth)).wait().unwrap();
         let mut tickets = Vec::new();
         for _ in 0..12 {
             while log.last_lsn() - log.durable_lsn() == u64::from(depth) {
                 assert!(sim.step());
             }
             // Each leaves at once, in a block of its own.
-            let mut ticket = log.append(&[1; 100]).unwrap();
+            let mut ticket = log.append(&[1; 100]).wait().unwrap();
             assert!(poll(Pin::new(&mut ticket)).is_pending());
             tickets.push(ticket);
         }
@@ -238,8 +238,8 @@ fn a_watermark_block_that_was_read_is_made_durable() {
     let sim = Sim::manual(1);
     let strategy = Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 };
     let options = || on_sim(&sim, 1).sync(SyncPolicy::Fixed(strategy));
-    let (log, _) = Log::open(DIR, &options()).unwrap();
-    let mut ticket = log.append(b"first").unwrap();
+    let (log, _) = Log::open(DIR, &options()).wait().unwrap();
+    let mut ticket = log.append(b"first").wait().unwrap();
     assert!(poll(Pin::new(&mut ticket)).is_pending());
     // The watermark block follows the record: a write and a sync of each, of which the last is not
     // done.
@@ -249,11 +249,11 @@ fn a_watermark_block_that_was_read_is_made_durable() {
     let is_complete = |change: &Unsynced| matches!(change, Unsynced::Write { complete: true, .. });
     assert!(sim.unsynced().iter().any(is_complete), "{:?}", sim.unsynced());
 
-    let (log, recovery) = Log::open(DIR, &options()).unwrap();
+    let (log, recovery) = Log::open(DIR, &options()).wait().unwrap();
     assert!(recovery.last_lsn == 1 && recovery.torn.is_none(), "{recovery:?}");
-    assert_eq!(log.append(b"second").unwrap().wait().unwrap(), 2);
+    assert_eq!(log.append(b"second").wait().unwrap().wait().unwrap(), 2);
     let crashed = sim.crash(|_, _| false);
-    let found = inspect_in(&on(&crashed), DIR).unwrap();
+    let found = inspect_in(&on(&crashed), DIR).wait().unwrap();
     assert!(found.last_lsn == 2 && found.damage.is_empty(), "{found:?}");
 }
 
@@ -266,14 +266,14 @@ fn a_callback_that_appends_is_refused_rather_than_waits() {
         let _watchdog = Watchdog::new(format!("callbacks that append, maintenance {maintenance}"), 120);
         let dir = mounts::temp_dir();
         let options = small().segment_bytes(64 << 10).maintenance(maintenance).pending_bytes_max(5000);
-        let (log, _) = Log::open(dir.path().join("log"), &options).unwrap();
+        let (log, _) = Log::open(dir.path().join("log"), &options).wait().unwrap();
         let (again, refused) = mpsc::channel();
         let refusals = Arc::new(AtomicU64::new(0));
         fn go(log: &Log, left: u64, again: &mpsc::Sender<u64>, refusals: &Arc<AtomicU64>) {
             if left == 0 {
                 return again.send(0).unwrap();
             }
-            match log.append(&[0; 3000]) {
+            match log.append(&[0; 3000]).wait() {
                 Ok(ticket) => {
                     let (log, again, refusals) = (log.clone(), again.clone(), refusals.clone());
                     ticket.on_durable(move |result| {
@@ -304,7 +304,7 @@ fn a_callback_that_appends_is_refused_rather_than_waits() {
         }
         assert_eq!(log.last_lsn(), 160);
         assert!(refusals.load(SeqCst) > 0, "none found the log full");
-        log.close().unwrap();
+        log.close().wait().unwrap();
     }
 }
 
@@ -313,8 +313,8 @@ fn a_callback_that_appends_is_refused_rather_than_waits() {
 fn a_callback_that_comes_while_a_segment_is_prepared_may_append() {
     let _watchdog = Watchdog::new("a callback within a preparation", 60);
     let sim = Sim::new(1);
-    let (log, _) = Log::open(DIR, &on_sim(&sim, 1).segment_bytes(16 << 10)).unwrap();
-    let ticket = Mutex::new(Some(log.append(&[1; 3000]).unwrap()));
+    let (log, _) = Log::open(DIR, &on_sim(&sim, 1).segment_bytes(16 << 10)).wait().unwrap();
+    let ticket = Mutex::new(Some(log.append(&[1; 3000]).wait().unwrap()));
     let (told, hear) = mpsc::channel();
     let other = log.clone();
     sim.watch(move |sim| {
@@ -331,7 +331,7 @@ fn a_callback_that_comes_while_a_segment_is_prepared_may_append() {
             let (other, told) = (other.clone(), told.clone());
             ticket.on_durable(move |result| {
                 result.unwrap();
-                told.send(other.append(&[2; 7900]).map(drop)).unwrap();
+                told.send(other.append(&[2; 7900]).wait().map(drop)).unwrap();
             });
         }
     });
@@ -350,14 +350,14 @@ fn a_callback_that_blocks_or_panics_stops_nothing_else() {
         let _watchdog = Watchdog::new(format!("callbacks that block, maintenance {maintenance}"), 60);
         let dir = mounts::temp_dir();
         let path = dir.path().join("log");
-        let (log, _) = Log::open(&path, &small().maintenance(maintenance)).unwrap();
+        let (log, _) = Log::open(&path, &small().maintenance(maintenance)).wait().unwrap();
         let (free, blocked) = mpsc::channel::<()>();
         let (told, hear) = mpsc::channel();
-        let ticket = log.append(b"first").unwrap();
+        let ticket = log.append(b"first").wait().unwrap();
         ticket.on_durable(move |_| assert!(blocked.recv().is_err()));
         for lsn in 2..=50 {
             let told = told.clone();
-            let ticket = log.append(&[3; 1000]).unwrap();
+            let ticket = log.append(&[3; 1000]).wait().unwrap();
             assert_eq!(ticket.lsn(), lsn);
             ticket.on_durable(move |result| {
                 told.send(result.unwrap()).unwrap();
@@ -374,27 +374,27 @@ fn a_callback_that_blocks_or_panics_stops_nothing_else() {
 
         let (told, hear) = mpsc::channel();
         let inside = log.clone();
-        log.append(b"waits inside").unwrap().on_durable(move |_| {
+        log.append(b"waits inside").wait().unwrap().on_durable(move |_| {
             // An append that found no room would be refused here.
             inside.room(100).wait().unwrap();
-            let waited = inside.append(b"and its own").unwrap().wait();
-            let closed = inside.close();
+            let waited = inside.append(b"and its own").wait().unwrap().wait();
+            let closed = inside.close().wait();
             told.send((waited, closed)).unwrap();
         });
         let (waited, closed) = hear.recv_timeout(PATIENCE).unwrap();
         assert_eq!(waited.unwrap(), 52);
         closed.unwrap();
         drop(log);
-        let (log, recovery) = Log::open(&path, &small().maintenance(maintenance)).unwrap();
+        let (log, recovery) = Log::open(&path, &small().maintenance(maintenance)).wait().unwrap();
         assert!(recovery.last_lsn == 52 && recovery.closed, "{recovery:?}");
         let (told, hear) = mpsc::channel();
-        let ticket = log.append(b"lets go inside").unwrap();
+        let ticket = log.append(b"lets go inside").wait().unwrap();
         ticket.on_durable(move |_| {
             drop(log);
             told.send(()).unwrap();
         });
         hear.recv_timeout(PATIENCE).unwrap();
-        assert!(eventually(|| Log::open(&path, &small()).is_ok_and(|(_, found)| found.last_lsn == 53)));
+        assert!(eventually(|| Log::open(&path, &small()).wait().is_ok_and(|(_, found)| found.last_lsn == 53)));
     }
 }
 
@@ -403,16 +403,16 @@ fn a_callback_that_blocks_or_panics_stops_nothing_else() {
 #[test]
 fn callbacks_are_called_elsewhere() {
     let dir = mounts::temp_dir();
-    let (log, _) = Log::open(dir.path().join("log"), &small()).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &small()).wait().unwrap();
     let (told, hear) = mpsc::channel();
     for _ in 0..3 {
-        let ticket = log.append(b"x").unwrap();
+        let ticket = log.append(b"x").wait().unwrap();
         log.wait_durable(ticket.lsn()).wait().unwrap();
         let told = told.clone();
         ticket.on_durable(move |_| told.send(std::thread::current().name().map(str::to_owned)).unwrap());
         assert_eq!(hear.recv_timeout(PATIENCE).unwrap().as_deref(), Some("nowait-log-calls"));
     }
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 /// A value dropped with a waker or a callback may use the log: nothing of the log is locked then.
@@ -430,7 +430,7 @@ fn what_is_dropped_may_use_the_log() {
     }
     let _watchdog = Watchdog::new("dropping what uses the log", 60);
     let sim = Sim::manual(1);
-    let (log, _) = Log::open(DIR, &on_sim(&sim, 1).pending_bytes_max(5000)).unwrap();
+    let (log, _) = Log::open(DIR, &on_sim(&sim, 1).pending_bytes_max(5000)).wait().unwrap();
     let drops = Arc::new(AtomicU64::new(0));
     let uses = || Uses(log.clone(), drops.clone());
     // With one waker, then with another.
@@ -440,14 +440,14 @@ fn what_is_dropped_may_use_the_log() {
             assert!(Pin::new(&mut *future).poll(&mut Context::from_waker(&waker)).is_pending());
         }
     }
-    let mut dropped = log.append(&[1; 4000]).unwrap();
+    let mut dropped = log.append(&[1; 4000]).wait().unwrap();
     begin(&mut dropped, uses);
     drop(dropped);
     let (mut later, mut room) = (log.wait_durable(1000), log.room(4000));
     begin(&mut later, uses);
     begin(&mut room, uses);
     let held = uses();
-    log.append(&[1; 100]).unwrap().on_durable(move |_| drop(held));
+    log.append(&[1; 100]).wait().unwrap().on_durable(move |_| drop(held));
     while sim.step() {}
     assert!(eventually(|| sim.pending() == 0 && drops.load(SeqCst) >= 5), "{drops:?}");
     sim.set_faults({
@@ -456,13 +456,13 @@ fn what_is_dropped_may_use_the_log() {
         faults
     });
     let held = uses();
-    let mut fails = log.append(&[1; 100]).unwrap();
+    let mut fails = log.append(&[1; 100]).wait().unwrap();
     begin(&mut fails, uses);
-    log.append(&[1; 100]).unwrap().on_durable(move |_| drop(held));
+    log.append(&[1; 100]).wait().unwrap().on_durable(move |_| drop(held));
     while sim.step() {}
     assert!(matches!(poll(Pin::new(&mut fails)), Poll::Ready(Err(_))));
     drop((later, room, fails));
-    assert!(log.clone().close().is_err());
+    assert!(log.clone().close().wait().is_err());
     // Two wakers of each future, and both callbacks' own.
     assert!(eventually(|| drops.load(SeqCst) == 10), "{drops:?}");
 }
@@ -475,7 +475,7 @@ fn room_comes_at_a_segments_end() {
     for maintenance in [true, false] {
         let _watchdog = Watchdog::new(format!("room, maintenance {maintenance}"), 120);
         let dir = mounts::temp_dir();
-        let (log, _) = Log::open(dir.path().join("log"), &small().maintenance(maintenance)).unwrap();
+        let (log, _) = Log::open(dir.path().join("log"), &small().maintenance(maintenance)).wait().unwrap();
         let mut refusals = 0;
         for lsn in 1..=60 {
             let ticket = loop {
@@ -499,7 +499,7 @@ fn room_comes_at_a_segments_end() {
         // A waiter finds room: no other thread appends.
         assert!((1..=60).contains(&refusals) || maintenance, "{refusals} refusals");
         assert!(refusals <= 60, "{refusals} refusals");
-        log.close().unwrap();
+        log.close().wait().unwrap();
     }
 }
 
@@ -509,7 +509,7 @@ fn a_refusal_begins_what_makes_room() {
     let _watchdog = Watchdog::new("trying again", 60);
     let dir = mounts::temp_dir();
     let options = small().maintenance(false).pending_bytes_max(8000);
-    let (log, _) = Log::open(dir.path().join("log"), &options).unwrap();
+    let (log, _) = Log::open(dir.path().join("log"), &options).wait().unwrap();
     for lsn in 1..=40 {
         // Nobody waits for tickets either.
         while let Err(error) = log.try_append(&[7; 3000]) {
@@ -518,14 +518,14 @@ fn a_refusal_begins_what_makes_room() {
         }
     }
     assert_eq!(log.last_lsn(), 40);
-    log.close().unwrap();
+    log.close().wait().unwrap();
 }
 
 #[test]
 fn room_is_waited_for_while_too_much_is_pending() {
     let _watchdog = Watchdog::new("room in the budget", 60);
     let sim = Sim::manual(1);
-    let (log, _) = Log::open(DIR, &on_sim(&sim, 1).pending_bytes_max(4000)).unwrap();
+    let (log, _) = Log::open(DIR, &on_sim(&sim, 1).pending_bytes_max(4000)).wait().unwrap();
     drop(log.try_append(&[1; 3000]).unwrap());
     let error = log.try_append(&[1; 3000]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
@@ -544,7 +544,7 @@ fn room_is_waited_for_while_too_much_is_pending() {
     assert_eq!(log.room(1 << 20).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     while sim.step() {}
     let mut room = Box::pin(log.room(3000));
-    log.clone().close().unwrap();
+    log.clone().close().wait().unwrap();
     assert!(matches!(poll(room.as_mut()), Poll::Ready(Err(error)) if error.kind() == ErrorKind::Closed));
 }
 
@@ -555,7 +555,7 @@ fn room_that_cannot_be_had_is_told() {
     for maintenance in [true, false] {
         let _watchdog = Watchdog::new(format!("no room, maintenance {maintenance}"), 60);
         let path = mount.path().join(format!("log {maintenance}"));
-        let (log, _) = Log::open(&path, &small().maintenance(maintenance)).unwrap();
+        let (log, _) = Log::open(&path, &small().maintenance(maintenance)).wait().unwrap();
         let error = loop {
             match log.try_append(&[7; 3000]) {
                 Ok(ticket) => drop(ticket.wait().unwrap()),
@@ -571,7 +571,7 @@ fn room_that_cannot_be_had_is_told() {
         log.room(3000).wait().unwrap();
         log.try_append(&[8; 3000]).unwrap().wait().unwrap();
         log.truncate_prefix(log.durable_lsn());
-        log.close().unwrap();
+        log.close().wait().unwrap();
         fs::remove_dir_all(&path).unwrap();
     }
 }
@@ -580,11 +580,11 @@ fn room_that_cannot_be_had_is_told() {
 #[test]
 fn space_that_others_make_is_found() {
     let sim = Sim::manual(1);
-    let (log, _) = Log::open(DIR, &on_sim(&sim, 1).segment_bytes(16 << 10)).unwrap();
+    let (log, _) = Log::open(DIR, &on_sim(&sim, 1).segment_bytes(16 << 10)).wait().unwrap();
     sim.set_capacity(1);
     let fill = || {
         let error = loop {
-            match log.append(&[1; 3000]) {
+            match log.append(&[1; 3000]).wait() {
                 Ok(ticket) => drop(ticket.wait().unwrap()),
                 Err(error) => break error,
             }
@@ -594,7 +594,7 @@ fn space_that_others_make_is_found() {
     fill();
     sim.set_capacity(u64::MAX);
     sim.advance(Duration::from_secs(1));
-    log.append(&[1; 3000]).unwrap().wait().unwrap();
+    log.append(&[1; 3000]).wait().unwrap().wait().unwrap();
     sim.set_capacity(1);
     fill();
 }
@@ -617,7 +617,7 @@ fn closing_ends_whatever_goes_on() {
             .maintenance(maintenance)
             .pending_bytes_max(10_000)
             .sync(strategy(Submitter::Ring, 1 + rng.below(3) as u32));
-        let (log, _) = Log::open(&path, &options).unwrap();
+        let (log, _) = Log::open(&path, &options).wait().unwrap();
         let acknowledged = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..6)
             .map(|kind| {
@@ -628,7 +628,7 @@ fn closing_ends_whatever_goes_on() {
                     };
                     loop {
                         let ticket = match kind {
-                            0..4 => log.append(&[kind; 900]),
+                            0..4 => log.append(&[kind; 900]).wait(),
                             _ => log.try_append(&[kind; 900]),
                         };
                         match ticket {
@@ -652,9 +652,9 @@ fn closing_ends_whatever_goes_on() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(rng.below(20) as u64));
-        log.close().unwrap();
+        log.close().wait().unwrap();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        let found = inspect(&path).unwrap();
+        let found = inspect(&path).wait().unwrap();
         assert!(found.closed && found.damage.is_empty(), "{found:?}");
         assert!(found.last_lsn >= acknowledged.load(SeqCst), "{found:?}");
     }

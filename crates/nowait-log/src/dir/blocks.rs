@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use super::window::{PIECE_BYTES, Unreadable, Window};
 use crate::format::{
@@ -231,17 +232,28 @@ impl Blocks {
         self.window.take_unreadable()
     }
 
-    /// Reads the next block ahead of [`Blocks::next`], without blocking the thread.
-    pub(crate) async fn load(&mut self) -> Result<()> {
-        self.window.forget();
-        self.window.load(self.offset, PAGE).await?;
+    /// Returns the place and length of bytes that [`Blocks::next`] would read from the file; None if
+    /// all are in memory.
+    pub(crate) fn lacks(&mut self) -> Result<Option<(u64, usize)>> {
         let offset = self.offset;
-        if let Some(header) = BlockHeader::peek(self.window.at(offset, PAGE)?, offset) {
-            if self.bytes.saturating_sub(self.offset) >= header.padded_bytes() as u64 {
-                self.window.load(self.offset, header.padded_bytes()).await?;
-            }
+        if !self.window.has(offset, PAGE) {
+            return Ok(Some((offset, PAGE)));
         }
-        Ok(())
+        let epoch = self.epoch;
+        let header = BlockHeader::peek(self.window.at(offset, PAGE)?, offset).filter(|header| header.epoch == epoch);
+        let length = header.map_or(PAGE, |header| header.padded_bytes());
+        let fits = self.bytes.saturating_sub(offset) >= length as u64;
+        Ok((fits && !self.window.has(offset, length)).then_some((offset, length)))
+    }
+
+    /// Reads bytes that [`Blocks::lacks`] has named.
+    pub(crate) fn read(&mut self, (offset, length): (u64, usize)) -> Result<()> {
+        self.window.at(offset, length).map(drop)
+    }
+
+    /// As [`Blocks::read`], without blocking the thread; some of them may be lacking still.
+    pub(crate) fn poll_read(&mut self, (offset, length): (u64, usize), context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.window.poll_read(offset, length, context)
     }
 
     pub(crate) fn bytes_read(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! A log's directory: names, and segments as files. Everything here blocks the thread.
+//! A log's directory: names, and segments as files. What is not awaited or polled blocks the thread.
 
 mod blocks;
 mod lock;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::format::{NUMBER_MAX, PAGE};
 use super::os;
-use nowait::{Allocate, Buf, DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result};
+use nowait::{Allocate, Buf, DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Operation, Result};
 
 pub(crate) use blocks::{Behind, Blocks, Run, Segment};
 pub(crate) use lock::{DirLock, LentLock};
@@ -130,8 +130,18 @@ impl LogDir {
         self.open_file(OpenOptions::new().read(true).write(write).direct(direct), &segment_name(number))
     }
 
+    /// As [`LogDir::open`], to be awaited.
+    pub(crate) fn opening(&self, number: u64, direct: bool) -> Operation<'_, Result<File>> {
+        self.opening_file(OpenOptions::new().read(true).direct(direct), &segment_name(number))
+    }
+
     pub(crate) fn open_file(&self, options: &OpenOptions, name: &str) -> Result<File> {
-        self.dir.open_file(options, name).wait()
+        self.opening_file(options, name).wait()
+    }
+
+    /// As [`LogDir::open_file`], to be awaited.
+    pub(crate) fn opening_file(&self, options: &OpenOptions, name: &str) -> Operation<'_, Result<File>> {
+        self.dir.open_file(options, name)
     }
 
     pub(crate) fn remove_file(&self, name: &str) -> Result<()> {

@@ -2,20 +2,24 @@
 //! cannot read.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::mpsc;
+use std::task::{Context, Poll};
 
 use rustix::io::Errno;
 
 use crate::format::PAGE;
 use crate::os;
-use nowait::{Buf, Error, ErrorOp, File, Moved, Result};
+use nowait::{Buf, Error, ErrorOp, File, Moved, Result, Started};
 
 /// Bytes of one read of a segment.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
-/// Bytes of one read for a reader that follows the end of the log.
-const LOAD_BYTES: usize = 64 << 10;
+/// Bytes of the first read of a reader that does not block: enough for one that follows the end of
+/// the log.
+const STEP_BYTES: usize = 64 << 10;
 
 /// Part of a file that the device cannot read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +46,12 @@ pub(crate) struct Window {
     ahead: VecDeque<(u64, mpsc::Receiver<Moved<Buf>>)>,
     pub(crate) ahead_max: usize,
     pub(crate) bytes_read: u64,
+    /// Read under way of a reader that does not block: its offset and length.
+    reading: Option<(u64, usize, Started<Moved<Buf>>)>,
+    /// Bytes of its next read: doubled with each that continues the one before.
+    step: usize,
+    /// End of the file, if a read has come upon it.
+    end: Option<u64>,
     /// Pages that the device could not read; they read as zeros. None: a page that cannot be read
     /// is an error.
     unreadable: Option<Vec<Unreadable>>,
@@ -74,6 +84,9 @@ impl Window {
             ahead: VecDeque::new(),
             ahead_max: 0,
             bytes_read: 0,
+            reading: None,
+            step: STEP_BYTES,
+            end: None,
         }
     }
 
@@ -87,26 +100,12 @@ impl Window {
     pub(crate) fn at(&mut self, offset: u64, length: usize) -> Result<&[u8]> {
         let there = self.start..self.start + self.filled as u64;
         if !(there.contains(&offset) && offset + length as u64 <= there.end) {
-            // Keep bytes that are here already: they may be most of a large block.
-            let kept = if there.contains(&offset) {
-                let from = (offset - self.start) as usize;
-                self.buffer.copy_within(from..self.filled, 0);
-                self.filled - from
-            } else {
-                0
-            };
-            let wanted = match self.ahead_max {
-                0 => length.next_multiple_of(PAGE).max(self.piece),
+            let (piece, reads_ahead) = (self.piece, self.ahead_max > 0);
+            self.keep_from(offset, |kept| match reads_ahead {
+                false => length.next_multiple_of(PAGE).max(piece),
                 // Room for whole pieces behind what is kept.
-                _ => kept + length.next_multiple_of(self.piece),
-            };
-            if self.buffer.len() < wanted {
-                let no_memory = || os::system_error(ErrorOp::Read, Errno::NOMEM, self.file.path());
-                let mut larger = Buf::uncleared(wanted).ok_or_else(no_memory)?;
-                larger[..kept].copy_from_slice(&self.buffer[..kept]);
-                self.buffer = larger;
-            }
-            (self.start, self.filled) = (offset, kept);
+                true => kept + length.next_multiple_of(piece),
+            })?;
             self.collect_ahead()?;
             if self.filled < length {
                 let n = self.fill(self.filled..self.buffer.len())?;
@@ -117,6 +116,30 @@ impl Window {
         }
         let from = (offset - self.start) as usize;
         Ok(&self.buffer[from..self.filled.min(from + length)])
+    }
+
+    /// Moves the window to `offset`, with the bytes that are here already: they may be most of a
+    /// large block. Their number decides how large the buffer must be.
+    fn keep_from(&mut self, offset: u64, wanted: impl FnOnce(usize) -> usize) -> Result<()> {
+        let kept = match offset.checked_sub(self.start) {
+            Some(from) if from < self.filled as u64 => {
+                self.buffer.copy_within(from as usize..self.filled, 0);
+                self.filled - from as usize
+            }
+            _ => 0,
+        };
+        (self.start, self.filled) = (offset, kept);
+        let wanted = wanted(kept);
+        if self.buffer.len() < wanted {
+            let mut larger = self.new_buffer(wanted)?;
+            larger[..kept].copy_from_slice(&self.buffer[..kept]);
+            self.buffer = larger;
+        }
+        Ok(())
+    }
+
+    fn new_buffer(&self, bytes: usize) -> Result<Buf> {
+        Buf::uncleared(bytes).ok_or_else(|| os::system_error(ErrorOp::Read, Errno::NOMEM, self.file.path()))
     }
 
     /// Reads into a part of the buffer; returns how many bytes the file has there.
@@ -131,8 +154,15 @@ impl Window {
             let n = self.fill(part.start..part.start + half)?;
             return if n < half { Ok(n) } else { Ok(n + self.fill(part.start + half..part.end)?) };
         }
-        self.buffer[part.clone()].fill(0);
-        let end = offset + part.len() as u64;
+        self.skip(part.clone(), &error);
+        Ok(part.len())
+    }
+
+    /// Clears a page that the device cannot read, and remembers it.
+    fn skip(&mut self, part: Range<usize>, error: &Error) {
+        let offset = self.start + part.start as u64;
+        let end = self.start + part.end as u64;
+        self.buffer[part].fill(0);
         let unreadable = self.unreadable.get_or_insert_default();
         // A page may be read more than once.
         if !unreadable.iter().any(|known| known.bytes.contains(&offset)) {
@@ -144,7 +174,58 @@ impl Window {
                 }
             }
         }
-        Ok(part.len())
+    }
+
+    /// True if [`Window::at`] would find these bytes, or the end of the file, in memory.
+    pub(crate) fn has(&self, offset: u64, length: usize) -> bool {
+        let end = self.end.map_or(offset + length as u64, |end| end.min(offset + length as u64));
+        offset >= end || (self.start <= offset && end <= self.start + self.filled as u64)
+    }
+
+    /// Reads more of the bytes that the window lacks, without blocking the thread. Beside it
+    /// there is no read-ahead.
+    pub(crate) fn poll_read(&mut self, offset: u64, length: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let step = self.step;
+        self.keep_from(offset, |kept| length.next_multiple_of(PAGE).max(kept + step))?;
+        let at = self.start + self.filled as u64;
+        let (bytes, mut read) = match self.reading.take() {
+            Some((begun, bytes, read)) if begun == at => (bytes, read),
+            _ => {
+                let bytes = step.min(self.buffer.len() - self.filled);
+                (bytes, self.file.read_at(self.new_buffer(bytes)?, at).start())
+            }
+        };
+        let answer = match Pin::new(&mut read).poll(context) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => {
+                self.reading = Some((at, bytes, read));
+                return Poll::Pending;
+            }
+        };
+        let part = self.filled..self.filled + bytes;
+        let n = match answer {
+            Ok((n, buffer)) => {
+                self.buffer[part.start..part.start + n].copy_from_slice(&buffer[..n]);
+                self.step = (step * 2).min(self.piece).max(PAGE);
+                if n < bytes {
+                    self.end = Some(at + n as u64);
+                }
+                n
+            }
+            Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
+                // Page by page from here on, until one can be read.
+                self.step = PAGE;
+                if bytes > PAGE {
+                    return Poll::Ready(Ok(()));
+                }
+                self.skip(part, &failed.error);
+                bytes
+            }
+            Err(failed) => return Poll::Ready(Err(failed.error)),
+        };
+        self.filled += n;
+        self.bytes_read += n as u64;
+        Poll::Ready(Ok(()))
     }
 
     /// True if a page of `range` could not be read.
@@ -200,21 +281,9 @@ impl Window {
         }
     }
 
-    /// Reads ahead of [`Window::at`] without blocking the thread.
-    pub(crate) async fn load(&mut self, offset: u64, length: usize) -> Result<()> {
-        let there = self.start..self.start + self.filled as u64;
-        if !(there.contains(&offset) && offset + length as u64 <= there.end) {
-            let buffer = Buf::zeroed(length.next_multiple_of(PAGE).max(LOAD_BYTES));
-            let (n, buffer) = self.file.read_at(buffer, offset).await?;
-            (self.buffer, self.start, self.filled) = (buffer, offset, n);
-            self.bytes_read += n as u64;
-        }
-        Ok(())
-    }
-
     /// Drops what was read, since it may have been written since.
     pub(crate) fn forget(&mut self) {
-        self.filled = 0;
+        (self.filled, self.reading, self.step, self.end) = (0, None, STEP_BYTES, None);
         self.unreadable.iter_mut().for_each(Vec::clear);
         self.ahead.clear();
     }

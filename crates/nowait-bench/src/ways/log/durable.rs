@@ -42,17 +42,17 @@ impl LogWay for Durable {
         let folder = Folder::new(job)?;
         let instance = Nowait::builder().engine((self.engine)()).build()?;
         let options = Options::new().create(true).instance(&instance).segment_bytes(self.segment_bytes);
-        let (log, _) = Log::open(folder.path(), &options)?;
+        let (log, _) = Log::open(folder.path(), &options).wait()?;
         // The next segment is ready, as in a log that has run for a while.
         while log.stats().spares == 0 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        let lsns = by_writers(job, round, || Ok(()), |(), block| Ok(log.append(&block[..job.size])?.wait()?))?;
+        let lsns = by_writers(job, round, || Ok(()), |(), block| Ok(log.append(&block[..job.size]).wait()?.wait()?))?;
         let bytes = log.stats().written_bytes;
         if round.tally.verifies() {
             let mut reader = log.reader(1);
             let mut records = vec![Vec::new()];
-            while let Some(record) = reader.next()? {
+            while let Some(record) = reader.next().wait()? {
                 records.push(record.bytes.to_vec());
             }
             for (writer, lsns) in lsns.iter().enumerate() {
@@ -62,7 +62,7 @@ impl LogWay for Durable {
                 }
             }
         }
-        log.close()?;
+        log.close().wait()?;
         Ok(Some(bytes))
     }
 }

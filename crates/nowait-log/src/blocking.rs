@@ -1,0 +1,184 @@
+//! Calls that take as long as the device does: made on the thread that waits for them, or else on
+//! one of their own.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use super::os::{self, lock};
+use nowait::{Error, ErrorKind, ErrorOp, Result, block_on};
+
+/// A call of a log that may take long, and has not begun: [`wait`](Blocking::wait) makes it on this
+/// thread; awaited, it is made on a thread of its own, whatever the executor.
+///
+/// The thread is not one of the instance's pool: the call starts operations of that instance and
+/// waits for them, and a pool whose threads all wait for each other would never end.
+///
+/// Dropped before it is polled, it does nothing. Dropped later, the call goes on to its end, and
+/// what it returns is dropped.
+#[must_use = "a call does nothing until it is awaited or waited for"]
+pub struct Blocking<T> {
+    state: State<T>,
+    operation: ErrorOp,
+    path: Arc<Path>,
+}
+
+type Call<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+
+enum State<T> {
+    New(Call<T>),
+    UnderWay { answer: Arc<Mutex<Answer<T>>>, fork_generation: u64 },
+    Spent,
+}
+
+struct Answer<T> {
+    result: Option<thread::Result<Result<T>>>,
+    waker: Waker,
+}
+
+impl<T: Send + 'static> Blocking<T> {
+    pub(super) fn new(
+        operation: ErrorOp,
+        path: &Arc<Path>,
+        call: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Blocking<T> {
+        Blocking { state: State::New(Box::new(call)), operation, path: path.clone() }
+    }
+
+    /// Makes the call on this thread.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn wait(mut self) -> Result<T> {
+        match std::mem::replace(&mut self.state, State::Spent) {
+            State::New(call) => call(),
+            state => {
+                self.state = state;
+                block_on(self)
+            }
+        }
+    }
+
+    fn start(&self, call: Call<T>, waker: Waker) -> Result<State<T>> {
+        let answer = Arc::new(Mutex::new(Answer { result: None, waker }));
+        let for_thread = answer.clone();
+        let run = move || {
+            let result = catch_unwind(AssertUnwindSafe(call));
+            let mut answer = lock(&for_thread);
+            answer.result = Some(result);
+            let waker = std::mem::replace(&mut answer.waker, Waker::noop().clone());
+            drop(answer);
+            waker.wake();
+        };
+        thread::Builder::new().name("nowait-log-call".into()).spawn(run).map_err(|error| {
+            os::thread_error(self.operation, &error, &self.path, "no thread can be started for a call of a log")
+        })?;
+        Ok(State::UnderWay { answer, fork_generation: nowait::fork_generation() })
+    }
+
+    fn forked(&self) -> Error {
+        os::error(self.operation, ErrorKind::InvalidInput, &self.path)
+            .with_advice("the call was begun before the fork, and belongs to the parent; make another one in the child")
+    }
+}
+
+impl<T: Send + 'static> Future for Blocking<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        // Cloning a waker, or dropping one, may run anything: not under the lock.
+        let mut waker = context.waker().clone();
+        match std::mem::replace(&mut self.state, State::Spent) {
+            State::New(call) => {
+                self.state = self.start(call, waker)?;
+                Poll::Pending
+            }
+            State::UnderWay { fork_generation, .. } if fork_generation != nowait::fork_generation() => {
+                Poll::Ready(Err(self.forked()))
+            }
+            State::UnderWay { answer, fork_generation } => {
+                let result = {
+                    let mut answer = lock(&answer);
+                    std::mem::swap(&mut answer.waker, &mut waker);
+                    answer.result.take()
+                };
+                match result {
+                    Some(Ok(result)) => Poll::Ready(result),
+                    Some(Err(panic)) => resume_unwind(panic),
+                    None => {
+                        self.state = State::UnderWay { answer, fork_generation };
+                        Poll::Pending
+                    }
+                }
+            }
+            State::Spent => panic!("a future was polled after it was ready"),
+        }
+    }
+}
+
+impl<T> Unpin for Blocking<T> {}
+
+impl<T> std::fmt::Debug for Blocking<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blocking").field("operation", &self.operation).field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(nowait_log_loom)))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn call<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Blocking<T> {
+        Blocking::new(ErrorOp::Open, &Arc::from(Path::new("here")), move || Ok(call()))
+    }
+
+    #[test]
+    fn waited_for_it_runs_here_and_awaited_elsewhere() {
+        let here = || thread::current().id();
+        assert_eq!(call(here).wait().unwrap(), here());
+        assert_ne!(block_on(call(here)).unwrap(), here());
+    }
+
+    /// A call that was dropped under way runs to its end; one that was not polled does nothing.
+    #[test]
+    fn dropped_calls() {
+        let (told, hear) = mpsc::channel();
+        drop(call({
+            let told = told.clone();
+            move || told.send("not polled")
+        }));
+        let (go, wait) = mpsc::channel::<()>();
+        let mut begun = call(move || {
+            wait.recv().unwrap();
+            told.send("dropped under way")
+        });
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut begun).poll(&mut context).is_pending());
+        drop(begun);
+        go.send(()).unwrap();
+        assert_eq!(hear.iter().collect::<Vec<_>>(), ["dropped under way"]);
+    }
+
+    /// Polled once, then waited for, on another thread.
+    #[test]
+    fn a_call_that_began_is_waited_for() {
+        let (go, wait) = mpsc::channel::<()>();
+        let mut begun = call(move || wait.recv().unwrap());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut begun).poll(&mut context).is_pending());
+        let waits = thread::spawn(|| begun.wait());
+        go.send(()).unwrap();
+        waits.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_panic_reaches_who_awaits() {
+        let panicked = catch_unwind(|| block_on(call(|| panic!("of the call"))));
+        assert_eq!(panicked.unwrap_err().downcast_ref::<&str>(), Some(&"of the call"));
+    }
+}
