@@ -3,6 +3,7 @@
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
+mod reading;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +19,7 @@ use common::rng::Rng;
 use common::{Watchdog, at_most, eventually, rounds};
 use nowait::{Engine, ErrorKind, Nowait};
 use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, inspect, read};
+use reading::Asking;
 
 const SEGMENT_BYTES: u64 = 128 << 10;
 
@@ -47,7 +49,8 @@ fn check(log: &Log, first: u64) -> u64 {
 fn check_until(log: &Log, first: u64) -> u64 {
     let mut reader = log.reader(first);
     let mut lsn = first;
-    while let Some(found) = reader.next().wait().unwrap() {
+    let asking = Asking::next_way();
+    while let Some(found) = asking.next(&mut reader, || {}).unwrap() {
         assert!(found.bytes == record(found.lsn), "record {}", found.lsn);
         if found.lsn != lsn {
             break;
@@ -60,10 +63,11 @@ fn check_until(log: &Log, first: u64) -> u64 {
 /// Checks that hold however the records were appended.
 fn check_numbers(log: &Log, last: u64) {
     let mut reader = log.reader(1);
+    let asking = Asking::next_way();
     for lsn in 1..=last {
-        assert_eq!(reader.next().wait().unwrap().unwrap().lsn, lsn);
+        assert_eq!(asking.next(&mut reader, || {}).unwrap().unwrap().lsn, lsn);
     }
-    assert!(reader.next().wait().unwrap().is_none());
+    assert!(asking.next(&mut reader, || {}).unwrap().is_none());
 }
 
 /// Everything that a log does, once.

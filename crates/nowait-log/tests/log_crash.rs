@@ -4,6 +4,7 @@
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
+mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -20,6 +21,7 @@ use common::rng::Rng;
 use nowait::sim::{Faults, Sim, Unsynced};
 use nowait::{Engine, ErrorKind, Nowait};
 use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, Ticket, inspect_in, read_in};
+use reading::Asking;
 
 const DIR: &str = "/log";
 const SEGMENT_BYTES: u64 = 32 << 10;
@@ -93,12 +95,13 @@ impl Model {
             1 => reader,
             first => read_in(&nowait, DIR, first).wait().unwrap().0,
         };
+        let asking = Asking::next_way();
         for lsn in recovery.first_lsn..=last {
-            let record = reader.next().wait().unwrap_or_else(|error| panic!("{what}: {error}"));
+            let record = asking.next(&mut reader, || _ = sim.step()).unwrap_or_else(|error| panic!("{what}: {error}"));
             let record = record.unwrap_or_else(|| panic!("{what}: no record {lsn}"));
             assert!(record.lsn == lsn && record.bytes == self.records[lsn as usize - 1], "{what}: record {lsn}");
         }
-        assert!(reader.next().wait().unwrap().is_none(), "{what}");
+        assert!(asking.next(&mut reader, || _ = sim.step()).unwrap().is_none(), "{what}");
         last
     }
 
@@ -204,7 +207,8 @@ impl Model {
         let (_, recovery) = read_in(&on(sim), DIR, 1).wait().unwrap();
         assert!(recovery.damage.is_empty() && recovery.last_lsn == next, "{what}, salvaged: {recovery:?}");
         let mut reader = read_in(&on(sim), DIR, recovery.first_lsn).wait().unwrap().0;
-        while let Ok(Some(record)) = reader.next().wait() {
+        let asking = Asking::next_way();
+        while let Ok(Some(record)) = asking.next(&mut reader, || _ = sim.step()) {
             let known = self.records.get(record.lsn as usize - 1);
             let is_known = known.is_some_and(|known| record.bytes == *known);
             assert!(is_known || record.lsn == next, "{what}, salvaged: record {}", record.lsn);

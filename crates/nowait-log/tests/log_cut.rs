@@ -3,12 +3,14 @@
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
+mod reading;
 
 use std::path::{Path, PathBuf};
 
 use nowait::sim::Sim;
 use nowait::{Engine, Nowait};
 use nowait_log::{Durability, Log, Options, Reader, Strategy, Submitter, SyncPolicy, inspect_in, read_in};
+use reading::Asking;
 
 const DIR: &str = "/log";
 
@@ -86,9 +88,10 @@ fn record(lsn: u64, life: u8) -> Vec<u8> {
 /// No record that was cut off is shown; gives the last one that is.
 fn shows_no_cut(mut reader: Reader, left: u64, what: &str) -> u64 {
     let mut last = 0;
+    let asking = Asking::next_way();
     // An error of each damage, and behind it what is whole.
     for _ in 0..100 {
-        match reader.next().wait() {
+        match asking.next(&mut reader, || {}) {
             Ok(None) => break,
             Ok(Some(found)) if found.bytes == b"after" => last = found.lsn,
             Ok(Some(found)) => {

@@ -3,6 +3,7 @@
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
+mod reading;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,6 +20,7 @@ use nowait_log::{
     Durability, Log, Options, Reader, Recovery, Strategy, Submitter, SyncPolicy, inspect, inspect_in, read,
     read_aside_in, read_in,
 };
+use reading::Asking;
 
 const DIR: &str = "/log";
 
@@ -73,8 +75,9 @@ fn change(sim: &Sim, path: &Path, change: impl FnOnce(&mut [u8])) {
 /// Reads to the end; gives the records and what was told to be missing.
 fn read_all(mut reader: Reader) -> (BTreeSet<u64>, Vec<String>) {
     let (mut read, mut errors) = (BTreeSet::new(), Vec::new());
+    let asking = Asking::next_way();
     loop {
-        match reader.next().wait() {
+        match asking.next(&mut reader, || {}) {
             Ok(None) => return (read, errors),
             Ok(Some(found)) => {
                 assert!(found.bytes == record(found.lsn), "record {}", found.lsn);

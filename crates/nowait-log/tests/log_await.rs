@@ -1,0 +1,230 @@
+//! A log that is awaited: no future of it blocks the executor's thread.
+
+#[path = "../../nowait/tests/common/mod.rs"]
+mod common;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use common::{Watchdog, mounts};
+use nowait::sim::{Faults, Sim};
+use nowait::{Engine, ErrorKind, Nowait, block_on};
+use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, inspect, read};
+
+const DIR: &str = "/log";
+
+fn strategy(by: Submitter) -> SyncPolicy {
+    SyncPolicy::Fixed(Strategy { durability: Durability::Write, by, depth: 1 })
+}
+
+fn on_sim(sim: &Sim) -> Options {
+    let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+    Options::new()
+        .create(true)
+        .instance(&instance)
+        .segment_bytes(64 << 10)
+        .sync(strategy(Submitter::Call))
+        .maintenance(false)
+}
+
+/// Counts its wakes.
+#[derive(Default)]
+struct Wakes(AtomicU64);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl Wakes {
+    fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
+        Pin::new(future).poll(&mut Context::from_waker(&Waker::from(self.clone())))
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+}
+
+/// All that a log does. `ticks` counts what else the thread does meanwhile.
+async fn everything(path: &Path, ticks: impl Fn() -> u64) {
+    const LAST: u64 = 3000;
+    let bytes = |lsn: u64| vec![lsn as u8; 100 + (lsn % 300) as usize];
+    let options = Options::new().create(true).segment_bytes(64 << 10).pending_bytes_max(20_000);
+    let before = ticks();
+    let (log, recovery) = Log::open(path, &options).await.unwrap();
+    assert!(recovery.created);
+    // Made with a calibration, which takes 200 ms.
+    assert!(ticks() > before + 2, "the thread did nothing else while the log was opened");
+    let mut tickets = Vec::new();
+    for lsn in 1..=LAST {
+        // More than may be pending, and through several segments: for both it waits here.
+        let record = bytes(lsn);
+        let ticket = match lsn % 3 {
+            0 => log.append_batch([record.as_slice()]).await,
+            _ => log.append(&record).await,
+        };
+        tickets.push(ticket.unwrap());
+    }
+    for (lsn, ticket) in (1..).zip(tickets) {
+        assert_eq!(ticket.await.unwrap(), lsn);
+    }
+    log.truncate_suffix(LAST - 10).await.unwrap();
+    let error = log.truncate_suffix(LAST).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchRecord);
+    let mut reader = log.reader(1);
+    let mut last = 0;
+    while let Some(record) = reader.next().await.unwrap() {
+        assert!(record.lsn == last + 1 && record.bytes == bytes(record.lsn), "record {}", record.lsn);
+        last = record.lsn;
+    }
+    assert_eq!(last, LAST - 10);
+    log.clone().close().await.unwrap();
+    assert_eq!(log.append(b"late").await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(log.close().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(inspect(path).await.unwrap().last_lsn, last);
+    let (mut reader, _) = read(path, last).await.unwrap();
+    assert_eq!(reader.next().await.unwrap().unwrap().lsn, last);
+    assert!(reader.next().await.unwrap().is_none());
+    let (log, recovery) = Log::open(path, &options).await.unwrap();
+    assert!(!recovery.created && recovery.closed && recovery.last_lsn == last, "{recovery:?}");
+    assert_eq!(log.append(b"again").await.unwrap().await.unwrap(), last + 1);
+    log.close().await.unwrap();
+}
+
+/// Runs `everything` beside a task that wakes up each millisecond, on one thread.
+async fn beside_a_clock<S: Future>(path: &Path, sleep: impl Fn(Duration) -> S) {
+    let ticks = Cell::new(0);
+    let clock = async {
+        loop {
+            sleep(Duration::from_millis(1)).await;
+            ticks.set(ticks.get() + 1);
+        }
+    };
+    futures::future::select(pin!(everything(path, || ticks.get())), pin!(clock)).await;
+}
+
+#[test]
+fn on_one_thread_of_any_executor() {
+    let _watchdog = Watchdog::new("a log that is awaited", 120);
+    let dir = mounts::temp_dir();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(beside_a_clock(&dir.path().join("tokio"), tokio::time::sleep));
+    smol::block_on(beside_a_clock(&dir.path().join("smol"), smol::Timer::after));
+    block_on(beside_a_clock(&dir.path().join("block_on"), smol::Timer::after));
+}
+
+/// An append that finds no room waits without the thread; dropped, it has appended nothing.
+#[test]
+fn appends_wait_for_room() {
+    let _watchdog = Watchdog::new("appends that are awaited", 60);
+    let sim = Sim::manual(1);
+    let (log, _) = Log::open(DIR, &on_sim(&sim).pending_bytes_max(4000)).wait().unwrap();
+    let wakes = Arc::new(Wakes::default());
+    let Poll::Ready(Ok(first)) = wakes.poll(&mut log.append(&[1; 3000])) else { panic!("there is room") };
+    assert_eq!(first.lsn(), 1);
+    let (mut dropped, records) = (log.append(&[2; 3000]), [[3; 1400]; 2]);
+    let mut batch = log.append_batch(records.iter().map(<[u8; 1400]>::as_slice));
+    assert!(wakes.poll(&mut dropped).is_pending() && wakes.poll(&mut batch).is_pending());
+    let Poll::Ready(Ok(small)) = wakes.poll(&mut log.append(&[4; 10])) else { panic!("a small one has room") };
+    drop(dropped);
+    assert_eq!((log.last_lsn(), wakes.count()), (2, 0));
+    while wakes.count() == 0 {
+        assert!(sim.step(), "what is pending is written though nothing waits for it");
+    }
+    let Poll::Ready(Ok(batch)) = wakes.poll(&mut batch) else { panic!("there is room again") };
+    assert_eq!(batch.lsn(), 4);
+    while sim.step() {}
+    assert_eq!(batch.wait().unwrap(), 4);
+    assert_eq!((first.wait().unwrap(), small.wait().unwrap()), (1, 2));
+
+    let mut never = log.append(&[5; 1 << 20]);
+    assert!(
+        matches!(wakes.poll(&mut never), Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidInput),
+        "a record that never fits"
+    );
+    let mut none = log.append_batch([]);
+    assert!(matches!(wakes.poll(&mut none), Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidInput));
+    // Those who wait are told that the log fails.
+    drop(log.append(&[6; 3000]).wait().unwrap());
+    let mut waits = log.append(&[7; 3000]);
+    assert!(wakes.poll(&mut waits).is_pending());
+    let mut faults = Faults::default();
+    faults.write_error = 1.0;
+    sim.set_faults(faults);
+    let before = wakes.count();
+    while wakes.count() == before {
+        assert!(sim.step());
+    }
+    assert!(matches!(wakes.poll(&mut waits), Poll::Ready(Err(error)) if error.kind() == ErrorKind::Poisoned));
+}
+
+/// A full disk refuses an awaited append as it does any; the reserve is there for the one that may
+/// use it.
+#[test]
+fn a_full_disk_is_told() {
+    let _watchdog = Watchdog::new("awaited appends on a full disk", 60);
+    let sim = Sim::new(1);
+    sim.set_capacity(400 << 10);
+    let (log, _) = Log::open(DIR, &on_sim(&sim).reserve_bytes(32 << 10)).wait().unwrap();
+    let error = block_on(async {
+        loop {
+            match log.append(&[7; 3000]).await {
+                Ok(ticket) => drop(ticket.await.unwrap()),
+                Err(error) => return error,
+            }
+        }
+    });
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    let last = log.last_lsn();
+    assert_eq!(block_on(async { log.append_from_reserve(b"checkpoint").await?.await }).unwrap(), last + 1);
+}
+
+/// A future of a reader that is dropped leaves the reader where it was, and reads are not lost.
+#[test]
+fn a_reader_whose_future_is_dropped_goes_on() {
+    let _watchdog = Watchdog::new("readers that are dropped", 60);
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let options = Options::new().create(true).segment_bytes(64 << 10).sync(strategy(Submitter::Ring));
+    let (log, _) = Log::open(&path, &options).wait().unwrap();
+    const LAST: u64 = 600;
+    for lsn in 1..=LAST {
+        drop(log.append(&vec![lsn as u8; 500]).wait().unwrap());
+    }
+    log.wait_durable(LAST).wait().unwrap();
+    let mut reader = log.reader(1);
+    let wakes = Arc::new(Wakes::default());
+    let mut pending = 0;
+    for lsn in 1..=LAST {
+        let mut patience = 0;
+        loop {
+            match wakes.poll(&mut reader.next()) {
+                Poll::Ready(found) => {
+                    let found = found.unwrap().unwrap();
+                    assert!(found.lsn == lsn && found.bytes == vec![lsn as u8; 500], "record {}", found.lsn);
+                    break;
+                }
+                Poll::Pending if patience > 100 => {
+                    assert_eq!(reader.next().wait().unwrap().unwrap().lsn, lsn);
+                    break;
+                }
+                Poll::Pending => {
+                    pending += 1;
+                    patience += 1;
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+    }
+    assert!(pending > 0, "no future was dropped under way");
+    assert!(reader.next().wait().unwrap().is_none());
+}
