@@ -1,5 +1,5 @@
-//! The command: options to tables, tables to a report, and that as JSON, which `nowait bench --from`
-//! shows.
+//! The command: options to tables, tables to a report, and that as JSON, which
+//! `nowait bench --from` shows.
 
 #![forbid(unsafe_code)]
 

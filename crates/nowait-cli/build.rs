@@ -3,7 +3,7 @@
 use std::process::Command;
 
 fn main() {
-    // What the command is made of, and where git notes that its head has moved.
+    // The command's sources, and the files in which git notes that its head has moved.
     println!("cargo::rerun-if-changed=..");
     println!("cargo::rerun-if-changed=../../Cargo.lock");
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {

@@ -409,7 +409,7 @@ mod tests {
         let own = Usage::of_process();
         while Usage::of_process().since(&own).cpu_us() < 100_000.0 {}
         let busy_us = busy_us_of_machine().unwrap() - before;
-        // What the hypervisor takes meanwhile is in the one and not in the other.
+        // Time that the hypervisor takes is in the one and not in the other.
         assert!(busy_us >= 10_000.0, "{busy_us}");
     }
 

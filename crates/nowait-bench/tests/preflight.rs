@@ -80,7 +80,7 @@ fn data_that_can_be_compressed_is_caught() {
     let (zeros, file) = Made::new("zeros");
     file.write_all_at(&vec![0; 2 * SMALLEST as usize], 0).unwrap();
     assert!(zeros.notes().contains(&Code::Compressible));
-    // What no byte gives away: one block again and again.
+    // One block again and again, which no byte gives away.
     let (same, file) = Made::new("same");
     file.write_all_at(&random(4096).repeat(512), 0).unwrap();
     assert!(same.notes().contains(&Code::Compressible));

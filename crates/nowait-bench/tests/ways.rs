@@ -590,8 +590,8 @@ fn every_record_of_every_writer_is_where_the_way_says() {
             let seen = (sample.operations, sample.bytes, sample.wrong);
             assert_eq!(seen, (all, logged, None), "{name} {writers} × {size}");
             assert_eq!(sample.latencies.len(), all);
-            // One that makes files of its own has headers and watermark blocks in them, as many as time
-            // brings.
+            // One that makes files of its own has headers and watermark blocks in them, as many as
+            // time brings.
             let most = if way.room(size) == 0 { u64::MAX } else { all * way.room(size) as u64 };
             assert!((logged..=most).contains(&bytes), "{name} {writers} × {size}: {bytes}");
             let found = found.into_inner().unwrap();
@@ -634,7 +634,8 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
         let wanted = if ["direct-dsync", "ring-dsync"].contains(&&*row.way) {
             4096.0 / size..=4096.0 / size
         } else if row.way.starts_with("nowait") {
-            // Whole pages, with a header in each block, and watermark blocks, as many as time brings.
+            // Whole pages, with a header in each block, and watermark blocks, as many as time
+            // brings.
             1.0..=f64::INFINITY
         } else {
             1.0..=4096.0 / size

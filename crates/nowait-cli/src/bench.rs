@@ -155,7 +155,7 @@ fn tour(options: &cli::Bench) -> Option<cli::Bench> {
 fn asked(options: &cli::Bench) -> Options {
     let as_sizes = |numbers: &[u32]| sorted(numbers.iter().map(|&number| number as usize).collect());
     let directions: Vec<Direction> = options.streams.iter().map(|name| name.direction()).collect();
-    // What concerns the whole machine is only done as root.
+    // Checks of the whole machine need root.
     let thorough = rustix::process::geteuid().is_root() && !options.quick;
     let limit = || options.stall_size.map_or(MEMORY_LIMIT, |bytes| (bytes / 2).max(MEMORY_LIMIT_MIN));
     let usual = Options::new(options.quick, options.seed.unwrap_or_else(fresh_seed));

@@ -182,7 +182,7 @@ fn stat(options: &cli::LogDir) -> Result<()> {
 
 fn dump(options: &cli::Dump) -> Result<()> {
     let recovery = inspect(&options.dir).wait()?;
-    // What is whole beside the damage may be before the rest.
+    // Whole records beside the damage may be before the rest.
     let behind = recovery.behind.first().map_or(recovery.first_lsn, |lsns| lsns.start);
     let from = options.from.unwrap_or(behind.min(recovery.first_lsn));
     if from >= recovery.next_lsn && options.from.is_some() {
@@ -195,7 +195,7 @@ fn dump(options: &cli::Dump) -> Result<()> {
         let record = match reader.next().wait() {
             Ok(Some(record)) => record,
             Ok(None) => break,
-            // What is whole behind it comes next.
+            // Whole records behind it come next.
             Err(error) if error.kind() == ErrorKind::Damaged => {
                 if !is_open(out.flush())? {
                     return Ok(());

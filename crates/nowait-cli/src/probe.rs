@@ -50,7 +50,7 @@ pub fn run(options: &cli::Probe) -> Result<()> {
     outcome
 }
 
-/// What the exit code says.
+/// Meaning of the exit code.
 fn judge(report: &Report, required: &[String]) -> Result<()> {
     let path = report.path.display();
     let failure = |code, message| Err(Failure { code, message });

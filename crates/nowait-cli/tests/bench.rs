@@ -504,7 +504,7 @@ fn a_file_in_memory_cannot_be_cold_which_is_6_and_no_cold_row_is_printed() {
     assert!(!text(&output.stdout).contains("depth="));
     assert_fails(&run(&["dd", "--quick", "--dir", disk.path(), "--size", "4M"]), 6, &["cold", "--dir"]);
     assert_fails(&run(&["prefault", "--quick", "--dir", disk.path(), "--size", "4M"]), 6, &["cold", "--dir"]);
-    // What else is in that table needs no cold file.
+    // The other cases of that table need no cold file.
     let arguments = ["stall", "--quick", "--rounds", "1", "--size", "2M", "--stall-size", "2M", "--dir", disk.path()];
     let output = run(&arguments);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

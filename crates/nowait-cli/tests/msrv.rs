@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What says nothing, and was built with the promised Rust in this version.
+/// Packages that promise no Rust version, and were built with ours in this version.
 const BUILT: [(&str, &str); 7] = [
     ("cfg_aliases", "0.2.2"),
     ("crc32c", "0.6.9"),

@@ -83,7 +83,7 @@ impl Browser {
         Some(Self { program: program?, dir: TempDir::new().unwrap() })
     }
 
-    /// What it prints, and what it logs.
+    /// Returns its output and its log.
     fn run(&self, page: &Path, arguments: &[&str]) -> (String, String) {
         let (out, log) = (self.dir.path().join("out"), self.dir.path().join("log"));
         let mut command = Command::new(&self.program);

@@ -1,5 +1,5 @@
-//! Conditions that make figures worth less than they look, set on the system itself and seen noted. In a
-//! mount namespace of its own, which goes with the command, however that ends.
+//! Conditions that make figures worth less than they look, set on the system itself and seen noted.
+//! In a mount namespace of its own, which goes with the command, however that ends.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn noted(dir: &Path, script: &str) -> Option<Vec<String>> {
         }
     };
     let said = String::from_utf8_lossy(&output.stderr);
-    // What makes the trap says 77 where it cannot.
+    // The script exits with 77 where it cannot make the trap.
     if said.starts_with("unshare") || output.status.code() == Some(77) {
         eprintln!("skipped: {said}");
         return None;

@@ -1,4 +1,5 @@
-//! Keeps lines durably, and prints those that are there: `some-program | cargo run -p nowait-log --example log -- DIR`.
+//! Keeps lines durably, and prints those that are there:
+//! `some-program | cargo run -p nowait-log --example log -- DIR`.
 
 use std::io::BufRead;
 

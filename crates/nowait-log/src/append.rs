@@ -8,8 +8,8 @@ use super::format::FRAME_BYTES;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
 impl Shared {
-    /// Appends records as one batch; waits for room, if it may. Returns the LSN of the last, and the
-    /// group that waits for it.
+    /// Appends records as one batch; waits for room, if it may. Returns the LSN of the last, and
+    /// the group that waits for it.
     pub(super) fn append(
         self: &Arc<Self>,
         records: &[&[u8]],

@@ -76,8 +76,8 @@
 //!
 //! A log is made only when [`Options::create`] asks for it, and only in a directory that is new or
 //! empty. Ask for it where the application is set up. An application that expects its log then gets
-//! [`NotFound`](nowait::ErrorKind::NotFound), not an empty log, when the volume that holds it is not
-//! mounted.
+//! [`NotFound`](nowait::ErrorKind::NotFound), not an empty log, when the volume that holds it is
+//! not mounted.
 
 mod append;
 mod blocking;
@@ -155,8 +155,8 @@ impl Log {
         self.appending(Records::One([record]), false)
     }
 
-    /// Appends records as a batch, which a crash keeps as a whole or not at all. Gives the ticket of
-    /// the last.
+    /// Appends records as a batch, which a crash keeps as a whole or not at all. Gives the ticket
+    /// of the last.
     ///
     /// # Errors
     /// As [`Log::append`]; [`ErrorKind::InvalidInput`] for an empty batch.

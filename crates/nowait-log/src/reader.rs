@@ -168,12 +168,12 @@ struct Open {
     block_lsn: u64,
     /// Start and length of the last record that was returned.
     last: (usize, usize),
-    /// The next block was not whole, and is being read once more: its page may have been read before
-    /// it was written.
+    /// The next block was not whole, and is being read once more: its page may have been read
+    /// before it was written.
     is_second_look: bool,
 }
 
-/// What a reader has to do next.
+/// Next step of a reader.
 enum Step {
     /// Return the record, which is in memory.
     Take,

@@ -10,8 +10,8 @@ use super::commit::{Group, Shared};
 use super::open::Open;
 use nowait::{Result, block_on};
 
-/// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as soon
-/// as the records are copied into the log; the [`Ticket`] tells when they are durable.
+/// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as
+/// soon as the records are copied into the log; the [`Ticket`] tells when they are durable.
 ///
 /// Dropped before it is ready, it has appended nothing.
 #[must_use = "nothing is appended until it is awaited or waited for"]
@@ -42,8 +42,8 @@ impl Append<'_> {
     /// does.
     ///
     /// # Errors
-    /// Those of the append; [`ErrorKind::WouldBlock`](nowait::ErrorKind::WouldBlock) in a callback of
-    /// the log, when it would have to wait: see [`Ticket::on_durable`].
+    /// Those of the append; [`ErrorKind::WouldBlock`](nowait::ErrorKind::WouldBlock) in a callback
+    /// of the log, when it would have to wait: see [`Ticket::on_durable`].
     #[inline]
     pub fn wait(self) -> Result<Ticket> {
         let appended = self.log.append(self.records.as_slice(), true, self.from_reserve)?;

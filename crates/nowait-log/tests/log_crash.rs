@@ -40,7 +40,8 @@ fn options(nowait: &Nowait, durability: Durability, depth: u32) -> Options {
         .maintenance(false)
 }
 
-/// Contents of a record: its number, the life in which it was appended, and bytes derived from both.
+/// Contents of a record: its number, the life in which it was appended, and bytes derived from
+/// both.
 fn record(lsn: u64, life: u64, length: usize) -> Vec<u8> {
     let mut random = Rng::new(lsn << 20 | life);
     let mut bytes = [lsn.to_le_bytes(), life.to_le_bytes()].concat();
@@ -397,8 +398,8 @@ fn assert_damaged(sim: &Sim) {
     assert!(!found.damage.is_empty(), "acknowledged records are gone, and nothing is said: {found:?}");
 }
 
-/// The first block behind the damage may have too low a watermark: it was in flight with the damaged
-/// one.
+/// The first block behind the damage may have too low a watermark: it was in flight with the
+/// damaged one.
 #[test]
 fn the_highest_watermark_behind_damage_counts() {
     let sim = Sim::manual(1);

@@ -61,7 +61,8 @@ fn a_prefix_is_given_up_only_when_what_follows_it_stands() {
         }
     };
     log.truncate_prefix(durable + 1);
-    // At once: the given-up segment is reused before the record is old enough to be written unasked.
+    // At once: the given-up segment is reused before the record is old enough to be written
+    // unasked.
     log.maintain();
     check("cut", durable);
     while log.durable_lsn() == durable && log.maintain() {

@@ -138,7 +138,8 @@ fn what_is_whole_behind_a_hole_is_read_and_put_aside() {
             assert!(lost.is_empty() && *last_lsn == LAST, "{what}: {found:?}");
             continue;
         }
-        // Nothing is known of records missing at the beginning with the header that would name them.
+        // Nothing is known of records missing at the beginning with the header that would name
+        // them.
         let first = found.behind.first().map_or(found.first_lsn, |behind| behind.start.min(found.first_lsn));
         let reader = if first > 1 { read_in(&nowait, DIR, first).wait().unwrap().0 } else { reader };
         let (there, told) = read_all(reader);

@@ -198,8 +198,8 @@ fn an_idle_log_is_written_in_the_disks_own_time() {
     assert!(!log.maintain(), "a second watermark block says nothing new");
 }
 
-/// A kill leaves no more records without a watermark than the blocks that may be in flight, whatever
-/// came before.
+/// A kill leaves no more records without a watermark than the blocks that may be in flight,
+/// whatever came before.
 #[test]
 fn what_a_kill_leaves_without_a_watermark_is_bounded() {
     for depth in 1..=4u32 {

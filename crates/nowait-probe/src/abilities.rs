@@ -19,7 +19,8 @@ pub struct Abilities {
     pub nowait_reads: Option<bool>,
     /// Writes that do not wait, through the page cache.
     pub nowait_writes: Option<bool>,
-    /// Reads that do not wait, past the page cache. A device that works on requests in their submission has none.
+    /// Reads that do not wait, past the page cache. A device that works on requests in their
+    /// submission has none.
     pub nowait_direct_reads: Option<bool>,
     /// Writes that leave nothing in the page cache (`RWF_DONTCACHE`).
     pub uncached_writes: Option<bool>,
@@ -51,7 +52,7 @@ impl Abilities {
         Ok(())
     }
 
-    /// What an open file of this library has found out on its way.
+    /// Findings of this library's selectors for an open file.
     pub(crate) fn learn(&mut self, case: Case, file: &File) {
         if case == Case::CachedRead {
             self.nowait_reads = file.nowait_reads();
@@ -68,7 +69,7 @@ impl Abilities {
     }
 }
 
-/// What an answer says of whether requests that do not wait are taken.
+/// Tells by an answer whether requests that do not wait are taken.
 pub(crate) fn accepted(answer: std::result::Result<(), Errno>) -> Option<bool> {
     match answer {
         Ok(()) | Err(Errno::AGAIN) => Some(true),

@@ -2,7 +2,7 @@
 
 use crate::single::Ask;
 
-/// What is asked for, in which state.
+/// A kind of request, and the state of its pages.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Case {
@@ -26,7 +26,7 @@ pub enum Case {
     DirectAppend,
     /// A page is written past the page cache, into space that is allocated and was never written.
     DirectUnwritten,
-    /// What was written is put on stable storage.
+    /// Writes are put on stable storage.
     Sync,
     /// A control: a cached page is read, by a kernel worker because it is forced to.
     ForcedRead,

@@ -1,6 +1,8 @@
-//! What the kernel tells of a page, of this thread and of a tracepoint, and neither std nor rustix asks it.
+//! Facts from the kernel that neither std nor rustix asks for: about a page, this thread and a
+//! tracepoint.
 //!
-//! `unsafe` here: `mincore(2)` on a mapping that is never touched, `getrusage(2)`, and `perf_event_open(2)`.
+//! `unsafe` here: `mincore(2)` on a mapping that is never touched, `getrusage(2)`, and
+//! `perf_event_open(2)`.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -9,12 +11,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 pub(super) const PAGE: usize = nowait::BUF_ALIGNMENT;
 
-/// Whether the page of a file at `offset`, a multiple of a page, is in the page cache. Who neither owns the file nor may write it is
-/// told that it is (`can_do_mincore`, mm/mincore.c, 5.2).
+/// Whether the page of a file at `offset`, a multiple of a page, is in the page cache. Who neither
+/// owns the file nor may write it is told that it is (`can_do_mincore`, mm/mincore.c, 5.2).
 pub(super) fn page_is_cached(file: BorrowedFd<'_>, offset: u64) -> Result<bool, Errno> {
     let mut resident = 0u8;
-    // SAFETY: a new mapping that nobody else knows, never accessed, and unmapped before the end of the block; `resident` has the
-    // one byte that its one page needs.
+    // SAFETY: a new mapping that nobody else knows, never accessed, and unmapped before the end of
+    // the block; `resident` has the one byte that its one page needs.
     let status = unsafe {
         let map = mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, file, offset)?;
         let status = libc::mincore(map, PAGE, &mut resident);
@@ -59,8 +61,8 @@ const TRACEPOINT: u32 = 2;
 const CLOEXEC: u64 = 8;
 
 impl Passes {
-    /// Begins to count: of the thread with this number, zero for the calling one. Needs CAP_PERFMON, or a low
-    /// `kernel.perf_event_paranoid`.
+    /// Begins to count: of the thread with this number, zero for the calling one. Needs
+    /// CAP_PERFMON, or a low `kernel.perf_event_paranoid`.
     pub(super) fn count(tracepoint: u64, thread: i32) -> Result<Passes, Errno> {
         let size = size_of::<Attributes>() as u32;
         let attributes = Attributes { kind: TRACEPOINT, size, config: tracepoint, ..Attributes::default() };

@@ -1,11 +1,13 @@
 //! How a file is served: asked of the kernel, request by request, and of this library.
 //!
-//! What a file system claims to support says little, so nothing here is looked up. A scratch file beside the one that is asked about,
-//! with the same attributes, is brought into a state; then single requests go through a ring that shows what became of each: complete
-//! when its submission returned, completed later, or given to a kernel worker. The same requests are then made through a [`File`] of
-//! `nowait` on another such file, and its counters say which way it took: the very code that chooses for every file, with what it
-//! learned there. There is no second table of rules, and the library does not ask here before it chooses: it learns the same of each file
-//! from the file's own operations, where it also sees what happened to that file before.
+//! What a file system claims to support says little, so nothing here is looked up. A scratch file
+//! beside the one that is asked about, with the same attributes, is brought into a state; then
+//! single requests go through a ring that shows what became of each: complete when its submission
+//! returned, completed later, or given to a kernel worker. The same requests are then made through
+//! a [`File`] of `nowait` on another such file, and its counters say which way it took: the very
+//! code that chooses for every file, with what it learned there. There is no second table of rules,
+//! and the library does not ask here before it chooses: it learns the same of each file from the
+//! file's own operations, where it also sees what happened to that file before.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -25,16 +27,20 @@
 //!
 //! # What it leaves alone
 //!
-//! Scratch files have no name and are gone when they are closed. Of the file itself some pages are read, which puts them into the page
-//! cache; nothing is written to it, nothing dropped from the cache unless [`Options::evict`] says so, and its access time stays where
-//! the kernel lets it (`O_NOATIME`). A direct read has the kernel write back what is dirty of those pages first.
+//! Scratch files have no name and are gone when they are closed. Of the file itself some pages are
+//! read, which puts them into the page cache; nothing is written to it, nothing dropped from the
+//! cache unless [`Options::evict`] says so, and its access time stays where the kernel lets it
+//! (`O_NOATIME`). A direct read has the kernel write back what is dirty of those pages first.
 //!
 //! # What it cannot see
 //!
-//! * Blocks that say where a file's data is are cached for a new file. Where they are not, a ring's submission sleeps for them.
-//! * What happened to a file before: on btrfs one that ever had space allocated ahead is written inline, its twin is not.
-//! * Whether the controls hold tells whether the rest can be believed. They are requests whose way is known: some that are forced on a
-//!   worker, and some that need none. Where they fail, the verdict is that it cannot be told.
+//! * Blocks that say where a file's data is are cached for a new file. Where they are not, a ring's
+//!   submission sleeps for them.
+//! * What happened to a file before: on btrfs one that ever had space allocated ahead is written
+//!   inline, its twin is not.
+//! * Whether the controls hold tells whether the rest can be believed. They are requests whose way
+//!   is known: some that are forced on a worker, and some that need none. Where they fail, the
+//!   verdict is that it cannot be told.
 
 mod abilities;
 mod case;
@@ -76,7 +82,8 @@ use workers::Workers;
 const REQUESTS: u32 = 32;
 const REQUESTS_MAX: u32 = 4096;
 
-/// Finds out how files are served at `path`: a file, a directory, or a block device. See [`Options::run`].
+/// Finds out how files are served at `path`: a file, a directory, or a block device. See
+/// [`Options::run`].
 ///
 /// # Errors
 /// See [`Options::run`].
@@ -109,18 +116,21 @@ impl Options {
         self
     }
 
-    /// The file's pages may be dropped from the page cache, so that cold reads of it can be made for certain. Default: no.
+    /// The file's pages may be dropped from the page cache, so that cold reads of it can be made
+    /// for certain. Default: no.
     pub fn evict(mut self, evict: bool) -> Self {
         self.evict = evict;
         self
     }
 
-    /// Probes. Of a directory, scratch files in it; of a file, scratch files beside it, and reads of it; of a block device, reads of
-    /// it. Takes about a second, on a thread of its own, whose kernel workers are nobody else's.
+    /// Probes. Of a directory, scratch files in it; of a file, scratch files beside it, and reads
+    /// of it; of a block device, reads of it. Takes about a second, on a thread of its own, whose
+    /// kernel workers are nobody else's.
     ///
     /// # Errors
-    /// Those of `stat(2)`; [`ErrorKind::NotSeekable`] for a FIFO, a socket or a terminal; those of `open(2)` for a block device that
-    /// may not be read. What else cannot be done is in the report.
+    /// Those of `stat(2)`; [`ErrorKind::NotSeekable`] for a FIFO, a socket or a terminal; those of
+    /// `open(2)` for a block device that may not be read. What else cannot be done is in the
+    /// report.
     pub fn run(&self, path: impl AsRef<Path>) -> Result<Report> {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let failed =
@@ -282,7 +292,8 @@ impl Options {
                 let offsets = offsets.iter().skip(if offsets.len() > 1 { which } else { 0 }).step_by(2);
                 offsets.copied().take(self.requests as usize).collect::<Vec<u64>>()
             };
-            // To the end and no further: a read that comes short is made again, to see that it is the end.
+            // To the end and no further: a read that comes short is made again, to see that it is
+            // the end.
             let length = if case.is_direct() { PAGE } else { size.min(PAGE as u64) as usize };
             let mut tested = Tested { file: file.try_clone()?, direct, offsets: half(0), length };
             let ring = eye.look(case, &tested);

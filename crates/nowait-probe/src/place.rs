@@ -1,5 +1,5 @@
-//! Where a file is: its file system and its device, as they describe themselves. Read, never changed; what cannot be found out is
-//! left out, not guessed.
+//! Where a file is: its file system and its device, as they describe themselves. Read, never
+//! changed; what cannot be found out is left out, not guessed.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 
-/// What a file's file system and device say of themselves.
+/// Properties of a file's file system and device, as they state them.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Place {
@@ -21,7 +21,8 @@ pub struct Place {
     pub attributes: Vec<&'static str>,
 }
 
-/// What writes are whole after a power cut, or not there at all (`RWF_ATOMIC`; `statx(2)`).
+/// Sizes of writes that are whole after a power cut, or not there at all (`RWF_ATOMIC`;
+/// `statx(2)`).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicWrites {
@@ -45,7 +46,8 @@ pub struct Device {
     pub requests_max: Option<u64>,
     /// How far it reads ahead.
     pub read_ahead_bytes: Option<u64>,
-    /// `write back`: what was written is lost with power before a flush; `write through`: it is not.
+    /// `write back`: what was written is lost with power before a flush; `write through`: it is
+    /// not.
     pub write_cache: Option<String>,
     /// Completions can be polled for (`IORING_SETUP_IOPOLL`).
     pub polls: Option<bool>,
@@ -60,8 +62,9 @@ const MOUNT_NUMBER: u32 = 0x1000;
 const WRITE_ATOMIC: u32 = 0x1_0000;
 
 impl Place {
-    /// Of a file, directory or device that is open, also with `O_PATH`. It changes nothing, and needs no privilege; what the system
-    /// does not tell is left out. [`attributes`](Place::attributes) are found by [`probe`](super::probe()) alone.
+    /// Of a file, directory or device that is open, also with `O_PATH`. It changes nothing, and
+    /// needs no privilege; what the system does not tell is left out.
+    /// [`attributes`](Place::attributes) are found by [`probe`](super::probe()) alone.
     pub fn of(file: impl AsFd) -> Place {
         let asked = StatxFlags::BASIC_STATS | StatxFlags::from_bits_retain(MOUNT_NUMBER);
         let Ok(stat) = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, asked) else { return Place::default() };
@@ -72,7 +75,8 @@ impl Place {
         }
         let mount = (stat.stx_mask & MOUNT_NUMBER != 0).then(|| Mount::numbered(stat.stx_mnt_id)).flatten();
         let number = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
-        // A file system over several devices has a number that is none's: then by the name that it was mounted by.
+        // A file system over several devices has a number that is none's: then by the name that it
+        // was mounted by.
         let device = Device::numbered(&number).or_else(|| Device::at(&mount.as_ref()?.source));
         Place {
             file_system: mount.as_ref().map(|mount| mount.file_system.clone()),
@@ -84,7 +88,7 @@ impl Place {
 }
 
 impl AtomicWrites {
-    /// What a file says of itself.
+    /// Facts that a file states of itself.
     pub(super) fn of(file: impl AsFd) -> Option<AtomicWrites> {
         let asked = StatxFlags::from_bits_retain(WRITE_ATOMIC);
         let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked).ok()?;
@@ -181,7 +185,7 @@ mod tests {
     fn a_file_is_somewhere() {
         let place = Place::of(fs::File::open(".").unwrap());
         assert!(place.file_system.is_some() && place.mount_options.is_some(), "{place:?}");
-        // What is under no file system of its own has none.
+        // A path under no file system of its own has none.
         assert_eq!(Place::of(fs::File::open("/proc/self/status").unwrap()).device, None);
     }
 }

@@ -7,24 +7,26 @@ use io_uring::{IoUring, Probe};
 use super::place::line;
 use nowait::{Nowait, Refusal};
 
-/// What io_uring is to this process.
+/// State of io_uring for this process.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     /// Why there is no ring; `None` where there is one.
     pub refusal: Option<Refusal>,
-    /// What to change, where there is no ring.
+    /// Advice where there is no ring.
     pub remedy: Option<String>,
-    /// The sysctl `kernel.io_uring_disabled` (6.6): 1 keeps those out that are not in the group, 2 everybody.
+    /// The sysctl `kernel.io_uring_disabled` (6.6): 1 keeps those out that are not in the group, 2
+    /// everybody.
     pub disabled: Option<u32>,
     /// The sysctl `kernel.io_uring_group`; -1 is none.
     pub group: Option<i64>,
     /// Seccomp filters that this process is under.
     pub seccomp_filters: Option<u32>,
-    /// `RLIMIT_MEMLOCK`, which a ring's memory counts against where there is no CAP_IPC_LOCK; `None`: no limit.
+    /// `RLIMIT_MEMLOCK`, which a ring's memory counts against where there is no CAP_IPC_LOCK;
+    /// `None`: no limit.
     pub locked_memory_bytes_max: Option<u64>,
-    /// Completions can be kept back until they are asked for (`IORING_SETUP_DEFER_TASKRUN`, 6.1). Where not, a request that the device
-    /// completed before its submission returned looks inline.
+    /// Completions can be kept back until they are asked for (`IORING_SETUP_DEFER_TASKRUN`, 6.1).
+    /// Where not, a request that the device completed before its submission returned looks inline.
     pub defers: bool,
     /// Operations that files are served by, and whether this kernel knows them.
     pub operations: Vec<(&'static str, bool)>,
@@ -73,7 +75,8 @@ impl Reach {
     }
 }
 
-/// Filters that this process is under; where only the mode is told, 2 says that there is one at least (`proc_pid_status(5)`).
+/// Filters that this process is under; where only the mode is told, 2 says that there is one at
+/// least (`proc_pid_status(5)`).
 fn filters(status: &str) -> Option<u32> {
     let field = |name: &str| {
         let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -87,8 +90,8 @@ fn modules() -> Option<String> {
     line("/sys/kernel/security/lsm")
 }
 
-/// What to change. The facts are told apart as far as they can be: several may hold at a time, and the sysctl comes first, since it
-/// refuses before anything else is asked.
+/// Says what to change. The facts are told apart as far as they can be: several may hold at a time,
+/// and the sysctl comes first, since it refuses before anything else is asked.
 fn remedy(errno: i32, reach: &Reach, modules: Option<&str>) -> String {
     match (errno, reach.disabled) {
         (libc::EPERM, Some(2)) => "switch it on: sysctl kernel.io_uring_disabled=0".to_owned(),

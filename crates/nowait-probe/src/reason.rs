@@ -25,7 +25,7 @@ pub enum Reason {
     CopyOnWrite,
     /// The file gains blocks, or notes that they are in use.
     Grows,
-    /// What is around it has to be read first.
+    /// The rest of its pages or blocks has to be read first.
     ReadsFirst,
     /// Once a clock tick the file's times change.
     Times,

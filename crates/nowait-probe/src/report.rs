@@ -14,23 +14,23 @@ use crate::reason::Reason;
 use crate::single::{Seen, Single, Took};
 use crate::twin::errno_of;
 
-/// What was found out.
+/// Findings about a path.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was asked about.
+    /// Path that was asked about.
     pub path: PathBuf,
-    /// What that is.
+    /// Kind of that path.
     pub subject: Subject,
     /// Whether io_uring can be had.
     pub reach: Reach,
     /// Where the file is.
     pub place: Place,
-    /// What it can do, by trying.
+    /// Abilities, found by trying.
     pub abilities: Abilities,
-    /// What told whether a kernel worker ran; `None` where nothing could be watched.
+    /// Source that told whether a kernel worker ran; `None` where nothing could be watched.
     pub evidence: Option<Evidence>,
-    /// What became of the controls; `None` where nothing could be watched.
+    /// Outcome of the controls; `None` where nothing could be watched.
     pub controls: Option<Controls>,
     /// How scratch files in the same directory are served.
     pub scratch: Vec<Row>,
@@ -48,7 +48,8 @@ impl Report {
         self.scratch.iter().chain(&self.file).find(|row| row.case == case)
     }
 
-    /// What the kernel's tracepoint said of all requests together; `None` where it could not be asked, or alone was.
+    /// Sum of the tracepoint's counts over all requests; `None` where the kernel has none, or where
+    /// it alone was asked.
     pub fn traced(&self) -> Option<Traced> {
         let rows = self.scratch.iter().chain(&self.file);
         let all = rows.filter_map(|row| match &row.ring {
@@ -80,7 +81,7 @@ impl Report {
     }
 }
 
-/// What tells whether a request was given to a kernel worker.
+/// Source that tells whether a request was given to a kernel worker.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
@@ -95,7 +96,7 @@ pub enum Evidence {
     Tracepoint,
 }
 
-/// What a path leads to.
+/// Kind of file that a path leads to.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
@@ -127,7 +128,7 @@ impl Row {
     }
 }
 
-/// What became of requests to io_uring.
+/// Outcome of requests to io_uring.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -135,20 +136,22 @@ pub enum Outcome {
     Seen(Rates),
     /// The kernel answers with this errno: the file cannot do it.
     Refused(i32),
-    /// The state that is asked about cannot be had: pages stay in memory, or all of them were cached already.
+    /// The state that is asked about cannot be had: pages stay in memory, or all of them were
+    /// cached already.
     NotInState,
     /// It cannot be told, for this reason.
     CannotTell(String),
 }
 
-/// How many requests took which way through io_uring. Each is counted once as inline, asynchronous, worker or unclear.
+/// How many requests took which way through io_uring. Each is counted once as inline, asynchronous,
+/// worker or unclear.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Requests made.
     pub requests: u32,
-    /// Complete when the submission returned. Where the kernel does not keep completions back ([`Reach::defers`]), also what the
-    /// device completed before.
+    /// Complete when the submission returned. Where the kernel does not keep completions back
+    /// ([`Reach::defers`]), also what the device completed before.
     pub inline: u32,
     /// Completed later, without a worker.
     pub asynchronous: u32,
@@ -162,10 +165,11 @@ pub struct Rates {
     pub failed: u32,
     /// How long submissions took.
     pub submit_ns: Spread,
-    /// How long requests took, from submission to completion. They come one at a time, with a look at the workers between them, during
-    /// which caches go cold: a figure to compare with those of other cases, and with none of [`Served`].
+    /// How long requests took, from submission to completion. They come one at a time, with a look
+    /// at the workers between them, during which caches go cold: a figure to compare with those of
+    /// other cases, and with none of [`Served`].
     pub total_ns: Spread,
-    /// What the kernel's tracepoint says.
+    /// Count of the kernel's tracepoint.
     pub traced: Option<Traced>,
 }
 
@@ -185,14 +189,16 @@ impl Rates {
         }
     }
 
-    /// Whether more than half of them were given to a kernel worker, or had their submission sleep. (A few are on some file systems, once
-    /// a clock tick: the slower they come, the larger their share.)
+    /// Whether more than half of them were given to a kernel worker, or had their submission sleep.
+    /// (A few are on some file systems, once a clock tick: the slower they come, the larger their
+    /// share.)
     pub fn is_waited_for(&self) -> bool {
         (self.worker + self.slept) * 2 > self.requests
     }
 }
 
-/// Requests of which the kernel's tracepoint (`io_uring_queue_async_work`) was asked whether they went to a worker.
+/// Requests of which the kernel's tracepoint (`io_uring_queue_async_work`) was asked whether they
+/// went to a worker.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traced {
@@ -219,7 +225,8 @@ impl Spread {
     }
 }
 
-/// Where this library's own counters say that requests went, one at a time, as futures under [`block_on`](nowait::block_on).
+/// Where this library's own counters say that requests went, one at a time, as futures under
+/// [`block_on`](nowait::block_on).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Served {

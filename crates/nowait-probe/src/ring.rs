@@ -6,8 +6,9 @@ use rustix::io::Errno;
 /// One request is in flight at a time.
 const ENTRIES: u32 = 8;
 
-/// Sets up a ring in which nothing completes between this thread's enters (SINGLE_ISSUER, 6.0; DEFER_TASKRUN, 6.1). On an older
-/// kernel it is a plain ring, in which a completion may come at any time.
+/// Sets up a ring in which nothing completes between this thread's enters (SINGLE_ISSUER, 6.0;
+/// DEFER_TASKRUN, 6.1). On an older kernel it is a plain ring, in which a completion may come at
+/// any time.
 pub(super) fn set_up() -> Result<IoUring, Errno> {
     let mut plain = IoUring::builder();
     plain.dontfork().setup_clamp();
@@ -24,8 +25,9 @@ pub(super) fn set_up() -> Result<IoUring, Errno> {
     Ok(ring)
 }
 
-/// Whether the kernel will not be entered for this ring again, such as under a seccomp filter that came later. The rest passes:
-/// interruptions, timeouts, shortage of memory or of room for completions.
+/// Whether the kernel will not be entered for this ring again, such as under a seccomp filter that
+/// came later. The rest passes: interruptions, timeouts, shortage of memory or of room for
+/// completions.
 pub(super) fn is_lasting(error: &std::io::Error) -> bool {
     !matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY | Errno::NOMEM))
 }

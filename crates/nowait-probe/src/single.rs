@@ -1,11 +1,14 @@
 //! One request at a time in a ring of its own, and what became of it.
 //!
-//! The ring posts nothing between this thread's enters, but for what a submission itself completes. So a completion that is there when
-//! the submission returns was made inline. Whether a worker had to run is seen by its thread's count of runs; every now and then
-//! one runs that nobody asked to (it wakes when it has been idle for five seconds), so that workers are kept from being idle so long.
+//! The ring posts nothing between this thread's enters, but for what a submission itself completes.
+//! So a completion that is there when the submission returns was made inline. Whether a worker had
+//! to run is seen by its thread's count of runs; every now and then one runs that nobody asked to
+//! (it wakes when it has been idle for five seconds), so that workers are kept from being idle so
+//! long.
 //!
-//! Before Linux 6.1 a ring cannot keep completions back: what a device completed before the submission returned counts as inline.
-//! Before 5.12 workers are the kernel's own threads, of which this process sees nothing: its tracepoint has to tell then.
+//! Before Linux 6.1 a ring cannot keep completions back: what a device completed before the
+//! submission returned counts as inline. Before 5.12 workers are the kernel's own threads, of which
+//! this process sees nothing: its tracepoint has to tell then.
 //!
 //! `unsafe` here: pushing entries whose memory stays until their completion.
 
@@ -25,10 +28,11 @@ use nowait::Buf;
 const GETEVENTS: u32 = 1;
 /// Requests of each kind whose way is known beforehand.
 const CONTROLS: u32 = 8;
-/// A worker that has been idle for longer is woken before it wakes by itself (`WORKER_IDLE_TIMEOUT`, io_uring/io-wq.c).
+/// A worker that has been idle for longer is woken before it wakes by itself
+/// (`WORKER_IDLE_TIMEOUT`, io_uring/io-wq.c).
 const IDLE_MAX: Duration = Duration::from_secs(3);
 
-/// What is asked of the kernel.
+/// Request to the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask {
     Read {
@@ -57,7 +61,7 @@ pub(super) enum Took {
     Unclear,
 }
 
-/// What was seen of a request.
+/// Observations of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) took: Took,
@@ -106,8 +110,8 @@ impl Single {
         }
     }
 
-    /// Makes requests that need no file: how many of those that were forced on a worker were seen there, of those that were not were
-    /// seen inline, and of both were seen so by the kernel.
+    /// Makes requests that need no file: how many of those that were forced on a worker were seen
+    /// there, of those that were not were seen inline, and of both were seen so by the kernel.
     pub(super) fn control(&mut self) -> Result<Control, Errno> {
         let mut control = Control { forced: CONTROLS, plain: CONTROLS, ..Control::default() };
         for _ in 0..CONTROLS {
@@ -161,7 +165,8 @@ impl Single {
             None => Took::Unclear,
             // The tracepoint is passed for this request alone.
             Some(true) if self.workers.is_none() => Took::Worker,
-            // One that woke by itself: what is complete when the submission returns is nobody's but its thread's.
+            // One that woke by itself: what is complete when the submission returns is nobody's but
+            // its thread's.
             Some(true) if ran.inline => Took::Unclear,
             Some(true) if self.ran.elapsed() > IDLE_MAX => Took::Unclear,
             Some(true) => Took::Worker,
@@ -180,7 +185,7 @@ impl Single {
         self.workers.is_some() && self.punts.is_ok()
     }
 
-    /// What told whether a worker ran, and why nothing else did.
+    /// Source that told whether a worker ran, and why no better one did.
     pub(super) fn evidence(&self) -> Evidence {
         match (&self.workers, &self.punts) {
             (None, _) => Evidence::Tracepoint,
@@ -190,7 +195,7 @@ impl Single {
     }
 }
 
-/// What became of the controls.
+/// Outcome of the controls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Control {
     pub(super) forced: u32,
@@ -207,9 +212,11 @@ struct Ran {
     result: Result<usize, Errno>,
 }
 
-/// Submits one entry and waits for its completion. What it names must stay until then, and for good after an error.
+/// Submits one entry and waits for its completion. What it names must stay until then, and for good
+/// after an error.
 fn run(ring: &mut IoUring, entry: &squeue::Entry) -> Result<Ran, Errno> {
-    // SAFETY: the entry's memory is the caller's, who keeps it until this returns, and lets it be after an error.
+    // SAFETY: the entry's memory is the caller's, who keeps it until this returns, and lets it be
+    // after an error.
     unsafe { ring.submission().push(entry) }.map_err(|_| Errno::BUSY)?;
     let slept_before = sleeps();
     let begun = Instant::now();
@@ -231,7 +238,8 @@ fn run(ring: &mut IoUring, entry: &squeue::Entry) -> Result<Ran, Errno> {
 fn enter(ring: &mut IoUring, want: u32, flags: u32) -> Result<(), Errno> {
     loop {
         let staged = ring.submission().len() as u32;
-        // SAFETY: no argument is passed, so there is none to be wrong; the staged entry keeps `run`'s promise.
+        // SAFETY: no argument is passed, so there is none to be wrong; the staged entry keeps
+        // `run`'s promise.
         match unsafe { ring.submitter().enter::<()>(staged, want, flags, None) } {
             Err(error) if ring::is_lasting(&error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
             // Interrupted, or memory is short: again.

@@ -1,4 +1,5 @@
-//! Scratch files: beside the file that is asked about, with its attributes, without a name, and in the state that a case asks for.
+//! Scratch files: beside the file that is asked about, with its attributes, without a name, and in
+//! the state that a case asks for.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,7 +22,7 @@ const PART: usize = 100;
 /// A page just read may sit in another processor's list, and stays then.
 const DROP_ATTEMPTS: u32 = 6;
 
-/// What decides how a file is written and can be given to another while it is empty.
+/// Attributes that decide how a file is written, and can be given to another while it is empty.
 const ATTRIBUTES: IFlags = IFlags::NOCOW.union(IFlags::COMPRESSED).union(IFlags::JOURNALING).union(IFlags::SYNC);
 /// `FS_DAX_FL` of linux/fs.h.
 const DAX: IFlags = IFlags::from_bits_retain(0x0200_0000);
@@ -67,7 +68,7 @@ pub(super) fn path_of(file: &File) -> PathBuf {
 pub(super) fn make(dir: &Path, attributes: IFlags, case: Case, requests: u32) -> io::Result<Tested> {
     let file = nameless(dir)?;
     if !attributes.is_empty() {
-        // What cannot be given is not, such as compression beside direct I/O.
+        // Attributes that cannot be given are left out, such as compression beside direct I/O.
         let own = rustix::fs::ioctl_getflags(&file).unwrap_or(IFlags::empty());
         let _ = rustix::fs::ioctl_setflags(&file, own | attributes);
     }
@@ -126,8 +127,8 @@ fn fill(file: &File, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Drops a file's pages: all at once, since a part of a large folio is not dropped. Some may stay; each is looked at before it is asked
-/// for.
+/// Drops a file's pages: all at once, since a part of a large folio is not dropped. Some may stay;
+/// each is looked at before it is asked for.
 pub(super) fn drop_pages(file: &File, length: u64) -> io::Result<()> {
     for attempt in 0..DROP_ATTEMPTS {
         rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?;

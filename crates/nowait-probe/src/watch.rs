@@ -1,4 +1,5 @@
-//! A running program's kernel workers: who they work for, how often they run, what they read and write.
+//! A running program's kernel workers: who they work for, how often they run, what they read and
+//! write.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,33 +20,36 @@ pub struct Watched {
     pub elapsed: Duration,
     /// Threads that were there at the end.
     pub threads: Vec<KernelThread>,
-    /// How many requests were given to workers, by the kernel's tracepoint, by threads that were there at the beginning; `None` where
-    /// it could not be asked.
+    /// How many requests were given to workers, by the kernel's tracepoint, by threads that were
+    /// there at the beginning; `None` where it could not be asked.
     pub punts: Option<u64>,
     /// Why it could not: tracefs is not mounted, say.
     pub untraced: Option<String>,
 }
 
-/// What one thread did meanwhile.
+/// Activity of one thread meanwhile.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelThread {
     /// Its number.
     pub number: i32,
-    /// Its name: `iou-wrk-N` works for thread N, `iou-sqp-N` polls the submission queue of one. N is counted in the first pid namespace.
+    /// Its name: `iou-wrk-N` works for thread N, `iou-sqp-N` polls the submission queue of one. N
+    /// is counted in the first pid namespace.
     pub name: String,
-    /// How often it ran: of a worker, about one run for each request, and one more each time it waited.
+    /// How often it ran: of a worker, about one run for each request, and one more each time it
+    /// waited.
     pub runs: u64,
     /// How long it ran.
     pub on_processor: Duration,
-    /// What it read from devices and had written to them, in bytes; `None` where that may not be known.
+    /// Bytes that it read from devices and had written to them; `None` where that may not be known.
     pub read_and_written: Option<(u64, u64)>,
 }
 
 /// Watches the kernel workers, and the threads that poll submission queues, of a process.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`](nowait::ErrorKind::NotFound) where there is no such process; those of `proc(5)`.
+/// [`ErrorKind::NotFound`](nowait::ErrorKind::NotFound) where there is no such process; those of
+/// `proc(5)`.
 pub fn watch(process: u32, time: Duration) -> nowait::Result<Watched> {
     let folder = PathBuf::from(format!("/proc/{process}"));
     let failed = |error: std::io::Error| {
@@ -84,14 +88,16 @@ fn look(process: &Path) -> std::io::Result<Look> {
     Ok(threads.into_iter().map(|thread| (thread.number, (thread.clone(), moved(process, thread.number)))).collect())
 }
 
-/// Bytes that a thread has read from devices and had written to them: `io` in its folder (`proc_pid_io(5)`).
+/// Bytes that a thread has read from devices and had written to them: `io` in its folder
+/// (`proc_pid_io(5)`).
 fn moved(process: &Path, thread: i32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(process.join(format!("task/{thread}/io"))).ok()?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some((field("read_bytes:")?, field("write_bytes:")?))
 }
 
-/// Counts what each thread gives to workers, those that end meanwhile left out; or says why it cannot be counted.
+/// Counts what each thread gives to workers, those that end meanwhile left out; or says why it
+/// cannot be counted.
 fn count_punts(process: &Path) -> std::io::Result<Result<Vec<Passes>, String>> {
     let numbers = fs::read_dir(process.join("task"))?.flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

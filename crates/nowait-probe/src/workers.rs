@@ -1,7 +1,8 @@
-//! The kernel's workers, as `/proc` shows them: threads of the process, named after the thread that they work for.
+//! The kernel's workers, as `/proc` shows them: threads of the process, named after the thread that
+//! they work for.
 //!
-//! The name ends in the number that this thread has in the first pid namespace, which a container does not know. So a thread
-//! finds out its workers' name by having them work.
+//! The name ends in the number that this thread has in the first pid namespace, which a container
+//! does not know. So a thread finds out its workers' name by having them work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,7 +30,8 @@ pub(super) struct Thread {
     pub(super) on_processor_ns: u64,
 }
 
-/// The threads of a process (`/proc/N`) whose names begin in one of these ways. One that ends meanwhile is left out.
+/// The threads of a process (`/proc/N`) whose names begin in one of these ways. One that ends
+/// meanwhile is left out.
 pub(super) fn threads(process: &Path, prefixes: &[&str]) -> std::io::Result<Vec<Thread>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(process.join("task"))? {
@@ -77,7 +79,8 @@ impl Workers {
         }
         let most = names.values().copied().max().unwrap_or(0);
         names.retain(|_, times| *times == most && most > requests / 2);
-        // Where others are at work all the time: the number that this thread has in its own namespace.
+        // Where others are at work all the time: the number that this thread has in its own
+        // namespace.
         if names.len() > 1 {
             let own = format!("{NAME}{}", rustix::thread::gettid());
             names.retain(|name, _| *name == own);
@@ -85,13 +88,15 @@ impl Workers {
         Ok(names.pop_first().map(|(name, _)| Workers { name }))
     }
 
-    /// Waits until all of them sleep, and says how often they have run. None: they do not come to rest.
+    /// Waits until all of them sleep, and says how often they have run. None: they do not come to
+    /// rest.
     pub(super) fn at_rest(&self) -> Option<Runs> {
         let until = Instant::now() + QUIET_WITHIN;
         let mut last = None;
         loop {
             let threads = self.threads();
-            // A worker that was taken off its processor on its way to sleep looks asleep; so look twice.
+            // A worker that was taken off its processor on its way to sleep looks asleep; so look
+            // twice.
             let runs = threads.iter().all(|thread| thread.asleep).then(|| runs(threads));
             if runs.is_some() && runs == last {
                 return runs;

@@ -1,5 +1,5 @@
-//! What `nowait-probe` says of each file system: against the kernel's tracepoint, against what is known of that file system, and
-//! against what the library does.
+//! Reports on each file system, against the kernel's tracepoint, against what is known of that file
+//! system, and against what the library does.
 
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
@@ -15,7 +15,8 @@ use common::{cold, contents, is_slow};
 use nowait::ErrorKind;
 use nowait_probe::{Case, Evidence, Options, Outcome, Rates, Reason, Report, Row, Subject, watch};
 
-/// Ten cases of so many are more than 2000 requests: two are left out where pages cannot be dropped.
+/// Ten cases of so many are more than 2000 requests: two are left out where pages cannot be
+/// dropped.
 const MANY: u32 = 208;
 /// Of a device there are four cases.
 const MANY_OF_A_DEVICE: u32 = 520;
@@ -66,7 +67,8 @@ fn rates(report: &Report, case: Case) -> &Rates {
     seen(report.row(case).unwrap_or_else(|| panic!("no row of {}", case.name())))
 }
 
-/// What is counted, and seen, must fit together; and the kernel must have seen the same, where it can be asked.
+/// Checks that counts and observations fit together, and that the kernel has seen the same, where
+/// it can be asked.
 fn is_sound(report: &Report, least: u32) {
     assert!(report.controls.is_some_and(|controls| controls.hold()), "{:?}", report.controls);
     for row in report.scratch.iter().chain(&report.file) {
@@ -94,7 +96,8 @@ fn is_sound(report: &Report, least: u32) {
     }
 }
 
-/// On every kernel a report says what told whether a worker ran, or why nothing can: nothing is told that was not seen.
+/// On every kernel a report says what told whether a worker ran, or why nothing can: nothing is
+/// told that was not seen.
 #[test]
 fn what_told_it_is_said() {
     let folder = mounts::temp_dir();
@@ -123,8 +126,9 @@ fn what_told_it_is_said() {
     }
 }
 
-/// The library is served as the probe says: what it gives to a ring goes to a kernel worker where all requests of this kind do, and
-/// does not where none does. And it gives to no ring what would only be read by a worker.
+/// The library is served as the probe says: what it gives to a ring goes to a kernel worker where
+/// all requests of this kind do, and does not where none does. And it gives to no ring what would
+/// only be read by a worker.
 fn tells_the_same(row: &Row, rates: &Rates) {
     let Some(served) = &row.nowait else { return };
     assert_eq!(served.failed, 0, "{}: {served:?}", row.case.name());
@@ -162,7 +166,7 @@ fn some_by_workers(report: &Report, cases: &[Case]) {
     }
 }
 
-/// What is certain on Linux 6.18: of later kernels this test would tell what has changed.
+/// Checks what is certain on Linux 6.18. On later kernels this test shows what has changed.
 fn on(kind: Kind) {
     use Case::*;
     let Some(mount) = Mount::or_skip(kind) else { return };

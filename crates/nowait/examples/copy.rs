@@ -1,5 +1,5 @@
-//! Copies a file past the page cache, reading ahead and writing behind, and replaces the target as a whole:
-//! `cargo run --example copy -- FROM TO`.
+//! Copies a file past the page cache, reading ahead and writing behind, and replaces the target as
+//! a whole: `cargo run --example copy -- FROM TO`.
 
 use nowait::OpenOptions;
 use nowait::stream::{AtomicWriter, Reader};

@@ -1,4 +1,5 @@
-//! Reads records that lie all over a file, in one call: `cargo run --example gather -- FILE RECORDS BYTES`.
+//! Reads records that lie all over a file, in one call:
+//! `cargo run --example gather -- FILE RECORDS BYTES`.
 
 use std::time::Instant;
 

@@ -1,5 +1,6 @@
-//! Serves ranges of a file over TCP on tokio: a line `OFFSET LENGTH` is answered with that many bytes.
-//! `cargo run --features tokio --example tokio_service -- FILE [ADDRESS]`; then `echo 0 100 | nc 127.0.0.1 7070`.
+//! Serves ranges of a file over TCP on tokio: a line `OFFSET LENGTH` is answered with that many
+//! bytes. `cargo run --features tokio --example tokio_service -- FILE [ADDRESS]`; then
+//! `echo 0 100 | nc 127.0.0.1 7070`.
 
 use nowait::{File, Nowait};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};

@@ -1,7 +1,8 @@
-//! One error for every operation: what was tried, on which path and bytes, why it failed, what to do next.
+//! One error for every operation: what was tried, on which path and bytes, why it failed, what to
+//! do next.
 //!
-//! The kind is for programs, the text is for people. The errno is kept. An operation that was given a buffer hands it
-//! back inside [`BufferError`], so that a failed read costs no allocation.
+//! The kind is for programs, the text is for people. The errno is kept. An operation that was given
+//! a buffer hands it back inside [`BufferError`], so that a failed read costs no allocation.
 
 use std::fmt;
 use std::io;
@@ -13,9 +14,10 @@ use rustix::io::Errno;
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kind of a failure, for programs to match on. An errno has the kind that std gives it, unless more can be
-/// said: ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF [`Closed`](ErrorKind::Closed), EDQUOT
-/// [`NoSpace`](ErrorKind::NoSpace), EOVERFLOW [`InvalidRange`](ErrorKind::InvalidRange), for instance.
+/// Kind of a failure, for programs to match on. An errno has the kind that std gives it, unless
+/// more can be said: ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF
+/// [`Closed`](ErrorKind::Closed), EDQUOT [`NoSpace`](ErrorKind::NoSpace), EOVERFLOW
+/// [`InvalidRange`](ErrorKind::InvalidRange), for instance.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -79,7 +81,8 @@ pub enum ErrorKind {
     NoSpace,
     /// The file would be larger than the process or the file system allows.
     FileTooLarge,
-    /// A write-back failed before, and nobody has acknowledged it: see `File::acknowledge_sync_failure`.
+    /// A write-back failed before, and nobody has acknowledged it: see
+    /// `File::acknowledge_sync_failure`.
     SyncFailed,
     /// It cannot be done now without waiting.
     WouldBlock,
@@ -196,7 +199,8 @@ impl fmt::Display for ErrorOp {
     }
 }
 
-/// The error of this crate. Small (one pointer), cheap to clone, converts into [`std::io::Error`] with std's kind and errno.
+/// The error of this crate. Small (one pointer), cheap to clone, converts into [`std::io::Error`]
+/// with std's kind and errno.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -215,8 +219,9 @@ struct Inner {
 }
 
 impl Error {
-    /// An error for programs that offer the same operations in another form: a store, a log, a language. Say the path with
-    /// [`at`](Error::at), the bytes with [`with_range`](Error::with_range), and more with [`with_detail`](Error::with_detail).
+    /// An error for programs that offer the same operations in another form: a store, a log, a
+    /// language. Say the path with [`at`](Error::at), the bytes with
+    /// [`with_range`](Error::with_range), and more with [`with_detail`](Error::with_detail).
     pub fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
         Error(Arc::new(Inner {
             kind,
@@ -326,7 +331,8 @@ impl Error {
     }
 }
 
-/// How much of a failed write is in the file (in the page cache, that is; durability is another matter).
+/// How much of a failed write is in the file (in the page cache, that is; durability is another
+/// matter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The first so many bytes, and nothing after them. Zero: the file is unchanged.
@@ -500,9 +506,10 @@ impl std::error::Error for Error {
     }
 }
 
-/// With an errno, what std makes of it: `raw_os_error()` and `kind()` are those of the plain call. Operation, path and range are
-/// then left behind, since an `io::Error` has room for one or the other; `io::Error::other(error)` keeps them in place of the errno.
-/// An error without an errno is kept inside (`io::Error::get_ref`).
+/// With an errno, what std makes of it: `raw_os_error()` and `kind()` are those of the plain call.
+/// Operation, path and range are then left behind, since an `io::Error` has room for one or the
+/// other; `io::Error::other(error)` keeps them in place of the errno. An error without an errno is
+/// kept inside (`io::Error::get_ref`).
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         if let Some(errno) = error.raw_os_error() {
@@ -555,10 +562,12 @@ impl From<Error> for io::Error {
 /// The buffer that an operation was given, back, also with an error.
 pub type BufferResult<B> = std::result::Result<B, BufferError<B>>;
 
-/// How many bytes a read or write has moved, and its buffer; the buffer comes back with an error, too.
+/// How many bytes a read or write has moved, and its buffer; the buffer comes back with an error,
+/// too.
 pub type Moved<B> = std::result::Result<(usize, B), BufferError<B>>;
 
-/// An [`Error`] together with the buffer that the operation was given. `?` turns it into either error type.
+/// An [`Error`] together with the buffer that the operation was given. `?` turns it into either
+/// error type.
 pub struct BufferError<B> {
     /// Kind of the failure.
     pub error: Error,
@@ -614,8 +623,9 @@ mod tests {
         assert_eq!(error.range_index(), Some(7));
     }
 
-    /// Symptom: EROFS was "permission denied", and what std calls ENOTDIR, EBUSY or EXDEV was "other"; an `io::Error` made
-    /// of an error had no errno. Each errno has std's kind, or another for a reason.
+    /// Symptom: EROFS was "permission denied", and what std calls ENOTDIR, EBUSY or EXDEV was
+    /// "other"; an `io::Error` made of an error had no errno. Each errno has std's kind, or another
+    /// for a reason.
     #[test]
     fn errnos_are_what_std_makes_of_them() {
         // Names, since std's include some that are not stable.

@@ -1,14 +1,17 @@
 //! File I/O for Linux that does not wait for a disk when it need not.
 //!
-//! An operation is tried on the caller's thread first, without waiting for the device. What is not in the page cache goes to
-//! io_uring, or, where io_uring is refused or of no use, to a few threads. Which way is best depends on the file system and on
-//! what is cached; it is decided for each operation from what the file's earlier ones did, and every decision is counted.
+//! An operation is tried on the caller's thread first, without waiting for the device. What is not
+//! in the page cache goes to io_uring, or, where io_uring is refused or of no use, to a few
+//! threads. Which way is best depends on the file system and on what is cached; it is decided for
+//! each operation from what the file's earlier ones did, and every decision is counted.
 //!
-//! There are reads and writes: single ones, vectored ones, and many in one call; syncs that share; and what changes files and names.
+//! There are reads and writes: single ones, vectored ones, and many in one call; syncs that share;
+//! and what changes files and names.
 //!
 //! # A read
 //!
-//! Operations name their position and own their buffer. Await one on any executor, or call `wait` where there is none:
+//! Operations name their position and own their buffer. Await one on any executor, or call `wait`
+//! where there is none:
 //!
 //! ```
 //! use nowait::{Buf, File, Result};
@@ -29,9 +32,9 @@
 //! # }
 //! ```
 //!
-//! [`File::read_range`] brings a pooled, page-aligned [`Buf`]. [`File::read_at`] fills a buffer of the caller's and gives it
-//! back, with an error too ([`BufferError`]). [`File::read_into`] blocks and fills a borrowed slice. A result is short only at
-//! the end of the file.
+//! [`File::read_range`] brings a pooled, page-aligned [`Buf`]. [`File::read_at`] fills a buffer of
+//! the caller's and gives it back, with an error too ([`BufferError`]). [`File::read_into`] blocks
+//! and fills a borrowed slice. A result is short only at the end of the file.
 //!
 //! # A gather
 //!
@@ -57,8 +60,9 @@
 //! # }
 //! ```
 //!
-//! Cached ranges are copied on the spot. For the rest a bounded number of reads is kept in flight to the end, neighbours read
-//! together. See [`Gather`]; [`File::gather_into`] is the blocking form that fills a borrowed slice.
+//! Cached ranges are copied on the spot. For the rest a bounded number of reads is kept in flight
+//! to the end, neighbours read together. See [`Gather`]; [`File::gather_into`] is the blocking form
+//! that fills a borrowed slice.
 //!
 //! # A write
 //!
@@ -80,22 +84,24 @@
 //! # }
 //! ```
 //!
-//! A write is done when its bytes are in the page cache. It is durable after a later [`File::sync_data`], or by itself if it was made
-//! [`durable`](Write::durable). As a future it is made on the thread that polls it where that is expected not to wait: whole
-//! pages, or cached ones, or pages beyond the end, while writers are not about to be put to sleep. (Under [`block_on`] a small write
-//! first lets the other futures have their turn, and is made together with what continues it.) What remains is done by one
-//! thread a file, in order, neighbours in one call. The bytes on their way are bounded
-//! ([`Builder::write_bytes_max`]).
+//! A write is done when its bytes are in the page cache. It is durable after a later
+//! [`File::sync_data`], or by itself if it was made [`durable`](Write::durable). As a future it is
+//! made on the thread that polls it where that is expected not to wait: whole pages, or cached
+//! ones, or pages beyond the end, while writers are not about to be put to sleep. (Under
+//! [`block_on`] a small write first lets the other futures have their turn, and is made together
+//! with what continues it.) What remains is done by one thread a file, in order, neighbours in one
+//! call. The bytes on their way are bounded ([`Builder::write_bytes_max`]).
 //!
 //! # Past the page cache, and in order
 //!
-//! [`OpenOptions::direct`] asks for direct I/O, at any place, of any length, to and from any memory; [`File::direct`] tells what the file
-//! made of it. [`stream::Reader`] and [`stream::Writer`] read ahead and write behind, on any file, for threads and for tasks.
+//! [`OpenOptions::direct`] asks for direct I/O, at any place, of any length, to and from any
+//! memory; [`File::direct`] tells what the file made of it. [`stream::Reader`] and
+//! [`stream::Writer`] read ahead and write behind, on any file, for threads and for tasks.
 //!
 //! # Many reads from one thread
 //!
-//! [`block_on`] runs a future on the calling thread's own ring. What the future submits meanwhile is staged and submitted
-//! together:
+//! [`block_on`] runs a future on the calling thread's own ring. What the future submits meanwhile
+//! is staged and submitted together:
 //!
 //! ```
 //! use futures::future::join_all;
@@ -115,8 +121,8 @@
 //!
 //! # An instance of one's own
 //!
-//! [`File::open`] uses an instance that the process shares. [`Nowait::builder`] makes one with its own engine, policy and
-//! counters:
+//! [`File::open`] uses an instance that the process shares. [`Nowait::builder`] makes one with its
+//! own engine, policy and counters:
 //!
 //! ```
 //! use nowait::{Engine, Nowait, OpenOptions};
@@ -136,9 +142,9 @@
 //!
 //! # What happened
 //!
-//! [`Nowait::stats`] tells how many operations went which way, [`Nowait::ring_refusal`] why there is no ring,
-//! [`Nowait::aio_refusal`] why direct I/O does not go to libaio then, and [`File::nowait_reads`] whether the file can be read
-//! without waiting at all:
+//! [`Nowait::stats`] tells how many operations went which way, [`Nowait::ring_refusal`] why there
+//! is no ring, [`Nowait::aio_refusal`] why direct I/O does not go to libaio then, and
+//! [`File::nowait_reads`] whether the file can be read without waiting at all:
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -160,12 +166,13 @@
 //! # }
 //! ```
 //!
-//! The crate `nowait-probe` tells beforehand, for a path: how io_uring serves each kind of request there, and where this library
-//! sends it.
+//! The crate `nowait-probe` tells beforehand, for a path: how io_uring serves each kind of request
+//! there, and where this library sends it.
 //!
 //! # A durable log
 //!
-//! The crate `nowait-log` keeps many small records on stable storage, and gives them back after a crash.
+//! The crate `nowait-log` keeps many small records on stable storage, and gives them back after a
+//! crash.
 //!
 //! # A file in memory
 //!
@@ -173,9 +180,10 @@
 //!
 //! # Cancellation
 //!
-//! An operation does nothing until it is polled or waited for. Dropping it at any time is safe, and so is leaking it: buffer
-//! and descriptor belong to the operation until the kernel is through with them. What the kernel has begun is not called
-//! back; it completes, is counted as `cancelled`, and is freed. The buffer is gone with it.
+//! An operation does nothing until it is polled or waited for. Dropping it at any time is safe, and
+//! so is leaking it: buffer and descriptor belong to the operation until the kernel is through with
+//! them. What the kernel has begun is not called back; it completes, is counted as `cancelled`, and
+//! is freed. The buffer is gone with it.
 //!
 //! ```
 //! use futures::FutureExt;
@@ -196,33 +204,36 @@
 //!
 //! # Threads
 //!
-//! Futures are `Send`, [`File`] and [`Nowait`] are `Sync` and cheap to clone. Threads of the library exist only where they
-//! are needed:
+//! Futures are `Send`, [`File`] and [`Nowait`] are `Sync` and cheap to clone. Threads of the
+//! library exist only where they are needed:
 //!
-//! * `nowait-pool`: come with work for which io_uring would only use a kernel worker (an open, advice, a read on tmpfs,
-//!   overlayfs or FUSE that is not expected to be quick), with reads of more than [`Builder::inline_bytes_max`], and with every
-//!   slow operation where io_uring is refused. At most [`Builder::pool_threads_max`]; they go when they have been idle for 5 s.
-//! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it notices completions and wakes
-//!   wakers. There is none for [`block_on`], for `wait`, and, with the `tokio` feature, for tasks on a tokio runtime that was
-//!   attached (`Nowait::attach_tokio`).
+//! * `nowait-pool`: come with work for which io_uring would only use a kernel worker (an open,
+//!   advice, a read on tmpfs, overlayfs or FUSE that is not expected to be quick), with reads of
+//!   more than [`Builder::inline_bytes_max`], and with every slow operation where io_uring is
+//!   refused. At most [`Builder::pool_threads_max`]; they go when they have been idle for 5 s.
+//! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it
+//!   notices completions and wakes wakers. There is none for [`block_on`], for `wait`, and, with
+//!   the `tokio` feature, for tasks on a tokio runtime that was attached (`Nowait::attach_tokio`).
 //!
-//! After a `fork` the child makes rings and threads of its own. Operations that were in flight in the parent never complete in
-//! the child.
+//! After a `fork` the child makes rings and threads of its own. Operations that were in flight in
+//! the parent never complete in the child.
 //!
 //! # Features
 //!
-//! None is on by default. They add to the interface or to the ways of completion without changing results.
+//! None is on by default. They add to the interface or to the ways of completion without changing
+//! results.
 //!
-//! * `tokio`: submissions of a worker's tasks are collected, and operations take part in tokio's cooperative budget. In a
-//!   runtime that was attached (`Nowait::attach_tokio`) the ring's descriptor sits in tokio's own reactor, and no thread of ours
-//!   is needed. Without the feature everything works on tokio too, by way of the reaper thread.
+//! * `tokio`: submissions of a worker's tasks are collected, and operations take part in tokio's
+//!   cooperative budget. In a runtime that was attached (`Nowait::attach_tokio`) the ring's
+//!   descriptor sits in tokio's own reactor, and no thread of ours is needed. Without the feature
+//!   everything works on tokio too, by way of the reaper thread.
 //! * `bytes`: `bytes::BytesMut` for reads and writes, `bytes::Bytes` for writes.
 //! * `futures-io`: `AsyncRead`, `AsyncWrite` and the like of futures-io for streams.
 //!
 //! # Where it runs
 //!
-//! Linux only. Nothing depends on a kernel version: what a kernel, a filter or a limit refuses is found out by trying, and
-//! something else serves.
+//! Linux only. Nothing depends on a kernel version: what a kernel, a filter or a limit refuses is
+//! found out by trying, and something else serves.
 
 mod buf;
 mod core;
@@ -254,10 +265,11 @@ pub use write::{Allocate, Settled, WriteMany};
 
 /// Runs a future to its end on the calling thread, which drives a ring of its own meanwhile.
 ///
-/// Reads that the future submits are staged in this thread's ring. When there is nothing left to poll, one system call
-/// submits what is staged and waits for the first completion. So one thread keeps many operations in flight, with no other
-/// thread and at the cost of a hand-written io_uring loop. (Of many, the first leave earlier, so that the device is not idle
-/// while the others are prepared.)
+/// Reads that the future submits are staged in this thread's ring. When there is nothing left to
+/// poll, one system call submits what is staged and waits for the first completion. So one thread
+/// keeps many operations in flight, with no other thread and at the cost of a hand-written io_uring
+/// loop. (Of many, the first leave earlier, so that the device is not idle while the others are
+/// prepared.)
 ///
 /// ```
 /// use futures::stream::{FuturesUnordered, StreamExt};
@@ -283,23 +295,25 @@ pub use write::{Allocate, Settled, WriteMany};
 /// # }
 /// ```
 ///
-/// It is no executor with tasks: what runs at the same time is what the future itself joins. The future may use anything else
-/// that wakes its waker, from whatever thread. Where this thread cannot have a ring, the operations go to the pool and all
-/// this works the same.
+/// It is no executor with tasks: what runs at the same time is what the future itself joins. The
+/// future may use anything else that wakes its waker, from whatever thread. Where this thread
+/// cannot have a ring, the operations go to the pool and all this works the same.
 ///
-/// Operations that were dropped, or moved to another thread, end without this thread: after `block_on` returns, and also while the future
-/// computes or blocks. A helper thread then submits and notices in its place. It comes at once where another operation waits
-/// for one of these, else within a tenth of a second.
+/// Operations that were dropped, or moved to another thread, end without this thread: after
+/// `block_on` returns, and also while the future computes or blocks. A helper thread then submits
+/// and notices in its place. It comes at once where another operation waits for one of these, else
+/// within a tenth of a second.
 ///
-/// Inside the future, `wait`, `read_into`, `gather_into` and `block_on` itself may be used; they do not disturb what is in
-/// flight.
+/// Inside the future, `wait`, `read_into`, `gather_into` and `block_on` itself may be used; they do
+/// not disturb what is in flight.
 ///
 /// # Blocking in another way
 ///
 /// While the future blocks this thread by other means (another executor's `block_on`, such as
-/// `futures::executor::block_on`, receiving from a channel, joining a thread), what is in flight here goes on by help, later
-/// than it could. A small write that was polled in the same turn is made at the end of that turn only: if the thread blocks for
-/// that, it waits for ever. Use this `block_on` inside, or `await`.
+/// `futures::executor::block_on`, receiving from a channel, joining a thread), what is in flight
+/// here goes on by help, later than it could. A small write that was polled in the same turn is
+/// made at the end of that turn only: if the thread blocks for that, it waits for ever. Use this
+/// `block_on` inside, or `await`.
 pub fn block_on<F: std::future::Future>(future: F) -> F::Output {
     engine::local::drive(future)
 }

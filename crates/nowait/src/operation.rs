@@ -1,4 +1,5 @@
-//! An operation as its caller sees it: `.await` it on any executor, `.wait()` for it without one, or start it and look later.
+//! An operation as its caller sees it: `.await` it on any executor, `.wait()` for it without one,
+//! or start it and look later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -74,12 +75,13 @@ pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) ->
     }
 }
 
-/// A file operation that has not begun, and gives a `T`: `.await` it on any executor, [`wait`](Operation::wait) for it, or
-/// [`start`](Operation::start) it.
+/// A file operation that has not begun, and gives a `T`: `.await` it on any executor,
+/// [`wait`](Operation::wait) for it, or [`start`](Operation::start) it.
 ///
-/// It does nothing until then. As a future it first tries to finish on the caller's thread without waiting for a device; what
-/// remains goes to io_uring or to a thread. Dropping it, also while it is under way, is safe: the buffer it was given stays
-/// with the kernel until the kernel is done, and is then freed. So is leaking it.
+/// It does nothing until then. As a future it first tries to finish on the caller's thread without
+/// waiting for a device; what remains goes to io_uring or to a thread. Dropping it, also while it
+/// is under way, is safe: the buffer it was given stays with the kernel until the kernel is done,
+/// and is then freed. So is leaking it.
 #[must_use = "an operation does nothing until it is awaited, waited for or started"]
 pub struct Operation<'f, T> {
     on: On<'f>,
@@ -89,7 +91,8 @@ pub struct Operation<'f, T> {
 
 enum State {
     New(Request),
-    /// Refused before it began. Behind a pointer, so that operations are small: they are moved about.
+    /// Refused before it began. Behind a pointer, so that operations are small: they are moved
+    /// about.
     Refused(Box<(Errno, Request)>),
     Begun(Begun),
     Spent,
@@ -120,9 +123,9 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// Runs the operation to its end on this thread, needing no executor. A caller that waits is best served by the plain
-    /// system call: it costs the least, cached or not. (Inside [`block_on`](crate::block_on), what other futures have staged
-    /// is submitted first.)
+    /// Runs the operation to its end on this thread, needing no executor. A caller that waits is
+    /// best served by the plain system call: it costs the least, cached or not. (Inside
+    /// [`block_on`](crate::block_on), what other futures have staged is submitted first.)
     pub fn wait(mut self) -> T {
         let target = self.on.target();
         if let State::Begun(_) = self.state {
@@ -137,7 +140,8 @@ impl<'f, T> Operation<'f, T> {
                     return local::drive(self);
                 };
                 let outcome = match (&request, target.file) {
-                    // A sync that is under way on another thread covers less than this one has to: the next is shared.
+                    // A sync that is under way on another thread covers less than this one has to:
+                    // the next is shared.
                     (Request::Sync { .. }, Some(file)) => {
                         if !file.queues().of(QueueKind::Syncs).enter() {
                             self.state = State::New(request);
@@ -157,15 +161,16 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// Begins now, and gives what can be looked at later, on any thread: a future that borrows nothing.
+    /// Begins now, and gives what can be looked at later, on any thread: a future that borrows
+    /// nothing.
     ///
-    /// It is tried on this thread first, like a future that is polled: what is cached is copied before this returns. See
-    /// [`Operation::submit`] for those who would rather not.
+    /// It is tried on this thread first, like a future that is polled: what is cached is copied
+    /// before this returns. See [`Operation::submit`] for those who would rather not.
     pub fn start(mut self) -> Started<T> {
         self.state = match self.state {
             State::New(mut request) => {
                 if matches!(request, Request::Write(..)) {
-                    // What this thread has collected was to be written before.
+                    // Writes that this thread has collected come first.
                     local::do_what_is_due();
                 }
                 match self.on.target().try_now(&mut request) {
@@ -178,7 +183,8 @@ impl<'f, T> Operation<'f, T> {
         self.submit()
     }
 
-    /// As [`Operation::start`], without a try on this thread: for those who begin many, or what they will need later only.
+    /// As [`Operation::start`], without a try on this thread: for those who begin many, or what
+    /// they will need later only.
     pub fn submit(self) -> Started<T> {
         let target = self.on.target();
         let begun = match self.state {
@@ -194,13 +200,13 @@ impl<'f, T> Operation<'f, T> {
         Started { on: Some(OwnOn::from(self.on)), begun, conclude: self.conclude }
     }
 
-    /// Begins now, as [`Operation::submit`], and has `callback` called once with the result. The operation goes to a queue that
-    /// is served whatever this thread and its runtime do next.
+    /// Begins now, as [`Operation::submit`], and has `callback` called once with the result. The
+    /// operation goes to a queue that is served whatever this thread and its runtime do next.
     ///
-    /// Called on the thread that notices the completion, which serves other operations too: it must not block, and may
-    /// start operations. A panic in it harms no other operation. Called on this thread, before this returns, only if the
-    /// operation is refused at once (a bad range, a closed file) or no thread can be started. After a `fork` it is called in
-    /// the parent only.
+    /// Called on the thread that notices the completion, which serves other operations too: it must
+    /// not block, and may start operations. A panic in it harms no other operation. Called on this
+    /// thread, before this returns, only if the operation is refused at once (a bad range, a closed
+    /// file) or no thread can be started. After a `fork` it is called in the parent only.
     pub fn on_complete(self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -242,11 +248,11 @@ impl<T> Future for Operation<'_, T> {
         #[cfg(feature = "tokio")]
         let budget = ready!(tokio::task::coop::poll_proceed(context));
         let target = on.target();
-        // What others are about to write may be written with it.
+        // It may join writes that others are about to make.
         let in_company =
             matches!(state, State::New(request @ Request::Write(..)) if coalesce::may_gain(&target, request));
         if !in_company && matches!(state, State::New(Request::Write(..))) {
-            // What this thread has collected was to be written before.
+            // Writes that this thread has collected come first.
             local::do_what_is_due();
         }
         let now = match state {
@@ -284,8 +290,8 @@ fn polled_too_often() -> ! {
     panic!("a future was polled after it was ready")
 }
 
-/// Has a thread of the pool do what `request` asks of a file, and calls `callback` there, when nothing of this has a share of
-/// the file any more.
+/// Has a thread of the pool do what `request` asks of a file, and calls `callback` there, when
+/// nothing of this has a share of the file any more.
 pub(crate) fn run_in_pool(file: Arc<Opened>, request: Request, callback: impl FnOnce(Outcome) + Send + 'static) {
     let instance = file.instance.clone();
     let call = Notify::Call(Box::new(|outcome, request| {
@@ -375,7 +381,8 @@ impl OwnOn {
         })
     }
 
-    /// Gives up its share of the file, on a thread that may notice completions: one that is the last is closed elsewhere.
+    /// Gives up its share of the file, on a thread that may notice completions: one that is the
+    /// last is closed elsewhere.
     fn give_up(self) {
         let OwnOn::File(file) = self else { return };
         if let Some(open) = Arc::into_inner(file).and_then(|opened| Arc::into_inner(opened.open)) {
@@ -412,12 +419,13 @@ impl OwnOn {
 /// # }
 /// ```
 ///
-/// Borrows nothing, so that it can be kept, sent to other threads, awaited anywhere, or [waited](Started::wait) for. It goes on
-/// by itself: nobody needs to poll it. Until its result is taken it keeps the file open, as a clone of the
-/// [`File`](crate::File) would.
+/// Borrows nothing, so that it can be kept, sent to other threads, awaited anywhere, or
+/// [waited](Started::wait) for. It goes on by itself: nobody needs to poll it. Until its result is
+/// taken it keeps the file open, as a clone of the [`File`](crate::File) would.
 ///
-/// Dropped, it is abandoned: it may yet happen, or not; the buffer is freed when the kernel is through with it.
-/// [`detach`](Started::detach) and [`finish_on_drop`](Started::finish_on_drop) have it go on to its end.
+/// Dropped, it is abandoned: it may yet happen, or not; the buffer is freed when the kernel is
+/// through with it. [`detach`](Started::detach) and [`finish_on_drop`](Started::finish_on_drop)
+/// have it go on to its end.
 #[must_use = "dropped, the operation is abandoned; detach it if its result does not matter"]
 pub struct Started<T> {
     /// Until the result is taken.
@@ -441,8 +449,8 @@ impl<T> Started<T> {
         drop(self.finish_on_drop());
     }
 
-    /// Has `callback` called once with the result: on the thread that notices the completion (see [`Operation::on_complete`]), or
-    /// here, if it has ended.
+    /// Has `callback` called once with the result: on the thread that notices the completion (see
+    /// [`Operation::on_complete`]), or here, if it has ended.
     pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -488,26 +496,30 @@ impl<'f, T> Write<'f, T> {
         Write(operation)
     }
 
-    /// Ready only when the bytes are on stable storage, with what is needed to find them: as a write and
-    /// [`File::sync_data`](crate::File::sync_data), but of this write alone (`RWF_DSYNC`, Linux 4.7).
+    /// Ready only when the bytes are on stable storage, with what is needed to find them: as a
+    /// write and [`File::sync_data`](crate::File::sync_data), but of this write alone (`RWF_DSYNC`,
+    /// Linux 4.7).
     ///
-    /// Its error may be that of an earlier write to this file: the kernel tells of a failed write-back once, to whoever asks
-    /// first, and a durable write asks. So when it fails, what was written before and not synced may be lost, and every later
-    /// sync of this file fails with [`ErrorKind::SyncFailed`](crate::ErrorKind::SyncFailed), until
+    /// Its error may be that of an earlier write to this file: the kernel tells of a failed
+    /// write-back once, to whoever asks first, and a durable write asks. So when it fails, what was
+    /// written before and not synced may be lost, and every later sync of this file fails with
+    /// [`ErrorKind::SyncFailed`](crate::ErrorKind::SyncFailed), until
     /// [`File::acknowledge_sync_failure`](crate::File::acknowledge_sync_failure).
     pub fn durable(self) -> Self {
         self.with_flags(WriteFlags::DURABLE)
     }
 
-    /// Writes through the page cache and has the kernel drop the pages when they are on the device, which it does for most
-    /// (`RWF_DONTCACHE`, Linux 6.14). [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the kernel or the file
+    /// Writes through the page cache and has the kernel drop the pages when they are on the device,
+    /// which it does for most (`RWF_DONTCACHE`, Linux 6.14).
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the kernel or the file
     /// system does not know it.
     pub fn uncached(self) -> Self {
         self.with_flags(WriteFlags::UNCACHED)
     }
 
-    /// All of it or nothing, also when the power fails (`RWF_ATOMIC`, Linux 6.11): with `O_DIRECT`, of a size and at a place that
-    /// `statx(2)` allows. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) elsewhere.
+    /// All of it or nothing, also when the power fails (`RWF_ATOMIC`, Linux 6.11): with `O_DIRECT`,
+    /// of a size and at a place that `statx(2)` allows.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) elsewhere.
     pub fn atomic(self) -> Self {
         self.with_flags(WriteFlags::ATOMIC)
     }
@@ -557,7 +569,8 @@ impl<T> Future for Write<'_, T> {
     }
 }
 
-/// Several operations, one after the other: `.await` them on any executor, or [`wait`](Steps::wait) for the last.
+/// Several operations, one after the other: `.await` them on any executor, or [`wait`](Steps::wait)
+/// for the last.
 ///
 /// Nothing begins before. Dropped half-way, it stops after the operation under way.
 #[must_use = "nothing happens until it is awaited or waited for"]

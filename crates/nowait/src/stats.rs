@@ -1,11 +1,12 @@
 //! Counters: where every operation went.
 //!
-//! An operation that begins and ends in one call is counted once, by the way that served it. One that is handed to an
-//! engine is counted when it is submitted and again when it ends. The law that a test holds:
-//! `started = inline + blocking + ring + aio + pool + cancelled + failed`, once nothing is in flight.
+//! An operation that begins and ends in one call is counted once, by the way that served it. One
+//! that is handed to an engine is counted when it is submitted and again when it ends. The law that
+//! a test holds: `started = inline + blocking + ring + aio + pool + cancelled + failed`, once
+//! nothing is in flight.
 //!
-//! Counters are kept per group of threads and summed when read, so that threads reading cached data do not share a
-//! cache line.
+//! Counters are kept per group of threads and summed when read, so that threads reading cached data
+//! do not share a cache line.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +17,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub struct Stats {
     /// Operations that were started. A gather counts each request it makes, not each range.
     pub started: u64,
-    /// Served on the caller's thread without waiting: a cached read, or a plain call inside the stall budget.
+    /// Served on the caller's thread without waiting: a cached read, or a plain call inside the
+    /// stall budget.
     pub inline: u64,
     /// Served by a plain system call of a caller that asked to wait (`.wait()`, `read_into`).
     pub blocking: u64,
@@ -46,8 +48,8 @@ pub struct Stats {
     pub throttled: u64,
     /// Bytes that direct reads moved beyond what was asked for, since a device moves whole blocks.
     pub widened_bytes: u64,
-    /// Requests that a ring, or libaio, handed to the pool: for what the kernel lacks, or would not wait for, or gave up because the thread
-    /// that had submitted it ended.
+    /// Requests that a ring, or libaio, handed to the pool: for what the kernel lacks, or would not
+    /// wait for, or gave up because the thread that had submitted it ended.
     pub handed_on: u64,
 }
 

@@ -1,8 +1,9 @@
-//! System calls that std lacks, in and out in Rust's terms. EINTR of plain calls is dealt with here and nowhere else (of an
-//! engine's completions: in `op::step`).
+//! System calls that std lacks, in and out in Rust's terms. EINTR of plain calls is dealt with here
+//! and nowhere else (of an engine's completions: in `op::step`).
 //!
-//! `unsafe` here: reads into and writes from raw segments, a block device's size, `close(2)` with its answer, and the fork handler. Calls go through rustix, which
-//! enters the kernel directly: libc's wrappers are cancellation points and cost a tenth of a cached read.
+//! `unsafe` here: reads into and writes from raw segments, a block device's size, `close(2)` with
+//! its answer, and the fork handler. Calls go through rustix, which enters the kernel directly:
+//! libc's wrappers are cancellation points and cost a tenth of a cached read.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, IoSliceMut};
@@ -16,7 +17,8 @@ use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::ioctl;
 
-/// The most that one read or write moves: `MAX_RW_COUNT` (`read(2)`, NOTES). Longer requests come back short.
+/// The most that one read or write moves: `MAX_RW_COUNT` (`read(2)`, NOTES). Longer requests come
+/// back short.
 pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
 
 /// The most segments that one vectored call takes: `UIO_MAXIOV` (`readv(2)`).
@@ -27,14 +29,16 @@ pub(crate) const SEGMENTS_MAX: usize = 1024;
 pub(crate) enum Wait {
     /// Sleep until the device answers.
     Allowed,
-    /// `RWF_NOWAIT` (Linux 4.14, `preadv2(2)`): answer EAGAIN, or what is cached, instead of sleeping.
+    /// `RWF_NOWAIT` (Linux 4.14, `preadv2(2)`): answer EAGAIN, or what is cached, instead of
+    /// sleeping.
     Never,
 }
 
 /// Reads at `offset` into `segments`.
 ///
 /// # Safety
-/// Each segment is initialised memory that may be written to, and that nothing else reads or writes meanwhile.
+/// Each segment is initialised memory that may be written to, and that nothing else reads or writes
+/// meanwhile.
 pub(crate) unsafe fn read_at(
     fd: BorrowedFd<'_>,
     segments: &[libc::iovec],
@@ -53,7 +57,8 @@ pub(crate) unsafe fn read_at(
         });
     }
     let slice = |segment: &libc::iovec| {
-        // SAFETY: the caller vouches for the memory; the segments of a list are not empty, and do not overlap.
+        // SAFETY: the caller vouches for the memory; the segments of a list are not empty, and do
+        // not overlap.
         IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(segment.iov_base.cast(), segment.iov_len) })
     };
     let mut slices: Vec<_> = segments.iter().take(SEGMENTS_MAX).map(slice).collect();
@@ -63,7 +68,8 @@ pub(crate) unsafe fn read_at(
     })
 }
 
-/// Flags of a write: `RWF_DSYNC`, `RWF_NOWAIT`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC` (`pwritev2(2)`).
+/// Flags of a write: `RWF_DSYNC`, `RWF_NOWAIT`, `RWF_APPEND`, `RWF_DONTCACHE`, `RWF_ATOMIC`
+/// (`pwritev2(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct WriteFlags(u32);
 
@@ -127,7 +133,8 @@ pub(crate) unsafe fn write_at(
     }
 }
 
-/// Opens a directory, to list it, make its names durable, and resolve others from it. `path` is resolved from `at`.
+/// Opens a directory, to list it, make its names durable, and resolve others from it. `path` is
+/// resolved from `at`.
 pub(crate) fn open_dir(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     retry(|| rustix::fs::openat(at, path, flags, Mode::empty()))
@@ -168,15 +175,17 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Opens `path`, resolved from `at`, and makes sure that it has positions to read at: not a directory, FIFO, socket or terminal.
+/// Opens `path`, resolved from `at`, and makes sure that it has positions to read at: not a
+/// directory, FIFO, socket or terminal.
 ///
-/// `O_NONBLOCK` keeps the open of a FIFO from waiting for a writer; it is taken back afterwards, since io_uring up to
-/// about 5.14 answers EAGAIN instead of handing a request to a worker when a descriptor has it (`io_uring/rw.c`).
+/// `O_NONBLOCK` keeps the open of a FIFO from waiting for a writer; it is taken back afterwards,
+/// since io_uring up to about 5.14 answers EAGAIN instead of handing a request to a worker when a
+/// descriptor has it (`io_uring/rw.c`).
 pub(crate) fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
     let fd = match retry(|| rustix::fs::openat(at, path, flags | OFlags::NONBLOCK, mode)) {
-        // Somebody holds a lease on the file and is given time to let go (`fcntl(2)`, F_SETLEASE): worth waiting for, if it is a
-        // file.
+        // Somebody holds a lease on the file and is given time to let go (`fcntl(2)`, F_SETLEASE):
+        // worth waiting for, if it is a file.
         Err(Errno::AGAIN) => {
             let place = retry(|| rustix::fs::openat(at, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))?;
             match FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) {
@@ -195,25 +204,28 @@ pub(crate) fn make_direct(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::DIRECT)
 }
 
-/// Opens the file of a descriptor once more, for writing only. `/proc` leads to it also when it has no name any more.
+/// Opens the file of a descriptor once more, for writing only. `/proc` leads to it also when it has
+/// no name any more.
 pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     // The thread's own: descriptors need not be shared by all threads (unshare(2), CLONE_FILES).
     let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
     retry(|| rustix::fs::open(&*path, OFlags::WRONLY | OFlags::CLOEXEC | flags, Mode::empty()))
 }
 
-/// Whether an open file is a block device. Answered by the descriptor, not by the file system that its name is in.
+/// Whether an open file is a block device. Answered by the descriptor, not by the file system that
+/// its name is in.
 pub(crate) fn is_block_device(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
 }
 
 /// Whether the file system is known to write at the end when told so by `RWF_APPEND`.
 ///
-/// Both `RWF_APPEND` and `O_APPEND` become `IOCB_APPEND`, but a file system that stacks on another hands only the
-/// latter down with the open file. overlayfs drops the flag (`ovl_iocb_to_rwf`, fs/overlayfs/file.c; seen on 5.10 and
-/// 6.1) and overwrites the file from the given offset. A trial on the file would do that damage, and another file to
-/// try it on cannot be had everywhere. So those are listed that write themselves (`generic_write_checks`, mm/filemap.c
-/// and fs/read_write.c); others are not trusted.
+/// Both `RWF_APPEND` and `O_APPEND` become `IOCB_APPEND`, but a file system that stacks on another
+/// hands only the latter down with the open file. overlayfs drops the flag (`ovl_iocb_to_rwf`,
+/// fs/overlayfs/file.c; seen on 5.10 and 6.1) and overwrites the file from the given offset. A
+/// trial on the file would do that damage, and another file to try it on cannot be had everywhere.
+/// So those are listed that write themselves (`generic_write_checks`, mm/filemap.c and
+/// fs/read_write.c); others are not trusted.
 pub(crate) fn honours_append_flag(fd: BorrowedFd<'_>) -> bool {
     /// ext2 to ext4, xfs, btrfs, f2fs, tmpfs, ramfs (linux/magic.h).
     const HONOUR: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994, 0x8584_58f6];
@@ -233,8 +245,9 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
         FileType::CharacterDevice => {
             rustix::fs::seek(fd, SeekFrom::Current(0))?;
         }
-        // A pipe or a socket; or of no type: an eventfd, a timer, an epoll (anon_inode_getfile, fs/anon_inodes.c), which
-        // let themselves be sought in, and a read of which may wait for ever.
+        // A pipe or a socket; or of no type: an eventfd, a timer, an epoll (anon_inode_getfile,
+        // fs/anon_inodes.c), which let themselves be sought in, and a read of which may wait for
+        // ever.
         _ => return Err(Errno::SPIPE),
     }
     if status.contains(OFlags::NONBLOCK) {
@@ -247,8 +260,8 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<(), Errno> {
 pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let stat = rustix::fs::fstat(fd)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
-        // SAFETY: `BLKGETSIZE64` of linux/fs.h writes a u64, as the getter says. (Seeking would move a position that others
-        // may share.)
+        // SAFETY: `BLKGETSIZE64` of linux/fs.h writes a u64, as the getter says. (Seeking would
+        // move a position that others may share.)
         return unsafe {
             let getter = ioctl::Getter::<{ ioctl::opcode::read::<u64>(0x12, 114) }, u64>::new();
             ioctl::ioctl(fd, getter)
@@ -269,9 +282,9 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the forks between the first process that asked and this one, at the cost of a load. What was made under another
-/// number (a ring, a thread, a lock that a thread holds) belongs to a parent, and must not be touched. A raw `clone(2)`
-/// without libc's fork is not seen.
+/// Counts the forks between the first process that asked and this one, at the cost of a load. What
+/// was made under another number (a ring, a thread, a lock that a thread holds) belongs to a
+/// parent, and must not be touched. A raw `clone(2)` without libc's fork is not seen.
 pub fn fork_generation() -> u64 {
     static REGISTER: Once = Once::new();
     extern "C" fn in_child() {
@@ -279,15 +292,16 @@ pub fn fork_generation() -> u64 {
     }
     if !REGISTER.is_completed() {
         REGISTER.call_once(|| {
-            // SAFETY: the handler only adds to an atomic, which is async-signal-safe, and lives as long as the program.
+            // SAFETY: the handler only adds to an atomic, which is async-signal-safe, and lives as
+            // long as the program.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
     }
     FORKS.load(Ordering::Relaxed)
 }
 
-/// How many processors this thread may use. Its cgroup's share of them is remembered, which costs a dozen system calls to look at, until
-/// there is another number that it may run on.
+/// How many processors this thread may use. Its cgroup's share of them is remembered, which costs a
+/// dozen system calls to look at, until there is another number that it may run on.
 pub(crate) fn processors() -> usize {
     /// The number that it may run on, and the answer, 32 bits each.
     static KNOWN: AtomicU64 = AtomicU64::new(0);
@@ -301,7 +315,8 @@ pub(crate) fn processors() -> usize {
     found
 }
 
-/// Closes a descriptor and says what the kernel said of it (a deferred write error, say). EINTR counts as closed.
+/// Closes a descriptor and says what the kernel said of it (a deferred write error, say). EINTR
+/// counts as closed.
 pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     // SAFETY: `into_raw_fd` gives the descriptor up, so that it is closed once, here.
     match unsafe { libc::close(fd.into_raw_fd()) } {
@@ -313,8 +328,8 @@ pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// A value that belongs to one process: after a fork the child makes its own and never touches the parent's, not even to
-/// drop it, since its locks may be held by threads that do not exist there.
+/// A value that belongs to one process: after a fork the child makes its own and never touches the
+/// parent's, not even to drop it, since its locks may be held by threads that do not exist there.
 pub(crate) struct PerProcess<T> {
     value: OnceLock<(u64, T)>,
     /// The child's.

@@ -1,7 +1,8 @@
 //! Writes, syncs, and what else changes a file.
 //!
-//! A write is done when its bytes are in the page cache (or, with `O_DIRECT`, at the device): any read sees them. Durable
-//! it is after a later [`File::sync_data`] or [`File::sync_all`], or by itself when it was made [`durable`](Write::durable).
+//! A write is done when its bytes are in the page cache (or, with `O_DIRECT`, at the device): any
+//! read sees them. Durable it is after a later [`File::sync_data`] or [`File::sync_all`], or by
+//! itself when it was made [`durable`](Write::durable).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -38,25 +39,29 @@ pub enum Allocate {
 }
 
 impl File {
-    /// Writes `buffer` at `offset`; gives the number of bytes written and the buffer. Fewer than given means that the file system
-    /// took no more: it is full, or a limit was reached. The next write says which.
+    /// Writes `buffer` at `offset`; gives the number of bytes written and the buffer. Fewer than
+    /// given means that the file system took no more: it is full, or a limit was reached. The next
+    /// write says which.
     ///
-    /// Tried on the caller's thread where that is not expected to wait: by `RWF_NOWAIT` where the file accepts it, else by a plain
-    /// call if it covers whole pages, or cached ones, and writers are not about to be put to sleep. What remains is a thread's.
+    /// Tried on the caller's thread where that is not expected to wait: by `RWF_NOWAIT` where the
+    /// file accepts it, else by a plain call if it covers whole pages, or cached ones, and writers
+    /// are not about to be put to sleep. What remains is a thread's.
     ///
-    /// Writes of one file that overlap are made in the order in which they began, through whatever clone: the second waits for
-    /// the first, also when the future of the first was dropped. (A future begins with its first poll; under
-    /// [`block_on`](crate::block_on) a small write at the end of that turn. A write that another thread is about to make in a
-    /// blocking call has no place in the order.) Appends are made in order, too.
+    /// Writes of one file that overlap are made in the order in which they began, through whatever
+    /// clone: the second waits for the first, also when the future of the first was dropped. (A
+    /// future begins with its first poll; under [`block_on`](crate::block_on) a small write at the
+    /// end of that turn. A write that another thread is about to make in a blocking call has no
+    /// place in the order.) Appends are made in order, too.
     ///
-    /// On a file opened for appending the kernel ignores the offset, and each write is a record as of [`File::append`]. A future that is dropped before it is ready has written
-    /// nothing, or its first pages, or all, or will yet; a page is never half old and half new by our doing.
+    /// On a file opened for appending the kernel ignores the offset, and each write is a record as
+    /// of [`File::append`]. A future that is dropped before it is ready has written nothing, or its
+    /// first pages, or all, or will yet; a page is never half old and half new by our doing.
     /// [`File::settled`] tells when nothing of it can come any more.
     ///
     /// # Errors
-    /// The error carries the buffer, and tells by [`Error::bytes_written`] what is in the file. [`ErrorKind::NoSpace`],
-    /// [`ErrorKind::FileTooLarge`], [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and
-    /// what the kernel reports.
+    /// The error carries the buffer, and tells by [`Error::bytes_written`] what is in the file.
+    /// [`ErrorKind::NoSpace`], [`ErrorKind::FileTooLarge`], [`ErrorKind::InvalidRange`] beyond
+    /// `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what the kernel reports.
     pub fn write_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Write<'_, Moved<B>> {
         let transfer = Transfer::new(buffer.into_memory().0, offset);
         self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
@@ -70,8 +75,8 @@ impl File {
         self.write(Transfer::new(buffer.into_memory().0, offset), WriteFlags::NONE, wrote_all::<B>)
     }
 
-    /// Writes several buffers, one after the other, at `offset`; as [`File::write_at`] otherwise. Any number of one type, or
-    /// a tuple of different ones: see [`WriteBuffers`].
+    /// Writes several buffers, one after the other, at `offset`; as [`File::write_at`] otherwise.
+    /// Any number of one type, or a tuple of different ones: see [`WriteBuffers`].
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -80,17 +85,19 @@ impl File {
         self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
     }
 
-    /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux 4.16). Appends of one
-    /// call each are whole and do not overlap, whoever makes them. One that the file system takes in two parts (a full
-    /// disk, more than 2 GiB) may have others between.
+    /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux
+    /// 4.16). Appends of one call each are whole and do not overlap, whoever makes them. One that
+    /// the file system takes in two parts (a full disk, more than 2 GiB) may have others between.
     ///
-    /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file systems that are not known
-    /// to honour it, appends go through a second descriptor of the file with `O_APPEND`, opened by the first of them by
-    /// way of `/proc`. Files opened with [`OpenOptions::append`](crate::OpenOptions::append) need none.
+    /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file
+    /// systems that are not known to honour it, appends go through a second descriptor of the file
+    /// with `O_APPEND`, opened by the first of them by way of `/proc`. Files opened with
+    /// [`OpenOptions::append`](crate::OpenOptions::append) need none.
     ///
     /// # Errors
-    /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`], and nothing is written, for a block device, and where that
-    /// second descriptor cannot be opened: open the file with `append(true)` then.
+    /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`], and nothing is written, for a block
+    /// device, and where that second descriptor cannot be opened: open the file with `append(true)`
+    /// then.
     pub fn append<B: WriteBuffer>(&self, buffer: B) -> Write<'_, BufferResult<B>> {
         self.write(Transfer::new(buffer.into_memory().0, 0), WriteFlags::APPEND, wrote_all::<B>)
     }
@@ -101,8 +108,9 @@ impl File {
         Write::new(Operation::checked(On::File(&self.0), checked, request, conclude))
     }
 
-    /// Begins to write all of `buffer` now, if it need not wait its turn: inline, or by a thread when fewer bytes are on their way than
-    /// the bounds allow. Gives a write that is under way, or complete; dropped, it is finished in its own time.
+    /// Begins to write all of `buffer` now, if it need not wait its turn: inline, or by a thread
+    /// when fewer bytes are on their way than the bounds allow. Gives a write that is under way, or
+    /// complete; dropped, it is finished in its own time.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`], with the buffer, when it would have to wait its turn.
@@ -111,7 +119,7 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> std::result::Result<Started<BufferResult<B>>, BufferError<B>> {
-        // What this thread has collected was to be written before.
+        // Writes that this thread has collected come first.
         local::do_what_is_due();
         let memory = buffer.into_memory().0;
         let length = memory.len();
@@ -133,11 +141,12 @@ impl File {
         Ok(write.start().finish_on_drop())
     }
 
-    /// Writes many buffers, each at its place, as one batch: those that continue the one before in the list are merged into one
-    /// write. Of overlapping ones the last wins.
+    /// Writes many buffers, each at its place, as one batch: those that continue the one before in
+    /// the list are merged into one write. Of overlapping ones the last wins.
     ///
     /// # Errors
-    /// All are tried. The error is that of the first that failed, with its place in the list; it carries all buffers.
+    /// All are tried. The error is that of the first that failed, with its place in the list; it
+    /// carries all buffers.
     pub fn write_many<B: WriteBuffer>(&self, writes: Vec<(u64, B)>) -> WriteMany<'_, B> {
         let mut runs: Vec<Run> = Vec::new();
         let mut next = None;
@@ -219,15 +228,18 @@ impl File {
         self.change(Request::Allocate { mode, offset, length })
     }
 
-    /// Makes every write that was complete when this was called durable, with what is needed to find it again, the size included
-    /// (`fdatasync(2)`). The name of a new file is not: see [`fs::sync_dir`](crate::fs::sync_dir).
+    /// Makes every write that was complete when this was called durable, with what is needed to
+    /// find it again, the size included (`fdatasync(2)`). The name of a new file is not: see
+    /// [`fs::sync_dir`](crate::fs::sync_dir).
     ///
-    /// Never on an executor's thread. Syncs of one file that are asked for while one is under way share the next.
+    /// Never on an executor's thread. Syncs of one file that are asked for while one is under way
+    /// share the next.
     ///
     /// # Errors
-    /// [`ErrorKind::SyncFailed`] when a write-back failed: data that was written may be lost, although reads may still show it. From
-    /// then on every sync of this file, through whatever clone, fails, until
-    /// [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel says it only once, and takes the pages for clean.
+    /// [`ErrorKind::SyncFailed`] when a write-back failed: data that was written may be lost,
+    /// although reads may still show it. From then on every sync of this file, through whatever
+    /// clone, fails, until [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel
+    /// says it only once, and takes the pages for clean.
     pub fn sync_data(&self) -> Operation<'_, Result<()>> {
         self.change(Request::Sync { data_only: true })
     }
@@ -240,8 +252,9 @@ impl File {
         self.change(Request::Sync { data_only: false })
     }
 
-    /// Writes the dirty pages of a range back and waits for that; a length of zero means to the end. **Not durable**: neither the
-    /// device's cache nor what is needed to find new blocks is flushed (`sync_file_range(2)`). It bounds what is dirty.
+    /// Writes the dirty pages of a range back and waits for that; a length of zero means to the
+    /// end. **Not durable**: neither the device's cache nor what is needed to find new blocks is
+    /// flushed (`sync_file_range(2)`). It bounds what is dirty.
     ///
     /// # Errors
     /// Those of `sync_file_range(2)`.
@@ -249,18 +262,20 @@ impl File {
         self.change(Request::SyncRange { offset, length })
     }
 
-    /// Waits until every write, cut and reservation of this file that is under way now has ended, through whatever clone, those
-    /// included whose future was dropped. (What another thread is making in a blocking call is that thread's own.) Await it,
-    /// or [`wait`](Settled::wait). It begins nothing, reports no error, and makes nothing durable. Dropped, it has no effect.
+    /// Waits until every write, cut and reservation of this file that is under way now has ended,
+    /// through whatever clone, those included whose future was dropped. (What another thread is
+    /// making in a blocking call is that thread's own.) Await it, or [`wait`](Settled::wait). It
+    /// begins nothing, reports no error, and makes nothing durable. Dropped, it has no effect.
     ///
-    /// Not needed to write a place again, which waits by itself. It tells when the file may be handed to others: renamed,
-    /// read by another program, closed for good.
+    /// Not needed to write a place again, which waits by itself. It tells when the file may be
+    /// handed to others: renamed, read by another program, closed for good.
     pub fn settled(&self) -> Settled<'_> {
         Settled { file: &self.0, settling: Settling::default() }
     }
 
-    /// Takes note that a write-back failed, so that syncs are made again. Call it when everything since the last sync that succeeded has
-    /// been written again, or given up. Gives the failure, if there was one.
+    /// Takes note that a write-back failed, so that syncs are made again. Call it when everything
+    /// since the last sync that succeeded has been written again, or given up. Gives the failure,
+    /// if there was one.
     pub fn acknowledge_sync_failure(&self) -> Option<Error> {
         let errno = self.0.open.acknowledge_failure()?;
         Some(self.0.error(ErrorOp::Sync, errno))
@@ -308,7 +323,8 @@ fn written(
     Err(error.written(how_much(file, n, flags, errno)))
 }
 
-/// Through the page cache, errors other than EIO come before a byte moves. On the way to the device nobody knows.
+/// Through the page cache, errors other than EIO come before a byte moves. On the way to the device
+/// nobody knows.
 fn how_much(file: &Opened, n: usize, flags: WriteFlags, errno: Option<Errno>) -> Written {
     let waits = file.open.reaches_the_device(flags);
     // These are found before anything moves.
@@ -446,8 +462,8 @@ struct Run {
     memories: Vec<Memory>,
 }
 
-/// Many writes under way; see [`File::write_many`]. Await it, or [`wait`](WriteMany::wait). Dropped, what is under way is finished in
-/// its own time, and the rest is not begun.
+/// Many writes under way; see [`File::write_many`]. Await it, or [`wait`](WriteMany::wait).
+/// Dropped, what is under way is finished in its own time, and the rest is not begun.
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct WriteMany<'f, B> {
     file: &'f Opened,
@@ -508,7 +524,8 @@ impl<B: WriteBuffer> WriteMany<'_, B> {
         }
     }
 
-    /// The next run: its number, the place of its first write, the lengths of its writes, and what to ask for.
+    /// The next run: its number, the place of its first write, the lengths of its writes, and what
+    /// to ask for.
     fn take_next(&mut self) -> Option<(usize, usize, Vec<usize>, Request)> {
         let number = self.next;
         let Run { first, offset, memories, .. } = self.runs.get_mut(number)?.take()?;
@@ -564,7 +581,7 @@ impl<B: WriteBuffer> Future for WriteMany<'_, B> {
         let this = &mut *self;
         let target = this.file.target();
         let mut inline = 0;
-        // What this thread has collected was to be written before.
+        // Writes that this thread has collected come first.
         local::do_what_is_due();
         while this.next < this.runs.len() {
             if inline > this.file.instance.policy.inline_bytes_max {

@@ -1,5 +1,6 @@
-//! libaio: direct I/O where io_uring is refused. What it promises, on every file system that takes direct I/O; what it leaves to
-//! others; and what becomes of what is dropped, leaked and left behind.
+//! libaio: direct I/O where io_uring is refused. What it promises, on every file system that takes
+//! direct I/O; what it leaves to others; and what becomes of what is dropped, leaked and left
+//! behind.
 
 mod common;
 
@@ -28,7 +29,8 @@ fn buffer(bytes: &[u8]) -> Buf {
     buffer
 }
 
-/// Random transfers against a copy in memory: reads and writes, of one segment and of several, durable or not, also beyond the end.
+/// Random transfers against a copy in memory: reads and writes, of one segment and of several,
+/// durable or not, also beyond the end.
 fn keeps_its_promises(nowait: &Nowait, folder: &FsPath) {
     const PAGES: usize = 64;
     let path = folder.join("direct");
@@ -240,7 +242,7 @@ fn foreign_waker_wakes_a_sleeper() {
     assert_settled(&nowait);
 }
 
-// What is dropped, leaked and left behind.
+// Dropped, leaked and left behind.
 
 #[derive(Clone, Copy, Debug)]
 enum End {

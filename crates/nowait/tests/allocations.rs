@@ -30,7 +30,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Allocations in a hundred calls of `work`, after some that may fill pools and make what is made once.
+/// Allocations in a hundred calls of `work`, after some that may fill pools and make what is made
+/// once.
 fn allocations(mut work: impl FnMut(u64)) -> u64 {
     (0..10).for_each(&mut work);
     let before = ALLOCATIONS.get();
@@ -78,7 +79,8 @@ fn cached_writes_allocate_nothing() {
         buffer = Some(futures::executor::block_on(write).unwrap());
     };
     assert_eq!(allocations(&mut awaited), 0, "write_all_at, awaited");
-    // Under a `block_on` of ours a write is kept now and then, to see if others continue it; that takes a slot, and a list.
+    // Under a `block_on` of ours a write is kept now and then, to see if others continue it; that
+    // takes a slot, and a list.
     let driven = nowait::block_on(async {
         let mut before = 0;
         for i in 0..2000 {

@@ -1,5 +1,5 @@
-//! Records at the end of a file, on every file system: whole, in order, never over what is there. What holds on every
-//! engine is in `promises/writes.rs`.
+//! Records at the end of a file, on every file system: whole, in order, never over what is there.
+//! Promises that hold on every engine are in `promises/writes.rs`.
 
 mod common;
 
@@ -29,8 +29,9 @@ fn descriptors(path: &Path) -> usize {
     links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|to| to == path)).count()
 }
 
-/// Symptom: overlayfs of 5.10 and 6.1 ignores `RWF_APPEND`, so that an append overwrote the start of the file. An append
-/// leaves what is there, however the file was opened, also of a file that has no name any more.
+/// Symptom: overlayfs of 5.10 and 6.1 ignores `RWF_APPEND`, so that an append overwrote the start
+/// of the file. An append leaves what is there, however the file was opened, also of a file that
+/// has no name any more.
 fn append_leaves_what_is_there(kind: Kind) {
     let Some(mount) = Mount::or_skip(kind) else { return };
     let _watchdog = Watchdog::new(format!("appends on {kind:?}"), 120);
@@ -141,7 +142,8 @@ fn append_to_a_block_device_is_refused() {
     }
 }
 
-/// Symptom: an append made on the caller's thread overtook others of its task that were queued before it.
+/// Symptom: an append made on the caller's thread overtook others of its task that were queued
+/// before it.
 #[test]
 fn appends_of_one_task_keep_their_order() {
     let _watchdog = Watchdog::new("appends in order", 60);

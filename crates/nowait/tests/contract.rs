@@ -1,4 +1,5 @@
-//! The contract on every engine, path and simulated disk; and the counters that say which way was taken.
+//! The contract on every engine, path and simulated disk; and the counters that say which way was
+//! taken.
 
 mod common;
 mod promises;
@@ -162,7 +163,7 @@ fn simulated_io_error_is_reported_with_the_buffer() {
     assert_eq!(ctx.nowait.stats().failed, 2);
 }
 
-/// What a piece of work adds to an instance's counters.
+/// Returns what a piece of work adds to an instance's counters.
 fn counted(nowait: &Nowait, work: impl FnOnce()) -> Stats {
     assert_settled(nowait);
     let before = nowait.stats();
@@ -194,8 +195,8 @@ fn awaited_and_waited(nowait: &Nowait) -> (Stats, Stats) {
 fn counters_tell_the_way() {
     let (awaited, waited) = awaited_and_waited(&Nowait::builder().build().unwrap());
     assert_eq!((awaited.started, waited.started), (READS, READS));
-    // The sample's file system is not known: where attempts are refused, one is enough to know. Hits are timed, and on an
-    // interpreted processor copying alone takes as long as a device.
+    // The sample's file system is not known: where attempts are refused, one is enough to know.
+    // Hits are timed, and on an interpreted processor copying alone takes as long as a device.
     let least = if is_slow() { 1 } else { READS - 2 };
     assert!(awaited.inline >= least, "cached reads are served inline: {awaited:?}");
     assert_eq!(waited.blocking, READS);

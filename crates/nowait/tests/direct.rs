@@ -1,4 +1,5 @@
-//! Direct I/O at any place, of any length, to and from any memory: on files of every file system and on block devices.
+//! Direct I/O at any place, of any length, to and from any memory: on files of every file system
+//! and on block devices.
 //!
 //! The oracle is a copy of the contents in memory, sliced.
 
@@ -115,8 +116,9 @@ fn read_somehow(file: &File, offset: u64, length: usize, rng: &mut Rng) -> (usiz
     (n, memory, format!("{kind}, {way:?}: offset {offset}, length {length}"))
 }
 
-/// Reads on both sides of all that ends. Of memory behind what was read, the kernel clears some, and a device fills the rest of the last
-/// block with what is `behind` the end (btrfs). Nothing else gets there.
+/// Reads on both sides of all that ends. Of memory behind what was read, the kernel clears some,
+/// and a device fills the rest of the last block with what is `behind` the end (btrfs). Nothing
+/// else gets there.
 fn reads_are_right(file: &File, bytes: &[u8], behind: &[u8], rng: &mut Rng) {
     for offset in offsets(bytes.len()) {
         for length in lengths(bytes.len(), offset) {
@@ -147,7 +149,7 @@ fn reads_of_files_at_any_place_give_what_is_there() {
         let mut rng = Rng::new(seed);
         for nowait in instances() {
             for size in SIZES {
-                // What was cut off lies behind the end, in the last block.
+                // Bytes that were cut off lie behind the end, in the last block.
                 let path = folder.join(format!("read-{size}"));
                 let all = contents(size + PAGE, size as u64);
                 std::fs::write(&path, &all).unwrap();
@@ -180,7 +182,7 @@ fn reads_of_devices_at_any_place_give_what_is_there() {
     });
 }
 
-/// What a file holds as others see it, through the page cache, and as we do.
+/// Returns a file's contents as others see them, through the page cache, and as we do.
 #[track_caller]
 fn assert_holds(file: &File, bytes: &[u8], what: &str) {
     assert_eq!(file.size().wait().unwrap(), bytes.len() as u64, "size after {what}");
@@ -338,8 +340,9 @@ fn writes_of_devices_at_any_place_change_that_and_nothing_else() {
     });
 }
 
-/// Writes under way at a time, of which no two share a byte but many a page, lose nothing of each other: one that does not suit the
-/// device goes through the page cache, and would otherwise bring back what another writes directly beside it.
+/// Writes under way at a time, of which no two share a byte but many a page, lose nothing of each
+/// other: one that does not suit the device goes through the page cache, and would otherwise bring
+/// back what another writes directly beside it.
 fn disjoint_writes_all_arrive(file: &File, nowait: &Nowait, mut bytes: Vec<u8>, rounds: usize, rng: &mut Rng) {
     for round in 0..rounds {
         let mut writes: [Vec<(u64, Vec<u8>)>; 5] = Default::default();
@@ -550,7 +553,8 @@ fn fill(path: &Path) {
     }
 }
 
-/// What a full file system has taken of a write is there, the buffer comes back, and the rest of the file is as it was.
+/// The part of a write that a full file system has taken is there, the buffer comes back, and the
+/// rest of the file is as it was.
 #[test]
 fn a_full_file_system_is_told() {
     let Some(mount) = Mount::sized_or_skip(Kind::Ext4, 16 << 20) else { return };
@@ -644,8 +648,8 @@ fn gathers_take_any_ranges() {
     });
 }
 
-/// A device in memory refuses `RWF_NOWAIT`: a ring would hand each read to a kernel worker. Who is not to wait has it done by a thread, or
-/// in no time.
+/// A device in memory refuses `RWF_NOWAIT`: a ring would hand each read to a kernel worker. Who is
+/// not to wait has it done by a thread, or in no time.
 #[test]
 fn a_device_that_refuses_attempts_is_no_rings_business() {
     const SIZE: usize = 1 << 20;
@@ -674,7 +678,8 @@ fn a_device_that_refuses_attempts_is_no_rings_business() {
     }
 }
 
-/// btrfs copies on write, and a ring has a kernel worker do it: one write of a file after the other.
+/// btrfs copies on write, and a ring has a kernel worker do it: one write of a file after the
+/// other.
 #[test]
 fn overwrites_that_only_kernel_workers_could_do_go_to_threads() {
     const WRITERS: usize = 16;
@@ -706,8 +711,8 @@ fn overwrites_that_only_kernel_workers_could_do_go_to_threads() {
         let stats = nowait.stats();
         let told = format!("{kind:?}: {stats:?}");
         assert_eq!(stats.ring + stats.pool, WRITES as u64, "{told}");
-        // xfs answers "not now" once a clock tick, when the file's times are to change: as often as it is asked, by a slow
-        // machine.
+        // xfs answers "not now" once a clock tick, when the file's times are to change: as often as
+        // it is asked, by a slow machine.
         if !common::is_slow() {
             assert_eq!(stats.pool > WRITES as u64 / 2, by_threads, "{told}");
         }
@@ -720,7 +725,8 @@ fn overwrites_that_only_kernel_workers_could_do_go_to_threads() {
     }
 }
 
-/// Symptom: a bound of `u64::MAX` overflowed where a write that goes alone had asked for all of the bound.
+/// Symptom: a bound of `u64::MAX` overflowed where a write that goes alone had asked for all of the
+/// bound.
 #[test]
 fn no_bound_on_bytes_still_lets_a_write_go_alone() {
     let _watchdog = Watchdog::new("no bound", 60);
@@ -732,7 +738,8 @@ fn no_bound_on_bytes_still_lets_a_write_go_alone() {
     disjoint_writes_all_arrive(&open(&nowait, &path), &nowait, bytes, 5, &mut Rng::for_test());
 }
 
-/// Symptom: the first blocks of an atomic write that does not suit the device were made, and then the rest refused.
+/// Symptom: the first blocks of an atomic write that does not suit the device were made, and then
+/// the rest refused.
 #[test]
 fn an_atomic_write_that_does_not_suit_the_device_changes_nothing() {
     let folder = temp_dir();

@@ -1,5 +1,5 @@
-//! The same reads on every executor and on none, and what executors do to futures: move them, wake them from elsewhere,
-//! nest them, end under them.
+//! The same reads on every executor and on none, and what executors do to futures: move them, wake
+//! them from elsewhere, nest them, end under them.
 
 mod common;
 
@@ -18,7 +18,8 @@ use tokio::runtime;
 const LEN: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-/// Reads one after the other, all at once, and as they complete; of a cold file, so that some will wait.
+/// Reads one after the other, all at once, and as they complete; of a cold file, so that some will
+/// wait.
 async fn read_mix(file: &File, sample: &Sample) {
     let offset = |i: usize| ((i * 7919 * PAGE + i) % LEN) as u64;
     sample.cool();
@@ -42,7 +43,7 @@ async fn read_mix(file: &File, sample: &Sample) {
     }
 }
 
-/// What a page at `offset` of the sample is: zeros past the end.
+/// Page of the sample at `offset`; zeros past the end.
 fn padded(sample: &Sample, offset: u64) -> Vec<u8> {
     let mut page = sample.expected(offset, PAGE).to_vec();
     page.resize(PAGE, 0);
@@ -134,7 +135,8 @@ fn tokio_current_thread() {
 const TASKS: usize = 8;
 const RECORDS: usize = 50;
 
-/// Tasks that append records to one file, write them to their places in another, and sync both; then what is there.
+/// Tasks that append records to one file, write them to their places in another, and sync both;
+/// then what is there.
 fn tokio_writes(name: &str, runtime: fn(&Runtimes) -> runtime::Runtime) {
     /// The number, as many times as makes lengths differ.
     fn record(number: usize) -> Vec<u8> {
@@ -232,8 +234,8 @@ fn tokio_entered_but_ended() {
     });
 }
 
-/// Symptom: a runtime without I/O was found out by the panic of a task, which every process printed, and which ended those
-/// with `panic = "abort"`.
+/// Symptom: a runtime without I/O was found out by the panic of a task, which every process
+/// printed, and which ended those with `panic = "abort"`.
 #[test]
 fn tokio_without_io() {
     child::play("without io");
@@ -327,7 +329,8 @@ fn tokio_blocking_thread_of_an_idle_runtime() {
     });
 }
 
-/// Blocking inside a task is bad manners, but our own ways of blocking need nothing from the runtime.
+/// Blocking inside a task is bad manners, but our own ways of blocking need nothing from the
+/// runtime.
 #[test]
 fn tokio_task_that_blocks() {
     on_each_instance("tokio_task_that_blocks", |file, sample, runtimes| {

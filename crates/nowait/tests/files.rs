@@ -1,4 +1,5 @@
-//! What `std::fs` and `std::fs::File` have: every call is answered as std answers it, in each way of calling.
+//! Calls that `std::fs` and `std::fs::File` have: each is answered as std answers it, in every way
+//! of calling.
 
 mod common;
 
@@ -199,7 +200,8 @@ fn locks_exclude_others() {
     }
 }
 
-/// Symptom: `metadata` closed a descriptor of its own, by which the process's record locks of the file went (fcntl(2)).
+/// Symptom: `metadata` closed a descriptor of its own, by which the process's record locks of the
+/// file went (fcntl(2)).
 #[test]
 fn record_locks_of_the_process_stay() {
     on_each(|nowait, way, folder| {

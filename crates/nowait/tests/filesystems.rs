@@ -1,4 +1,5 @@
-//! The contract on file systems that the root is not on. Needs root; skipped, and said so, where one cannot be mounted.
+//! The contract on file systems that the root is not on. Needs root; skipped, and said so, where
+//! one cannot be mounted.
 
 mod common;
 mod promises;

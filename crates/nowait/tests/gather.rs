@@ -36,7 +36,8 @@ fn packed(bytes: &[u8], ranges: &[Extent]) -> Vec<u8> {
     packed
 }
 
-/// Ranges of all kinds, in any order: near and far, adjacent, overlapping, equal, empty, across the end and past it.
+/// Ranges of all kinds, in any order: near and far, adjacent, overlapping, equal, empty, across the
+/// end and past it.
 fn random_ranges(rng: &mut Rng, count: usize, size: usize) -> Vec<Extent> {
     let mut ranges: Vec<Extent> = Vec::new();
     let longest = [16, 300, 9000][rng.below(3)];
@@ -329,7 +330,8 @@ fn a_million_tiny_ranges() {
     assert_right(futures::executor::block_on(file.gather(&ranges).gap(4096)).unwrap(), &sample.bytes, &ranges);
 }
 
-/// Much of what is cached is copied by several threads; some of it may be cold, and others gather at the same time.
+/// Much of what is cached is copied by several threads; some of it may be cold, and others gather
+/// at the same time.
 #[test]
 fn threads_that_gather_much_at_a_time() {
     if !has_memory(160 << 20) {
@@ -476,7 +478,7 @@ fn waited_for_after_a_poll() {
     }
 }
 
-/// What others wait for is not held up by one huge cached range.
+/// One huge cached range does not hold up what others wait for.
 #[test]
 fn huge_range_takes_many_polls() {
     if !has_memory(160 << 20) {

@@ -21,9 +21,10 @@ const READS_AT: u64 = 512 << 20;
 
 type Hung<'f> = Pin<Box<dyn Future<Output = ()> + Send + 'f>>;
 
-/// Reads and writes of a file that hangs, polled once: on an executor of others, and in this thread's own queue.
+/// Reads and writes of a file that hangs, polled once: on an executor of others, and in this
+/// thread's own queue.
 fn hang(file: &File) -> Vec<Hung<'_>> {
-    // What was read before may be cached, behind a device too.
+    // Pages that were read before may be cached, behind a device too.
     static READS_FROM: AtomicU64 = AtomicU64::new(READS_AT);
     let reads_from = READS_FROM.fetch_add(16 << 20, SeqCst);
     let mut hung: Vec<Hung<'_>> = Vec::new();
@@ -35,7 +36,7 @@ fn hang(file: &File) -> Vec<Hung<'_>> {
     hung
 }
 
-/// What others do meanwhile, however they call.
+/// Other files' work meanwhile, by every way of calling.
 fn works(nowait: &Nowait, path: &FsPath) {
     for (way, direct) in Way::ALL.into_iter().flat_map(|way| [(way, false), (way, true)]) {
         let mut options = OpenOptions::new();
@@ -127,7 +128,8 @@ fn behind_a_device_that_stalls() {
     }
 }
 
-/// A queue that is full of what hangs, and a read of another file that is in line there, since that has much under way elsewhere.
+/// A queue that is full of what hangs, and a read of another file that is in line there, since that
+/// has much under way elsewhere.
 #[test]
 fn what_is_in_line_behind_a_device_that_stalls() {
     let _watchdog = Watchdog::new("a line behind a device that stalls", 120);
@@ -151,7 +153,7 @@ fn what_is_in_line_behind_a_device_that_stalls() {
     for (round, driven) in [false, true].into_iter().enumerate() {
         stalling.hang();
         other.hang();
-        // What was read before is cached behind the devices.
+        // Pages that were read before are cached behind the devices.
         let read = |file, i| read(file, round as u64 * 10_000 + i);
         let elsewhere: Vec<_> =
             std::thread::scope(|scope| scope.spawn(|| (0..100).map(|i| read(&busy, i)).collect()).join().unwrap());
@@ -231,7 +233,8 @@ fn a_slow_file_beside_one_that_hangs() {
     futures::executor::block_on(slow.sync_data()).unwrap();
     let begun = Instant::now();
     futures::executor::block_on(futures::future::join_all(begin_reads(&slow, 100)));
-    // By eight threads a quarter of a second; by eight a second, if nobody sees that one is free, twelve.
+    // By eight threads a quarter of a second; by eight a second, if nobody sees that one is free,
+    // twelve.
     let took = begun.elapsed();
     assert!(took < at_most(Duration::from_secs(4)), "{took:?}");
     hangs.go_on();
@@ -363,7 +366,8 @@ fn a_relief_that_waits_in_its_turn() {
     child::play("relief");
 }
 
-/// A sync waits for a durable direct write; the thread of the pool that would wait lets another come.
+/// A sync waits for a durable direct write; the thread of the pool that would wait lets another
+/// come.
 fn relieve_and_wait() {
     let _watchdog = Watchdog::new("a relief that waits", 60);
     static PANICS: AtomicUsize = AtomicUsize::new(0);

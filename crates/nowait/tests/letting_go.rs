@@ -1,5 +1,5 @@
-//! The end of an operation: what it holds is dropped where that harms nobody, whatever a user's destructor does, and before
-//! anybody can see the result, so that `File::close` closes.
+//! The end of an operation: what it holds is dropped where that harms nobody, whatever a user's
+//! destructor does, and before anybody can see the result, so that `File::close` closes.
 
 mod common;
 
@@ -68,8 +68,9 @@ impl Drop for Load {
     }
 }
 
-/// Symptom: `close` answered Ok with the descriptor open, and lost the error of close(2). Cause: an operation's result could be
-/// seen before the operation's share of the file was dropped. Guaranteed: once all results are there, `close` closes.
+/// Symptom: `close` answered Ok with the descriptor open, and lost the error of close(2). Cause: an
+/// operation's result could be seen before the operation's share of the file was dropped.
+/// Guaranteed: once all results are there, `close` closes.
 #[test]
 fn close_closes_once_every_result_is_there() {
     let _watchdog = Watchdog::new("close_closes_once_every_result_is_there", 120);
@@ -270,7 +271,8 @@ fn close_closes_once_a_map_was_populated_and_dropped() {
     }
 }
 
-/// Symptom: a read that was given up inside `block_on` kept its file open until the thread came back. Guaranteed: it does not.
+/// Symptom: a read that was given up inside `block_on` kept its file open until the thread came
+/// back. Guaranteed: it does not.
 #[test]
 fn a_read_given_up_in_block_on_keeps_no_descriptor() {
     let sample = Sample::new(8 << 20);
@@ -333,7 +335,8 @@ mod destructors {
         Started,
     }
 
-    /// Polls a write of memory whose destructor panics, and gives it up. The panic is the caller's own where it drops the buffer.
+    /// Polls a write of memory whose destructor panics, and gives it up. The panic is the caller's
+    /// own where it drops the buffer.
     fn give_up(file: &File, how: GivenUp, offset: u64) {
         let _ = catch_unwind(AssertUnwindSafe(|| match how {
             GivenUp::Polled => {
@@ -345,7 +348,8 @@ mod destructors {
                 let _ = futures::poll!(&mut write);
             }),
             GivenUp::Vectored => {
-                // With one that comes back there would be two panics at a time, on the caller's thread.
+                // With one that comes back there would be two panics at a time, on the caller's
+                // thread.
                 let mut write =
                     Box::pin(file.write_vectored_at(vec![buffer(PAGE, panics), buffer(PAGE, panics)], offset));
                 if let Poll::Ready(result) = poll_once(write.as_mut()) {
@@ -359,8 +363,9 @@ mod destructors {
         }));
     }
 
-    /// Symptom: a panic in a buffer's destructor ended a thread of the pool with its file claimed, or the one that notices
-    /// completions. Guaranteed: the panic is reported, and harms no other operation.
+    /// Symptom: a panic in a buffer's destructor ended a thread of the pool with its file claimed,
+    /// or the one that notices completions. Guaranteed: the panic is reported, and harms no other
+    /// operation.
     #[test]
     fn a_panic_harms_no_other_operation() {
         let mut rng = Rng::for_test();

@@ -1,8 +1,11 @@
-//! No sync says that all is well over data that the device never got, however it and what goes on beside it are called.
+//! No sync says that all is well over data that the device never got, however it and what goes on
+//! beside it are called.
 //!
-//! ext4 without a journal, which goes on after an error, lies on a device that has no room for the pages it promised: their write-back fails, and the kernel says so once to
-//! each open file description. Threads sync a file and write it durably at the same time, each in a way of its own; whether
-//! the data is there is seen past the page cache. `NOWAIT_TEST_ROUNDS` says how many rounds each kind of file has.
+//! ext4 without a journal, which goes on after an error, lies on a device that has no room for the
+//! pages it promised: their write-back fails, and the kernel says so once to each open file
+//! description. Threads sync a file and write it durably at the same time, each in a way of its
+//! own; whether the data is there is seen past the page cache. `NOWAIT_TEST_ROUNDS` says how many
+//! rounds each kind of file has.
 
 mod common;
 
@@ -63,7 +66,7 @@ impl FullDevice {
     }
 }
 
-/// What one thread does in a round.
+/// Runs one thread's part of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     SyncData(Way),
@@ -175,7 +178,7 @@ fn torture(nowait: &Nowait, path: &Path, open: &dyn Fn() -> OpenOptions, rng: &m
             assert!(said.iter().all(|fine| *fine), "round {round}: nothing was lost: {acts:?} said {said:?}");
         }
         nowait.drain();
-        // What failed is told here too, and to nobody who opens the file from now on.
+        // The failure is reported here too, and to nobody who opens the file from now on.
         while other.sync_all().is_err() {}
     }
     eprintln!("{}: {lost} rounds lost data, {told} calls were told", path.display());
@@ -226,7 +229,8 @@ fn libaio() {
     on_a_full_device(Nowait::builder().engine(Engine::Aio));
 }
 
-/// The simulated disk forgets what it was to write back, and says so once. What a crash would leave is the oracle.
+/// The simulated disk forgets what it was to write back, and says so once. What a crash would leave
+/// is the oracle.
 #[test]
 fn simulator() {
     let _watchdog = Watchdog::new("lost writes in the simulator", 120 + rounds() as u64);

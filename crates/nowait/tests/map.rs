@@ -1,4 +1,5 @@
-//! Maps: the bytes are the file's, what is announced is in, and nothing that happens to a file crashes whoever populates it.
+//! Maps: the bytes are the file's, what is announced is in, and nothing that happens to a file
+//! crashes whoever populates it.
 
 mod common;
 
@@ -213,7 +214,7 @@ fn budgets_are_kept() {
     assert_eq!((populated.bytes, populated.read), (4 << 20, 4 << 20));
     let least = Duration::from_secs_f64((populated.bytes as f64 - (rate / 20) as f64) / rate as f64);
     assert!(began.elapsed() >= least, "{:?} for 4 MiB at 16 MiB a second", began.elapsed());
-    // What is cached costs no bandwidth.
+    // Cached pages cost no bandwidth.
     let began = Instant::now();
     assert_eq!(map.populate(..4 << 20).bytes_per_second(1 << 20).wait().unwrap().read, 0);
     assert!(began.elapsed() < at_most(Duration::from_secs(2)), "{:?}", began.elapsed());

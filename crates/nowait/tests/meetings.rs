@@ -1,4 +1,5 @@
-//! Order, where a thread writes in several ways at a time; and progress, where threads wait for each other.
+//! Order, where a thread writes in several ways at a time; and progress, where threads wait for
+//! each other.
 
 mod common;
 
@@ -26,7 +27,8 @@ fn file_of(nowait: &Nowait, folder: &std::path::Path, name: &str, direct: bool) 
     OpenOptions::new().read(true).write(true).direct(direct).open_in(nowait, &path).wait().unwrap()
 }
 
-// What a thread has collected under `block_on` is written before what it begins by `try_write_at`.
+// Writes that a thread has collected under `block_on` come before those it begins by
+// `try_write_at`.
 #[test]
 fn try_write_overtakes_collected() {
     let _watchdog = Watchdog::new("r01", 30);
@@ -81,9 +83,10 @@ fn attached_direct(per_file: u64) -> (tempfile::TempDir, Nowait, File) {
     (folder, nowait, file)
 }
 
-// A future polled once with the waker that does nothing, by a task of a current-thread runtime, then moved to a thread that
-// The reactor of an attached runtime notices a completion, which lets another thread's write in; then a task of the runtime
-// A pool whose threads all wait, in syncs, for durable writes that are in line for a thread.
+// A future polled once with the waker that does nothing, by a task of a current-thread runtime,
+// then moved to a thread that The reactor of an attached runtime notices a completion, which lets
+// another thread's write in; then a task of the runtime A pool whose threads all wait, in syncs,
+// for durable writes that are in line for a thread.
 #[test]
 fn syncs_take_every_thread_of_the_pool() {
     let _watchdog = Watchdog::new("r07", 20);

@@ -1,7 +1,8 @@
 //! Random operations on one file, against a model that is a `Vec<u8>`: what fsx does, for futures.
 //!
-//! Some futures are dropped before they are ready. Such a write is in the file in part, by whole pages, from its start; what
-//! became of it is found by reading, once nothing is under way, and the model follows.
+//! Some futures are dropped before they are ready. Such a write is in the file in part, by whole
+//! pages, from its start; what became of it is found by reading, once nothing is under way, and the
+//! model follows.
 //!
 //! `NOWAIT_MODEL_SECONDS` says how long each instance is worked on.
 

@@ -1,7 +1,8 @@
 //! Writes that overlap are made in the order in which they began, whatever became of their futures.
 //!
-//! A thread begins writes to random places, awaits some, keeps some under way, and drops some after a poll or a timeout. The
-//! oracle: a byte is of the last write to it that was acknowledged, or of one that began later and was dropped.
+//! A thread begins writes to random places, awaits some, keeps some under way, and drops some after
+//! a poll or a timeout. The oracle: a byte is of the last write to it that was acknowledged, or of
+//! one that began later and was dropped.
 
 mod common;
 
@@ -36,7 +37,7 @@ struct Begun {
     dropped: bool,
 }
 
-/// What a write leaves of its bytes.
+/// Returns what is left of a write's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Awaited,
@@ -62,7 +63,8 @@ struct Order {
 type Kept<'f> = Pin<Box<dyn Future<Output = ()> + 'f>>;
 
 impl Order {
-    /// Where a write goes: one place in two is that of the write before, and one in three suits no device.
+    /// Where a write goes: one place in two is that of the write before, and one in three suits no
+    /// device.
     fn place(&mut self) -> (usize, usize) {
         let length = match self.rng.below(6) {
             0 => 1 << 20,
@@ -256,8 +258,8 @@ fn simulator() {
     work(&nowait, file, rng);
 }
 
-/// What was dropped is in the file, or never will be, when the file is settled; on a simulated disk that does nothing by
-/// itself.
+/// Once the file is settled, a dropped write is in it or never will be; on a simulated disk that
+/// does nothing by itself.
 #[test]
 fn settled_waits_for_what_was_abandoned() {
     let sim = Sim::manual(1);

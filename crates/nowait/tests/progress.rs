@@ -1,5 +1,5 @@
-//! No operation's progress depends on what another thread does with its time: a thread that computes, or blocks on the very
-//! one that waits for it, holds up nothing but itself.
+//! No operation's progress depends on what another thread does with its time: a thread that
+//! computes, or blocks on the very one that waits for it, holds up nothing but itself.
 
 mod common;
 
@@ -18,7 +18,8 @@ use nowait::{Buf, Builder, Engine, File, Nowait, OpenOptions};
 
 const PAGE: usize = 4096;
 
-/// A file of a megabyte, past the page cache where that can be, with each engine that has queues of threads.
+/// A file of a megabyte, past the page cache where that can be, with each engine that has queues of
+/// threads.
 fn on_each(builder: impl Fn() -> Builder, test: impl Fn(&Nowait, &File)) {
     for engine in [Engine::Uring, Engine::Aio, Engine::Pool] {
         let nowait = match builder().engine(engine.clone()).build() {
@@ -56,7 +57,8 @@ fn begun<'f>(file: &'f File, offset: u64) -> Pin<Box<dyn Future<Output = ()> + '
     write
 }
 
-/// Whether something else comes to its end while this thread, which has a write under way, blocks on it.
+/// Whether something else comes to its end while this thread, which has a write under way, blocks
+/// on it.
 fn ends_meanwhile(file: &File, something: impl FnOnce() + Send) {
     thread::scope(|scope| {
         nowait::block_on(async {
@@ -98,7 +100,7 @@ fn a_sync_beside_a_durable_write_of_a_thread_that_waits_for_it() {
     });
 }
 
-/// What the same thread waits for, in the middle of its own turn.
+/// Ways in which the same thread waits, in the middle of its own turn.
 #[test]
 fn a_thread_that_blocks_on_its_own_queue() {
     on_each(Nowait::builder, |_, file| {
@@ -118,8 +120,8 @@ fn a_thread_that_blocks_on_its_own_queue() {
     });
 }
 
-/// Symptom: a write that another's completion let in went to the queue of the thread that noticed the completion, and waited
-/// there until that thread had time.
+/// Symptom: a write that another's completion let in went to the queue of the thread that noticed
+/// the completion, and waited there until that thread had time.
 #[test]
 fn a_write_that_is_let_in_by_another_thread() {
     on_each(
@@ -137,7 +139,8 @@ fn a_write_that_is_let_in_by_another_thread() {
                 let mut write = Box::pin(file.write_all_at(page(2), 0));
                 let is_pending = poll_once(write.as_mut()).is_pending();
                 go.send(()).unwrap();
-                // Time to come behind ours; if it does not, this is no test of it, and right all the same.
+                // Time to come behind ours; if it does not, this is no test of it, and right all
+                // the same.
                 thread::sleep(std::time::Duration::from_millis(5));
                 if is_pending {
                     write.await.unwrap();
@@ -214,7 +217,8 @@ fn a_future_that_is_moved() {
     });
 }
 
-/// Such a set polls only those of its futures that were woken, so that nothing tells that it has moved.
+/// Such a set polls only those of its futures that were woken, so that nothing tells that it has
+/// moved.
 #[test]
 fn a_set_of_futures_that_is_moved() {
     on_each(Nowait::builder, |_, file| {
@@ -230,7 +234,8 @@ fn a_set_of_futures_that_is_moved() {
     });
 }
 
-/// What a thread leaves behind is let go without it: it does something else, or is gone.
+/// Operations that a thread leaves behind are let go without it: it does something else, or is
+/// gone.
 #[test]
 fn a_file_is_closed_whose_reads_were_given_up() {
     on_each(Nowait::builder, |nowait, file| {

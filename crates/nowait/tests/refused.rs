@@ -1,4 +1,5 @@
-//! Where io_uring is refused, everything works without it, and says why. Each refusal is real, in a process of its own.
+//! Where io_uring is refused, everything works without it, and says why. Each refusal is real, in a
+//! process of its own.
 
 mod common;
 mod promises;
@@ -21,7 +22,7 @@ const ONE_THREAD: &str = "one thread";
 
 const LOCKED_MEMORY: &str = "locked memory";
 
-/// What else is refused, in a process without io_uring.
+/// Other interfaces that are refused, in a process without io_uring.
 const NO_RING: &str = "no ring";
 const NO_CONTEXT: &str = "no context";
 const NO_CONTEXT_LEFT: &str = "no context left";
@@ -30,7 +31,7 @@ const NO_ROOM: &str = "no room";
 const NO_ROOM_FOR_MANY: &str = "no room for many";
 const LATE_SUBMISSION: &str = "late submission";
 
-/// What a seccomp filter may answer, and a word by which the reason is known.
+/// Errnos of a seccomp filter, each with a word by which the reason is known.
 const ANSWERS: [(i32, &str); 6] = [
     (libc::EPERM, "forbidden"),
     (libc::EACCES, "forbidden"),

@@ -1,5 +1,5 @@
-//! Futures dropped and leaked anywhere, full queues, threads that end, signals, forks, panics: nothing is written to that was
-//! given back, nothing hangs, and the counters' law holds.
+//! Futures dropped and leaked anywhere, full queues, threads that end, signals, forks, panics:
+//! nothing is written to that was given back, nothing hangs, and the counters' law holds.
 
 mod common;
 
@@ -244,8 +244,8 @@ fn full_queues_finish_in_full() {
     }
 }
 
-/// The kernel goes on with a request in the thread that submitted it, and gives it up when that thread is gone. Whoever
-/// waits must not see that.
+/// The kernel goes on with a request in the thread that submitted it, and gives it up when that
+/// thread is gone. Whoever waits must not see that.
 #[test]
 fn submitting_thread_ends_before_its_reads() {
     let _watchdog = Watchdog::new("submitting_thread_ends_before_its_reads", 60);
@@ -272,7 +272,8 @@ fn submitting_thread_ends_before_its_reads() {
     assert_settled(&nowait);
 }
 
-/// A direct read waits for the device whatever it is told: it must not do so on the caller's thread.
+/// A direct read waits for the device whatever it is told: it must not do so on the caller's
+/// thread.
 #[test]
 fn direct_reads_are_never_inline() {
     let sample = Sample::new(4 << 20);
@@ -391,7 +392,7 @@ fn leaked_futures_do_not_keep_files_open() {
     }
 }
 
-/// What `drain` promises includes what a ring hands on: unaligned direct reads, which it cannot do.
+/// `drain` also waits for what a ring hands on: unaligned direct reads, which it cannot do.
 #[test]
 fn drain_waits_for_what_was_handed_on() {
     let _watchdog = Watchdog::new("drain_waits_for_what_was_handed_on", 60);
@@ -424,8 +425,9 @@ fn poll_with_panic<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics))))
 }
 
-/// A blocking gather inside `block_on` runs the wakers of what else its thread has in flight, while the kernel, or a
-/// thread, still fills the borrowed memory. The panic of one of them is reported, and stays where it was.
+/// A blocking gather inside `block_on` runs the wakers of what else its thread has in flight, while
+/// the kernel, or a thread, still fills the borrowed memory. The panic of one of them is reported,
+/// and stays where it was.
 #[test]
 fn panicking_waker_inside_a_blocking_gather() {
     const LEN: usize = 32 << 20;
@@ -493,7 +495,8 @@ fn panicking_wakers_harm_nobody_else() {
     }
 }
 
-/// Reads that were announced to the kernel are under way without a thread each: few threads collect them.
+/// Reads that were announced to the kernel are under way without a thread each: few threads collect
+/// them.
 #[test]
 fn announced_reads_share_threads() {
     child::play("announced reads");
@@ -551,8 +554,8 @@ fn forked_thread_ends() {
     child::play("forked thread ends");
 }
 
-/// Symptoms: a forked child that dropped its copies removed the parent's temporary file, and appended once more what the parent's
-/// writer held.
+/// Symptoms: a forked child that dropped its copies removed the parent's temporary file, and
+/// appended once more what the parent's writer held.
 #[test]
 fn forked_child_drops_what_writes() {
     child::play("forked writers");
@@ -641,7 +644,8 @@ fn aio_file(sample: &Sample) -> Option<(Nowait, File)> {
 fn pelted() {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler = nothing as extern "C" fn(libc::c_int);
-    // SAFETY: a zeroed sigaction has no flags (no SA_RESTART) and an empty mask; the handler does nothing.
+    // SAFETY: a zeroed sigaction has no flags (no SA_RESTART) and an empty mask; the handler does
+    // nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as usize;
@@ -655,7 +659,8 @@ fn pelted() {
                 for entry in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
                     let thread: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
                     if thread != own {
-                        // SAFETY: a signal with a handler, to a thread of this process; one that has ended is no harm.
+                        // SAFETY: a signal with a handler, to a thread of this process; one that
+                        // has ended is no harm.
                         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
                     }
                 }
@@ -711,7 +716,8 @@ fn assert_child_succeeds(child: libc::pid_t) {
     assert_eq!(status, 0, "forked child: {why}");
 }
 
-/// The child finds the file's lines as if nobody were at work there: that thread is not in the child.
+/// The child finds the file's lines as if nobody were at work there: that thread is not in the
+/// child.
 fn forked_while_a_thread_syncs() {
     let folder = common::mounts::temp_dir();
     let nowait = Nowait::builder().route(Some(Route::Pool)).write_bytes_max(1 << 20, 1 << 20).build().unwrap();
@@ -839,14 +845,16 @@ fn forked_while_others_read() {
     });
 }
 
-/// Memory that the child mapped where the parent had a ring, checked when the thread's other destructors have run.
+/// Memory that the child mapped where the parent had a ring, checked when the thread's other
+/// destructors have run.
 struct Mapped(Vec<(usize, usize)>);
 
 impl Drop for Mapped {
     fn drop(&mut self) {
         for (start, len) in &self.0 {
             let mut resident = vec![0; len / PAGE];
-            // SAFETY: it asks about addresses and writes to `resident`, which has a byte for each page.
+            // SAFETY: it asks about addresses and writes to `resident`, which has a byte for each
+            // page.
             if unsafe { libc::mincore(*start as *mut libc::c_void, *len, resident.as_mut_ptr()) } != 0 {
                 eprintln!("the end of a forked thread has unmapped memory that is not its own");
                 exit_now(1);
@@ -879,8 +887,8 @@ fn map_at(start: usize, len: usize) -> bool {
     unsafe { mmap_anonymous(start as *mut libc::c_void, len, ProtFlags::READ, flags) }.is_ok()
 }
 
-/// A thread of the child ends without having used its (the parent's) ring: what lies at the ring's addresses by now is not
-/// the ring's.
+/// A thread of the child ends without having used its (the parent's) ring: what lies at the ring's
+/// addresses by now is not the ring's.
 fn forked_thread() {
     thread_local!(static MAPPED: std::cell::RefCell<Mapped> = const { std::cell::RefCell::new(Mapped(Vec::new())) });
     let sample = Sample::new(1 << 20);
@@ -891,7 +899,8 @@ fn forked_thread() {
             MAPPED.with(|_| {});
             nowait::block_on(file.read_range(0, PAGE)).unwrap();
             let mappings = ring_mappings();
-            // SAFETY: as in `in_fork`; this thread's destructors run in the child, the last of which exits.
+            // SAFETY: as in `in_fork`; this thread's destructors run in the child, the last of
+            // which exits.
             match unsafe { libc::fork() } {
                 -1 => panic!("fork: {}", std::io::Error::last_os_error()),
                 0 => {

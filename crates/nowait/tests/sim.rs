@@ -1,4 +1,5 @@
-//! The simulated disk that crashes: one test for each rule of its model, and all images against an oracle that enumerates them.
+//! The simulated disk that crashes: one test for each rule of its model, and all images against an
+//! oracle that enumerates them.
 
 mod common;
 
@@ -38,7 +39,7 @@ fn create(nowait: &Nowait, path: &str) -> File {
     OpenOptions::new().read(true).write(true).create(true).open_in(nowait, path).wait().unwrap()
 }
 
-/// What is left of "a" when these are kept, of all that is asked for.
+/// Returns what is left of "a" when these are kept, of all that is asked for.
 fn kept(sim: &Sim, keep: &[usize]) -> Vec<u8> {
     let mut number = 0..;
     sim.crash(|_, _| keep.contains(&number.next().unwrap())).contents("a").unwrap()
@@ -236,7 +237,7 @@ fn a_cut_is_kept_or_lost() {
     let (sim, nowait, file) = disk(&old);
     file.set_len(300).wait().unwrap();
     assert_eq!(images(&sim), set([old.clone(), old[..300].to_vec()]));
-    // What was cut off does not come back by a later extension.
+    // A later extension does not bring back what was cut off.
     file.set_len(400).wait().unwrap();
     let extended = [&old[..300], &[0; 100]].concat();
     assert_eq!(images(&sim), set([old.clone(), old[..300].to_vec(), extended.clone()]));
@@ -256,7 +257,7 @@ fn allocation_extends_and_clears() {
     assert_eq!(sim.contents("a").unwrap(), extended);
     assert_eq!(images(&sim), set([vec![7; 1000], extended]));
     file.sync_data().wait().unwrap();
-    // What is cleared is written.
+    // A cleared range is written.
     file.allocate(Allocate::PunchHole, 0, SECTOR as u64).wait().unwrap();
     assert_eq!(sim.unsynced(), [write(0, SECTOR, true)]);
     file.allocate(Allocate::Zero, 1400, 200).wait().unwrap();
@@ -290,7 +291,7 @@ fn names_are_kept_or_lost_until_their_directory_is_synced() {
     sim.create("d/a", [3]);
     nowait.sync_dir("d").wait().unwrap();
     assert_eq!(sim.unsynced().len(), 2, "of another directory");
-    // What comes after it began is not in it.
+    // Writes after its beginning are not in it.
     let mut sync = pin!(nowait.sync_dir("."));
     assert!(poll_once(sync.as_mut()).is_pending());
     create(&nowait, "c");
@@ -323,7 +324,7 @@ fn of_a_rename_old_or_new_is_there() {
     assert_eq!(outcomes(&sim, files), set([there(&[("d/a", 1)])]));
 }
 
-/// What is in a directory whose own name is lost is lost, durable or not.
+/// The contents of a directory whose own name is lost are lost, durable or not.
 #[test]
 fn with_a_directory_goes_what_is_in_it() {
     let (sim, nowait, _file) = disk(&[1]);
@@ -391,7 +392,8 @@ fn a_crash_leaves_the_disk_as_it_was() {
     let work = |crash: bool| {
         let sim = Sim::manual(7);
         sim.create("a", []);
-        // What refuses attempts is not written inline by the strict: the way does not depend on the time that calls take.
+        // Strict: a file that refuses attempts is not written inline, so that the way does not
+        // depend on the time that calls take.
         let nowait = Nowait::builder().strict(true).engine(Engine::Sim(sim.clone())).build().unwrap();
         let file = writable(&nowait, "a".as_ref());
         sim.set_faults(faults(|faults| {
@@ -482,7 +484,7 @@ fn what_a_failed_sync_has_lost_no_later_one_brings_back() {
         found.insert((left[0], left[SECTOR]));
         file.advise(0, 0, Advice::DontNeed).wait().unwrap();
         assert_eq!(sim.contents("a").unwrap(), left, "until the cache is dropped");
-        // What is written again is durable.
+        // A second write is durable.
         file.write_all_at(vec![2; 2 * SECTOR], 0).wait().unwrap();
         file.sync_data().wait().unwrap();
         assert_eq!(images(&sim), set([vec![2; 2 * SECTOR]]));
@@ -542,7 +544,7 @@ fn a_full_disk_takes_what_fits_and_removal_frees() {
     file.append(vec![4; 1990]).wait().unwrap();
 }
 
-/// What was dropped before the disk had done it is not done, and is not left by a crash.
+/// An operation dropped before the disk had done it is not done, and is not left by a crash.
 #[test]
 fn a_write_that_was_dropped_may_be_there_until_it_is_discarded() {
     let (sim, nowait, file) = disk(&[0; SECTOR]);
@@ -559,7 +561,7 @@ fn a_write_that_was_dropped_may_be_there_until_it_is_discarded() {
 /// The model, at its plainest: a set of images, and what each change may make of each.
 struct Allowed {
     now: Vec<u8>,
-    /// What was done since the last sync, and whether it cannot be lost.
+    /// Changes since the last sync, and whether they cannot be lost.
     changes: Vec<(usize, Vec<u8>, bool)>,
     durable: Vec<u8>,
 }

@@ -1,5 +1,6 @@
-//! Streams: what a reader gives and what a writer leaves in its file, whatever the pieces, the place, the file system, the engine and who
-//! waits; files that change meanwhile; errors, and what is dropped half-way.
+//! Streams: what a reader gives and what a writer leaves in its file, whatever the pieces, the
+//! place, the file system, the engine and who waits; files that change meanwhile; errors, and what
+//! is dropped half-way.
 
 mod common;
 
@@ -30,7 +31,8 @@ fn instances() -> impl Iterator<Item = Nowait> {
     [Engine::Auto, Engine::Pool, Engine::Aio].into_iter().filter_map(build)
 }
 
-/// A file for reading and writing, made if there is none. What refuses direct I/O is opened all the same.
+/// A file for reading and writing, made if there is none. What refuses direct I/O is opened all the
+/// same.
 fn open(nowait: &Nowait, path: &FsPath, direct: bool) -> File {
     OpenOptions::new().read(true).write(true).create(true).direct(direct).open_in(nowait, path).wait().unwrap()
 }
@@ -41,7 +43,8 @@ fn buffer(bytes: &[u8]) -> Buf {
     buffer
 }
 
-/// By `way`, with an executor of a thread of its own, as it must be for a caller that is inside `block_on`.
+/// By `way`, with an executor of a thread of its own, as it must be for a caller that is inside
+/// `block_on`.
 fn chunk(reader: &mut Reader, way: Way) -> nowait::Result<Option<Buf>> {
     match way {
         Way::Waited => reader.chunk().wait(),
@@ -159,7 +162,7 @@ fn seeks(nowait: &Nowait, folder: &FsPath, direct: bool, rng: &mut Rng) {
     }
 }
 
-/// What one writer does, at random, against a copy in memory; and again in the file that there is then.
+/// Random calls of one writer against a copy in memory; then again in the file that is there.
 fn writes(nowait: &Nowait, folder: &FsPath, direct: bool, rng: &mut Rng) {
     let data = contents(4 * MIB, 11);
     for (old, start) in [(0, 0), (0, 1), (0, 5000), (3 * MIB + 17, 4096), (3 * MIB + 17, 3 * MIB + 17), (100, 70_000)] {
@@ -286,7 +289,7 @@ fn a_file_that_has_grown_goes_on_where_it_ended() {
     });
 }
 
-/// What is cut while it is read ahead is given or not, but nothing else in its place.
+/// Bytes that are cut while they are read ahead are given or not, but nothing else in their place.
 #[test]
 fn a_file_that_is_cut_gives_nothing_but_what_was_in_it() {
     each("truncation", |nowait, path, direct| {
@@ -427,7 +430,7 @@ fn a_read_that_fails_is_tried_again_at_the_same_place() {
         let mut out = Vec::new();
         read_some(&mut reader, reading, &mut rng, &mut out).unwrap();
         sim.set_faults(nothing_works());
-        // What was read before the fault is given.
+        // Bytes that were read before the fault are given.
         let error = loop {
             match read_some(&mut reader, reading, &mut rng, &mut out) {
                 Ok(more) => assert!(more, "the file does not end here"),
@@ -512,8 +515,9 @@ fn a_write_behind_that_fails_fails_the_next_write() {
     assert!(writer.write(b"more").is_err());
 }
 
-/// Symptom: `sync_data` gave Ok while bytes were in nobody's hands but the writer's. Cause: a sync that had been dropped under way was
-/// taken for the one that was asked for later. Now each covers all that was given before it was made.
+/// Symptom: `sync_data` gave Ok while bytes were in nobody's hands but the writer's. Cause: a sync
+/// that had been dropped under way was taken for the one that was asked for later. Now each covers
+/// all that was given before it was made.
 #[test]
 fn a_sync_covers_what_was_written_after_one_that_was_dropped() {
     let _watchdog = Watchdog::new("dropped syncs", 60);
@@ -537,8 +541,8 @@ fn a_sync_covers_what_was_written_after_one_that_was_dropped() {
     assert_eq!(file.size().wait().unwrap(), 2000);
 }
 
-/// A finish that was dropped under way, as by a timeout, may have begun to cut the file to its length: what is written next waits for
-/// that, and is not cut off.
+/// A finish that was dropped under way, as by a timeout, may have begun to cut the file to its
+/// length: what is written next waits for that, and is not cut off.
 #[test]
 fn what_is_written_after_a_finish_that_was_dropped_stays() {
     let _watchdog = Watchdog::new("dropped finish", 60);
@@ -604,7 +608,8 @@ fn a_writer_that_is_dropped_still_writes_all_it_was_given() {
     });
 }
 
-/// Bytes without end, so that a disk can be filled without memory for all of it: these, again and again.
+/// Bytes without end, so that a disk can be filled without memory for all of it: these, again and
+/// again.
 struct Endless(Vec<u8>);
 
 impl Endless {
@@ -627,8 +632,8 @@ impl Endless {
     }
 }
 
-/// The end of a file whose disk is full is the end of what was written: no space that was reserved ahead, in whole or (ext4) in part,
-/// and none for what failed.
+/// The end of a file whose disk is full is the end of what was written: no space that was reserved
+/// ahead, in whole or (ext4) in part, and none for what failed.
 #[test]
 fn a_full_disk_is_an_error_and_leaves_no_tail() {
     let data = Endless(contents(MIB + 8, 4));

@@ -1,5 +1,5 @@
-//! What is built on a stream's reader and writer: ranges, a file with one position, a file that is replaced as a whole, bodies of
-//! responses. The oracle is a `std::io::Cursor` over the same bytes.
+//! Objects built on a stream's reader and writer: ranges, a file with one position, a file that is
+//! replaced as a whole, bodies of responses. The oracle is a `std::io::Cursor` over the same bytes.
 
 mod common;
 
@@ -135,7 +135,8 @@ fn an_error_of_a_cursor_is_told_once_and_reading_goes_on() {
     assert_eq!(text, "as it was");
 }
 
-/// Symptom: after a `sync_data` that was dropped under way the next one told of the old sync, and wrote nothing.
+/// Symptom: after a `sync_data` that was dropped under way the next one told of the old sync, and
+/// wrote nothing.
 #[test]
 fn a_sync_of_a_cursor_covers_what_was_written_after_one_that_was_dropped() {
     each("cursor's sync", |nowait, path, direct| {
@@ -244,8 +245,8 @@ mod with_tokio {
     use super::common::rng::Rng;
     use super::{LEN, Model, contents, each, open, place};
 
-    /// Symptoms: a seek that was dropped while the writer finished was carried out by a later one; and one that was refused was
-    /// refused for ever.
+    /// Symptoms: a seek that was dropped while the writer finished was carried out by a later one;
+    /// and one that was refused was refused for ever.
     #[test]
     fn a_seek_that_was_dropped_or_refused_is_forgotten() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();

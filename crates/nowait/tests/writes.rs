@@ -1,5 +1,5 @@
-//! Writes where something is in their way: full disks, limits, devices that fail, bounds on what is on its way, processes that
-//! are killed. What holds everywhere is in `promises/writes.rs`.
+//! Writes where something is in their way: full disks, limits, devices that fail, bounds on what is
+//! on its way, processes that are killed. What holds everywhere is in `promises/writes.rs`.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn create(nowait: &Nowait, path: &FsPath) -> File {
     OpenOptions::new().read(true).write(true).create(true).open_in(nowait, path).wait().unwrap()
 }
 
-// What is full, or may not grow.
+// Full disks, quotas and limits.
 
 #[test]
 fn full_disk_tells_how_much_was_written_and_goes_on_when_there_is_room() {
@@ -341,7 +341,8 @@ fn lose_a_write_back(nowait: &Nowait, folder: &FsPath, image: &FsPath, way: Way)
     let (path, ballast) = (folder.join("file"), image.with_file_name("ballast"));
     let old = contents(1 << 20, 1);
     std::fs::write(&path, &old).unwrap();
-    // The file has its blocks, and the journal has them all: only what is written over them finds no room.
+    // The file has its blocks, and the journal has them all: only what is written over them finds
+    // no room.
     std::fs::File::open(&path).unwrap().sync_all().unwrap();
     let (file, second) = (writable(nowait, &path), writable(nowait, &path));
     let mut filler = std::fs::File::create(&ballast).unwrap();
@@ -398,9 +399,11 @@ fn take_from_image(image: &FsPath, bytes: &[u8]) {
 
 // Bounds on what is on its way.
 
-/// A disk that moves only when told to, on which all writes are submitted, and at most these bytes at a time.
+/// A disk that moves only when told to, on which all writes are submitted, and at most these bytes
+/// at a time.
 fn bounded(sim: &Sim, per_file: u64, per_instance: u64) -> (Nowait, File) {
-    // What refuses attempts is not written inline by the strict. (A forced route would submit the open, too.)
+    // Strict: a file that refuses attempts is not written inline. (A forced route would submit the
+    // open, too.)
     let builder = Nowait::builder().strict(true).write_bytes_max(per_file, per_instance);
     simulated(sim, builder, |faults| faults.nowait_refused = true)
 }
@@ -694,7 +697,7 @@ fn dropped_past_the_cache(builder: nowait::Builder) {
     }
 }
 
-// What a kernel or a file system may not know.
+// Flags that a kernel or a file system may not know.
 
 /// A folder on every kind of file system that there is.
 fn folders() -> Vec<(Box<dyn std::any::Any>, PathBuf)> {
@@ -742,8 +745,8 @@ fn uncached_writes_leave_the_cache_or_are_refused() {
         let nowait = Nowait::builder().build().unwrap();
         let taken = takes(&create(&nowait, &path), &[1; PAGE], DONTCACHE);
         std::fs::remove_file(&path).unwrap();
-        // Where the device's interrupt ends a write-back the kernel leaves the pages in the cache (`folio_end_dropbehind`, mm/filemap.c,
-        // 6.18). So not each goes, and perhaps none.
+        // Where the device's interrupt ends a write-back the kernel leaves the pages in the cache
+        // (`folio_end_dropbehind`, mm/filemap.c, 6.18). So not each goes, and perhaps none.
         let goes = taken && is_gone(&nowait, &path, |file| assert!(takes(file, &[2; PAGE], DONTCACHE)));
         for nowait in instances() {
             for way in Way::ALL {
@@ -768,7 +771,8 @@ fn uncached_writes_leave_the_cache_or_are_refused() {
     }
 }
 
-/// Whether a page that `write` writes leaves the cache when it is on the device, in one of some new files.
+/// Whether a page that `write` writes leaves the cache when it is on the device, in one of some new
+/// files.
 fn is_gone(nowait: &Nowait, path: &FsPath, write: impl Fn(&File)) -> bool {
     (0..20).any(|_| {
         let file = create(nowait, path);
@@ -824,7 +828,7 @@ fn atomic_writes_are_whole_or_are_refused() {
     }
 }
 
-// What is counted.
+// Counters.
 
 #[test]
 fn syncs_that_are_asked_for_together_share_calls() {
@@ -834,7 +838,8 @@ fn syncs_that_are_asked_for_together_share_calls() {
     file.write_all_at(contents(1 << 20, 1), 0).wait().unwrap();
     futures::executor::block_on(join_all((0..64).map(|_| file.sync_data()))).into_iter().for_each(|sync| sync.unwrap());
     let stats = nowait.stats();
-    // The first goes alone, or with those that came until a thread did; the others wait for it, and share.
+    // The first goes alone, or with those that came until a thread did; the others wait for it, and
+    // share.
     assert!(stats.pool == 64 && stats.joined >= 60, "{stats:?}");
     assert_settled(&nowait);
 }
@@ -853,7 +858,8 @@ fn writes_that_continue_each_other_share_calls() {
     assert!(stats.pool == 101 && stats.joined > 0, "{stats:?}");
 }
 
-/// Alone in a process: what is dirty is sampled by one thread at a time, and others take the cautious answer meanwhile.
+/// Alone in a process: what is dirty is sampled by one thread at a time, and others take the
+/// cautious answer meanwhile.
 #[test]
 fn sequential_pages_are_written_inline() {
     // With less, the kernel lets a writer do so much without waiting only now and then.
@@ -893,7 +899,7 @@ fn inline() {
 
 // Names.
 
-/// What is in a folder, by name.
+/// Returns the contents of a folder, by name.
 fn names(folder: &FsPath) -> Vec<String> {
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
     let mut names: Vec<String> = std::fs::read_dir(folder).unwrap().map(name).collect();
@@ -1096,7 +1102,8 @@ fn drain_makes_what_waits_for_the_end_of_the_turn() {
     });
 }
 
-/// What futures write in one turn is made together, in any order, also where they overlap, and where some are dropped.
+/// Writes of futures in one turn are made together, in any order, also where they overlap, and
+/// where some are dropped.
 #[test]
 fn writes_of_one_turn_are_made_together() {
     let folder = temp_dir();
@@ -1107,7 +1114,8 @@ fn writes_of_one_turn_are_made_together() {
     let file = writable(&nowait, &path);
     let mut rng = Rng::for_test();
     for round in 0..200 {
-        // Apart from each other: neighbours and gaps, shuffled. Every tenth round they overlap, and are made in their order.
+        // Apart from each other: neighbours and gaps, shuffled. Every tenth round they overlap, and
+        // are made in their order.
         let mut place = 0;
         let mut writes: Vec<(u64, Vec<u8>)> = (0..20)
             .map(|_| {
@@ -1140,7 +1148,8 @@ fn writes_of_one_turn_are_made_together() {
             }
         });
         if round % 10 == 0 {
-            // Of overlapping ones those made at once came first, so that only the whole range is known to be theirs.
+            // Of overlapping ones those made at once came first, so that only the whole range is
+            // known to be theirs.
             bytes = std::fs::read(&path).unwrap();
             continue;
         }

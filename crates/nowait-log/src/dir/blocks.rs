@@ -232,8 +232,8 @@ impl Blocks {
         self.window.take_unreadable()
     }
 
-    /// Returns the place and length of bytes that [`Blocks::next`] would read from the file; None if
-    /// all are in memory.
+    /// Returns the place and length of bytes that [`Blocks::next`] would read from the file; None
+    /// if all are in memory.
     pub(crate) fn lacks(&mut self) -> Result<Option<(u64, usize)>> {
         let offset = self.offset;
         if !self.window.has(offset, PAGE) {

@@ -1,4 +1,5 @@
-//! A log's directory: names, and segments as files. What is not awaited or polled blocks the thread.
+//! A log's directory: names, and segments as files. What is not awaited or polled blocks the
+//! thread.
 
 mod blocks;
 mod lock;

@@ -10,8 +10,9 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
-/// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`, `[u8; N]` (which an operation
-/// moves to the heap meanwhile), [`Buf`], and `bytes::BytesMut` with the `bytes` feature.
+/// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`,
+/// `[u8; N]` (which an operation moves to the heap meanwhile), [`Buf`], and `bytes::BytesMut` with
+/// the `bytes` feature.
 ///
 /// The buffer decides how many bytes `File::read_at` asks for:
 ///
@@ -51,9 +52,9 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
     }
 }
 
-/// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`], and what can only be read from:
-/// `&'static [u8]`, `&'static [u8; N]`, `&'static str`, `Arc<[u8]>`, `Arc<Vec<u8>>`, `String`, and `bytes::Bytes` with the `bytes`
-/// feature.
+/// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`],
+/// and what can only be read from: `&'static [u8]`, `&'static [u8; N]`, `&'static str`,
+/// `Arc<[u8]>`, `Arc<Vec<u8>>`, `String`, and `bytes::Bytes` with the `bytes` feature.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no buffer that a write can own",
     note = "give a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `write_from`"

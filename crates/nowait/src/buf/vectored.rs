@@ -3,8 +3,8 @@
 use super::callers::{Erased, ReadBuffer, WriteBuffer, sealed::Sealed};
 use super::memory::Memory;
 
-/// Buffers that a vectored read fills one after the other, and that come back with the result: a `Vec` or an array of
-/// [`ReadBuffer`]s, or a tuple of two to six of different types.
+/// Buffers that a vectored read fills one after the other, and that come back with the result: a
+/// `Vec` or an array of [`ReadBuffer`]s, or a tuple of two to six of different types.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` are no buffers that a vectored read can own",
     note = "give a `Vec` or an array of buffers, or a tuple of two to six: `(header, body)`"
@@ -12,13 +12,13 @@ use super::memory::Memory;
 pub trait ReadBuffers: Sealed + Send + Sized + 'static {
     #[doc(hidden)]
     fn into_room(self) -> Erased;
-    /// What `into_room` gave, of which the first `n` bytes were read.
+    /// Takes back what `into_room` gave, of which the first `n` bytes were read.
     #[doc(hidden)]
     fn from_room(memory: Erased, n: usize) -> Self;
 }
 
-/// Buffers that a vectored write takes one after the other, and that come back with the result: a `Vec` or an array of
-/// [`WriteBuffer`]s, or a tuple of two to six of different types.
+/// Buffers that a vectored write takes one after the other, and that come back with the result: a
+/// `Vec` or an array of [`WriteBuffer`]s, or a tuple of two to six of different types.
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {
@@ -41,7 +41,8 @@ pub trait WriteBuffers: Sealed + Send + Sized + 'static {
     fn from_memory(memory: Erased) -> Self;
 }
 
-/// The parts of what an operation gives back, in their order, with the bytes that were read into each.
+/// The parts of what an operation gives back, in their order, with the bytes that were read into
+/// each.
 struct Parts {
     parts: std::vec::IntoIter<Memory>,
     left: usize,

@@ -204,9 +204,10 @@ impl Nowait {
         self.0.sim().map_or_else(Instant::now, Sim::now)
     }
 
-    /// Has a thread of the instance notice all completions from now on. For who is about to block this thread on anything else
-    /// (a channel, a condition variable) until an operation has completed that another thread or task has submitted: the tokio
-    /// runtime that should notice it may be the one that is blocked. [`Operation::wait`](crate::Operation::wait) does so itself.
+    /// Has a thread of the instance notice all completions from now on. For who is about to block
+    /// this thread on anything else (a channel, a condition variable) until an operation has
+    /// completed that another thread or task has submitted: the tokio runtime that should notice it
+    /// may be the one that is blocked. [`Operation::wait`](crate::Operation::wait) does so itself.
     pub fn notice_by_thread(&self) {
         self.0.engines().ring.watch_all();
     }

@@ -1,4 +1,5 @@
-//! The rest of `std::fs::File`: metadata, permissions, times, locks, and descriptors that come and go.
+//! The rest of `std::fs::File`: metadata, permissions, times, locks, and descriptors that come and
+//! go.
 //!
 //! `unsafe` here: a descriptor lent to std for one call.
 
@@ -25,7 +26,8 @@ impl File {
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of `statx(2)`.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of
+    /// `statx(2)`.
     pub fn metadata(&self) -> Operation<'_, Result<fs::Metadata>> {
         self.call(ErrorOp::Metadata, |fd| to_std(fd).metadata())
     }
@@ -46,22 +48,26 @@ impl File {
         self.call(ErrorOp::SetTimes, move |fd| to_std(fd).set_times(times))
     }
 
-    /// Takes the file's exclusive lock unless another has one; returns whether it did. Nobody else who asks has it then, here or in
-    /// another process (`flock(2)`). The lock belongs to this open of the file: its clones have it too. It ends with
-    /// [`unlock`](File::unlock), or with the last of them.
+    /// Takes the file's exclusive lock unless another has one; returns whether it did. Nobody else
+    /// who asks has it then, here or in another process (`flock(2)`). The lock belongs to this open
+    /// of the file: its clones have it too. It ends with [`unlock`](File::unlock), or with the last
+    /// of them.
     ///
-    /// Does not wait for the lock, but on this thread for `flock(2)`, which on a network file system asks the server. There is no
-    /// form that waits: a future of it could be dropped, and what it gets in the kernel afterwards cannot be told from a lock that
-    /// another clone was given. Try again after a while.
+    /// Does not wait for the lock, but on this thread for `flock(2)`, which on a network file
+    /// system asks the server. There is no form that waits: a future of it could be dropped, and
+    /// what it gets in the kernel afterwards cannot be told from a lock that another clone was
+    /// given. Try again after a while.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`, [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
-    /// simulator, and those of `flock(2)`.
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of
+    /// `flock(2)`.
     pub fn try_lock(&self) -> Result<bool> {
         self.flock(FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Takes a shared lock unless another has the exclusive one; returns whether it did. Else as [`File::try_lock`].
+    /// Takes a shared lock unless another has the exclusive one; returns whether it did. Else as
+    /// [`File::try_lock`].
     ///
     /// # Errors
     /// As [`File::try_lock`].
@@ -97,8 +103,9 @@ impl File {
         self.simple(Request::Call(Box::new(Call::new(operation, self.path(), call))), called)
     }
 
-    /// Gives the descriptor back as std's file, if nothing else uses this one: no clone, map or stream, and no operation,
-    /// also none whose future was dropped ([`Nowait::drain`] waits for those).
+    /// Gives the descriptor back as std's file, if nothing else uses this one: no clone, map or
+    /// stream, and no operation, also none whose future was dropped ([`Nowait::drain`] waits for
+    /// those).
     ///
     /// # Errors
     /// The file, if it is in use or of a simulator, or if a failed sync of it has not been
@@ -119,8 +126,8 @@ impl File {
     }
 }
 
-/// Takes over an open file on the instance that the process shares; see [`File::from_std`]. Errors name the path that
-/// `/proc/self/fd` has for it.
+/// Takes over an open file on the instance that the process shares; see [`File::from_std`]. Errors
+/// name the path that `/proc/self/fd` has for it.
 impl TryFrom<fs::File> for File {
     type Error = Error;
 
@@ -141,9 +148,10 @@ impl AsFd for File {
     }
 }
 
-/// Std's file on a descriptor that is open elsewhere, for what std does by one call. It is not closed: closing any descriptor of a
-/// file gives up the process's record locks on it (fcntl(2)).
+/// Std's file on a descriptor that is open elsewhere, for what std does by one call. It is not
+/// closed: closing any descriptor of a file gives up the process's record locks on it (fcntl(2)).
 fn to_std(fd: BorrowedFd<'_>) -> ManuallyDrop<fs::File> {
-    // SAFETY: the descriptor is open while `fd` is borrowed, which is longer than the caller's one call, and is never closed here.
+    // SAFETY: the descriptor is open while `fd` is borrowed, which is longer than the caller's one
+    // call, and is never closed here.
     ManuallyDrop::new(unsafe { fs::File::from_raw_fd(fd.as_raw_fd()) })
 }

@@ -1,4 +1,5 @@
-//! Files: opening them and reading at positions. No engine is named here; this is where errors get their paths.
+//! Files: opening them and reading at positions. No engine is named here; this is where errors get
+//! their paths.
 
 mod as_std;
 mod options;
@@ -23,10 +24,11 @@ use crate::operation::{Answer, Conclude, On, Operation};
 use crate::stats::Count;
 use crate::sys;
 
-/// An open file. Clones share the descriptor and what was learned about the file; any thread may use any clone.
+/// An open file. Clones share the descriptor and what was learned about the file; any thread may
+/// use any clone.
 ///
-/// All reads name their position; there is no cursor. A result is short only at the end of the file. The descriptor is closed
-/// when the last clone and the last operation under way are gone.
+/// All reads name their position; there is no cursor. A result is short only at the end of the
+/// file. The descriptor is closed when the last clone and the last operation under way are gone.
 #[derive(Clone)]
 pub struct File(pub(crate) Arc<Opened>);
 
@@ -36,9 +38,11 @@ pub struct File(pub(crate) Arc<Opened>);
 pub enum DirectIo {
     /// They go through it: nobody asked otherwise.
     NotAsked,
-    /// They go through it all the same: the file is in memory (tmpfs), or its file system has no direct I/O.
+    /// They go through it all the same: the file is in memory (tmpfs), or its file system has no
+    /// direct I/O.
     Refused,
-    /// They do. Requests whose memory, and whose place and length, are multiples of these go to the device as they are.
+    /// They do. Requests whose memory, and whose place and length, are multiples of these go to the
+    /// device as they are.
     Granted {
         /// In bytes.
         memory_alignment: usize,
@@ -74,7 +78,8 @@ impl File {
         OpenOptions::new().read(true).open(path)
     }
 
-    /// Opens a file for writing, creates it if there is none, and cuts it to length zero if there is one.
+    /// Opens a file for writing, creates it if there is none, and cuts it to length zero if there
+    /// is one.
     ///
     /// # Errors
     /// See [`OpenOptions::open_in`].
@@ -98,9 +103,10 @@ impl File {
     /// Takes over a file, or block device, that is open already. `path` is what errors will name.
     ///
     /// # Errors
-    /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for what is no file: a pipe, socket, terminal,
-    /// eventfd, timer; [`ErrorKind::InvalidInput`] for a descriptor opened with `O_PATH`. Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag, which has no meaning for files and keeps
-    /// io_uring from waiting.
+    /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for what is no file:
+    /// a pipe, socket, terminal, eventfd, timer; [`ErrorKind::InvalidInput`] for a descriptor
+    /// opened with `O_PATH`. Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag,
+    /// which has no meaning for files and keeps io_uring from waiting.
     pub fn from_std(nowait: &Nowait, file: fs::File, path: impl AsRef<Path>) -> Result<File> {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);
@@ -143,18 +149,19 @@ impl File {
         }
     }
 
-    /// Whether reads of this file can be tried without waiting (`RWF_NOWAIT`). `None` until a read has shown it.
+    /// Whether reads of this file can be tried without waiting (`RWF_NOWAIT`). `None` until a read
+    /// has shown it.
     pub fn nowait_reads(&self) -> Option<bool> {
         self.0.open.reads.nowait_accepted()
     }
 
-    /// Fills `buffer[..buffer.len()]` from `offset`, or an empty `Vec` or `BytesMut` up to its capacity: see [`ReadBuffer`].
-    /// Gives the number of bytes and the buffer. Fewer than asked for means the end of the file. For a borrowed slice there
-    /// is [`File::read_into`].
+    /// Fills `buffer[..buffer.len()]` from `offset`, or an empty `Vec` or `BytesMut` up to its
+    /// capacity: see [`ReadBuffer`]. Gives the number of bytes and the buffer. Fewer than asked for
+    /// means the end of the file. For a borrowed slice there is [`File::read_into`].
     ///
     /// # Errors
-    /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what
-    /// the kernel reports.
+    /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`,
+    /// [`ErrorKind::Closed`] after `close`, and what the kernel reports.
     pub fn read_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, Moved<B>> {
         self.read(Transfer::new(buffer.into_room().0, offset), |answer| read(answer, B::from_room))
     }
@@ -162,12 +169,14 @@ impl File {
     /// Fills `buffer` from `offset`; else as [`File::read_at`].
     ///
     /// # Errors
-    /// [`ErrorKind::UnexpectedEof`] if the file ends before; the buffer then holds what is there. Else as [`File::read_at`].
+    /// [`ErrorKind::UnexpectedEof`] if the file ends before; the buffer then holds what is there.
+    /// Else as [`File::read_at`].
     pub fn read_exact_at<B: ReadBuffer>(&self, buffer: B, offset: u64) -> Operation<'_, BufferResult<B>> {
         self.read(Transfer::new(buffer.into_room().0, offset), read_full)
     }
 
-    /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's, which is not cleared first.
+    /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's,
+    /// which is not cleared first.
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] when the file ends before; else as [`File::read_at`].
@@ -186,8 +195,8 @@ impl File {
         }
     }
 
-    /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise. Any number of one type, or
-    /// a tuple of different ones: see [`ReadBuffers`].
+    /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
+    /// Any number of one type, or a tuple of different ones: see [`ReadBuffers`].
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -200,7 +209,8 @@ impl File {
         Operation::checked(On::File(&self.0), checked, Request::Read(transfer), conclude)
     }
 
-    /// Blocks the calling thread until `buffer` is filled from `offset` or the file has ended; gives the number of bytes.
+    /// Blocks the calling thread until `buffer` is filled from `offset` or the file has ended;
+    /// gives the number of bytes.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -233,7 +243,8 @@ impl File {
         self.simple(Request::Size, size)
     }
 
-    /// Tells the page cache what to expect of `length` bytes from `offset`; a length of zero means to the end.
+    /// Tells the page cache what to expect of `length` bytes from `offset`; a length of zero means
+    /// to the end.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] after `close`, and what `posix_fadvise(2)` reports.
@@ -253,7 +264,8 @@ impl File {
         Operation::checked(On::File(&self.0), self.0.check(0, 0), request, conclude)
     }
 
-    /// Closes the file for all clones: operations made after this fail with [`ErrorKind::Closed`]; those made before finish.
+    /// Closes the file for all clones: operations made after this fail with [`ErrorKind::Closed`];
+    /// those made before finish.
     ///
     /// Blocks for `close(2)`, and reports its error, if this was the last use: all other clones are
     /// gone, and what else has one (maps, streams, logs), and every operation has given its result.
@@ -279,8 +291,8 @@ pub enum Closed {
     /// The descriptor is closed, and `close(2)` reported no error.
     Now,
     /// The file is still in use: by a clone, or by an operation under way, which may be one whose
-    /// future was dropped. The last use closes the descriptor, on a thread of the library's if it is
-    /// an operation; what `close(2)` reports then is lost.
+    /// future was dropped. The last use closes the descriptor, on a thread of the library's if it
+    /// is an operation; what `close(2)` reports then is lost.
     Later,
 }
 
@@ -297,7 +309,8 @@ fn ended(file: &Opened, offset: u64, length: usize, n: usize) -> Error {
         .with_detail(format!("{n} bytes are there"))
 }
 
-/// The transfer that was asked for, and how it ended: the bytes it moved, or the error with its range.
+/// The transfer that was asked for, and how it ended: the bytes it moved, or the error with its
+/// range.
 #[inline]
 fn transferred(Answer { on, outcome, request }: Answer<'_>) -> (&mut Transfer, Result<usize>) {
     let Request::Read(transfer) = request else {
@@ -387,7 +400,8 @@ mod tests {
         (0..4 * PAGE as u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
     }
 
-    /// A file in direct I/O that is said to take any place, length and memory; None where that is so.
+    /// A file in direct I/O that is said to take any place, length and memory; None where that is
+    /// so.
     fn believed(nowait: &Nowait, path: &Path) -> Option<File> {
         use std::os::unix::fs::{FileExt, OpenOptionsExt};
         let mut options = fs::File::options();
@@ -413,8 +427,9 @@ mod tests {
         }
     }
 
-    /// Symptom: where `RWF_APPEND` is ignored (overlayfs of 5.10 and 6.1), an append overwrote the start of the file.
-    /// Where it is not known to be honoured, records are written by a descriptor with `O_APPEND`.
+    /// Symptom: where `RWF_APPEND` is ignored (overlayfs of 5.10 and 6.1), an append overwrote the
+    /// start of the file. Where it is not known to be honoured, records are written by a descriptor
+    /// with `O_APPEND`.
     #[test]
     fn appends_where_the_flag_may_be_ignored_go_through_another_descriptor() {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -456,8 +471,9 @@ mod tests {
         assert_eq!(file.direct(), DirectIo::Granted { memory_alignment: PAGE, offset_alignment: PAGE });
     }
 
-    /// Symptom: of several requests in flight to a device that needs more than it says, one was made again and the others failed with
-    /// EINVAL, since what they ran into was known by then. Each is made again that was made for what was believed before.
+    /// Symptom: of several requests in flight to a device that needs more than it says, one was
+    /// made again and the others failed with EINVAL, since what they ran into was known by then.
+    /// Each is made again that was made for what was believed before.
     #[test]
     fn a_device_that_needs_more_than_it_says_is_found_out() {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -499,8 +515,8 @@ mod tests {
         }
     }
 
-    /// Symptom: a write that was found to suit the device by one alignment was made ready by another, learned meanwhile: widened to a
-    /// page, with anything beside it.
+    /// Symptom: a write that was found to suit the device by one alignment was made ready by
+    /// another, learned meanwhile: widened to a page, with anything beside it.
     #[test]
     fn a_device_that_needs_more_than_it_says_takes_many_writes() {
         let folder = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -90,23 +90,29 @@ impl OpenOptions {
         self
     }
 
-    /// More flags of `open(2)`, such as `O_NOATIME`. `O_NONBLOCK` has no meaning for files and is ignored.
+    /// More flags of `open(2)`, such as `O_NOATIME`. `O_NONBLOCK` has no meaning for files and is
+    /// ignored.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags;
         self
     }
 
-    /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`); where not, through it, and
-    /// [`File::direct`] says so. Any place, length and memory will do. What suits the device costs nothing extra: [`Buf`](crate::Buf)s at multiples of
-    /// 4096 always do. Else reads are widened to whole blocks and cut back, and of writes the first and last part of a block go through
-    /// the page cache. At the end of the file a read may overwrite what is left of the buffer.
+    /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`);
+    /// where not, through it, and [`File::direct`] says so. Any place, length and memory will do.
+    /// What suits the device costs nothing extra: [`Buf`](crate::Buf)s at multiples of 4096 always
+    /// do. Else reads are widened to whole blocks and cut back, and of writes the first and last
+    /// part of a block go through the page cache. At the end of the file a read may overwrite what
+    /// is left of the buffer.
     ///
-    /// A write that goes through the page cache in part is made when no other direct write of this `File` and its clones is under way.
-    /// Of those by another open of the same file, here or in another process, it cannot know: a page that it wrote back over what they
-    /// wrote beside it at the same time would undo that (`open(2)`, NOTES, on mixing both kinds). Let files that are written so be opened
-    /// once, or written in multiples of [`DirectIo::Granted`](crate::DirectIo::Granted).
+    /// A write that goes through the page cache in part is made when no other direct write of this
+    /// `File` and its clones is under way. Of those by another open of the same file, here or in
+    /// another process, it cannot know: a page that it wrote back over what they wrote beside it at
+    /// the same time would undo that (`open(2)`, NOTES, on mixing both kinds). Let files that are
+    /// written so be opened once, or written in multiples of
+    /// [`DirectIo::Granted`](crate::DirectIo::Granted).
     ///
-    /// Direct is not durable: the device may have a cache of its own. See [`Write::durable`](crate::Write::durable) and [`File::sync_data`].
+    /// Direct is not durable: the device may have a cache of its own. See
+    /// [`Write::durable`](crate::Write::durable) and [`File::sync_data`].
     pub fn direct(&mut self, direct: bool) -> &mut Self {
         self.direct = direct;
         self
@@ -120,8 +126,9 @@ impl OpenOptions {
     /// Opens `path` on an instance.
     ///
     /// # Errors
-    /// Those of `open(2)`; [`ErrorKind::IsADirectory`](crate::ErrorKind::IsADirectory) for a directory; [`ErrorKind::NotSeekable`](crate::ErrorKind::NotSeekable) for a FIFO, socket or terminal,
-    /// without waiting for anybody at its other end.
+    /// Those of `open(2)`; [`ErrorKind::IsADirectory`](crate::ErrorKind::IsADirectory) for a
+    /// directory; [`ErrorKind::NotSeekable`](crate::ErrorKind::NotSeekable) for a FIFO, socket or
+    /// terminal, without waiting for anybody at its other end.
     pub fn open_in<'n>(&self, nowait: &'n Nowait, path: impl AsRef<Path>) -> Operation<'n, Result<File>> {
         self.open_at(nowait, PathAt::from(path.as_ref()))
     }

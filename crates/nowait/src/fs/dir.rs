@@ -12,8 +12,9 @@ use crate::file::{File, OpenOptions};
 use crate::op::{Done, Handle, OpenDir, PathAt, Request};
 use crate::operation::{Answer, On, Operation};
 
-/// A directory that is held open. Names are resolved from it, whatever becomes of its own name and of the process's working
-/// directory (`openat(2)` and its like). Clones share the descriptor. On a simulator, where nothing is moved, it is its path.
+/// A directory that is held open. Names are resolved from it, whatever becomes of its own name and
+/// of the process's working directory (`openat(2)` and its like). Clones share the descriptor. On a
+/// simulator, where nothing is moved, it is its path.
 #[derive(Clone)]
 pub struct Dir {
     nowait: Nowait,
@@ -25,7 +26,8 @@ impl Dir {
     /// Opens a directory on an instance.
     ///
     /// # Errors
-    /// Those of `open(2)`; [`ErrorKind::NotADirectory`](crate::ErrorKind::NotADirectory) for anything else.
+    /// Those of `open(2)`; [`ErrorKind::NotADirectory`](crate::ErrorKind::NotADirectory) for
+    /// anything else.
     pub fn open(nowait: &Nowait, path: impl AsRef<Path>) -> Operation<'_, Result<Dir>> {
         Operation::new(On::Paths(&nowait.0), Request::OpenDir(path.as_ref().into()), dir_opened)
     }

@@ -1,7 +1,8 @@
 //! Names, directories and whole files: what `std::fs` has, and what makes it durable.
 //!
-//! Each function works on the instance that the process shares; [`Nowait`] has the same as methods. Everything here blocks in
-//! the kernel. As a future it is done by a thread of the pool, never by an executor's.
+//! Each function works on the instance that the process shares; [`Nowait`] has the same as methods.
+//! Everything here blocks in the kernel. As a future it is done by a thread of the pool, never by
+//! an executor's.
 
 mod dir;
 mod temporary;
@@ -47,8 +48,8 @@ impl DirEntry {
     }
 }
 
-/// Renames a file or directory, replacing a file that has the new name. All or nothing for whoever looks; durable after
-/// [`sync_dir`] of the directories (`rename(2)`).
+/// Renames a file or directory, replacing a file that has the new name. All or nothing for whoever
+/// looks; durable after [`sync_dir`] of the directories (`rename(2)`).
 ///
 /// # Errors
 /// Those of `rename(2)`.
@@ -56,7 +57,8 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static
     Nowait::shared().rename(from, to)
 }
 
-/// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`, `renameat2(2)`).
+/// Renames a file or directory, unless something has the new name already (`RENAME_NOREPLACE`,
+/// `renameat2(2)`).
 ///
 /// # Errors
 /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists); those of `renameat2(2)`.
@@ -72,16 +74,19 @@ pub fn remove_file(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_file(path)
 }
 
-/// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of its parent.
+/// Makes a directory (`mkdir(2)`), with mode 0o777 less the umask. Durable after [`sync_dir`] of
+/// its parent.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), also where a file has the name; those of `mkdir(2)`.
+/// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists), also where a file has the name;
+/// those of `mkdir(2)`.
 pub fn create_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir(path)
 }
 
-/// Returns the names in a directory, sorted: of files, directories and whatever else is there, but not `.` and `..`. A name
-/// that is created, renamed or removed meanwhile may be among them or not (`readdir(3)`).
+/// Returns the names in a directory, sorted: of files, directories and whatever else is there, but
+/// not `.` and `..`. A name that is created, renamed or removed meanwhile may be among them or not
+/// (`readdir(3)`).
 ///
 /// # Errors
 /// Those of `opendir(3)` and `readdir(3)`.
@@ -89,7 +94,8 @@ pub fn list(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<OsString>>>
     Nowait::shared().list(path)
 }
 
-/// Makes the names in a directory durable: those of files that were created, renamed and removed there (`fsync(2)`, NOTES).
+/// Makes the names in a directory durable: those of files that were created, renamed and removed
+/// there (`fsync(2)`, NOTES).
 ///
 /// # Errors
 /// Those of `open(2)` and `fsync(2)`.
@@ -97,10 +103,12 @@ pub fn sync_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().sync_dir(path)
 }
 
-/// Returns size, times, type and permissions of what a path leads to; symbolic links are followed (`statx(2)`).
+/// Returns size, times, type and permissions of what a path leads to; symbolic links are followed
+/// (`statx(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::metadata`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::metadata`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// simulator.
 pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
     Nowait::shared().metadata(path)
 }
@@ -108,7 +116,8 @@ pub fn metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> 
 /// As [`metadata`], of a symbolic link itself.
 ///
 /// # Errors
-/// Those of [`std::fs::symlink_metadata`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::symlink_metadata`].
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
 pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Metadata>> {
     Nowait::shared().symlink_metadata(path)
 }
@@ -116,7 +125,8 @@ pub fn symlink_metadata(path: impl AsRef<Path>) -> Operation<'static, Result<Met
 /// Tells whether a path leads to anything. A broken symbolic link leads to nothing.
 ///
 /// # Errors
-/// Those of [`std::fs::exists`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::exists`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// simulator.
 pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
     Nowait::shared().exists(path)
 }
@@ -124,15 +134,18 @@ pub fn exists(path: impl AsRef<Path>) -> Operation<'static, Result<bool>> {
 /// Sets the permissions of a file or directory (`chmod(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::set_permissions`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::set_permissions`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+/// on a simulator.
 pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Operation<'static, Result<()>> {
     Nowait::shared().set_permissions(path, permissions)
 }
 
-/// Returns the entries of a directory with their types, sorted by name, without `.` and `..` (`readdir(3)`).
+/// Returns the entries of a directory with their types, sorted by name, without `.` and `..`
+/// (`readdir(3)`).
 ///
 /// # Errors
-/// Those of [`std::fs::read_dir`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::read_dir`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// simulator.
 pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntry>>> {
     Nowait::shared().read_dir(path)
 }
@@ -140,7 +153,8 @@ pub fn read_dir(path: impl AsRef<Path>) -> Operation<'static, Result<Vec<DirEntr
 /// Makes a directory, and those above it that are missing. It is no error if all of them are there.
 ///
 /// # Errors
-/// Those of [`std::fs::create_dir_all`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::create_dir_all`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+/// on a simulator.
 pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().create_dir_all(path)
 }
@@ -148,7 +162,8 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
 /// Removes an empty directory (`rmdir(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::remove_dir`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::remove_dir`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// simulator.
 pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir(path)
 }
@@ -156,7 +171,8 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
 /// Removes a directory with all that is in it. Symbolic links are removed, not followed.
 ///
 /// # Errors
-/// Those of [`std::fs::remove_dir_all`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::remove_dir_all`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+/// on a simulator.
 pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().remove_dir_all(path)
 }
@@ -164,7 +180,8 @@ pub fn remove_dir_all(path: impl AsRef<Path>) -> Operation<'static, Result<()>> 
 /// Gives a file another name on the same file system (`link(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::hard_link`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::hard_link`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// simulator.
 pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<()>> {
     Nowait::shared().hard_link(from, to)
 }
@@ -180,7 +197,8 @@ pub fn symlink(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'stati
 /// Returns where a symbolic link leads (`readlink(2)`).
 ///
 /// # Errors
-/// Those of [`std::fs::read_link`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::read_link`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// simulator.
 pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
     Nowait::shared().read_link(path)
 }
@@ -188,16 +206,19 @@ pub fn read_link(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> 
 /// Returns the absolute path without symbolic links, `.` and `..` (`realpath(3)`).
 ///
 /// # Errors
-/// Those of [`std::fs::canonicalize`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::canonicalize`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on
+/// a simulator.
 pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf>> {
     Nowait::shared().canonicalize(path)
 }
 
-/// Copies a file with its permissions, and returns the number of bytes. The kernel copies, or shares the blocks where the file
-/// system can (`copy_file_range(2)`). An existing file is replaced. Nothing is durable yet.
+/// Copies a file with its permissions, and returns the number of bytes. The kernel copies, or
+/// shares the blocks where the file system can (`copy_file_range(2)`). An existing file is
+/// replaced. Nothing is durable yet.
 ///
 /// # Errors
-/// Those of [`std::fs::copy`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+/// Those of [`std::fs::copy`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// simulator.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
     Nowait::shared().copy(from, to)
 }
@@ -210,7 +231,8 @@ pub fn read(path: impl AsRef<Path>) -> Steps<'static, Result<Vec<u8>>> {
     Nowait::shared().read(path)
 }
 
-/// Creates a file, or cuts it to nothing, and writes `data` as its contents. Nothing is durable yet; see [`write_atomic`].
+/// Creates a file, or cuts it to nothing, and writes `data` as its contents. Nothing is durable
+/// yet; see [`write_atomic`].
 ///
 /// # Errors
 /// As [`OpenOptions::open_in`] and [`File::write_all_at`].
@@ -218,15 +240,17 @@ pub fn write(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, R
     Nowait::shared().write(path, data)
 }
 
-/// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the old contents or the new,
-/// whole. Durable when this is ready.
+/// Replaces the contents of a file, or creates it: whoever opens it, also after a crash, finds the
+/// old contents or the new, whole. Durable when this is ready.
 ///
-/// The data is written to a file with a temporary name in the same directory, synced, and renamed; then the directory is
-/// synced. The new file has the mode of a new one (0o666 less the umask), and is not a link if the old one was.
+/// The data is written to a file with a temporary name in the same directory, synced, and renamed;
+/// then the directory is synced. The new file has the mode of a new one (0o666 less the umask), and
+/// is not a link if the old one was.
 ///
 /// # Errors
-/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary file is removed, as when
-/// the future is dropped half-way. (A crash leaves it, and so may a drop while it is being created: a name that begins with a dot and ends in `.tmp`.)
+/// Those of the steps. Unless the last one failed, the old contents are untouched and the temporary
+/// file is removed, as when the future is dropped half-way. (A crash leaves it, and so may a drop
+/// while it is being created: a name that begins with a dot and ends in `.tmp`.)
 pub fn write_atomic(path: impl AsRef<Path>, data: impl WriteBuffer) -> Steps<'static, Result<()>> {
     Nowait::shared().write_atomic(path, data)
 }
@@ -464,7 +488,8 @@ fn entries(path: &Path) -> io::Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
-/// Reads a file from its start to its end, which may lie elsewhere than `length` by now, or (in /proc) always has.
+/// Reads a file from its start to its end, which may lie elsewhere than `length` by now, or (in
+/// /proc) always has.
 async fn read_whole(file: &File, length: usize) -> Result<Vec<u8>> {
     /// Bytes of each further request, when the end is not where `fstat(2)` said.
     const MORE_BYTES: usize = 64 << 10;

@@ -47,8 +47,8 @@ pub(crate) struct Temporary {
 }
 
 impl Temporary {
-    /// Makes `file`, which was `written`, durable, and gives it the name `path`, durably. After an error the file is gone,
-    /// unless it has the name already.
+    /// Makes `file`, which was `written`, durable, and gives it the name `path`, durably. After an
+    /// error the file is gone, unless it has the name already.
     pub(crate) async fn replace(mut self, file: File, path: &Path, written: Result<()>) -> Result<()> {
         let nowait = self.nowait.clone();
         let temporary = self.path.clone().unwrap_or_default();
@@ -95,7 +95,8 @@ fn beside(path: &Path) -> Result<(PathBuf, PathBuf)> {
     // The whole has to be a name, of 255 bytes at most.
     let bytes = name.as_bytes();
     temporary.push(OsStr::from_bytes(&bytes[..bytes.len().min(NAME_BYTES_MAX)]));
-    // Each hasher has random keys. Processes in containers may have the same id, and a directory in common.
+    // Each hasher has random keys. Processes in containers may have the same id, and a directory in
+    // common.
     let random = RandomState::new().build_hasher().finish();
     temporary.push(format!(".{random:016x}.tmp"));
     let temporary = directory.join(temporary);

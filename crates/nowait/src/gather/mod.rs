@@ -80,10 +80,12 @@ pub struct Gather<'f, B: ReadBuffer = Buf> {
 impl<B: ReadBuffer> Unpin for Gather<'_, B> {}
 
 impl File {
-    /// Reads all of `ranges` into one buffer of the library's. See [`Ranges`] for the forms that they may have.
+    /// Reads all of `ranges` into one buffer of the library's. See [`Ranges`] for the forms that
+    /// they may have.
     ///
-    /// They may be unsorted, overlap, repeat, be empty, or lie past the end of the file: a range comes back short when the
-    /// file ends inside it, and empty when it ends before. An error of one range leaves the others alone.
+    /// They may be unsorted, overlap, repeat, be empty, or lie past the end of the file: a range
+    /// comes back short when the file ends inside it, and empty when it ends before. An error of
+    /// one range leaves the others alone.
     pub fn gather<'f>(&'f self, ranges: impl Ranges<'f>) -> Gather<'f> {
         Gather {
             file: &self.0,
@@ -96,11 +98,13 @@ impl File {
         }
     }
 
-    /// As [`File::gather`], for who needs all of it: an error of a range, or the end of the file in one, is an error of the whole.
+    /// As [`File::gather`], for who needs all of it: an error of a range, or the end of the file in
+    /// one, is an error of the whole.
     ///
     /// # Errors
-    /// The first range's in the order of the list, with its [`range_index`](Error::range_index); [`ErrorKind::UnexpectedEof`] for
-    /// one that the end of the file cuts short; else as [`File::gather_into`].
+    /// The first range's in the order of the list, with its [`range_index`](Error::range_index);
+    /// [`ErrorKind::UnexpectedEof`] for one that the end of the file cuts short; else as
+    /// [`File::gather_into`].
     pub fn gather_exact<'f>(&'f self, ranges: impl Ranges<'f>) -> Steps<'f, Result<Gathered>> {
         let ranges = ranges.into_extents();
         Steps::new(async move {
@@ -442,8 +446,9 @@ impl<B: AsRef<[u8]>> Gathered<B> {
 
 #[cfg(feature = "bytes")]
 impl Gathered<Buf> {
-    /// The ranges as `Bytes`, in the caller's order, without a copy: they share the buffer, whose memory goes back to the pool with
-    /// the last of them. A range that the end of the file cuts short is shorter.
+    /// The ranges as `Bytes`, in the caller's order, without a copy: they share the buffer, whose
+    /// memory goes back to the pool with the last of them. A range that the end of the file cuts
+    /// short is shorter.
     ///
     /// # Errors
     /// The first of any range.

@@ -111,7 +111,7 @@ pub(crate) struct Call {
 
 type Function = Box<dyn FnOnce(&Path, Option<BorrowedFd<'_>>) -> io::Result<Value> + Send>;
 
-/// What a [`Call`] returned: a value of the type that its operation concludes with.
+/// Value that a [`Call`] returned, of the type that its operation concludes with.
 pub(crate) type Value = Box<dyn Any + Send>;
 
 impl Call {

@@ -9,12 +9,14 @@ use crate::file::File;
 use crate::fs::{Temporary, create_beside};
 use crate::operation::Steps;
 
-/// Replaces the contents of a file, or creates it, by what is written to its [`writer`](AtomicWriter::writer): whoever opens
-/// the file, also after a crash, finds the old contents or the new, whole. As [`fs::write_atomic`](crate::fs::write_atomic), for
-/// contents that come in pieces.
+/// Replaces the contents of a file, or creates it, by what is written to its
+/// [`writer`](AtomicWriter::writer): whoever opens the file, also after a crash, finds the old
+/// contents or the new, whole. As [`fs::write_atomic`](crate::fs::write_atomic), for contents that
+/// come in pieces.
 ///
-/// Nothing is replaced before [`commit`](AtomicWriter::commit). Dropped without it, the old contents stay, and the temporary
-/// file is removed by a thread of the pool. (A crash leaves it, and so may dropping `create` half-way: a name that begins with a dot and ends in `.tmp`.)
+/// Nothing is replaced before [`commit`](AtomicWriter::commit). Dropped without it, the old
+/// contents stay, and the temporary file is removed by a thread of the pool. (A crash leaves it,
+/// and so may dropping `create` half-way: a name that begins with a dot and ends in `.tmp`.)
 ///
 /// ```
 /// use std::io::Write;
@@ -56,8 +58,8 @@ impl AtomicWriter {
     /// Makes what was written durable, gives it the file's name, and makes the name durable.
     ///
     /// # Errors
-    /// Those of the writes and of the steps. Unless the last one failed, the old contents are untouched and the temporary file
-    /// is removed.
+    /// Those of the writes and of the steps. Unless the last one failed, the old contents are
+    /// untouched and the temporary file is removed.
     pub fn commit(self) -> Steps<'static, Result<()>> {
         let AtomicWriter { mut writer, file, temporary, path } = self;
         Steps::new(async move {

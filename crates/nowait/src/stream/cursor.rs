@@ -7,11 +7,13 @@ use super::{Caller, Reader, Step, Stream, Writer, wait};
 use crate::error::Result;
 use crate::file::File;
 
-/// A file with one position for reads and writes, as `std::fs::File` and `tokio::fs::File` have: for code that wants `Read`,
-/// `Write` and `Seek`, or their async forms, of one object. A [`Reader`] or a [`Writer`] alone serves better where one will do.
+/// A file with one position for reads and writes, as `std::fs::File` and `tokio::fs::File` have:
+/// for code that wants `Read`, `Write` and `Seek`, or their async forms, of one object. A
+/// [`Reader`] or a [`Writer`] alone serves better where one will do.
 ///
-/// While it reads it reads ahead, and while it writes it writes behind. What was written is complete before the next read or
-/// seek. Else its text is that of the two. Of a file opened for append it tells positions by the bytes written, not by the end.
+/// While it reads it reads ahead, and while it writes it writes behind. What was written is
+/// complete before the next read or seek. Else its text is that of the two. Of a file opened for
+/// append it tells positions by the bytes written, not by the end.
 pub struct Cursor {
     file: File,
     side: Side,

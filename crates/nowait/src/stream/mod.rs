@@ -1,13 +1,15 @@
-//! A file from one place to another, in order: [`Reader`] reads ahead and [`Writer`] writes behind, at the depth that a device needs, with
-//! requests of a size that suits it, whatever the caller's pieces are.
+//! A file from one place to another, in order: [`Reader`] reads ahead and [`Writer`] writes behind,
+//! at the depth that a device needs, with requests of a size that suits it, whatever the caller's
+//! pieces are.
 //!
-//! Both serve threads (`std::io::{Read, BufRead, Seek, Write}`) and tasks (`AsyncRead`, `AsyncBufRead`, `AsyncSeek` and `AsyncWrite`
-//! of tokio and of `futures-io`, with the features of these names). Without a copy: [`Reader::chunk`] gives a buffer as it was
-//! read, and [`Writer::put`] takes one as it is to be written. [`Cursor`] is both in turn, with one position. [`AtomicWriter`]
-//! replaces a file as a whole.
+//! Both serve threads (`std::io::{Read, BufRead, Seek, Write}`) and tasks (`AsyncRead`,
+//! `AsyncBufRead`, `AsyncSeek` and `AsyncWrite` of tokio and of `futures-io`, with the features of
+//! these names). Without a copy: [`Reader::chunk`] gives a buffer as it was read, and
+//! [`Writer::put`] takes one as it is to be written. [`Cursor`] is both in turn, with one position.
+//! [`AtomicWriter`] replaces a file as a whole.
 //!
-//! Through the page cache the kernel reads ahead, and a stream adds little but larger calls; past it
-//! ([`OpenOptions::direct`](crate::OpenOptions::direct)) nobody else does.
+//! Through the page cache the kernel reads ahead, and a stream adds little but larger calls; past
+//! it ([`OpenOptions::direct`](crate::OpenOptions::direct)) nobody else does.
 
 mod atomic;
 mod cursor;
@@ -26,8 +28,8 @@ pub use writer::Writer;
 use crate::engine::local;
 use crate::file::File;
 
-/// A step of a stream: await it, or [`wait`](Step::wait) for it. Dropped before it is ready it has done nothing, or all, of what it
-/// gives.
+/// A step of a stream: await it, or [`wait`](Step::wait) for it. Dropped before it is ready it has
+/// done nothing, or all, of what it gives.
 #[must_use = "a stream does nothing until it is awaited or waited for"]
 pub struct Step<'s, S, T> {
     stream: &'s mut S,
@@ -46,7 +48,8 @@ pub trait Stream {
 enum Caller {
     /// A task, which will poll again.
     Task,
-    /// A thread that returns from its call while requests are under way: they must not be in its own queue, which only it can reap.
+    /// A thread that returns from its call while requests are under way: they must not be in its
+    /// own queue, which only it can reap.
     Thread,
 }
 

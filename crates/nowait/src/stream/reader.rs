@@ -15,8 +15,9 @@ use crate::operation::Started;
 
 /// Bytes of one request. More gains nothing on the disks met, and holds the first byte up.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Bytes that are read ahead at most, if nobody says otherwise: one request is worked on while another waits. (On a virtio disk four and
-/// more large requests at a time were slower than two.) At first less, since many a reader wants little.
+/// Bytes that are read ahead at most, if nobody says otherwise: one request is worked on while
+/// another waits. (On a virtio disk four and more large requests at a time were slower than two.)
+/// At first less, since many a reader wants little.
 const AHEAD_BYTES_MAX: usize = 2 << 20;
 const AHEAD_BYTES_FIRST: usize = 256 << 10;
 /// Through the page cache: what the kernel copies in one call, while it reads ahead itself.
@@ -24,10 +25,11 @@ const CACHED_BYTES: usize = 128 << 10;
 
 /// Reads a file in order; see the [module's text](super).
 ///
-/// Changes that another program makes meanwhile may be seen or not, as with any buffer. At the end of the file it returns
-/// nothing; if the file has grown since, the next call goes on.
+/// Changes that another program makes meanwhile may be seen or not, as with any buffer. At the end
+/// of the file it returns nothing; if the file has grown since, the next call goes on.
 ///
-/// With the feature `stream` it is a `futures_core::Stream` of `bytes::Bytes`, for the body of a response, say.
+/// With the feature `stream` it is a `futures_core::Stream` of `bytes::Bytes`, for the body of a
+/// response, say.
 pub struct Reader {
     file: File,
     /// It ends here, if the file does not end before. None for all of the file.
@@ -62,7 +64,8 @@ impl Reader {
         Reader { to: None, ..Reader::range(file, offset..u64::MAX) }
     }
 
-    /// Reads a range of `file`, whose end it takes for the end of the file. Positions are those in the file.
+    /// Reads a range of `file`, whose end it takes for the end of the file. Positions are those in
+    /// the file.
     pub fn range(file: &File, range: Range<u64>) -> Reader {
         let Range { start: offset, end: to } = range;
         Reader {
@@ -95,7 +98,8 @@ impl Reader {
         self.position - self.unused() as u64
     }
 
-    /// The next bytes, as many as one request has read, without a copy; none at the end of the file.
+    /// The next bytes, as many as one request has read, without a copy; none at the end of the
+    /// file.
     ///
     /// # Errors
     /// Those of a read. The next call tries again at the same place.
@@ -356,7 +360,8 @@ impl Reader {
     }
 }
 
-/// Ends at the end of the file or range. After an error the next item tries again at the same place.
+/// Ends at the end of the file or range. After an error the next item tries again at the same
+/// place.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Reader {
     type Item = Result<bytes::Bytes>;
@@ -381,7 +386,8 @@ impl tokio::io::AsyncSeek for Reader {
 #[cfg(feature = "futures-io")]
 impl futures_io::AsyncSeek for Reader {
     fn poll_seek(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
-        // Polled again, it is the same seek: a place is gone to once more, and the size is asked for once.
+        // Polled again, it is the same seek: a place is gone to once more, and the size is asked
+        // for once.
         if !self.is_seeking(to) {
             Reader::start_seek(&mut self, to)?;
         }

@@ -20,7 +20,8 @@ use crate::write::Allocate;
 /// Bytes of one request, and of those under way.
 const REQUEST_BYTES: usize = 512 << 10;
 const BEHIND_BYTES_MAX: usize = 4 << 20;
-/// Space reserved at a time behind the end of a file, at first and at most; each time twice as much.
+/// Space reserved at a time behind the end of a file, at first and at most; each time twice as
+/// much.
 const RESERVED_BYTES_FIRST: u64 = 16 << 20;
 const RESERVED_BYTES_MAX: u64 = 256 << 20;
 
@@ -29,12 +30,14 @@ const PLAIN_BYTES_MIN: usize = 64 << 10;
 
 /// Writes a file in order; see the [module's text](super).
 ///
-/// Past the page cache a file that grows is given its space ahead, since writes that extend it would wait for one another: until
-/// [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) or a flush it may be longer than what was written, with zeros at its
-/// end, for others and after a crash. The writer takes the end of the file for its own.
+/// Past the page cache a file that grows is given its space ahead, since writes that extend it
+/// would wait for one another: until [`finish`](Writer::finish), [`sync_data`](Writer::sync_data)
+/// or a flush it may be longer than what was written, with zeros at its end, for others and after a
+/// crash. The writer takes the end of the file for its own.
 ///
-/// An error of a write behind comes with a later call; every call after it fails too. Nothing is durable before `sync_data`. Dropped, a
-/// writer does not wait: what it was given is still written, errors are lost, and a file that was given space ahead may keep it.
+/// An error of a write behind comes with a later call; every call after it fails too. Nothing is
+/// durable before `sync_data`. Dropped, a writer does not wait: what it was given is still written,
+/// errors are lost, and a file that was given space ahead may keep it.
 pub struct Writer {
     file: File,
     /// Its first `filled` bytes were given, and are not submitted yet.
@@ -89,8 +92,8 @@ impl Writer {
         self.position.saturating_add(self.filled as u64)
     }
 
-    /// Writes a buffer of the library's without a copy, if what was written before ends at a multiple of 4096. Ready when the buffer
-    /// has been taken, not when it is written.
+    /// Writes a buffer of the library's without a copy, if what was written before ends at a
+    /// multiple of 4096. Ready when the buffer has been taken, not when it is written.
     ///
     /// # Errors
     /// Those of an earlier write.
@@ -98,8 +101,8 @@ impl Writer {
         Put { writer: self, buffer: Some(buffer) }
     }
 
-    /// Writes a copy of `bytes`. As `write_all` of std, tokio or futures, with this crate's error. Dropped half-way, a first
-    /// part of them has been taken.
+    /// Writes a copy of `bytes`. As `write_all` of std, tokio or futures, with this crate's error.
+    /// Dropped half-way, a first part of them has been taken.
     ///
     /// # Errors
     /// Those of an earlier write.
@@ -142,7 +145,7 @@ impl Writer {
 
     pub(super) fn poll_finish(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         if self.filled > 0 && self.failed.is_none() {
-            // What fails is told below, when the file has its length again.
+            // Failures are reported below, once the file has its length again.
             let _ = ready!(self.poll_send(context, caller));
         }
         let _ = ready!(self.poll_room(context, 0));
@@ -217,7 +220,7 @@ impl Writer {
             return Poll::Ready(Err(self.fail(error)));
         }
         let appends = self.file.0.open.write_flags().contains(WriteFlags::APPEND);
-        // What is reserved would be appended behind.
+        // Appends would go behind the reserved room.
         if self.file.0.open.direct.is_some() && !appends {
             ready!(self.poll_reserved(context, end, caller));
         }
@@ -241,7 +244,8 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Sees to it that the file has its space up to `end`, and soon beyond. What cannot be reserved is not: the write tells.
+    /// Sees to it that the file has its space up to `end`, and soon beyond. What cannot be reserved
+    /// is not: the write tells.
     fn poll_reserved(&mut self, context: &mut Context<'_>, end: u64, caller: Caller) -> Poll<()> {
         if self.end.is_none() {
             let size = match self.file.0.target().run(Request::Size) {

@@ -1,6 +1,7 @@
 //! Tests that need a process of their own: the test binary runs itself again with a role to play.
 //!
-//! A binary that uses this has a test named `child`, which plays the role or, without one, does nothing.
+//! A binary that uses this has a test named `child`, which plays the role or, without one, does
+//! nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,12 +14,13 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// What this child was told to work on.
+/// Path that this child works on.
 pub(crate) fn path() -> PathBuf {
     std::env::var_os(PATH).unwrap().into()
 }
 
-/// This binary in `role`, not started yet. A file that it would grow too far is an error to it, not its end (`SIGXFSZ`).
+/// This binary in `role`, not started yet. A file that it would grow too far is an error to it, not
+/// its end (`SIGXFSZ`).
 pub(crate) fn command(role: &str) -> Command {
     let mut command = Command::new("sh");
     command

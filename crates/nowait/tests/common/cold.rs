@@ -9,8 +9,9 @@ const PAGE: usize = 4096;
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// Drops the pages of one file. Of the whole file, since a part of a large folio is not dropped. A page that is still being
-/// written, or looked at, stays: it is tried again for a while, as it may be for others on a busy machine.
+/// Drops the pages of one file. Of the whole file, since a part of a large folio is not dropped. A
+/// page that is still being written, or looked at, stays: it is tried again for a while, as it may
+/// be for others on a busy machine.
 pub(crate) fn drop_pages(path: &Path) {
     let file = File::open(path).unwrap();
     // On tmpfs the cache is all there is.
@@ -36,8 +37,8 @@ pub(crate) fn cached_pages(path: &Path) -> usize {
     }
     let mut resident = vec![0u8; len.div_ceil(PAGE)];
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-    // SAFETY: a new mapping that nobody else knows, never accessed, and unmapped before the end of the block; `resident`
-    // has a byte for each of its pages.
+    // SAFETY: a new mapping that nobody else knows, never accessed, and unmapped before the end of
+    // the block; `resident` has a byte for each of its pages.
     let result = unsafe {
         let map = mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &file, 0).unwrap();
         let result = libc::mincore(map, len, resident.as_mut_ptr());

@@ -1,7 +1,8 @@
 //! A file system that stops answering when it is told to.
 //!
-//! It has one file, [`NAME`], of zeros; what is written to it is forgotten. A child process serves it (linux/fuse.h): were it this
-//! process, a thread that waits for an answer would keep the connection open when the process is ended, for ever.
+//! It has one file, [`NAME`], of zeros; what is written to it is forgotten. A child process serves
+//! it (linux/fuse.h): were it this process, a thread that waits for an answer would keep the
+//! connection open when the process is ended, for ever.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -23,7 +24,7 @@ const HANG: u8 = b'h';
 const GO_ON: u8 = b'g';
 /// How long each read and write takes while it goes on, in milliseconds.
 const DELAY: &str = "NOWAIT_TEST_FUSE_DELAY";
-/// What the child says when it has done as it was told.
+/// Line that the child prints when it is done.
 const DONE: &str = "fuse: done";
 
 /// The file system, mounted. Ends with whatever waits for it when dropped.
@@ -44,7 +45,8 @@ impl Stalling {
         mounts::or_skip("a file system of our own (FUSE)", Stalling::slow(delay))
     }
 
-    /// Makes one whose reads and writes take so long. The test binary's `child` has to [`serve`] in the role `fuse`.
+    /// Makes one whose reads and writes take so long. The test binary's `child` has to [`serve`] in
+    /// the role `fuse`.
     fn slow(delay: Duration) -> Result<Stalling, String> {
         let (dir, point) = mounts::folder_and_point()?;
         let mut command = child::command_at("fuse", &point);

@@ -1,4 +1,5 @@
-//! What the tests share: contents to check against, places to put files, a watchdog, children, one poll at a time.
+//! Shared by the tests: contents to check against, places to put files, a watchdog, children, one
+//! poll at a time.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -28,7 +29,7 @@ pub(crate) fn contents(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What a read of `len` bytes from `offset` gives: the part of it that exists.
+/// Returns what a read of `len` bytes from `offset` gives: the part that exists.
 pub(crate) fn expected(contents: &[u8], offset: u64, len: usize) -> &[u8] {
     let start = usize::try_from(offset).unwrap_or(usize::MAX).min(contents.len());
     let end = start.saturating_add(len).min(contents.len());
@@ -81,7 +82,7 @@ impl Way {
     }
 }
 
-/// What a write does to a file's contents.
+/// Applies a write to a file's contents.
 pub(crate) fn put(contents: &mut Vec<u8>, offset: u64, data: &[u8]) {
     if !data.is_empty() {
         let start = offset as usize;
@@ -90,8 +91,9 @@ pub(crate) fn put(contents: &mut Vec<u8>, offset: u64, data: &[u8]) {
     }
 }
 
-/// How much of a write is in the file that was dropped before it was ready: none, its first bytes, or all; `now` is what is there
-/// where `old` was and `new` was to be. With `pages`, only whole pages of the file. None: it is something else.
+/// How much of a write is in the file that was dropped before it was ready: none, its first bytes,
+/// or all; `now` is what is there where `old` was and `new` was to be. With `pages`, only whole
+/// pages of the file. None: it is something else.
 pub(crate) fn kept_of_dropped(old: &[u8], new: &[u8], now: &[u8], offset: u64, pages: bool) -> Option<usize> {
     let first = now.iter().zip(new).take_while(|(a, b)| a == b).count();
     let last = now.iter().rev().zip(old.iter().rev()).take_while(|(a, b)| a == b).count();
@@ -130,7 +132,8 @@ impl Sample {
     }
 }
 
-/// How much slower than the machines that bounds were chosen on this one is: an interpreted processor, some 10 times.
+/// How much slower than the machines that bounds were chosen on this one is: an interpreted
+/// processor, some 10 times.
 fn slowness() -> f64 {
     match std::env::var("NOWAIT_TEST_SLOWNESS") {
         Ok(factor) => factor.parse().expect("NOWAIT_TEST_SLOWNESS is a number"),
@@ -138,7 +141,8 @@ fn slowness() -> f64 {
     }
 }
 
-/// Whether this machine is so slow that time tells nothing: neither what is cached nor what a device did.
+/// Whether this machine is so slow that time tells nothing: neither what is cached nor what a
+/// device did.
 pub(crate) fn is_slow() -> bool {
     slowness() > 1.0
 }
@@ -154,7 +158,8 @@ pub(crate) fn has_memory(bytes: u64) -> bool {
     available >= bytes
 }
 
-/// Stretches an upper bound on elapsed time by `NOWAIT_TEST_SLOWNESS`. Lower bounds and durations of work stay as they are.
+/// Stretches an upper bound on elapsed time by `NOWAIT_TEST_SLOWNESS`. Lower bounds and durations
+/// of work stay as they are.
 pub(crate) fn at_most(bound: Duration) -> Duration {
     bound.mul_f64(slowness())
 }
@@ -223,7 +228,8 @@ pub(crate) fn open_direct(nowait: &Nowait, path: &Path) -> Option<File> {
     }
 }
 
-/// An instance whose direct I/O goes to libaio, wherever else a ring would do; says so where that cannot be.
+/// An instance whose direct I/O goes to libaio, wherever else a ring would do; says so where that
+/// cannot be.
 pub(crate) fn aio_instance() -> Option<Nowait> {
     match Nowait::builder().engine(nowait::Engine::Aio).route(Some(nowait::Route::Ring)).build() {
         Ok(nowait) => Some(nowait),
@@ -234,8 +240,8 @@ pub(crate) fn aio_instance() -> Option<Nowait> {
     }
 }
 
-/// Reads pages past the page cache, `count` at a time, for each kind of caller. Another executor has a thread of its own, as it
-/// must inside `block_on`.
+/// Reads pages past the page cache, `count` at a time, for each kind of caller. Another executor
+/// has a thread of its own, as it must inside `block_on`.
 pub(crate) fn read_pages_in_every_way(file: &File, sample: &Sample, count: u64) {
     const PAGE: usize = 4096;
     let pages = (sample.bytes.len() / PAGE) as u64;

@@ -1,7 +1,8 @@
 //! Folders on file systems of our own, made for a test and taken away after it, panic or not.
 //!
-//! Loop devices are detached at once after mounting: they then go by themselves at the unmount, even if this process is
-//! killed. What a killed process leaves mounted, the next one takes away (the folder's name has the maker's process id).
+//! Loop devices are detached at once after mounting: they then go by themselves at the unmount,
+//! even if this process is killed. What a killed process leaves mounted, the next one takes away
+//! (the folder's name has the maker's process id).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -58,7 +59,8 @@ macro_rules! on_every_file_system {
 #[allow(unused_imports)]
 pub(crate) use on_every_file_system;
 
-/// What was removed from a file system is free when its journal, or its transaction, has been written.
+/// Frees the room of removed files: it is free once the file system's journal, or its transaction,
+/// has been written.
 #[allow(dead_code)] // Not every test binary fills a disk.
 pub(crate) fn free_what_was_removed(folder: &Path) {
     let folder = std::fs::File::open(folder).unwrap();
@@ -108,7 +110,8 @@ impl Mount {
         Ok(Mount { point, _dir: dir })
     }
 
-    /// Makes one; where that cannot be, says so and gives none, or fails if `NOWAIT_REQUIRE_MOUNTS=1`.
+    /// Makes one; where that cannot be, says so and gives none, or fails if
+    /// `NOWAIT_REQUIRE_MOUNTS=1`.
     pub(crate) fn or_skip(kind: Kind) -> Option<Mount> {
         Mount::sized_or_skip(kind, IMAGE_BYTES)
     }
@@ -117,7 +120,8 @@ impl Mount {
         or_skip(&format!("{kind:?}"), Mount::sized(kind, bytes))
     }
 
-    /// Makes ext4 with blocks of a page in an image that is there already, and leaves it every page that it has.
+    /// Makes ext4 with blocks of a page in an image that is there already, and leaves it every page
+    /// that it has.
     pub(crate) fn ext4_in(image: &Path, journal: bool) -> Result<Mount, String> {
         let (dir, point) = folder_and_point()?;
         let journal = if journal { "has_journal" } else { "^has_journal" };
@@ -126,7 +130,8 @@ impl Mount {
         Ok(Mount { point, _dir: dir })
     }
 
-    /// A folder of a btrfs in which anybody may write, and whose files may take `bytes` together (`btrfs-quota(8)`).
+    /// A folder of a btrfs in which anybody may write, and whose files may take `bytes` together
+    /// (`btrfs-quota(8)`).
     pub(crate) fn folder_with_quota(&self, bytes: u64) -> Result<PathBuf, String> {
         let folder = self.point.join("quota");
         run(&["btrfs", "quota", "enable", text(&self.point)])?;
@@ -149,7 +154,8 @@ impl Drop for Mount {
     }
 }
 
-/// A loop device of its own. Detached as soon as it is open, so that it goes when it is closed, panic or not.
+/// A loop device of its own. Detached as soon as it is open, so that it goes when it is closed,
+/// panic or not.
 pub(crate) struct LoopDevice {
     path: PathBuf,
     _open: fs::File,
@@ -216,7 +222,8 @@ impl Drop for Zram {
     }
 }
 
-/// What was made; where it could not be, says so and gives none, or fails if `NOWAIT_REQUIRE_MOUNTS=1`.
+/// Returns what was made. Where it could not be made, says so and returns none, or fails with
+/// `NOWAIT_REQUIRE_MOUNTS=1`.
 pub(crate) fn or_skip<T>(what: &str, made: Result<T, String>) -> Option<T> {
     match made {
         Ok(made) => Some(made),

@@ -1,4 +1,5 @@
-//! What a `File` promises, as functions over any instance: whatever the engine, the path or the file system, these hold.
+//! Promises of `File`, as functions over any instance: they hold whatever the engine, the path or
+//! the file system.
 //!
 //! The oracle is the file's contents, sliced.
 
@@ -172,7 +173,8 @@ fn read_at_fills_the_first_bytes_of_every_kind_of_buffer(ctx: &Ctx) {
                     let buffer = buffer.as_ref();
                     assert_eq!((n, buffer.len()), (right.len(), len), "offset {offset}");
                     assert!(buffer[..n] == *right, "offset {offset}, length {len}");
-                    // A device fills whole blocks, and the kernel clears what lies behind the end of the file.
+                    // A device fills whole blocks, and the kernel clears what lies behind the end
+                    // of the file.
                     let rest = if ctx.direct { &[] } else { &buffer[n..] };
                     assert!(rest.iter().all(|byte| *byte == filler), "offset {offset}, length {len}");
                 }

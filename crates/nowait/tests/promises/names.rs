@@ -1,4 +1,4 @@
-//! What operations on names promise.
+//! Promises of operations on names.
 
 use nowait::ErrorOp;
 

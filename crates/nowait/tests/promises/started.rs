@@ -1,4 +1,4 @@
-//! What operations promise that have begun and borrow nothing.
+//! Promises of operations that have begun and borrow nothing.
 
 use std::panic::panic_any;
 use std::sync::mpsc::channel;

@@ -1,6 +1,7 @@
-//! What writes, syncs and changes of length promise.
+//! Promises of writes, syncs and changes of length.
 //!
-//! The oracle is a `Vec<u8>` that the same was done to. Data is text, so that every kind of buffer can hold it.
+//! The oracle is a `Vec<u8>` that the same was done to. Data is text, so that every kind of buffer
+//! can hold it.
 
 use std::sync::Arc;
 
@@ -278,8 +279,9 @@ fn appends_from_many_tasks_are_whole_and_none_is_lost(ctx: &Ctx) {
     check_records(ctx, &ctx.writable(&[]), |file, record, _| file.append(record));
 }
 
-/// Symptom: with `O_APPEND`, a non-blocking attempt wrote a first part and a pool thread the rest, with another's record
-/// between; and the simulator wrote at the offset. The offset is ignored, and a record is one call.
+/// Symptom: with `O_APPEND`, a non-blocking attempt wrote a first part and a pool thread the rest,
+/// with another's record between; and the simulator wrote at the offset. The offset is ignored, and
+/// a record is one call.
 fn records_written_to_a_file_opened_for_appending_are_whole(ctx: &Ctx) {
     let path = ctx.create(&[]);
     let mut options = OpenOptions::new();
@@ -289,7 +291,8 @@ fn records_written_to_a_file_opened_for_appending_are_whole(ctx: &Ctx) {
         0 => file.append(record),
         _ => file.write_all_at(record, number as u64 * 1000),
     });
-    // Neither do writes that continue each other by their offsets, made in one turn or as one batch.
+    // Neither do writes that continue each other by their offsets, made in one turn or as one
+    // batch.
     let mut bytes = read(&file, 0, 1 << 20);
     let parts: Many = (0..10).map(|part| (part * 700, text(700, part))).collect();
     for way in Way::ALL {
@@ -309,7 +312,8 @@ fn records_written_to_a_file_opened_for_appending_are_whole(ctx: &Ctx) {
     }
 }
 
-/// Tasks and threads append records by `write`, which is given each one's number; then what is there.
+/// Tasks and threads append records by `write`, which is given each one's number; then what is
+/// there.
 fn check_records<'f>(
     ctx: &Ctx,
     file: &'f File,
@@ -591,7 +595,7 @@ fn allocation_leaves_what_is_written(ctx: &Ctx) {
                 }
             }
             assert_holds(ctx, &file, &bytes);
-            // What is remembered of the file's end still serves.
+            // The remembered end of the file still serves.
             let data = text(100, 3);
             way.run(file.append(data.clone())).unwrap();
             bytes.extend_from_slice(&data);
@@ -712,7 +716,7 @@ fn dropped_changes_are_made_or_not(ctx: &Ctx) {
         cut.resize(len, 0);
         assert!(now == bytes || now == cut, "length {len}: {} bytes", now.len());
         assert_holds(ctx, &file, &now);
-        // What is remembered of the file's end still serves.
+        // The remembered end of the file still serves.
         let (mut now, data) = (now, text(100, 26));
         for offset in [len, 2 * LEN + 7] {
             futures::executor::block_on(file.write_all_at(data.clone(), offset as u64)).unwrap();

@@ -247,7 +247,7 @@ fn apart(mut ends: Vec<End<'_>>) -> Vec<(f64, End<'_>)> {
     for end in &ends {
         places.push(places.last().map_or(end.y, |above| end.y.max(above + LINE)));
     }
-    // What has been pushed below the plot is pushed up again.
+    // Push up what was pushed below the plot.
     let mut lowest = TOP + PLOT + LINE;
     for place in places.iter_mut().rev() {
         *place = place.min(lowest);

@@ -132,8 +132,8 @@ impl Sim {
         }))
     }
 
-    /// Lets time pass: for what is due after a while, such as the watermark block of an idle log. On a disk of
-    /// [`Sim::manual`] none passes otherwise.
+    /// Lets time pass: for what is due after a while, such as the watermark block of an idle log.
+    /// On a disk of [`Sim::manual`] none passes otherwise.
     pub fn advance(&self, time: Duration) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.0.advanced_ns.fetch_add(time_ns, Ordering::Relaxed);
