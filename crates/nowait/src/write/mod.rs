@@ -4,25 +4,28 @@
 //! read sees them. Durable it is after a later [`File::sync_data`] or [`File::sync_all`], or by
 //! itself when it was made [`durable`](Write::durable).
 
+mod many;
+
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::buf::{Erased, Memory, WriteBuffer, WriteBuffers};
+use crate::buf::{Erased, WriteBuffer, WriteBuffers};
 use crate::core::opened::Opened;
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 use crate::file::File;
 use crate::op::outstanding::Settling;
-use crate::op::{Batch, Change, Notify, Outcome, Request, Slot, Transfer};
+use crate::op::{Change, Outcome, Request, Transfer};
 use crate::operation::{Answer, Conclude, On, Operation, Started, Write};
 use crate::stats::Count;
 use crate::sys::{self, WriteFlags};
+
+pub use many::WriteMany;
 
 /// Ways of [`File::allocate`]; see `fallocate(2)`.
 #[non_exhaustive]
@@ -60,8 +63,10 @@ impl File {
     ///
     /// # Errors
     /// The error carries the buffer, and tells by [`Error::bytes_written`] what is in the file.
-    /// [`ErrorKind::NoSpace`], [`ErrorKind::FileTooLarge`], [`ErrorKind::InvalidRange`] beyond
-    /// `i64::MAX`, [`ErrorKind::Closed`] after `close`, and what the kernel reports.
+    /// [`ErrorKind::NoSpace`],
+    /// [`ErrorKind::FileTooLarge`],
+    /// [`ErrorKind::InvalidRange`] beyond `i64::MAX`,
+    /// [`ErrorKind::Closed`] after `close`, and what the kernel reports.
     pub fn write_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Write<'_, Moved<B>> {
         let transfer = Transfer::new(buffer.into_memory().0, offset);
         self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
@@ -95,9 +100,9 @@ impl File {
     /// [`OpenOptions::append`](crate::OpenOptions::append) need none.
     ///
     /// # Errors
-    /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`], and nothing is written, for a block
-    /// device, and where that second descriptor cannot be opened: open the file with `append(true)`
-    /// then.
+    /// As [`File::write_all_at`]. [`ErrorKind::Unsupported`], and
+    /// nothing is written, for a block device, and where that second descriptor cannot be opened:
+    /// open the file with `append(true)` then.
     pub fn append<B: WriteBuffer>(&self, buffer: B) -> Write<'_, BufferResult<B>> {
         self.write(Transfer::new(buffer.into_memory().0, 0), WriteFlags::APPEND, wrote_all::<B>)
     }
@@ -113,7 +118,8 @@ impl File {
     /// complete; dropped, it is finished in its own time.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`], with the buffer, when it would have to wait its turn.
+    /// [`ErrorKind::WouldBlock`], with the buffer, when it would have
+    /// to wait its turn.
     pub fn try_write_at<B: WriteBuffer>(
         &self,
         buffer: B,
@@ -148,36 +154,7 @@ impl File {
     /// All are tried. The error is that of the first that failed, with its place in the list; it
     /// carries all buffers.
     pub fn write_many<B: WriteBuffer>(&self, writes: Vec<(u64, B)>) -> WriteMany<'_, B> {
-        let mut runs: Vec<Run> = Vec::new();
-        let mut next = None;
-        for (index, (offset, buffer)) in writes.into_iter().enumerate() {
-            let memory = buffer.into_memory().0;
-            let length = memory.len();
-            let goes_on = next == Some(offset) && self.0.check(offset, length).is_ok();
-            match runs.last_mut() {
-                Some(run)
-                    if goes_on && run.bytes + length <= RUN_BYTES_MAX && run.memories.len() < RUN_SEGMENTS_MAX =>
-                {
-                    run.bytes += length;
-                    run.memories.push(memory);
-                }
-                _ => runs.push(Run { first: index, offset, bytes: length, memories: vec![memory] }),
-            }
-            next = offset.checked_add(length as u64);
-        }
-        WriteMany {
-            file: &self.0,
-            next: 0,
-            slots: runs.iter().map(|_| None).collect(),
-            backs: runs.iter().map(|_| None).collect(),
-            runs: runs.into_iter().map(Some).collect(),
-            outstanding: 0,
-            queues: false,
-            batch: Arc::default(),
-            finished: Vec::new(),
-            error: None,
-            back: B::from_memory,
-        }
+        WriteMany::new(&self.0, writes)
     }
 
     /// Blocks until `data` is written at `offset` or no more is taken; gives the number of bytes.
@@ -217,7 +194,8 @@ impl File {
     /// Reserves, punches or zeroes a range, without writing it.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where the file system cannot do it; those of `fallocate(2)`.
+    /// [`ErrorKind::Unsupported`] where the file system cannot do
+    /// it; those of `fallocate(2)`.
     pub fn allocate(&self, how: Allocate, offset: u64, length: u64) -> Operation<'_, Result<()>> {
         let mode = match how {
             Allocate::Reserve => FallocateFlags::empty(),
@@ -236,10 +214,11 @@ impl File {
     /// share the next.
     ///
     /// # Errors
-    /// [`ErrorKind::SyncFailed`] when a write-back failed: data that was written may be lost,
-    /// although reads may still show it. From then on every sync of this file, through whatever
-    /// clone, fails, until [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel
-    /// says it only once, and takes the pages for clean.
+    /// [`ErrorKind::SyncFailed`] when a write-back failed: data that
+    /// was written may be lost, although reads may still show it. From then on every sync of this
+    /// file, through whatever clone, fails, until
+    /// [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel says it only once,
+    /// and takes the pages for clean.
     pub fn sync_data(&self) -> Operation<'_, Result<()>> {
         self.change(Request::Sync { data_only: true })
     }
@@ -287,10 +266,6 @@ impl File {
         Operation::checked(On::File(&self.0), fits, request, changed)
     }
 }
-
-/// A merged write is not larger than what one thread writes in one go.
-const RUN_BYTES_MAX: usize = 1 << 20;
-const RUN_SEGMENTS_MAX: usize = 64;
 
 /// Whether a write of which a part was taken is a success.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -450,179 +425,5 @@ impl Future for Settled<'_> {
 impl Drop for Settled<'_> {
     fn drop(&mut self) {
         self.settling.forget(self.file.open.outstanding());
-    }
-}
-
-/// Writes that go on where the one before ends, as one.
-struct Run {
-    /// Place of the first in the caller's list.
-    first: usize,
-    offset: u64,
-    bytes: usize,
-    memories: Vec<Memory>,
-}
-
-/// Many writes under way; see [`File::write_many`]. Await it, or [`wait`](WriteMany::wait).
-/// Dropped, what is under way is finished in its own time, and the rest is not begun.
-#[must_use = "nothing is written until it is awaited or waited for"]
-pub struct WriteMany<'f, B> {
-    file: &'f Opened,
-    /// Taken, one after the other, when they are begun.
-    runs: Vec<Option<Run>>,
-    next: usize,
-    slots: Vec<Option<Submitted>>,
-    /// Buffers that came back, by run.
-    backs: Vec<Option<Vec<Memory>>>,
-    outstanding: usize,
-    /// One had to be queued, so that none after it may be written before it.
-    queues: bool,
-    batch: Arc<Batch>,
-    finished: Vec<usize>,
-    /// The first error, by place in the list.
-    error: Option<(usize, Error)>,
-    back: fn(Erased) -> B,
-}
-
-struct Submitted {
-    slot: Arc<Slot>,
-    first: usize,
-    lengths: Vec<usize>,
-}
-
-impl<B> Drop for WriteMany<'_, B> {
-    fn drop(&mut self) {
-        self.slots.iter().flatten().for_each(|submitted| submitted.slot.abandon());
-    }
-}
-
-impl<B> Unpin for WriteMany<'_, B> {}
-
-impl<B: WriteBuffer> WriteMany<'_, B> {
-    /// Blocks until all is written.
-    ///
-    /// # Errors
-    /// As [`File::write_many`].
-    pub fn wait(mut self) -> BufferResult<Vec<B>> {
-        if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() {
-            self.file.instance.engines().ring.watch_all();
-            return local::drive(self);
-        }
-        local::flush();
-        while let Some((number, first, lengths, mut request)) = self.take_next() {
-            let checked = self.check(&request);
-            let outcome = checked.and_then(|()| self.file.target().run_here(&mut request));
-            self.file.instance.counters.add(if outcome.is_ok() { Count::Blocking } else { Count::FailedAtOnce });
-            self.settle(number, first, &lengths, outcome, request);
-        }
-        self.result()
-    }
-
-    fn check(&self, request: &Request) -> std::result::Result<(), Errno> {
-        match request {
-            Request::Write(transfer, _) => self.file.check(transfer.position(), transfer.left()),
-            _ => Ok(()),
-        }
-    }
-
-    /// The next run: its number, the place of its first write, the lengths of its writes, and what
-    /// to ask for.
-    fn take_next(&mut self) -> Option<(usize, usize, Vec<usize>, Request)> {
-        let number = self.next;
-        let Run { first, offset, memories, .. } = self.runs.get_mut(number)?.take()?;
-        self.next += 1;
-        let lengths = memories.iter().map(Memory::len).collect();
-        let request = Request::Write(Transfer::new(Memory::Many(memories), offset), self.file.open.write_flags());
-        Some((number, first, lengths, request))
-    }
-
-    fn settle(&mut self, number: usize, first: usize, lengths: &[usize], outcome: Outcome, mut request: Request) {
-        let Request::Write(transfer, flags) = &mut request else { return };
-        let ((mut offset, length), done) = (transfer.asked(), transfer.done());
-        if let Memory::Many(memories) = transfer.take_memory() {
-            self.backs[number] = Some(memories);
-        }
-        // Of a run that failed, the first that is not in the file is to blame.
-        let errno = outcome.as_ref().err().copied();
-        if written(self.file, offset, length, done, *flags, outcome, Short::Error).is_err() {
-            let mut left = done;
-            // Empty ones are to blame when there is nothing else.
-            let last = lengths.len() - 1;
-            for (number, length) in lengths.iter().enumerate() {
-                if left < *length || number == last {
-                    let index = first + number;
-                    if self.error.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
-                        let error =
-                            write_error(self.file, errno, *flags).with_range(offset, *length as u64).index(index);
-                        let there = how_much(self.file, left, *flags, errno);
-                        self.error = Some((index, error.written(there)));
-                    }
-                    return;
-                }
-                left -= length;
-                offset += *length as u64;
-            }
-        }
-    }
-
-    fn result(&mut self) -> BufferResult<Vec<B>> {
-        let memories = self.backs.drain(..).flatten().flatten();
-        let buffer: Vec<B> = memories.map(|memory| (self.back)(Erased(memory))).collect();
-        match self.error.take() {
-            None => Ok(buffer),
-            Some((_, error)) => Err(BufferError { error, buffer }),
-        }
-    }
-}
-
-impl<B: WriteBuffer> Future for WriteMany<'_, B> {
-    type Output = BufferResult<Vec<B>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let target = this.file.target();
-        let mut inline = 0;
-        // Writes that this thread has collected come first.
-        local::do_what_is_due();
-        while this.next < this.runs.len() {
-            if inline > this.file.instance.policy.inline_bytes_max {
-                // Others want their turn.
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            let Some((number, first, lengths, mut request)) = this.take_next() else { break };
-            inline += lengths.iter().sum::<usize>();
-            let now = match this.check(&request) {
-                Err(errno) => {
-                    this.file.instance.counters.add(Count::FailedAtOnce);
-                    Some(Err(errno))
-                }
-                Ok(()) if this.queues => None,
-                Ok(()) => target.try_now(&mut request),
-            };
-            match now {
-                Some(outcome) => this.settle(number, first, &lengths, outcome, request),
-                None => {
-                    this.queues = true;
-                    this.outstanding += 1;
-                    let slot = target.submit(request, Notify::Batch(this.batch.clone(), number));
-                    this.slots[number] = Some(Submitted { slot, first, lengths });
-                }
-            }
-        }
-        while this.outstanding > 0 {
-            let mut finished = std::mem::take(&mut this.finished);
-            let polled = this.batch.poll(context, &mut finished);
-            for number in finished.drain(..) {
-                if let Some(Submitted { slot, first, lengths }) = this.slots[number].take() {
-                    if let Some((outcome, request)) = slot.take() {
-                        this.settle(number, first, &lengths, outcome, request);
-                    }
-                    this.outstanding -= 1;
-                }
-            }
-            this.finished = finished;
-            ready!(polled);
-        }
-        Poll::Ready(this.result())
     }
 }
