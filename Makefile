@@ -5,7 +5,7 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .PHONY: help test loom tools-test lint bench bench-check fio-check peers-test kernels kernels-smoke \
-	oldest-rust advisories
+	oldest-rust advisories semver
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
+	@echo "make semver BASE=v0.1.0   breaks of the interface since that tag; needs cargo-semver-checks"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
 	@echo "make peers-test  bench-peers builds, and its ways do what they say; not part of make test"
@@ -49,6 +50,12 @@ lint:
 
 advisories:
 	$(CARGO) deny $(LOCKED) check advisories
+
+# Crates that were not in BASE have nothing to be compared with: PACKAGES leaves them out.
+PACKAGES ?= nowait nowait-log nowait-probe
+semver:
+	@test -n "$(BASE)" || { echo "which release? make semver BASE=v0.1.0"; exit 2; }
+	$(CARGO) semver-checks $(PACKAGES:%=--package %) --all-features --baseline-rev $(BASE)
 
 oldest-rust:
 	tools/oldest-rust
