@@ -27,7 +27,7 @@ const MEMORY_LIMIT: u64 = 128 << 20;
 const MEMORY_LIMIT_MIN: u64 = 16 << 20;
 const TOUR_BLOCKS: [usize; 2] = [16 << 10, 1 << 20];
 
-pub fn run(options: &cli::Bench) -> Result<()> {
+pub(crate) fn run(options: &cli::Bench) -> Result<()> {
     let tour = tour(options);
     let options = tour.as_ref().unwrap_or(options);
     if let Some(code) = options.explain.as_ref().and_then(|code| Code::by_name(code.as_deref()?)) {

@@ -30,7 +30,7 @@ Exit codes:
 
 /// Last message of the command, and its exit code.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     pub code: u8,
     pub message: String,
 }
@@ -65,13 +65,13 @@ impl From<std::io::Error> for Failure {
 /// File I/O that does not make the program wait: measured.
 #[derive(Debug, Parser)]
 #[command(name = "nowait", version = env!("NOWAIT_VERSION"), after_help = EXIT_CODES)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     // Without words of its own here: they would take the place of the longer ones below.
     Bench(Box<Bench>),
     Probe(Probe),
@@ -92,7 +92,7 @@ pub enum Command {
 /// counters say they went.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct Probe {
+pub(crate) struct Probe {
     /// Files, directories and block devices
     #[arg(value_name = "PATH", required_unless_present = "pid")]
     pub paths: Vec<PathBuf>,
@@ -134,7 +134,7 @@ fn case_names() -> Vec<&'static str> {
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXIT_CODES)]
-pub enum Log {
+pub(crate) enum Log {
     /// Read a log and say whether all of it is there; changes nothing
     Verify(LogDir),
     /// Say how a log is written and what it holds; changes nothing
@@ -157,7 +157,7 @@ pub enum Log {
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct LogDir {
+pub(crate) struct LogDir {
     /// The log's directory
     pub dir: PathBuf,
 
@@ -168,7 +168,7 @@ pub struct LogDir {
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct Dump {
+pub(crate) struct Dump {
     /// The log's directory
     pub dir: PathBuf,
 
@@ -195,7 +195,7 @@ pub struct Dump {
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct Repair {
+pub(crate) struct Repair {
     /// The log's directory
     pub dir: PathBuf,
 
@@ -206,7 +206,7 @@ pub struct Repair {
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct Torture {
+pub(crate) struct Torture {
     /// Where to make the log; it is removed at the end if nothing is wrong
     #[arg(default_value = ".")]
     pub dir: PathBuf,
@@ -225,7 +225,7 @@ pub struct Torture {
 }
 
 #[derive(Debug, Args)]
-pub struct TortureWriter {
+pub(crate) struct TortureWriter {
     pub dir: PathBuf,
     pub writers: u32,
 }
@@ -257,7 +257,7 @@ pub struct TortureWriter {
 /// of 4 KiB out of it. What a populate keeps the calling thread waiting for is in `stall`, too.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct Bench {
+pub(crate) struct Bench {
     /// The tables to measure. If none is named: a tour of all, so shortened that it takes two to
     /// four minutes, with what they come to in words; with --quick, --file, --direct, --rate or
     /// --ways, reads, cached and gather (as far as the option allows)
@@ -373,7 +373,7 @@ pub struct Bench {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum StreamName {
+pub(crate) enum StreamName {
     /// The file is read
     Read,
     /// The file is copied
@@ -383,7 +383,7 @@ pub enum StreamName {
 }
 
 impl StreamName {
-    pub fn direction(self) -> Direction {
+    pub(crate) fn direction(self) -> Direction {
         match self {
             Self::Read => Direction::Read,
             Self::Copy => Direction::Copy,

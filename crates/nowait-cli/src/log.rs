@@ -23,7 +23,7 @@ const TORTURE_LIFE_MAX: Duration = Duration::from_millis(40);
 /// Older records are given up.
 const TORTURE_RECORDS_KEPT: u64 = 20_000;
 
-pub fn run(command: cli::Log) -> Result<()> {
+pub(crate) fn run(command: cli::Log) -> Result<()> {
     match command {
         cli::Log::Verify(options) => verify(&options),
         cli::Log::Stat(options) => stat(&options),

@@ -1,5 +1,7 @@
 //! The command `nowait`.
 
+#![forbid(unsafe_code)]
+
 /// A line of a result: see [`show::say`].
 macro_rules! say {
     ($($argument:tt)*) => { crate::show::say(format_args!("{}\n", format_args!($($argument)*))) };

@@ -21,7 +21,7 @@ const NOT_MET: u8 = 9;
 const REFUSED: u8 = 10;
 const CANNOT_TELL: u8 = 11;
 
-pub fn run(options: &cli::Probe) -> Result<()> {
+pub(crate) fn run(options: &cli::Probe) -> Result<()> {
     if let Some(process) = options.pid {
         return watch_process(options, process);
     }

@@ -20,7 +20,7 @@ use nowait_bench::table::columns::{Column, Grid as Columns, Line};
 
 /// Permission to write escape sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Colour {
+pub(crate) enum Colour {
     On,
     Off,
 }
@@ -40,7 +40,7 @@ const DETAILS: &str = "In the details: min-max, the slowest and the fastest roun
 
 /// Prints a result. Who reads it may go away, which is no error; a disk that is full is one, and
 /// ends the program.
-pub fn say(text: fmt::Arguments<'_>) {
+pub(crate) fn say(text: fmt::Arguments<'_>) {
     let mut stdout = io::stdout().lock();
     match stdout.write_fmt(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -51,12 +51,12 @@ pub fn say(text: fmt::Arguments<'_>) {
     }
 }
 
-pub fn environment(environment: &Environment) -> String {
+pub(crate) fn environment(environment: &Environment) -> String {
     let lines = environment.lines().into_iter().map(|(name, value)| format!("{name:<8} {value}\n"));
     lines.collect::<String>() + "\n"
 }
 
-pub fn report(report: &Report, details: bool, colour: Colour) -> String {
+pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     let mut text = legend(report, details);
     if let Some(why) = &report.partial {
         text += &format!("PARTIAL: {why}. What is here is complete in itself; what is missing was not measured.\n\n");
@@ -90,12 +90,12 @@ pub fn report(report: &Report, details: bool, colour: Colour) -> String {
 }
 
 /// Explains a note, and says what to do.
-pub fn explanation(code: Code) -> String {
+pub(crate) fn explanation(code: Code) -> String {
     format!("{}\n{}\n", code.name(), wrapped(code.meaning(), "  "))
 }
 
 /// Explains each kind of note that the report has.
-pub fn explanations(report: &Report) -> String {
+pub(crate) fn explanations(report: &Report) -> String {
     let here = Code::ALL.iter().filter(|code| report.notes.iter().any(|note| note.code == **code));
     here.map(|code| explanation(*code)).collect()
 }
@@ -300,12 +300,12 @@ fn summary(report: &Report, colour: Colour) -> String {
     format!("Where each way is worst (▼ below {COLLAPSED} of the best: it has collapsed)\n{}", lines(&grid))
 }
 
-pub fn heading(name: &str) -> Cell {
+pub(crate) fn heading(name: &str) -> Cell {
     Cell::new(name).set_alignment(CellAlignment::Right).add_attribute(Attribute::Bold)
 }
 
 /// Figures to the right, names to the left.
-pub fn cells(texts: impl IntoIterator<Item = String>) -> Vec<Cell> {
+pub(crate) fn cells(texts: impl IntoIterator<Item = String>) -> Vec<Cell> {
     let align = |text: &String| {
         let name = text.trim_start().starts_with(char::is_alphabetic);
         if name { CellAlignment::Left } else { CellAlignment::Right }
@@ -314,7 +314,7 @@ pub fn cells(texts: impl IntoIterator<Item = String>) -> Vec<Cell> {
 }
 
 /// A table without lines, `gap` spaces between its columns.
-pub fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
+pub(crate) fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
     let mut grid = Grid::new();
     grid.load_preset(comfy_table::presets::NOTHING).set_header(header);
     for column in grid.column_iter_mut() {
@@ -327,7 +327,7 @@ pub fn grid(header: Vec<Cell>, gap: u16, colour: Colour) -> Grid {
     grid
 }
 
-pub fn lines(grid: &Grid) -> String {
+pub(crate) fn lines(grid: &Grid) -> String {
     grid.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
 }
 

@@ -68,7 +68,7 @@ pub(super) struct Cases<'a> {
 }
 
 impl Cases<'_> {
-    pub fn measure(&self, places: Vec<Place>, run: &mut Run<'_>) -> Result<()> {
+    pub(super) fn measure(&self, places: Vec<Place>, run: &mut Run<'_>) -> Result<()> {
         let table = self.rules.table;
         let steps = self.depths.len() as u64 * steps(self.ways.len(), run.options.rounds, false);
         run.progress.begin(table, steps * places.len() as u64);
@@ -101,7 +101,14 @@ impl Cases<'_> {
         Ok(())
     }
 
-    pub fn case(&self, name: String, ground: Ground<'_>, own: bool, depth: usize, run: &mut Run<'_>) -> Result<()> {
+    pub(super) fn case(
+        &self,
+        name: String,
+        ground: Ground<'_>,
+        own: bool,
+        depth: usize,
+        run: &mut Run<'_>,
+    ) -> Result<()> {
         let (dir, cancel, seed) = (run.dir, run.cancel, run.options.seed);
         let (rules, ways, all) = (self.rules, self.ways, self.bytes / BLOCK as u64);
         let blocks = vec![all.min(VERIFIED); ways.len()];

@@ -25,13 +25,13 @@ use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Commits};
 use crate::ways::{LogWay, Way};
 
-pub struct ThreadBatch {
+pub(crate) struct ThreadBatch {
     name: &'static str,
     direct: bool,
 }
 
-pub const BUFFERED: ThreadBatch = ThreadBatch { name: "thread-batch", direct: false };
-pub const DIRECT: ThreadBatch = ThreadBatch { name: "thread-batch-direct", direct: true };
+pub(crate) const BUFFERED: ThreadBatch = ThreadBatch { name: "thread-batch", direct: false };
+pub(crate) const DIRECT: ThreadBatch = ThreadBatch { name: "thread-batch-direct", direct: true };
 
 impl Way for ThreadBatch {
     fn name(&self) -> &'static str {

@@ -24,7 +24,7 @@ use crate::ways::{LogWay, Way};
 /// Direct writes are a multiple of it, here as in most logs: it suits nearly all devices.
 pub(in crate::ways) const BLOCK: usize = 4096;
 
-pub struct AppendFdatasync;
+pub(crate) struct AppendFdatasync;
 
 impl Way for AppendFdatasync {
     fn name(&self) -> &'static str {
@@ -61,7 +61,7 @@ impl LogWay for AppendFdatasync {
     }
 }
 
-pub struct DirectDsync;
+pub(crate) struct DirectDsync;
 
 impl Way for DirectDsync {
     fn name(&self) -> &'static str {

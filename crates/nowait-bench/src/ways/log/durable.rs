@@ -13,7 +13,7 @@ use crate::measure::meter::Round;
 use crate::measure::work::{Commits, Records};
 use crate::ways::{LogWay, Way};
 
-pub struct Durable {
+pub(crate) struct Durable {
     name: &'static str,
     segment_bytes: u64,
     engine: fn() -> Engine,
@@ -21,9 +21,11 @@ pub struct Durable {
 
 const SEGMENT_BYTES: u64 = 64 << 20;
 
-pub const USUAL: Durable = Durable { name: "nowait", segment_bytes: SEGMENT_BYTES, engine: || Engine::Auto };
-pub const ROTATING: Durable = Durable { name: "nowait-rotating", segment_bytes: 4 << 20, engine: || Engine::Auto };
-pub const REFUSED: Durable = Durable { name: "nowait-refused", segment_bytes: SEGMENT_BYTES, engine: || Engine::Pool };
+pub(crate) const USUAL: Durable = Durable { name: "nowait", segment_bytes: SEGMENT_BYTES, engine: || Engine::Auto };
+pub(crate) const ROTATING: Durable =
+    Durable { name: "nowait-rotating", segment_bytes: 4 << 20, engine: || Engine::Auto };
+pub(crate) const REFUSED: Durable =
+    Durable { name: "nowait-refused", segment_bytes: SEGMENT_BYTES, engine: || Engine::Pool };
 
 impl Way for Durable {
     fn name(&self) -> &'static str {

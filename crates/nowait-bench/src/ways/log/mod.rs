@@ -1,6 +1,6 @@
 //! Ways that put records on stable storage.
 
-pub mod batch;
-pub mod commit;
-pub mod durable;
-pub mod own_ring;
+pub(super) mod batch;
+pub(super) mod commit;
+pub(super) mod durable;
+pub(super) mod own_ring;

@@ -25,13 +25,13 @@ use crate::measure::work::Commits;
 use crate::ways::read::ring::tuned_ring;
 use crate::ways::{LogWay, Way};
 
-pub struct OwnRing {
+pub(crate) struct OwnRing {
     name: &'static str,
     direct: bool,
 }
 
-pub const LINKED: OwnRing = OwnRing { name: "ring-linked", direct: false };
-pub const DSYNC: OwnRing = OwnRing { name: "ring-dsync", direct: true };
+pub(crate) const LINKED: OwnRing = OwnRing { name: "ring-linked", direct: false };
+pub(crate) const DSYNC: OwnRing = OwnRing { name: "ring-dsync", direct: true };
 
 impl Way for OwnRing {
     fn name(&self) -> &'static str {

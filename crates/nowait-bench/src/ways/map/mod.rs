@@ -1,6 +1,6 @@
 //! Ways that map a file.
 
-pub mod nowait;
-pub mod populate;
-pub mod touch;
-pub mod watch;
+pub(crate) mod nowait;
+pub(crate) mod populate;
+pub(crate) mod touch;
+pub(crate) mod watch;

@@ -17,7 +17,7 @@ use crate::measure::work::{Populate, Reads};
 use crate::sys::map_with_nowait;
 use crate::ways::{Mapped, PopulateWay, RowWay, Way};
 
-pub struct Nowait;
+pub(crate) struct Nowait;
 
 impl Mapped for Map {
     fn touch(&self, offset: u64) -> u8 {

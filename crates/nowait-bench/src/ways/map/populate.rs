@@ -11,10 +11,10 @@ use crate::sys::{MapAdvice, Mapping, PAGE};
 use crate::ways::{PopulateWay, Way};
 
 /// MAP_POPULATE, within `mmap`.
-pub struct MapPopulate;
+pub(crate) struct MapPopulate;
 
 /// MADV_POPULATE_READ.
-pub struct Madvise;
+pub(crate) struct Madvise;
 
 impl Way for MapPopulate {
     fn name(&self) -> &'static str {

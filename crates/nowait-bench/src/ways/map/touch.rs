@@ -16,10 +16,10 @@ use crate::sys::{MapAdvice, Mapping, PAGE};
 use crate::ways::read::willneed::GATHER_AHEAD;
 use crate::ways::{PopulateWay, RowWay, Way};
 
-pub struct Touch;
-pub struct WillNeed;
-pub struct Random;
-pub struct Thread;
+pub(crate) struct Touch;
+pub(crate) struct WillNeed;
+pub(crate) struct Random;
+pub(crate) struct Thread;
 
 /// The thread could do something else after so many touches: one fault maps as many pages of what
 /// is cached (fault_around_bytes).

@@ -12,7 +12,7 @@ use crate::ways::queue::{Desk, Direction, Files, Queue};
 use crate::ways::stream::ends::Ends;
 use crate::ways::{ReadWay, StreamWay, Way, WriteWay};
 
-pub struct Libaio;
+pub(crate) struct Libaio;
 
 /// The most reads of a gather in flight.
 const GATHER_DEPTH: usize = 128;

@@ -1,9 +1,9 @@
 //! Ways that read at random, and what they write, where they do both.
 
-pub mod libaio;
-pub mod nowait;
-pub mod pread;
-pub mod ring;
-pub mod spawn_blocking;
-pub mod threads;
-pub mod willneed;
+pub(super) mod libaio;
+pub(super) mod nowait;
+pub(super) mod pread;
+pub(super) mod ring;
+pub(super) mod spawn_blocking;
+pub(super) mod threads;
+pub(super) mod willneed;

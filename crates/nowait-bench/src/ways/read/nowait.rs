@@ -20,12 +20,12 @@ use crate::measure::work::{Gather, Reads, Target, Writes};
 use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
 use crate::ways::{ReadWay, Way, WriteWay};
 
-pub struct Blocking;
+pub(crate) struct Blocking;
 
 /// `block_on` at every depth, on an instance with libaio and without a ring.
-pub struct Aio;
+pub(crate) struct Aio;
 
-pub struct Tokio;
+pub(crate) struct Tokio;
 
 impl Way for Blocking {
     fn name(&self) -> &'static str {

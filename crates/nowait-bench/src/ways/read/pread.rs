@@ -13,15 +13,15 @@ use crate::measure::work::{Gather, Reads, Stream};
 use crate::ways::stream::ends::Ends;
 use crate::ways::{ReadWay, StreamWay, Way};
 
-pub struct Pread;
+pub(crate) struct Pread;
 
-pub struct Streamed {
+pub(crate) struct Streamed {
     name: &'static str,
     direct: bool,
 }
 
-pub const DIRECT: Streamed = Streamed { name: "pread", direct: true };
-pub const BUFFERED: Streamed = Streamed { name: "pread-buffered", direct: false };
+pub(crate) const DIRECT: Streamed = Streamed { name: "pread", direct: true };
+pub(crate) const BUFFERED: Streamed = Streamed { name: "pread-buffered", direct: false };
 
 impl Way for Pread {
     fn name(&self) -> &'static str {

@@ -32,13 +32,13 @@ use crate::ways::queue::{Desk, Direction, Files, PacedQueue, Queue};
 use crate::ways::stream::ends::Ends;
 use crate::ways::{ReadWay, RowWay, StreamWay, Way, WriteWay};
 
-pub struct Ring {
+pub(crate) struct Ring {
     name: &'static str,
     tuned: bool,
 }
 
-pub const PLAIN: Ring = Ring { name: "ring-plain", tuned: false };
-pub const TUNED: Ring = Ring { name: "ring", tuned: true };
+pub(crate) const PLAIN: Ring = Ring { name: "ring-plain", tuned: false };
+pub(crate) const TUNED: Ring = Ring { name: "ring", tuned: true };
 
 /// The most reads of a gather in flight. More only wait for a place in the disk's own queue, inside
 /// the submission.

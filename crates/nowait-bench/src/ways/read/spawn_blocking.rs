@@ -16,7 +16,7 @@ use crate::measure::work::{Gather, Reads, Writes};
 use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
 use crate::ways::{ReadWay, Way, WriteWay};
 
-pub struct SpawnBlocking;
+pub(crate) struct SpawnBlocking;
 
 impl Way for SpawnBlocking {
     fn name(&self) -> &'static str {

@@ -19,7 +19,7 @@ use crate::ways::{ReadWay, Way, WriteWay};
 /// As many as the depth at which the common comparison of 2020 was made.
 const GATHER_THREADS: usize = 32;
 
-pub struct Threads;
+pub(crate) struct Threads;
 
 impl Way for Threads {
     fn name(&self) -> &'static str {

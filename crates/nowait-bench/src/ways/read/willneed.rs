@@ -15,7 +15,7 @@ use crate::ways::{ReadWay, Way};
 /// takes without making the announcer wait.
 pub(in crate::ways) const GATHER_AHEAD: usize = 128;
 
-pub struct WillNeed;
+pub(crate) struct WillNeed;
 
 impl Way for WillNeed {
     fn name(&self) -> &'static str {

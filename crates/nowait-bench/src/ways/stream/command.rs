@@ -20,8 +20,8 @@ use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Route, Stream};
 use crate::ways::{StreamWay, Way, Written};
 
-pub struct Dd;
-pub struct Cat;
+pub(crate) struct Dd;
+pub(crate) struct Cat;
 
 /// Interval at which the wait for a command checks for an interrupt.
 const ASKED_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };

@@ -1,5 +1,5 @@
 //! Ways that take a file in order.
 
-pub mod command;
-pub mod ends;
-pub mod nowait;
+pub(super) mod command;
+pub(super) mod ends;
+pub(super) mod nowait;

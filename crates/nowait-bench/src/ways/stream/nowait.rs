@@ -13,13 +13,13 @@ use crate::measure::meter::Round;
 use crate::measure::work::{Contents, Route, Stream};
 use crate::ways::{StreamWay, Way};
 
-pub struct Streamed {
+pub(crate) struct Streamed {
     name: &'static str,
     direct: bool,
 }
 
-pub const DIRECT: Streamed = Streamed { name: "nowait", direct: true };
-pub const BUFFERED: Streamed = Streamed { name: "nowait-buffered", direct: false };
+pub(crate) const DIRECT: Streamed = Streamed { name: "nowait", direct: true };
+pub(crate) const BUFFERED: Streamed = Streamed { name: "nowait-buffered", direct: false };
 
 impl Way for Streamed {
     fn name(&self) -> &'static str {

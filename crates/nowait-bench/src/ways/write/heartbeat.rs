@@ -27,13 +27,13 @@ use crate::ways::read::{spawn_blocking, threads};
 use crate::ways::{Way, WriteWay};
 
 /// A round ends after this time, however much is written: a slow disk must not take all day.
-pub const LONGEST_ROUND: Duration = Duration::from_secs(20);
+pub(crate) const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
-pub struct Blocking;
-pub struct Threads;
-pub struct Tokio;
-pub struct Ring;
-pub struct Futures {
+pub(crate) struct Blocking;
+pub(crate) struct Threads;
+pub(crate) struct Tokio;
+pub(crate) struct Ring;
+pub(crate) struct Futures {
     pub name: &'static str,
     pub strict: bool,
 }

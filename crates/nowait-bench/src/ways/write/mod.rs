@@ -1,4 +1,4 @@
 //! Ways that only write.
 
-pub mod heartbeat;
-pub mod pwrite;
+pub(crate) mod heartbeat;
+pub(crate) mod pwrite;

@@ -9,7 +9,7 @@ use crate::measure::meter::Round;
 use crate::measure::work::Writes;
 use crate::ways::{Way, WriteWay};
 
-pub struct Pwrite;
+pub(crate) struct Pwrite;
 
 impl Way for Pwrite {
     fn name(&self) -> &'static str {
