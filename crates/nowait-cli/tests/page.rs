@@ -24,6 +24,7 @@ fn made() -> serde_json::Value {
         ("stall", &["overwrite memory=128M", "dir=ext4"]),
         ("dd", &["read block=16K depth=1", "read block=1M depth=1", "copy block=1M depth=1"]),
         ("log", &["writers=1 size=128", "writers=64 size=128"]),
+        ("prefault", &["populate", "rows"]),
         ("<b>new & odd</b>", &["a case with \"quotes\""]),
     ];
     let ways = ["pread", "threads", "libaio", "ring", "nowait", "nowait-tokio"];

@@ -38,7 +38,7 @@ impl Shared {
                 Err(_) => {}
             }
             // Room that comes in between is seen by the next try.
-            match self.poll_room(payload_of(records), waker) {
+            match self.poll_room(payload_of(records), from_reserve, waker) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
@@ -110,7 +110,7 @@ impl Shared {
     }
 
     /// Ready when `payload` bytes can be appended, or never can; wakes `waker` otherwise.
-    pub(super) fn poll_room(self: &Arc<Self>, payload: usize, waker: &Waker) -> Poll<Result<()>> {
+    pub(super) fn poll_room(self: &Arc<Self>, payload: usize, from_reserve: bool, waker: &Waker) -> Poll<Result<()>> {
         if self.is_forked() {
             return Poll::Ready(Err(self.forked()));
         }
@@ -120,7 +120,7 @@ impl Shared {
         // Cloning a waker may run anything: not under a lock.
         let waker = waker.clone();
         let mut state = self.state();
-        let no_room = match self.refused(state.has_room(payload, || self.dir.instance.now())) {
+        let no_room = match self.refused(state.has_room(payload, from_reserve, || self.dir.instance.now())) {
             Ok(()) => return Poll::Ready(Ok(())),
             Err(NoRoom::Refused(error)) => return Poll::Ready(Err(error)),
             Err(no_room) => no_room,

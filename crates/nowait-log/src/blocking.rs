@@ -18,8 +18,8 @@ use nowait::{Error, ErrorKind, ErrorOp, Result, block_on};
 /// The thread is not one of the instance's pool: the call starts operations of that instance and
 /// waits for them, and a pool whose threads all wait for each other would never end.
 ///
-/// Dropped before it is polled, it does nothing. Dropped later, the call goes on to its end, and
-/// what it returns is dropped.
+/// Dropped before it is polled, it does nothing but let go of the log, as any handle does. Dropped
+/// later, the call goes on to its end, and what it returns is dropped.
 #[must_use = "a call does nothing until it is awaited or waited for"]
 pub struct Blocking<T> {
     state: State<T>,

@@ -119,7 +119,8 @@ pub use ticket::{Append, Durable, Room, Ticket};
 /// them.
 ///
 /// When the last handle is dropped, what was appended is written, and a watermark block that covers
-/// it, in the background; [`Log::close`] waits for that.
+/// it, in the background; [`Log::close`] waits for that. Futures of a log are handles, too, but for
+/// those that borrow one.
 #[derive(Clone)]
 pub struct Log(Arc<Open>);
 
@@ -174,7 +175,7 @@ impl Log {
     }
 
     fn appending<'a>(&'a self, records: Records<'a>, from_reserve: bool) -> Append<'a> {
-        Append { log: &self.0.shared, records, from_reserve }
+        Append { log: &self.0.shared, records, from_reserve, is_ready: false }
     }
 
     /// Appends a record, as [`Log::append`], without waiting.

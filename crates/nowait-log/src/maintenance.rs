@@ -39,7 +39,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
         let now = shared.dir.instance.now();
         match later {
             // An append may have come since, or the log begun to close.
-            Later::In(_) if state.appends_wait > 0 && state.lacks_spare(now) => {}
+            Later::In(_) if state.room_is_wanted() && state.lacks_spare(now) => {}
             Later::In(time) => {
                 let time = if state.is_closing { TICK } else { time };
                 drop(shared.handover.work.wait_timeout(state, time));

@@ -33,6 +33,8 @@ pub struct Reader {
     opening: Option<(Piece, Started<Result<File>>)>,
     /// Times that the record was not where it should be.
     misses: u32,
+    /// The last miss was of a whole file.
+    is_gone: bool,
     /// Epoch of the log when it was looked at last.
     epoch: u64,
 }
@@ -210,7 +212,7 @@ impl Reader {
     }
 
     fn new(source: Source, from_lsn: u64, epoch: u64) -> Reader {
-        Reader { source, next_lsn: from_lsn.max(1), segment: None, opening: None, misses: 0, epoch }
+        Reader { source, next_lsn: from_lsn.max(1), segment: None, opening: None, misses: 0, is_gone: false, epoch }
     }
 
     /// LSN of the next record.
@@ -234,6 +236,7 @@ impl Reader {
     }
 
     fn next_here(&mut self) -> Result<Option<Record<'_>>> {
+        self.opening = None;
         loop {
             match self.step()? {
                 Step::Take => return self.take().map(Some),
@@ -314,7 +317,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Decides what to do next. Does nothing that may block, but where records are missing.
+    /// Decides what to do next; does nothing that may block.
     fn step(&mut self) -> Result<Step> {
         self.follow()?;
         loop {
@@ -327,7 +330,10 @@ impl Reader {
                 Some(open) => open.search(lsn)?,
                 None => match self.piece() {
                     Some(piece) => return Ok(Step::Open(piece)),
-                    None => Search::NotHere,
+                    None => {
+                        self.missed(true)?;
+                        continue;
+                    }
                 },
             };
             match search {
@@ -336,14 +342,15 @@ impl Reader {
                     return Ok(Step::Take);
                 }
                 Search::Lacks(place) => return Ok(Step::Read(place)),
-                Search::NotHere => self.missed()?,
+                Search::NotHere => self.missed(false)?,
             }
         }
     }
 
     /// Goes on after the next record was not where it should be: looks once more where it is now,
     /// since its segment may have ended, or have been cut off; then goes on behind the hole.
-    fn missed(&mut self) -> Result<()> {
+    fn missed(&mut self, is_gone: bool) -> Result<()> {
+        self.is_gone = is_gone;
         self.misses += 1;
         if self.misses == 1 {
             self.segment = None;
@@ -409,7 +416,7 @@ impl Reader {
     fn opened(&mut self, piece: &Piece, file: Result<File>) -> Result<()> {
         let window = match file {
             // Removed since.
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.missed(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.missed(true),
             file => Window::past_errors(file?),
         };
         let blocks = match piece {
@@ -461,7 +468,7 @@ impl Reader {
             }
             Source::Found(still) => still.piece(lsn).map_or(0, Piece::number),
         };
-        if dir.open(number, false, false).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        if self.is_gone {
             return gone(format!("record {lsn} was cut off the log while it was read; look at the log again"));
         }
         let offset = self.segment.as_ref().map_or(0, |open| open.blocks.offset);

@@ -115,8 +115,7 @@ impl Shared {
             if state.is_closing {
                 return Err(os::error(ErrorOp::Append, ErrorKind::Closed, &self.dir.path));
             }
-            let waited_for = state.appends_wait > 0 || !state.room_wakers.is_empty();
-            let hurry = waited_for || state.room_left(self.rules.usable_end()) < bytes / 2;
+            let hurry = state.room_is_wanted() || state.room_left(self.rules.usable_end()) < bytes / 2;
             let is_due = state.has_pending() && state.is_due(self.dir.instance.now());
             drop(state);
             if is_due {

@@ -13,12 +13,14 @@ use nowait::{Result, block_on};
 /// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as
 /// soon as the records are copied into the log; the [`Ticket`] tells when they are durable.
 ///
-/// Dropped before it is ready, it has appended nothing.
+/// Dropped before it is ready, it has appended nothing. Those that wait for room are not served in
+/// order: a large record may wait for long beside many small ones.
 #[must_use = "nothing is appended until it is awaited or waited for"]
 pub struct Append<'a> {
     pub(super) log: &'a Arc<Shared>,
     pub(super) records: Records<'a>,
     pub(super) from_reserve: bool,
+    pub(super) is_ready: bool,
 }
 
 /// Records to be appended: one without an allocation.
@@ -53,8 +55,11 @@ impl Append<'_> {
 
 impl Future for Append<'_> {
     type Output = Result<Ticket>;
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Ticket>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Ticket>> {
+        // A second append of the same would be worse.
+        assert!(!self.is_ready, "a future was polled after it was ready");
         let appended = self.log.poll_append(self.records.as_slice(), self.from_reserve, context.waker());
+        self.is_ready = appended.is_ready();
         appended.map(|appended| Ok(Ticket::new(self.log, appended?)))
     }
 }
@@ -214,7 +219,7 @@ impl Room {
 impl Future for Room {
     type Output = Result<()>;
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        self.log.shared.poll_room(self.payload, context.waker())
+        self.log.shared.poll_room(self.payload, false, context.waker())
     }
 }
 

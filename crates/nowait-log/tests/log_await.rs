@@ -4,11 +4,12 @@
 mod common;
 
 use std::cell::Cell;
+use std::fs;
 use std::future::Future;
 use std::path::Path;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -227,4 +228,83 @@ fn a_reader_whose_future_is_dropped_goes_on() {
     }
     assert!(pending > 0, "no future was dropped under way");
     assert!(reader.next().wait().unwrap().is_none());
+}
+
+/// A reader that waited never ended at the end of a file that was shorter than its segment.
+#[test]
+fn a_segment_that_was_cut_short_on_disk_is_damage() {
+    for (bytes, found, waits) in
+        [20_480, 20_000].iter().flat_map(|bytes| [(bytes, true, true), (bytes, true, false), (bytes, false, true)])
+    {
+        let what = format!("cut to {bytes} bytes, of a recovery {found}, by waiting {waits}");
+        let _watchdog = Watchdog::new(what.clone(), 60);
+        let dir = mounts::temp_dir();
+        let path = dir.path().join("log");
+        let options = Options::new().create(true).segment_bytes(64 << 10).sync(strategy(Submitter::Call));
+        let (log, _) = Log::open(&path, &options).wait().unwrap();
+        for lsn in 1..=20 {
+            log.append(&vec![lsn as u8; 1500]).wait().unwrap().wait().unwrap();
+        }
+        let mut reader = if found { read(&path, 1).wait().unwrap().0 } else { log.reader(1) };
+        let names = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+        let first = names.filter(|path| path.extension().is_some_and(|e| e == "seg")).min().unwrap();
+        fs::OpenOptions::new().write(true).open(first).unwrap().set_len(*bytes).unwrap();
+        let mut records = 0;
+        let error = loop {
+            let next = if waits { reader.next().wait() } else { block_on(reader.next()) };
+            match next {
+                Ok(found) => assert_eq!(found.map(|record| record.lsn), Some(records + 1), "{what}"),
+                Err(error) => break error,
+            }
+            records += 1;
+        };
+        // Each record has a page, behind those of the header and of the first watermark block.
+        assert_eq!((error.kind(), records), (ErrorKind::Damaged, bytes / 4096 - 2), "{what}: {error}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "polled after it was ready")]
+fn an_append_is_made_once() {
+    let (log, _) = Log::open(DIR, &on_sim(&Sim::new(1))).wait().unwrap();
+    let mut append = log.append(b"once");
+    let wakes = Arc::new(Wakes::default());
+    assert!(wakes.poll(&mut append).is_ready());
+    drop(wakes.poll(&mut append));
+}
+
+/// Whoever prepares a segment writes what is due meanwhile, and left the waking to the thread of
+/// callbacks: a callback that waits for that segment waited for itself.
+#[test]
+fn a_callback_may_wait_for_room() {
+    for (maintenance, appends) in [(false, true), (false, false), (true, true)] {
+        let _watchdog = Watchdog::new(format!("a callback, maintenance {maintenance}, appends {appends}"), 120);
+        let dir = mounts::temp_dir();
+        let options = Options::new().create(true).segment_bytes(32 << 20).sync(strategy(Submitter::Call));
+        let options = options.maintenance(maintenance).pending_bytes_max(1 << 30);
+        let (log, _) = Log::open(dir.path().join("log"), &options).wait().unwrap();
+        let large = vec![1; 1 << 20];
+        // Until the next segment is needed, and being prepared.
+        let refusal = loop {
+            match log.try_append(&large) {
+                Ok(ticket) => drop(ticket.wait().unwrap()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refusal.kind(), ErrorKind::WouldBlock);
+        let (told, hear) = mpsc::channel();
+        let inside = log.clone();
+        log.append(&[2; 100]).wait().unwrap().on_durable(move |_| {
+            // A record for which nothing waits, then one that needs the segment.
+            let due = inside.try_append(&[3; 100]).map(drop);
+            let answer = match appends {
+                true => block_on(inside.append(&large)).map(drop),
+                false => inside.room(large.len()).wait(),
+            };
+            told.send((due, answer)).unwrap();
+        });
+        let (_, answer) = hear.recv().unwrap();
+        answer.unwrap();
+        log.close().wait().unwrap();
+    }
 }

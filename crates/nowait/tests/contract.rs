@@ -14,6 +14,11 @@ fn builder(engine: Engine) -> nowait::Builder {
 }
 
 #[test]
+fn every_promise_is_named() {
+    promises::are_all_named();
+}
+
+#[test]
 fn auto() {
     keeps_every_promise(&Ctx::new(Nowait::builder()));
 }

@@ -1,4 +1,5 @@
-//! The tables. A new one is a file with a [`Table`] in it, and a line in [`TABLES`].
+//! The tables. A new one is a file with a [`Table`] in it, and its place in [`TABLES`]; an option
+//! of its own is in the list of [`check`], too.
 //!
 //! A table says what it is called, which ways it compares and how its figures are shown. It
 //! measures its cases one after the other, each a [`Case`]: the work, and the state in which each
@@ -79,7 +80,8 @@ pub trait Table: Sync {
         &[]
     }
 
-    /// Returns whether it is measured if no table is named.
+    /// Returns whether it is measured if no table is named, but `--quick`, `--file`, `--direct`,
+    /// `--rate` or `--ways` is given. Without any of these all tables are.
     fn usual(&self) -> bool {
         false
     }

@@ -44,8 +44,8 @@ pub(crate) fn wake(waker: Waker) {
 
 pub(crate) struct Calls(Arc<Queue>);
 
-#[derive(Default)]
 struct Queue {
+    thread: &'static str,
     state: Mutex<State>,
     work: Condvar,
 }
@@ -65,8 +65,9 @@ thread_local! {
 }
 
 impl Calls {
-    pub(crate) fn new() -> Calls {
-        Calls(Arc::default())
+    /// A queue whose thread has this name.
+    pub(crate) fn new(thread: &'static str) -> Calls {
+        Calls(Arc::new(Queue { thread, state: Mutex::default(), work: Condvar::new() }))
     }
 
     /// Puts calls in the queue. The caller holds no lock.
@@ -89,7 +90,7 @@ impl Calls {
         state.is_served = true;
         drop(state);
         let queue = self.0.clone();
-        let started = std::thread::Builder::new().name("nowait-log-calls".into()).spawn(move || queue.run(IDLE_MAX));
+        let started = std::thread::Builder::new().name(self.0.thread.into()).spawn(move || queue.run(IDLE_MAX));
         match started {
             Ok(_) => {}
             Err(_) if may_run_here => self.0.run(Duration::ZERO),
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn panics_are_contained_and_the_thread_ends_with_the_log() {
-        let calls = Calls::new();
+        let calls = Calls::new("test");
         let (told, hear) = mpsc::channel();
         for number in 0..6 {
             let told = told.clone();
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_callback_knows_its_log() {
-        let (calls, other) = (Arc::new(Calls::new()), Calls::new());
+        let (calls, other) = (Arc::new(Calls::new("test")), Calls::new("test"));
         let (told, hear) = mpsc::channel();
         let mine = calls.clone();
         calls.add([Call::Durable(Box::new(move |_| told.send((mine.is_here(), other.is_here())).unwrap()), Ok(1))]);

@@ -1,9 +1,10 @@
 //! The lock around the state, and the hand-over between threads that append, the thread that
 //! writes, and those that wait.
 //!
-//! A thread that waits for its record takes the oldest block, if fewer writes are in flight than
-//! may be, and writes it in the call that waits for the device; meanwhile others fill the next
-//! block. It ends the group of its block, and wakes one thread of the next group to take over.
+//! A thread that waits for its record takes the oldest block, if fewer than `depth` writes are in
+//! flight. It writes the block and waits for the device in one call; others fill the next block
+//! meanwhile. Then it ends the group of the block it wrote, which need not hold its own record, and
+//! wakes one thread of a later group to write.
 //! Whatever the order of the steps, no thread sleeps while it could write: the loom tests at the
 //! foot of this file check that.
 
@@ -114,8 +115,8 @@ impl<F: Clone> Handover<F> {
         completed
     }
 
-    /// Ends groups, wakes their threads, and then the leader of the next: threads that were woken
-    /// before may append until it runs. Returns all other waiters.
+    /// Ends groups and wakes their threads; wakes the next leader last, so that woken threads may
+    /// append before it writes. Returns all other waiters.
     pub(crate) fn end(&self, completed: Completed<F>) -> Told {
         let Completed { next, durable, failed, unwritten, wakers } = completed;
         let durable = durable.into_iter().map(|block| block.group.end(Fate::Durable)).collect();

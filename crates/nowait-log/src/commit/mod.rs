@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     /// Held while names in the directory change; locked before the state.
     pub(crate) names: Names,
     pub(crate) calls: Calls,
+    /// Wakers of threads that hold the names.
+    pub(crate) wakes: Calls,
     /// Prepares segments where there is no maintenance thread.
     pub(crate) preparer: Preparer,
     /// The maintenance thread, which must not wait for itself.
@@ -74,7 +76,8 @@ impl Shared {
             handover: Handover::new(state),
             woken: Powers::default(),
             names: Names::default(),
-            calls: Calls::new(),
+            calls: Calls::new("nowait-log-calls"),
+            wakes: Calls::new("nowait-log-wakes"),
             preparer: Preparer::default(),
             maintenance: OnceLock::new(),
             generation: nowait::fork_generation(),

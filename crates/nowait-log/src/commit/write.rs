@@ -124,21 +124,23 @@ impl Shared {
         }
     }
 
-    /// Wakes tasks, with nothing locked: where this thread holds the names, the thread of callbacks
-    /// does it.
+    /// Wakes tasks, with nothing locked: where this thread holds the names, another one does it. Not
+    /// that of callbacks: one of them may wait for what a task does when it is woken.
     pub(crate) fn wake_all(&self, wakers: impl IntoIterator<Item = Waker>) {
         let mut wakers = wakers.into_iter().peekable();
         if wakers.peek().is_some() && self.names.is_mine() {
-            self.calls.add(wakers.map(Call::Wake));
+            self.wakes.add(wakers.map(Call::Wake));
             self.serve_calls();
         } else {
             wakers.for_each(calls::wake);
         }
     }
 
-    /// Has callbacks called by their thread. Where it cannot be started this thread calls them,
+    /// Has callbacks and wakers called by their threads. Where one cannot be started this thread calls them,
     /// once it does not hold the names.
     pub(crate) fn serve_calls(&self) {
-        self.calls.serve(!self.names.is_mine());
+        let may_run_here = !self.names.is_mine();
+        self.wakes.serve(may_run_here);
+        self.calls.serve(may_run_here);
     }
 }

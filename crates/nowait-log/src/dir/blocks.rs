@@ -208,8 +208,11 @@ impl Blocks {
         Ok(offset < end && self.window.is_unreadable(offset..end))
     }
 
-    /// The device's error, if that is why the next block is not whole.
+    /// The device's error, if that is why the next block, which has been read, is not whole.
     pub(crate) fn read_error(&mut self) -> Option<Error> {
+        if !matches!(self.lacks(), Ok(None)) {
+            return None;
+        }
         match self.is_unreadable() {
             Err(error) => return Some(error),
             Ok(false) => return None,

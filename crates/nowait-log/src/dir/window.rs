@@ -98,8 +98,7 @@ impl Window {
 
     /// Returns `length` bytes at `offset`, or as many as the file has there.
     pub(crate) fn at(&mut self, offset: u64, length: usize) -> Result<&[u8]> {
-        let there = self.start..self.start + self.filled as u64;
-        if !(there.contains(&offset) && offset + length as u64 <= there.end) {
+        if !self.has(offset, length) {
             let (piece, reads_ahead) = (self.piece, self.ahead_max > 0);
             self.keep_from(offset, |kept| match reads_ahead {
                 false => length.next_multiple_of(PAGE).max(piece),
@@ -108,13 +107,14 @@ impl Window {
             })?;
             self.collect_ahead()?;
             if self.filled < length {
-                let n = self.fill(self.filled..self.buffer.len())?;
-                self.filled += n;
-                self.bytes_read += n as u64;
+                let part = self.filled..self.buffer.len();
+                let (n, asked) = (self.fill(part.clone())?, part.len());
+                self.add(n, asked);
             }
             self.read_ahead();
         }
-        let from = (offset - self.start) as usize;
+        // Behind the end of the file the window need not be there.
+        let from = offset.checked_sub(self.start).map_or(self.filled, |from| (from as usize).min(self.filled));
         Ok(&self.buffer[from..self.filled.min(from + length)])
     }
 
@@ -140,6 +140,16 @@ impl Window {
 
     fn new_buffer(&self, bytes: usize) -> Result<Buf> {
         Buf::uncleared(bytes).ok_or_else(|| os::system_error(ErrorOp::Read, Errno::NOMEM, self.file.path()))
+    }
+
+    /// Takes note that the window has `n` more bytes, of those that were asked for; fewer mean that the
+    /// file ends there.
+    fn add(&mut self, n: usize, asked: usize) {
+        self.filled += n;
+        self.bytes_read += n as u64;
+        if n < asked {
+            self.end = Some(self.start + self.filled as u64);
+        }
     }
 
     /// Reads into a part of the buffer; returns how many bytes the file has there.
@@ -207,9 +217,6 @@ impl Window {
             Ok((n, buffer)) => {
                 self.buffer[part.start..part.start + n].copy_from_slice(&buffer[..n]);
                 self.step = (step * 2).min(self.piece).max(PAGE);
-                if n < bytes {
-                    self.end = Some(at + n as u64);
-                }
                 n
             }
             Err(failed) if self.unreadable.is_some() && is_of_the_place(&failed.error) => {
@@ -223,8 +230,7 @@ impl Window {
             }
             Err(failed) => return Poll::Ready(Err(failed.error)),
         };
-        self.filled += n;
-        self.bytes_read += n as u64;
+        self.add(n, bytes);
         Poll::Ready(Ok(()))
     }
 

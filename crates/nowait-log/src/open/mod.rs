@@ -84,6 +84,31 @@ impl Open {
     }
 }
 
+impl Open {
+    /// Writes what was appended to a log that nothing maintains, on a thread of its own: a handle may be
+    /// dropped where nothing may block.
+    fn finish(&self) {
+        let held = lock(&self.lock).take();
+        if !held.as_ref().is_some_and(|lock| lock.is_held()) {
+            // Simulated, and so alone: nothing has to wait for its end.
+            maintenance::run_once(&self.shared);
+            return;
+        }
+        // No other process may open it while something is in flight.
+        let finish = |shared: &Arc<Shared>, _held: Option<Arc<DirLock>>| {
+            while matches!(maintenance::run_once(shared), Done::Nothing(_)) {
+                shared.watch_all();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let for_thread = (self.shared.clone(), held.clone());
+        let run = move || finish(&for_thread.0, for_thread.1);
+        if std::thread::Builder::new().name("nowait-log-end".into()).spawn(run).is_err() {
+            finish(&self.shared, held);
+        }
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
         if self.shared.is_forked() {
@@ -95,13 +120,8 @@ impl Drop for Open {
         // Written by the maintenance thread, or below.
         let _ = self.shared.begin_closing(false);
         self.shared.preparer.end(false);
-        // No other process may open it while something is in flight. (A simulated log is alone.)
-        let is_locked = lock(&self.lock).as_ref().is_some_and(|lock| lock.is_held());
         if is_open && !self.shared.rules.has_maintenance {
-            while matches!(maintenance::run_once(&self.shared), Done::Nothing(_)) && is_locked {
-                self.shared.watch_all();
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            self.finish();
         }
     }
 }

@@ -10,17 +10,17 @@ use nowait_log::{Reader, Record};
 
 /// Ways to ask a reader for records.
 #[derive(Clone, Copy)]
-pub struct Asking(u64);
+pub(crate) struct Asking(u64);
 
 impl Asking {
     /// A way that differs from the one before.
-    pub fn next_way() -> Asking {
+    pub(crate) fn next_way() -> Asking {
         static WAYS: AtomicU64 = AtomicU64::new(0);
         Asking(WAYS.fetch_add(1, Relaxed))
     }
 
     /// Gives the next record. `step` has a read go on, where it does not by itself.
-    pub fn next(self, reader: &mut Reader, step: impl Fn()) -> Result<Option<Record<'_>>> {
+    pub(crate) fn next(self, reader: &mut Reader, step: impl Fn()) -> Result<Option<Record<'_>>> {
         let waits = match self.0 % 3 {
             0 => true,
             1 => false,

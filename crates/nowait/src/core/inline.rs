@@ -65,8 +65,8 @@ impl Target<'_> {
         if length == 0 {
             return self.called(Ok(Done::Nothing));
         }
-        // Nothing is cached for direct I/O, and `RWF_NOWAIT` still waits for the device. (Where it
-        // is refused, the device is memory.)
+        // Direct I/O bypasses the cache, and with `RWF_NOWAIT` it still waits for the device. A
+        // file that refuses the flag lies in memory.
         if file.direct.is_some() && file.reads.nowait_accepted() != Some(false) {
             return None;
         }

@@ -66,10 +66,10 @@ pub(crate) enum Choice {
     Slow,
 }
 
-/// Misses in a row that are borne before attempts are left out: a few cold pages say little, and a
-/// miss costs no stall.
+/// Misses in a row that are tolerated before attempts are skipped: a few cold pages say little, and
+/// a miss costs no stall.
 const MISSES_BORNE: u32 = 2;
-/// Stalls that are borne: none. One call over budget sends the following ones away.
+/// Stalls that are tolerated: none. One call over budget sends the following ones away.
 const STALLS_BORNE: u32 = 0;
 /// Direct reads or writes in a row that only a kernel worker could do, before rings are left out:
 /// as many as are in flight, since what makes one wait makes those beside it wait, too.
@@ -92,7 +92,7 @@ const TRUST_BUDGET_NS: u64 = 20_000;
 
 /// Helpers are worth it if they bring a copy down to this share of its time.
 const HELPED: f64 = 0.8;
-/// Copies in a row that they did not, before they are left out: a thread may come late now and
+/// Copies in a row without that gain before helpers are skipped: a thread may come late now and
 /// then. (Of copies of 1 MiB on two idle processors the median was 0.77, and a third lay over 0.8.)
 const UNHELPED_BORNE: u32 = 3;
 

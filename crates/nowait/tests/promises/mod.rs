@@ -118,6 +118,22 @@ pub(crate) fn keeps_every_promise(ctx: &Ctx) {
     }
 }
 
+/// A function that is not named in its file's `promises!` would never run.
+pub(crate) fn are_all_named() {
+    let files = [
+        (include_str!("mod.rs"), PROMISES),
+        (include_str!("writes.rs"), writes::PROMISES),
+        (include_str!("names.rs"), names::PROMISES),
+        (include_str!("started.rs"), started::PROMISES),
+    ];
+    for (text, named) in files {
+        let functions = text.lines().filter_map(|line| line.strip_prefix("fn ")?.strip_suffix("(ctx: &Ctx) {"));
+        for function in functions {
+            assert!(named.iter().any(|(name, _)| *name == function), "{function} is not named in `promises!`");
+        }
+    }
+}
+
 macro_rules! promises {
     ($($name:ident)*) => {
         pub(crate) const PROMISES: &[(&str, fn(&Ctx))] = &[$((stringify!($name), $name)),*];

@@ -30,7 +30,7 @@ use nowait::Result;
 pub(crate) use in_flight::{Completed, InFlight, Next, Poison, SpareFailure, Submission};
 pub(crate) use rules::{NoRoom, Refusal, Rules};
 
-/// Records in a block from which on blocks are written one at a time.
+/// `State::crowd` from which blocks are written one at a time.
 const CROWD: u32 = 16;
 
 /// Time after which a segment that could not be prepared is tried again.
@@ -192,14 +192,20 @@ impl<F: Clone> State<F> {
         if self.is_closing { Err(Refusal::Closed) } else { Ok(()) }
     }
 
+    /// True if a thread or a task waits for room.
+    pub(crate) fn room_is_wanted(&self) -> bool {
+        self.appends_wait > 0 || !self.room_wakers.is_empty()
+    }
+
     /// Decides whether an append of `payload` bytes would succeed now.
     pub(crate) fn has_room(
         &self,
         payload: usize,
+        from_reserve: bool,
         now: impl Fn() -> Instant,
     ) -> std::result::Result<(), NoRoom<Refusal>> {
         self.admit(payload)?;
-        self.find_room(payload, false, now).map(drop)
+        self.find_room(payload, from_reserve, now).map(drop)
     }
 
     /// Provides an open block with room for `payload` bytes.
@@ -409,7 +415,7 @@ impl<F: Clone> State<F> {
             self.close_block();
         }
         let block = self.ready.pop_front()?;
-        // The thread that gathers may find its block gone, and never come back for the flag.
+        // Clear the flag for a thread that gathers and will find its block gone.
         self.is_gathering = false;
         let id = self.next_id;
         self.next_id += 1;

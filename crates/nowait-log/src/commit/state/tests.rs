@@ -116,7 +116,7 @@ fn appends_wait_for_bytes_and_for_segments() {
     let mut state = state(Rules { pending_bytes_max: 1000, has_maintenance: false, ..rules(1) });
     assert!(append(&mut state, 5000).is_ok(), "one append always fits");
     assert!(matches!(append(&mut state, 1), Err(NoRoom::Budget)));
-    assert!(matches!(state.has_room(5, now), Err(NoRoom::Budget)));
+    assert!(matches!(state.has_room(5, false, now), Err(NoRoom::Budget)));
     write(&mut state);
     let most = SEGMENT_BYTES as usize - 5 * PAGE;
     assert!(matches!(append(&mut state, most), Err(NoRoom::NoSpare)));
@@ -126,7 +126,7 @@ fn appends_wait_for_bytes_and_for_segments() {
     assert!(!state.lacks_spare(now()) && state.lacks_spare(now() + RETRY));
     assert!(matches!(append(&mut state, most), Err(NoRoom::Refused(Refusal::NoSpace { is_reserved: false, .. }))));
     let later = now() + RETRY;
-    assert!(matches!(state.has_room(most, || later), Err(NoRoom::NoSpare)), "nothing else tries again");
+    assert!(matches!(state.has_room(most, false, || later), Err(NoRoom::NoSpare)), "nothing else tries again");
     state.spare_failure = None;
     state.spares.push_back(Live { number: 2, file: () });
     assert!(append(&mut state, most).is_ok_and(|lsn| lsn == 2));
@@ -139,6 +139,8 @@ fn a_reserve_is_for_those_that_ask_for_it() {
     assert!(append(&mut state, 1).is_ok());
     state.spare_failure = Some(SpareFailure { error: failure(), at: now() });
     assert!(matches!(append(&mut state, 2 * PAGE), Err(NoRoom::Refused(Refusal::NoSpace { is_reserved: true, .. }))));
+    assert!(matches!(state.has_room(2 * PAGE, false, now), Err(NoRoom::Refused(_))));
+    assert!(state.has_room(2 * PAGE, true, now).is_ok());
     assert!(state.append(&[&[7; 2 * PAGE]], 2 * PAGE + 4, true, now).is_ok());
 }
 

@@ -12,9 +12,10 @@ use crate::sys::{SEGMENTS_MAX, WriteFlags};
 /// the first write waits long for the last.
 const MERGED_BYTES_MAX: usize = 1 << 20;
 
-/// Waits, on a thread of a pool, by the call that it is given.
+/// Blocks in the call that it is given, while another pool thread takes this one's place.
 pub(super) type GiveWay<'w> = &'w dyn Fn(&dyn Fn());
 
+/// Gives the work back to its slot, and finishes it.
 pub(super) fn end(slot: Arc<Slot>, work: Work, outcome: Outcome) {
     slot.put_back(work);
     drop(slot.finish(outcome, Count::Pool));

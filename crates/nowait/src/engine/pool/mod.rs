@@ -58,14 +58,14 @@ const ANNOUNCED: usize = 1;
 /// Threads that drop leftovers at a time: a server that does not answer a `close(2)` takes no more.
 const LETTING_GO_MAX: usize = 4;
 
-/// A queue of a file.
-type Line = (Arc<FileQueues>, QueueKind);
+/// One of a file's queues.
+type FileQueue = (Arc<FileQueues>, QueueKind);
 
 #[derive(Default)]
 struct State {
     queue: Backlog,
     /// Per-file queues with pending work and no thread draining them.
-    file_queues: VecDeque<Line>,
+    file_queues: VecDeque<FileQueue>,
     /// Served first: others wait for them right now.
     helpers: VecDeque<Helper>,
     /// Leftovers of ended operations, to be dropped.
@@ -81,7 +81,7 @@ struct State {
     /// Calls that no thread has answered yet.
     calls: usize,
     running: usize,
-    /// Counts operations that threads other than reliefs have ended.
+    /// Counts turns that threads other than reliefs have ended.
     ended: u64,
     /// A thread stands by, and watches whether anything ends while work waits.
     stands_by: bool,
@@ -97,8 +97,8 @@ impl State {
         let announced = self.queue.announced();
         let leftovers = self.leftovers.len().min(LETTING_GO_MAX - self.letting_go);
         let whole = self.helpers.len() + self.file_queues.len() + self.queue.len() - announced + leftovers;
-        let line = whole * THREAD + announced * ANNOUNCED;
-        (self.load + line).div_ceil(THREAD)
+        let waiting = whole * THREAD + announced * ANNOUNCED;
+        (self.load + waiting).div_ceil(THREAD)
     }
 
     fn has_work(&self) -> bool {
@@ -119,7 +119,7 @@ impl State {
     }
 
     /// Takes work that a relief may do while the other threads hang.
-    fn next_for_relief(&mut self) -> (Option<Arc<Slot>>, Option<Line>) {
+    fn next_for_relief(&mut self) -> (Option<Arc<Slot>>, Option<FileQueue>) {
         // No thread is at work for a file whose queue is here.
         match self.file_queues.pop_front() {
             Some(file_queue) => (None, Some(file_queue)),

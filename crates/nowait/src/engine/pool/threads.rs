@@ -5,11 +5,12 @@ use std::sync::{Arc, Condvar, MutexGuard};
 use std::time::Duration;
 
 use super::file_queue::{end, serve_file_queue};
-use super::{ANNOUNCED, Line, Shared, State, THREAD};
+use super::{ANNOUNCED, FileQueue, Shared, State, THREAD};
 use crate::buf::lock;
 use crate::engine::run_for;
 use crate::op::{STUCK, Slot, contained};
 
+/// Time without a call after which a thread ends.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// Most threads that come because all others hang. Each has one operation, which may hang, too.
@@ -18,7 +19,7 @@ const RELIEFS_MAX: usize = 256;
 /// Calls a thread for waiting work, or starts one.
 pub(super) fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
     if state.wanted() + state.idle <= state.threads {
-        // A thread that is at work, or called, comes to it; or none does, if they all hang.
+        // Enough threads run, or were called. If all of them hang, a relief takes the work.
         stand_by(shared, &mut state);
     } else if state.idle > 0 {
         state.idle -= 1;
@@ -34,8 +35,7 @@ pub(super) fn call(shared: &Arc<Shared>, mut state: MutexGuard<'_, State>) {
     }
 }
 
-/// Waits, on a thread of the pool, for work that may itself wait for a thread: another comes in its
-/// place.
+/// Runs `wait`, and lets another thread start meanwhile: what is waited for may need one.
 fn give_way(shared: &Arc<Shared>, wait: &dyn Fn()) {
     let mut state = lock(&shared.state);
     // A relief, or a caller in a thread's place, is not counted.
@@ -141,6 +141,8 @@ pub(crate) fn is_own_thread() -> bool {
     ROLE.get() != Role::None
 }
 
+/// Runs queued work; sleeps when there is none, for `IDLE_MAX` at most. Ends when no call came in
+/// that time, or when the pool was dropped and its queue is empty.
 fn serve(shared: &Arc<Shared>) {
     ROLE.set(Role::Thread);
     let mut state = lock(&shared.state);
@@ -150,9 +152,11 @@ fn serve(shared: &Arc<Shared>) {
             break;
         }
         state.idle += 1;
-        let called = |state: &mut State| state.calls == 0 && !state.closing;
-        let (after, timeout) =
-            shared.work.wait_timeout_while(state, IDLE_MAX, called).unwrap_or_else(|poisoned| poisoned.into_inner());
+        let not_called = |state: &mut State| state.calls == 0 && !state.closing;
+        let (after, timeout) = shared
+            .work
+            .wait_timeout_while(state, IDLE_MAX, not_called)
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         state = after;
         if state.calls > 0 {
             state.calls -= 1;
@@ -221,7 +225,7 @@ fn serve_one<'a>(
     shared: &'a Arc<Shared>,
     mut state: MutexGuard<'a, State>,
     slot: Option<Arc<Slot>>,
-    file_queue: Option<Line>,
+    file_queue: Option<FileQueue>,
 ) -> MutexGuard<'a, State> {
     let shed = state.queue.take_shed();
     let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
