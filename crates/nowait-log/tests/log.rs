@@ -513,7 +513,12 @@ fn damage_is_refused_and_salvaged_when_asked() {
     };
     // The middle of the log, in the header and in a block (which may be a watermark block); then a
     // segment that is gone.
-    let middle = segments(&path)[2].clone();
+    // A watermark block at the beginning, as on a slow machine, has a copy of the header.
+    let paths = segments(&path);
+    let begins_with_records = |path: &&PathBuf| fs::read(path).unwrap()[4096 + 44] > 0;
+    let Some(middle) = paths[1..paths.len() - 1].iter().find(begins_with_records).cloned() else {
+        return println!("skipped: each segment begins with a watermark block");
+    };
     let good = fs::read(&middle).unwrap();
     for at in [100, 4096 + 20] {
         let mut bad = good.clone();
