@@ -1,8 +1,7 @@
-//! One error for every operation: what was tried, on which path and bytes, why it failed, what to
-//! do next.
+//! One error for all operations: the operation, its path and bytes, the cause, and the next step.
 //!
-//! The kind is for programs, the text is for people. The errno is kept. An operation that was given
-//! a buffer hands it back inside [`BufferError`], so that a failed read costs no allocation.
+//! The kind is for programs, the text for people; the errno is kept. An operation that took a
+//! buffer returns it inside [`BufferError`], so that a failed read costs no allocation.
 
 use std::fmt;
 use std::io;
@@ -14,8 +13,8 @@ use rustix::io::Errno;
 /// `Result` with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Kind of a failure, for programs to match on. An errno has the kind that std gives it, unless
-/// more can be said: ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF
+/// Kind of a failure, for programs to match on. An errno has the kind that std gives it, or a more
+/// exact one: ENXIO is [`NotSeekable`](ErrorKind::NotSeekable), EBADF
 /// [`Closed`](ErrorKind::Closed), EDQUOT [`NoSpace`](ErrorKind::NoSpace), EOVERFLOW
 /// [`InvalidRange`](ErrorKind::InvalidRange), for instance.
 #[non_exhaustive]
@@ -29,7 +28,7 @@ pub enum ErrorKind {
     ReadOnlyFilesystem,
     /// The path is a directory.
     IsADirectory,
-    /// A part of the path is no directory.
+    /// A component of the path is not a directory.
     NotADirectory,
     /// The directory is not empty.
     DirectoryNotEmpty,
@@ -37,27 +36,27 @@ pub enum ErrorKind {
     FilesystemLoop,
     /// A name is too long.
     InvalidFilename,
-    /// Both paths are not on one file system.
+    /// The paths are on different file systems.
     CrossesDevices,
-    /// The file has as many names as it may have.
+    /// The file has the maximum number of links.
     TooManyLinks,
     /// The file or device is in use.
     ResourceBusy,
-    /// The program is being run.
+    /// The file is a program that is running.
     ExecutableFileBusy,
-    /// A lock would wait for itself.
+    /// Taking the lock would deadlock.
     Deadlock,
-    /// The server has another file by now (NFS).
+    /// The server no longer has this file (NFS).
     StaleNetworkFileHandle,
     /// The device or server did not answer in time.
     TimedOut,
-    /// A signal came first.
+    /// A signal interrupted it.
     Interrupted,
-    /// The file has no positions to read at: a FIFO, a socket, a terminal.
+    /// The file has no offsets: a FIFO, a socket, a terminal.
     NotSeekable,
-    /// Offset and length do not fit into a file: beyond `i64::MAX`.
+    /// The range ends beyond `i64::MAX`.
     InvalidRange,
-    /// The output buffer is smaller than what was asked for.
+    /// The output buffer is smaller than the request.
     BufferTooSmall,
     /// The file ended before an exact read was complete.
     UnexpectedEof,
@@ -65,7 +64,7 @@ pub enum ErrorKind {
     Closed,
     /// The device or the file system reported an I/O error.
     Io,
-    /// Memory (also locked memory) is short.
+    /// Out of memory, or of locked memory.
     OutOfMemory,
     /// Too many open files, in the process or in the system.
     TooManyFiles,
@@ -73,36 +72,36 @@ pub enum ErrorKind {
     Unsupported,
     /// A parameter is wrong.
     InvalidInput,
-    /// The engine that was asked for by name cannot be had here.
+    /// The engine requested by name is not available here.
     EngineUnavailable,
     /// The file exists already.
     AlreadyExists,
-    /// No space is left, on the device or in the quota.
+    /// The device or the quota is full.
     NoSpace,
     /// The file would be larger than the process or the file system allows.
     FileTooLarge,
-    /// A write-back failed before, and nobody has acknowledged it: see
+    /// An earlier write-back failed and was not acknowledged: see
     /// `File::acknowledge_sync_failure`.
     SyncFailed,
-    /// It cannot be done now without waiting.
+    /// It would have to wait.
     WouldBlock,
-    /// The log has no record of that number: it was cut off, or is still to come.
+    /// The log has no record of that number: it was cut off, or not appended yet.
     NoSuchRecord,
-    /// Somebody else has it open for writing.
+    /// Another process or handle has it open for writing.
     Locked,
     /// Data that was durable is missing, or differs from what was written.
     Damaged,
-    /// A write was on its way when another failed: it may have been made, or not.
+    /// The write was in flight when another failed: it may be on disk or not.
     Indeterminate,
-    /// A write failed before, and nothing more is taken.
+    /// An earlier write failed; nothing more is accepted.
     Poisoned,
-    /// The file system took fewer bytes than it was given, and gave no reason.
+    /// The file system took fewer bytes than given, without an error.
     WriteZero,
     /// Anything else; see [`Error::raw_os_error`].
     Other,
 }
 
-/// The operations that an error (or a counter) can name.
+/// Operations that an error or a counter names.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorOp {
@@ -148,7 +147,7 @@ pub enum ErrorOp {
     SetTimes,
     /// Locking or unlocking.
     Lock,
-    /// Giving a file another name, or a symbolic one.
+    /// Making a hard link or a symbolic link.
     Link,
     /// Reading a symbolic link.
     ReadLink,
@@ -158,7 +157,7 @@ pub enum ErrorOp {
     Copy,
     /// Appending to a log.
     Append,
-    /// Reading what a log holds.
+    /// Recovery of a log.
     Recover,
     /// Finding out how a file is served.
     Probe,
@@ -219,9 +218,9 @@ struct Inner {
 }
 
 impl Error {
-    /// An error for programs that offer the same operations in another form: a store, a log, a
-    /// language. Say the path with [`at`](Error::at), the bytes with
-    /// [`with_range`](Error::with_range), and more with [`with_detail`](Error::with_detail).
+    /// Makes an error, for crates that offer the same operations in another form: a store, a log, a
+    /// language binding. [`at`](Error::at) adds the path, [`with_range`](Error::with_range) the
+    /// bytes, [`with_detail`](Error::with_detail) the rest.
     pub fn new(operation: ErrorOp, kind: ErrorKind) -> Self {
         Error(Arc::new(Inner {
             kind,
@@ -236,7 +235,7 @@ impl Error {
         }))
     }
 
-    /// As [`Error::new`], of the errno of a failed system call, whose kind it gets.
+    /// Makes an error of the errno of a failed system call, with the errno's kind.
     pub fn from_raw_os_error(operation: ErrorOp, code: i32) -> Self {
         Self::from_errno(operation, Errno::from_raw_os_error(code))
     }
@@ -251,13 +250,13 @@ impl Error {
         Arc::make_mut(&mut self.0)
     }
 
-    /// Names the path.
+    /// Adds the path.
     pub fn at(mut self, path: &Arc<Path>) -> Self {
         self.inner().path = Some(path.clone());
         self
     }
 
-    /// Names the offset and the length that was asked for, in bytes.
+    /// Adds the requested offset and length, in bytes.
     pub fn with_range(mut self, offset: u64, length: u64) -> Self {
         self.inner().range = Some((offset, length));
         self
@@ -278,13 +277,13 @@ impl Error {
         self
     }
 
-    /// Adds a detail, in place of one that it has.
+    /// Adds a detail; replaces an earlier one.
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.inner().detail = Some(detail.into());
         self
     }
 
-    /// Adds a detail that says what to do next, in place of the kind's advice.
+    /// Adds a detail that says what to do next; replaces the kind's advice.
     pub fn with_advice(mut self, detail: impl Into<String>) -> Self {
         self.inner().explained = true;
         self.with_detail(detail)
@@ -295,7 +294,7 @@ impl Error {
         self.0.kind
     }
 
-    /// The errno, where the kernel gave one.
+    /// The errno, if the kernel gave one.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.0.errno.map(Errno::raw_os_error)
     }
@@ -305,7 +304,7 @@ impl Error {
         self.0.operation
     }
 
-    /// The path the file was opened by, where one is known.
+    /// The path that the file was opened by, if known.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref()
     }
@@ -325,7 +324,7 @@ impl Error {
         self.0.written
     }
 
-    /// The place in the caller's list, for a range of a gather or one of several writes.
+    /// Index in the caller's list, for a range of a gather or one of many writes.
     pub fn range_index(&self) -> Option<usize> {
         self.0.index
     }

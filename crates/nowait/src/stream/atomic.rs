@@ -1,4 +1,4 @@
-//! Replaces a file by what is written in order.
+//! Replaces a file by a stream of writes, atomically.
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,9 @@ use crate::file::File;
 use crate::fs::{Temporary, create_beside};
 use crate::operation::Steps;
 
-/// Replaces the contents of a file, or creates it, by what is written to its
-/// [`writer`](AtomicWriter::writer): whoever opens the file, also after a crash, finds the old
-/// contents or the new, whole. As [`fs::write_atomic`](crate::fs::write_atomic), for contents that
+/// Replaces a file's contents, or creates the file, by what is written to its
+/// [`writer`](AtomicWriter::writer). Whoever opens the file, also after a crash, finds all of the
+/// old contents or all of the new. [`fs::write_atomic`](crate::fs::write_atomic) for contents that
 /// come in pieces.
 ///
 /// Nothing is replaced before [`commit`](AtomicWriter::commit). Dropped without it, the old
@@ -50,12 +50,12 @@ impl AtomicWriter {
         Nowait::shared().replace(path)
     }
 
-    /// Where the new contents are written, in order: for threads and tasks, as the traits say.
+    /// Writer of the new contents, for threads and tasks.
     pub fn writer(&mut self) -> &mut Writer {
         &mut self.writer
     }
 
-    /// Makes what was written durable, gives it the file's name, and makes the name durable.
+    /// Syncs the new contents, renames them to the file's name, and syncs the directory.
     ///
     /// # Errors
     /// Those of the writes and of the steps. Unless the last one failed, the old contents are

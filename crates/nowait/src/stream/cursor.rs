@@ -1,4 +1,4 @@
-//! A file with a position, for reads and writes in turn.
+//! A file with one position for reads and writes.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::task::{Context, Poll, ready};
@@ -8,12 +8,12 @@ use crate::error::Result;
 use crate::file::File;
 
 /// A file with one position for reads and writes, as `std::fs::File` and `tokio::fs::File` have:
-/// for code that wants `Read`, `Write` and `Seek`, or their async forms, of one object. A
-/// [`Reader`] or a [`Writer`] alone serves better where one will do.
+/// for code that wants `Read`, `Write` and `Seek`, or their async forms, on one object. Prefer a
+/// [`Reader`] or a [`Writer`] where one direction is enough.
 ///
-/// While it reads it reads ahead, and while it writes it writes behind. What was written is
-/// complete before the next read or seek. Else its text is that of the two. Of a file opened for
-/// append it tells positions by the bytes written, not by the end.
+/// It reads ahead while it reads, and writes behind while it writes; all writes complete before the
+/// next read or seek. Otherwise it behaves as these two. On a file opened for append, positions
+/// count the bytes written, not from the end of the file.
 pub struct Cursor {
     file: File,
     side: Side,
@@ -44,7 +44,7 @@ impl Cursor {
         &self.file
     }
 
-    /// Place in the file of the next byte.
+    /// Offset of the next byte.
     pub fn position(&self) -> u64 {
         match &self.side {
             Side::Read(reader) => reader.position(),
@@ -52,7 +52,7 @@ impl Cursor {
         }
     }
 
-    /// Waits until what was written is durable; see [`Writer::sync_data`].
+    /// Makes all writes durable; see [`Writer::sync_data`].
     ///
     /// # Errors
     /// The first of any write, or those of `fdatasync(2)`.
@@ -62,7 +62,7 @@ impl Cursor {
         Step { stream: self, poll: |cursor, context, caller| cursor.writer().poll_sync(context, caller) }
     }
 
-    /// The reader, when what was written is complete.
+    /// Returns the reader, once all writes are complete.
     fn poll_reader(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<&mut Reader>> {
         self.forget_seek();
         if let Side::Write(writer) = &mut self.side {
@@ -77,7 +77,7 @@ impl Cursor {
         }
     }
 
-    /// Forgets a seek whose future was dropped: it must not be carried out later.
+    /// Cancels a seek whose future was dropped, so that it is not carried out later.
     fn forget_seek(&mut self) {
         #[cfg(any(feature = "tokio", feature = "futures-io"))]
         {
@@ -88,7 +88,7 @@ impl Cursor {
         }
     }
 
-    /// The writer. What was read ahead is not wanted any more.
+    /// Returns the writer; drops what was read ahead.
     fn writer(&mut self) -> &mut Writer {
         self.forget_seek();
         if let Side::Read(reader) = &self.side {

@@ -1,15 +1,15 @@
-//! A file from one place to another, in order: [`Reader`] reads ahead and [`Writer`] writes behind,
-//! at the depth that a device needs, with requests of a size that suits it, whatever the caller's
-//! pieces are.
+//! Sequential I/O: [`Reader`] reads ahead and [`Writer`] writes behind, at the depth and request
+//! size that suit the device, whatever sizes the caller uses.
 //!
 //! Both serve threads (`std::io::{Read, BufRead, Seek, Write}`) and tasks (`AsyncRead`,
 //! `AsyncBufRead`, `AsyncSeek` and `AsyncWrite` of tokio and of `futures-io`, with the features of
-//! these names). Without a copy: [`Reader::chunk`] gives a buffer as it was read, and
-//! [`Writer::put`] takes one as it is to be written. [`Cursor`] is both in turn, with one position.
-//! [`AtomicWriter`] replaces a file as a whole.
+//! these names). Without a copy: [`Reader::chunk`] returns a buffer as it was read, and
+//! [`Writer::put`] takes a buffer as it is to be written. [`Cursor`] reads and writes at one
+//! position. [`AtomicWriter`] replaces a whole file.
 //!
-//! Through the page cache the kernel reads ahead, and a stream adds little but larger calls; past
-//! it ([`OpenOptions::direct`](crate::OpenOptions::direct)) nobody else does.
+//! Through the page cache the kernel reads ahead, and a stream adds little but larger calls. With
+//! direct I/O ([`OpenOptions::direct`](crate::OpenOptions::direct)) the stream is the only
+//! read-ahead.
 
 mod atomic;
 mod cursor;
@@ -28,15 +28,15 @@ pub use writer::Writer;
 use crate::engine::local;
 use crate::file::File;
 
-/// A step of a stream: await it, or [`wait`](Step::wait) for it. Dropped before it is ready it has
-/// done nothing, or all, of what it gives.
+/// A step of a stream: await it, or [`wait`](Step::wait) for it. Dropped before it is ready, it has
+/// done nothing or all of its work.
 #[must_use = "a stream does nothing until it is awaited or waited for"]
 pub struct Step<'s, S, T> {
     stream: &'s mut S,
     poll: fn(&mut S, &mut Context<'_>, Caller) -> Poll<T>,
 }
 
-/// A stream, of a file.
+/// A stream over a file.
 #[doc(hidden)]
 pub trait Stream {
     #[doc(hidden)]
@@ -48,7 +48,7 @@ pub trait Stream {
 enum Caller {
     /// A task, which will poll again.
     Task,
-    /// A thread that returns from its call while requests are under way: they must not be in its
+    /// A thread that returns from its call while requests are in flight: they must not be in its
     /// own queue, which only it can reap.
     Thread,
 }
@@ -63,7 +63,7 @@ impl Caller {
 }
 
 impl<S: Stream, T> Step<'_, S, T> {
-    /// Blocks the thread until it is ready.
+    /// Blocks until it is ready.
     pub fn wait(self) -> T {
         let Step { stream, poll } = self;
         wait(stream, poll)

@@ -1,4 +1,4 @@
-//! Reads ahead.
+//! Sequential reads with read-ahead.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
@@ -13,42 +13,43 @@ use crate::file::File;
 use crate::op::{Done, Request};
 use crate::operation::Started;
 
-/// Bytes of one request. More gains nothing on the disks met, and holds the first byte up.
+/// Bytes of one request. Larger requests gained nothing on the disks measured, and delay the first
+/// byte.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Bytes that are read ahead at most, if nobody says otherwise: one request is worked on while
-/// another waits. (On a virtio disk four and more large requests at a time were slower than two.)
-/// At first less, since many a reader wants little.
+/// Default limit of bytes read ahead: one request is served while another waits. (On a virtio disk
+/// four and more large requests at a time were slower than two.) Less at first, since many readers
+/// want little.
 const AHEAD_BYTES_MAX: usize = 2 << 20;
 const AHEAD_BYTES_FIRST: usize = 256 << 10;
-/// Through the page cache: what the kernel copies in one call, while it reads ahead itself.
+/// Bytes of one call through the page cache, where the kernel reads ahead.
 const CACHED_BYTES: usize = 128 << 10;
 
 /// Reads a file in order; see the [module's text](super).
 ///
-/// Changes that another program makes meanwhile may be seen or not, as with any buffer. At the end
-/// of the file it returns nothing; if the file has grown since, the next call goes on.
+/// Changes by others may be seen or not, as with any read-ahead. At the end of the file it returns
+/// nothing; if the file grows later, the next call continues.
 ///
-/// With the feature `stream` it is a `futures_core::Stream` of `bytes::Bytes`, for the body of a
-/// response, say.
+/// With the feature `stream` it is a `futures_core::Stream` of `bytes::Bytes`, such as the body of
+/// a response.
 pub struct Reader {
     file: File,
-    /// It ends here, if the file does not end before. None for all of the file.
+    /// End of the range, if the file does not end before; None for the whole file.
     to: Option<u64>,
-    /// Bytes that were read; those from `used` on were not given yet.
+    /// Bytes that were read; the caller has had those before `used`.
     chunk: Buf,
     used: usize,
-    /// Place of the first byte after `chunk`.
+    /// Offset of the first byte after `chunk`.
     position: u64,
-    /// Place of the next request.
+    /// Offset of the next request.
     next: u64,
     ahead: VecDeque<Ahead>,
     ahead_bytes: usize,
     /// How many may be.
     window: usize,
     window_max: usize,
-    /// Where the file ended when it was last asked.
+    /// Size of the file when last asked.
     end: u64,
-    /// A task's seek from the end that waits for the size.
+    /// A task's seek from the end, waiting for the size.
     #[cfg(any(feature = "tokio", feature = "futures-io"))]
     seeking: Option<(i64, Started<Result<u64>>)>,
 }
@@ -64,8 +65,8 @@ impl Reader {
         Reader { to: None, ..Reader::range(file, offset..u64::MAX) }
     }
 
-    /// Reads a range of `file`, whose end it takes for the end of the file. Positions are those in
-    /// the file.
+    /// Reads a range of `file`; the end of the range counts as the end of the file. Positions are
+    /// offsets in the file.
     pub fn range(file: &File, range: Range<u64>) -> Reader {
         let Range { start: offset, end: to } = range;
         Reader {
@@ -85,7 +86,7 @@ impl Reader {
         }
     }
 
-    /// Reads at most so many bytes ahead; a multiple of 4096, and no less.
+    /// Limits read-ahead to `bytes`, rounded down to a multiple of 4096, and 4096 at least.
     pub fn ahead_bytes_max(mut self, bytes: usize) -> Reader {
         // Requests of whole blocks.
         self.window_max = (bytes - bytes % BUF_ALIGNMENT).max(BUF_ALIGNMENT);
@@ -93,16 +94,16 @@ impl Reader {
         self
     }
 
-    /// Place in the file of the next byte.
+    /// Offset of the next byte.
     pub fn position(&self) -> u64 {
         self.position - self.unused() as u64
     }
 
-    /// The next bytes, as many as one request has read, without a copy; none at the end of the
-    /// file.
+    /// Returns the next bytes without a copy, as many as one request has read; none at the end of
+    /// the file.
     ///
     /// # Errors
-    /// Those of a read. The next call tries again at the same place.
+    /// Those of a read. The next call retries at the same offset.
     pub fn chunk(&mut self) -> Step<'_, Reader, Result<Option<Buf>>> {
         Step {
             stream: self,
@@ -125,7 +126,7 @@ impl Reader {
         (!chunk.is_empty()).then_some(chunk)
     }
 
-    /// Forgets a seek whose future was dropped.
+    /// Cancels a seek whose future was dropped.
     pub(super) fn forget_seek(&mut self) {
         #[cfg(any(feature = "tokio", feature = "futures-io"))]
         {
@@ -137,7 +138,7 @@ impl Reader {
         self.chunk.len() - self.used
     }
 
-    /// Goes on elsewhere.
+    /// Continues at another offset.
     fn go_to(&mut self, offset: u64) {
         let back = self.position.checked_sub(offset).and_then(|back| usize::try_from(back).ok());
         match back.filter(|back| *back <= self.chunk.len()) {
@@ -158,7 +159,7 @@ impl Reader {
         self.window = AHEAD_BYTES_FIRST.min(self.window_max);
     }
 
-    /// Has something to give, unless the file has ended.
+    /// Ensures that bytes are there, unless the file has ended.
     pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         if self.unused() > 0 || self.is_past_range(self.position) {
             return Poll::Ready(Ok(()));
@@ -202,7 +203,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Puts requests on their way until the window is full, or the file ends.
+    /// Submits requests until the window is full or the file ends.
     fn read_ahead(&mut self, caller: Caller) -> Result<()> {
         if self.next >= self.end && self.ahead.is_empty() {
             // Only a hint: a read at the place that is wanted next is made in any case, and tells.
@@ -230,7 +231,7 @@ impl Reader {
         Ok(())
     }
 
-    /// As many of `length` bytes from `offset` as are in the range.
+    /// Clamps `length` bytes from `offset` to the range.
     fn within(&self, offset: u64, length: usize) -> usize {
         let left = self.to.and_then(|to| usize::try_from(to.saturating_sub(offset)).ok());
         left.map_or(length, |left| left.min(length))
@@ -240,7 +241,7 @@ impl Reader {
         self.to.is_some_and(|to| place >= to)
     }
 
-    /// Where it ends, in a file of `size` bytes.
+    /// Returns the end of the range in a file of `size` bytes.
     fn end_of(&self, size: u64) -> u64 {
         self.to.map_or(size, |to| to.min(size))
     }
@@ -260,7 +261,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Copies what there is.
+    /// Copies the bytes that are there.
     fn give(&mut self, out: &mut [u8]) -> usize {
         let n = self.unused().min(out.len());
         out[..n].copy_from_slice(&self.chunk[self.used..self.used + n]);
@@ -332,7 +333,7 @@ impl Reader {
 
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 impl Reader {
-    /// Begins to seek for a task; [`poll_sought`](Reader::poll_sought) ends it.
+    /// Starts a task's seek; [`poll_sought`](Reader::poll_sought) completes it.
     pub(super) fn start_seek(&mut self, to: SeekFrom) -> Result<()> {
         match to {
             SeekFrom::Start(offset) => self.seek_to(Some(offset))?,
@@ -345,7 +346,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether this very seek waits for the size.
+    /// True if this very seek waits for the size.
     #[cfg(feature = "futures-io")]
     pub(super) fn is_seeking(&self, to: SeekFrom) -> bool {
         self.seeking.as_ref().is_some_and(|(by, _)| to == SeekFrom::End(*by))
@@ -360,8 +361,7 @@ impl Reader {
     }
 }
 
-/// Ends at the end of the file or range. After an error the next item tries again at the same
-/// place.
+/// Ends at the end of the file or range. After an error the next item retries at the same offset.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Reader {
     type Item = Result<bytes::Bytes>;

@@ -1,4 +1,4 @@
-//! Writes behind.
+//! Sequential writes with write-behind.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,7 +17,7 @@ use crate::operation::Started;
 use crate::sys::{WriteFlags, fork_generation};
 use crate::write::Allocate;
 
-/// Bytes of one request, and of those under way.
+/// Bytes of one request, and of all in flight.
 const REQUEST_BYTES: usize = 512 << 10;
 const BEHIND_BYTES_MAX: usize = 4 << 20;
 /// Space reserved at a time behind the end of a file, at first and at most; each time twice as
@@ -25,38 +25,38 @@ const BEHIND_BYTES_MAX: usize = 4 << 20;
 const RESERVED_BYTES_FIRST: u64 = 16 << 20;
 const RESERVED_BYTES_MAX: u64 = 256 << 20;
 
-/// Through the page cache so many bytes need not be collected first.
+/// Through the page cache fewer bytes are collected per request.
 const PLAIN_BYTES_MIN: usize = 64 << 10;
 
 /// Writes a file in order; see the [module's text](super).
 ///
-/// Past the page cache a file that grows is given its space ahead, since writes that extend it
-/// would wait for one another: until [`finish`](Writer::finish), [`sync_data`](Writer::sync_data)
-/// or a flush it may be longer than what was written, with zeros at its end, for others and after a
-/// crash. The writer takes the end of the file for its own.
+/// With direct I/O a growing file is extended ahead, since extending writes wait for one another.
+/// Until [`finish`](Writer::finish), [`sync_data`](Writer::sync_data) or a flush it may be longer
+/// than what was written, with zeros at its end, to other readers and after a crash. Nothing else
+/// may extend the file meanwhile.
 ///
-/// An error of a write behind comes with a later call; every call after it fails too. Nothing is
-/// durable before `sync_data`. Dropped, a writer does not wait: what it was given is still written,
-/// errors are lost, and a file that was given space ahead may keep it.
+/// A later call returns the error of a write behind it; every call after that fails, too. Nothing
+/// is durable before `sync_data`. Dropping a writer does not wait: what it took is still written,
+/// errors are lost, and a file that was extended ahead may stay so.
 pub struct Writer {
     file: File,
-    /// Its first `filled` bytes were given, and are not submitted yet.
+    /// Its first `filled` bytes were written by the caller and not submitted yet.
     buffer: Buf,
     filled: usize,
-    /// Place of the buffer's first byte.
+    /// Offset of the buffer's first byte.
     position: u64,
     behind: VecDeque<Behind>,
     behind_bytes: usize,
     /// Where the file ended before, or ends by the writes that are done.
     end: Option<u64>,
-    /// Where its space ends, or may end: one that is refused may have been made in part.
+    /// End of its space, at most: a reservation that failed may have been made in part.
     reserved: u64,
     reserve_next: u64,
     reserving: Option<(u64, Started<Result<()>>)>,
     restoring: Option<(u64, Started<Result<()>>)>,
     syncing: Option<Started<Result<()>>>,
     failed: Option<Error>,
-    /// That of the process that writes: a forked child must not.
+    /// Fork generation of the process that writes: a forked child must not.
     generation: u64,
 }
 
@@ -87,13 +87,13 @@ impl Writer {
         }
     }
 
-    /// Place in the file of the next byte.
+    /// Offset of the next byte.
     pub fn position(&self) -> u64 {
         self.position.saturating_add(self.filled as u64)
     }
 
-    /// Writes a buffer of the library's without a copy, if what was written before ends at a
-    /// multiple of 4096. Ready when the buffer has been taken, not when it is written.
+    /// Writes a [`Buf`] without a copy, if the bytes before it end at a multiple of 4096. Ready
+    /// when the buffer has been taken, not when it is written.
     ///
     /// # Errors
     /// Those of an earlier write.
@@ -101,8 +101,8 @@ impl Writer {
         Put { writer: self, buffer: Some(buffer) }
     }
 
-    /// Writes a copy of `bytes`. As `write_all` of std, tokio or futures, with this crate's error.
-    /// Dropped half-way, a first part of them has been taken.
+    /// Writes a copy of `bytes`, as `write_all` of std, tokio or futures, with this crate's error.
+    /// Dropped half-way, it has taken a first part of them.
     ///
     /// # Errors
     /// Those of an earlier write.
@@ -110,7 +110,7 @@ impl Writer {
         PutSlice { writer: self, bytes }
     }
 
-    /// Waits until all is written, and gives the file its length. Not durable.
+    /// Waits until everything is written, and sets the file's length. Not durable.
     ///
     /// # Errors
     /// The first of any write.
@@ -162,7 +162,7 @@ impl Writer {
         Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
     }
 
-    /// Nothing is taken while the file is cut to its length: it could be cut off.
+    /// Accept nothing while the file is cut to its length: it could be cut off.
     fn poll_restored(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some((end, restoring)) = &mut self.restoring {
             let end = *end;
@@ -182,7 +182,7 @@ impl Writer {
         self.failed.get_or_insert(error).clone()
     }
 
-    /// Settles what has been written, until no more than `bytes` are under way.
+    /// Reaps completed writes until no more than `bytes` are in flight.
     fn poll_room(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<Result<()>> {
         while let Some(first) = self.behind.front_mut() {
             let written = match Pin::new(&mut first.write).poll(context) {
@@ -198,7 +198,7 @@ impl Writer {
         Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
     }
 
-    /// Takes note of what a write came to.
+    /// Records the result of a write.
     fn written(&mut self, offset: u64, length: usize, written: BufferResult<Buf>) -> Result<()> {
         let result = written.map(drop).map_err(|failed| failed.error);
         let done = match &result {
@@ -211,7 +211,7 @@ impl Writer {
         result.map_err(|error| self.fail(error))
     }
 
-    /// Puts the buffer on its way when there is room.
+    /// Submits the buffer when there is room.
     fn poll_send(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
         ready!(self.poll_room(context, BEHIND_BYTES_MAX - REQUEST_BYTES))?;
         let end = self.position();
@@ -244,8 +244,8 @@ impl Writer {
         Poll::Ready(Ok(()))
     }
 
-    /// Sees to it that the file has its space up to `end`, and soon beyond. What cannot be reserved
-    /// is not: the write tells.
+    /// Reserves the file's space up to `end`, and soon beyond. A failure is ignored: the write will
+    /// report it.
     fn poll_reserved(&mut self, context: &mut Context<'_>, end: u64, caller: Caller) -> Poll<()> {
         if self.end.is_none() {
             let size = match self.file.0.target().run(Request::Size) {
@@ -285,7 +285,7 @@ impl Writer {
         }
     }
 
-    /// Takes what there is room for.
+    /// Copies as much as there is room for.
     pub(super) fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8], caller: Caller) -> Poll<Result<usize>> {
         ready!(self.poll_restored(context));
         if let Some(error) = &self.failed {
@@ -341,7 +341,7 @@ impl Writer {
     }
 }
 
-/// A buffer on its way into a [`Writer`]: await it, or [`wait`](Put::wait) for it.
+/// Future of [`Writer::put`]: await it, or [`wait`](Put::wait) for it.
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct Put<'w> {
     writer: &'w mut Writer,
@@ -349,7 +349,7 @@ pub struct Put<'w> {
 }
 
 impl Put<'_> {
-    /// Blocks the thread until the buffer has been taken.
+    /// Blocks until the buffer has been taken.
     ///
     /// # Errors
     /// Those of an earlier write.
@@ -366,7 +366,7 @@ impl Future for Put<'_> {
     }
 }
 
-/// Bytes on their way into a [`Writer`]: await it, or [`wait`](PutSlice::wait) for it.
+/// Future of [`Writer::put_slice`]: await it, or [`wait`](PutSlice::wait) for it.
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct PutSlice<'w> {
     writer: &'w mut Writer,
@@ -374,7 +374,7 @@ pub struct PutSlice<'w> {
 }
 
 impl PutSlice<'_> {
-    /// Blocks the thread until the bytes have been taken.
+    /// Blocks until the bytes have been taken.
     ///
     /// # Errors
     /// Those of an earlier write.

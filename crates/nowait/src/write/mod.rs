@@ -1,8 +1,8 @@
-//! Writes, syncs, and what else changes a file.
+//! Writes, syncs, and other changes of a file.
 //!
 //! A write is done when its bytes are in the page cache (or, with `O_DIRECT`, at the device): any
-//! read sees them. Durable it is after a later [`File::sync_data`] or [`File::sync_all`], or by
-//! itself when it was made [`durable`](Write::durable).
+//! read sees them. It is durable after a later [`File::sync_data`] or [`File::sync_all`], or once
+//! it completes as a [`durable`](Write::durable) write.
 
 mod many;
 
@@ -42,24 +42,24 @@ pub enum Allocate {
 }
 
 impl File {
-    /// Writes `buffer` at `offset`; gives the number of bytes written and the buffer. Fewer than
-    /// given means that the file system took no more: it is full, or a limit was reached. The next
+    /// Writes `buffer` at `offset`; returns the number of bytes written and the buffer. A short
+    /// write means that the file system took no more: it is full, or a limit was reached. The next
     /// write says which.
     ///
-    /// Tried on the caller's thread where that is not expected to wait: by `RWF_NOWAIT` where the
-    /// file accepts it, else by a plain call if it covers whole pages, or cached ones, and writers
-    /// are not about to be put to sleep. What remains is a thread's.
+    /// When polled, a write runs on the polling thread if it should not block: by `RWF_NOWAIT`
+    /// where the file accepts it; else by a plain call if it covers whole or cached pages and the
+    /// kernel is not about to throttle writers. Anything else goes to a pool thread.
     ///
-    /// Writes of one file that overlap are made in the order in which they began, through whatever
-    /// clone: the second waits for the first, also when the future of the first was dropped. (A
-    /// future begins with its first poll; under [`block_on`](crate::block_on) a small write at the
-    /// end of that turn. A write that another thread is about to make in a blocking call has no
-    /// place in the order.) Appends are made in order, too.
+    /// Overlapping writes of one file are made in the order in which they began, through any clone:
+    /// the second waits for the first, also if the future of the first was dropped. (A future
+    /// begins with its first poll; under [`block_on`](crate::block_on) a small write at the end of
+    /// that turn. A blocking write of another thread has no place in that order before its call.)
+    /// Appends are made in order, too.
     ///
     /// On a file opened for appending the kernel ignores the offset, and each write is a record as
-    /// of [`File::append`]. A future that is dropped before it is ready has written nothing, or its
-    /// first pages, or all, or will yet; a page is never half old and half new by our doing.
-    /// [`File::settled`] tells when nothing of it can come any more.
+    /// of [`File::append`]. A future dropped before it is ready may have written nothing, its first
+    /// pages or all, and may still write; the library never leaves a page half old and half new.
+    /// [`File::settled`] waits until nothing more of it can reach the file.
     ///
     /// # Errors
     /// The error carries the buffer, and tells by [`Error::bytes_written`] what is in the file.
@@ -72,15 +72,15 @@ impl File {
         self.write(transfer, WriteFlags::NONE, |answer| wrote(answer, Short::Allowed, B::from_memory))
     }
 
-    /// Writes all of `buffer` at `offset` and gives it back; as [`File::write_at`] otherwise.
+    /// Writes all of `buffer` at `offset` and returns it; otherwise as [`File::write_at`].
     ///
     /// # Errors
-    /// As [`File::write_at`], also when only a part could be written.
+    /// As [`File::write_at`]; a short write is an error, too.
     pub fn write_all_at<B: WriteBuffer>(&self, buffer: B, offset: u64) -> Write<'_, BufferResult<B>> {
         self.write(Transfer::new(buffer.into_memory().0, offset), WriteFlags::NONE, wrote_all::<B>)
     }
 
-    /// Writes several buffers, one after the other, at `offset`; as [`File::write_at`] otherwise.
+    /// Writes several buffers, one after the other, at `offset`; otherwise as [`File::write_at`].
     /// Any number of one type, or a tuple of different ones: see [`WriteBuffers`].
     ///
     /// # Errors
@@ -91,12 +91,13 @@ impl File {
     }
 
     /// Writes all of `buffer` at the end of the file, wherever that is by then (`RWF_APPEND`, Linux
-    /// 4.16). Appends of one call each are whole and do not overlap, whoever makes them. One that
-    /// the file system takes in two parts (a full disk, more than 2 GiB) may have others between.
+    /// 4.16). Each append is one call, whole, and overlaps no other, in any process. An append that
+    /// the file system takes in two parts (a full disk, more than 2 GiB) may have others between
+    /// them.
     ///
     /// overlayfs of older kernels ignores `RWF_APPEND` and would overwrite the file. On file
-    /// systems that are not known to honour it, appends go through a second descriptor of the file
-    /// with `O_APPEND`, opened by the first of them by way of `/proc`. Files opened with
+    /// systems that are not known to honour it, appends go through a second descriptor with
+    /// `O_APPEND`, which the first append opens through `/proc`. Files opened with
     /// [`OpenOptions::append`](crate::OpenOptions::append) need none.
     ///
     /// # Errors
@@ -113,9 +114,9 @@ impl File {
         Write::new(Operation::checked(On::File(&self.0), checked, request, conclude))
     }
 
-    /// Begins to write all of `buffer` now, if it need not wait its turn: inline, or by a thread
-    /// when fewer bytes are on their way than the bounds allow. Gives a write that is under way, or
-    /// complete; dropped, it is finished in its own time.
+    /// Starts to write all of `buffer` now, if it need not queue: inline, or by a pool thread while
+    /// the bytes in flight are below their bounds. Returns a write that is under way or complete;
+    /// dropped, it finishes in the background.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`], with the buffer, when it would have
@@ -147,17 +148,18 @@ impl File {
         Ok(write.start().finish_on_drop())
     }
 
-    /// Writes many buffers, each at its place, as one batch: those that continue the one before in
-    /// the list are merged into one write. Of overlapping ones the last wins.
+    /// Writes many buffers, each at its offset, as one batch. Buffers that continue the one before
+    /// in the list are merged into one write; where buffers overlap, the last wins.
     ///
     /// # Errors
-    /// All are tried. The error is that of the first that failed, with its place in the list; it
-    /// carries all buffers.
+    /// All writes are tried. The error is that of the first that failed, with its index in the
+    /// list, and carries all buffers.
     pub fn write_many<B: WriteBuffer>(&self, writes: Vec<(u64, B)>) -> WriteMany<'_, B> {
         WriteMany::new(&self.0, writes)
     }
 
-    /// Blocks until `data` is written at `offset` or no more is taken; gives the number of bytes.
+    /// Blocks until `data` is written at `offset`; returns the number of bytes, fewer if the file
+    /// system took no more.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -183,7 +185,7 @@ impl File {
         written(file, offset, data.len(), n, file.open.write_flags(), outcome, short)
     }
 
-    /// Cuts the file to `length` bytes, or extends it with zeros that take no space.
+    /// Truncates the file to `length` bytes, or extends it with a hole.
     ///
     /// # Errors
     /// Those of `ftruncate(2)`.
@@ -206,19 +208,18 @@ impl File {
         self.change(Request::Allocate { mode, offset, length })
     }
 
-    /// Makes every write that was complete when this was called durable, with what is needed to
-    /// find it again, the size included (`fdatasync(2)`). The name of a new file is not: see
+    /// Makes every write that was complete at the call durable, with the metadata needed to read it
+    /// back, the size included (`fdatasync(2)`). The name of a new file is not covered: see
     /// [`fs::sync_dir`](crate::fs::sync_dir).
     ///
-    /// Never on an executor's thread. Syncs of one file that are asked for while one is under way
-    /// share the next.
+    /// Never runs on an executor's thread. Syncs of one file
+    /// requested while one is in flight share the next.
     ///
     /// # Errors
-    /// [`ErrorKind::SyncFailed`] when a write-back failed: data that
-    /// was written may be lost, although reads may still show it. From then on every sync of this
-    /// file, through whatever clone, fails, until
-    /// [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel says it only once,
-    /// and takes the pages for clean.
+    /// [`ErrorKind::SyncFailed`] when a write-back failed: written data may be lost although reads
+    /// still show it. From then on every sync of this file, through any clone, fails until
+    /// [`acknowledge_sync_failure`](File::acknowledge_sync_failure): the kernel reports the failure
+    /// once and marks the pages clean.
     pub fn sync_data(&self) -> Operation<'_, Result<()>> {
         self.change(Request::Sync { data_only: true })
     }
@@ -231,9 +232,9 @@ impl File {
         self.change(Request::Sync { data_only: false })
     }
 
-    /// Writes the dirty pages of a range back and waits for that; a length of zero means to the
-    /// end. **Not durable**: neither the device's cache nor what is needed to find new blocks is
-    /// flushed (`sync_file_range(2)`). It bounds what is dirty.
+    /// Writes back the dirty pages of a range and waits for that; a length of zero means to the end
+    /// of the file. **Not durable**: neither the device's cache nor the metadata of new blocks is
+    /// flushed (`sync_file_range(2)`). It bounds dirty memory.
     ///
     /// # Errors
     /// Those of `sync_file_range(2)`.
@@ -246,15 +247,15 @@ impl File {
     /// making in a blocking call is that thread's own.) Await it, or [`wait`](Settled::wait). It
     /// begins nothing, reports no error, and makes nothing durable. Dropped, it has no effect.
     ///
-    /// Not needed to write a place again, which waits by itself. It tells when the file may be
-    /// handed to others: renamed, read by another program, closed for good.
+    /// Not needed before writing the same range again: that write waits by itself. Use it before
+    /// the file is handed to others: renamed, read by another program, closed for good.
     pub fn settled(&self) -> Settled<'_> {
         Settled { file: &self.0, settling: Settling::default() }
     }
 
-    /// Takes note that a write-back failed, so that syncs are made again. Call it when everything
-    /// since the last sync that succeeded has been written again, or given up. Gives the failure,
-    /// if there was one.
+    /// Acknowledges a failed write-back, so that syncs may succeed again. Call it once everything
+    /// since the last successful sync has been rewritten or given up. Returns the failure, if there
+    /// was one.
     pub fn acknowledge_sync_failure(&self) -> Option<Error> {
         let errno = self.0.open.acknowledge_failure()?;
         Some(self.0.error(ErrorOp::Sync, errno))
