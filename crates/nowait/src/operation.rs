@@ -1,5 +1,5 @@
-//! An operation as its caller sees it: `.await` it on any executor, `.wait()` for it without one,
-//! or start it and look later.
+//! Operations as callers see them: `.await` one on any executor, `.wait()` for it without one, or
+//! start it and collect the result later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -78,10 +78,10 @@ pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) ->
 /// A file operation that has not begun, and gives a `T`: `.await` it on any executor,
 /// [`wait`](Operation::wait) for it, or [`start`](Operation::start) it.
 ///
-/// It does nothing until then. As a future it first tries to finish on the caller's thread without
-/// waiting for a device; what remains goes to io_uring or to a thread. Dropping it, also while it
-/// is under way, is safe: the buffer it was given stays with the kernel until the kernel is done,
-/// and is then freed. So is leaking it.
+/// It does nothing until then. As a future it first tries to complete on the polling thread without
+/// waiting for the device; otherwise it goes to io_uring or to a pool thread. Dropping or leaking
+/// it is safe at any time: its buffer belongs to the operation until the kernel is done, and is
+/// then freed.
 #[must_use = "an operation does nothing until it is awaited, waited for or started"]
 pub struct Operation<'f, T> {
     on: On<'f>,
@@ -91,8 +91,7 @@ pub struct Operation<'f, T> {
 
 enum State {
     New(Request),
-    /// Refused before it began. Behind a pointer, so that operations are small: they are moved
-    /// about.
+    /// Refused before it began. Boxed to keep operations small: they are moved often.
     Refused(Box<(Errno, Request)>),
     Begun(Begun),
     Spent,
@@ -104,12 +103,12 @@ impl<'f, T> Operation<'f, T> {
         Operation { on, state: State::New(request), conclude }
     }
 
-    /// One that fails with `errno` as soon as it is asked to begin.
+    /// Makes an operation that fails with `errno` when it begins.
     pub(crate) fn refused(on: On<'f>, errno: Errno, request: Request, conclude: Conclude<T>) -> Self {
         Operation { on, state: State::Refused(Box::new((errno, request))), conclude }
     }
 
-    /// One that was `checked` before it began.
+    /// Makes an operation, or one that fails as `checked` did.
     #[inline]
     pub(crate) fn checked(
         on: On<'f>,
@@ -123,9 +122,9 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// Runs the operation to its end on this thread, needing no executor. A caller that waits is
-    /// best served by the plain system call: it costs the least, cached or not. (Inside
-    /// [`block_on`](crate::block_on), what other futures have staged is submitted first.)
+    /// Blocks until the operation has completed; needs no executor. It makes the plain system call
+    /// where it can: the cheapest way for a caller that waits, cached or not. (Inside
+    /// [`block_on`](crate::block_on), staged operations of other futures are submitted first.)
     pub fn wait(mut self) -> T {
         let target = self.on.target();
         if let State::Begun(_) = self.state {
@@ -161,11 +160,10 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// Begins now, and gives what can be looked at later, on any thread: a future that borrows
-    /// nothing.
+    /// Begins now; returns a [`Started`], a future that borrows nothing and can go to any thread.
     ///
-    /// It is tried on this thread first, like a future that is polled: what is cached is copied
-    /// before this returns. See [`Operation::submit`] for those who would rather not.
+    /// It is tried on this thread first, like a polled future: cached data is copied before this
+    /// returns. [`Operation::submit`] does not try.
     pub fn start(mut self) -> Started<T> {
         self.state = match self.state {
             State::New(mut request) => {
@@ -183,8 +181,8 @@ impl<'f, T> Operation<'f, T> {
         self.submit()
     }
 
-    /// As [`Operation::start`], without a try on this thread: for those who begin many, or what
-    /// they will need later only.
+    /// As [`Operation::start`], without a try on this thread: for batches, and for data that is
+    /// needed later only.
     pub fn submit(self) -> Started<T> {
         let target = self.on.target();
         let begun = match self.state {
@@ -200,8 +198,8 @@ impl<'f, T> Operation<'f, T> {
         Started { on: Some(OwnOn::from(self.on)), begun, conclude: self.conclude }
     }
 
-    /// Begins now, as [`Operation::submit`], and has `callback` called once with the result. The
-    /// operation goes to a queue that is served whatever this thread and its runtime do next.
+    /// Begins now, as [`Operation::submit`], and calls `callback` once with the result. The
+    /// operation makes progress whatever this thread and its runtime do next.
     ///
     /// Called on the thread that notices the completion, which serves other operations too: it must
     /// not block, and may start operations. A panic in it harms no other operation. Called on this
@@ -223,7 +221,7 @@ impl<'f, T> Operation<'f, T> {
         }
     }
 
-    /// The request, while it has not begun.
+    /// Returns the request, while it has not begun.
     fn request_mut(&mut self) -> Option<&mut Request> {
         match &mut self.state {
             State::New(request) => Some(request),
@@ -290,8 +288,8 @@ fn polled_too_often() -> ! {
     panic!("a future was polled after it was ready")
 }
 
-/// Has a thread of the pool do what `request` asks of a file, and calls `callback` there, when
-/// nothing of this has a share of the file any more.
+/// Runs `request` on a pool thread, and calls `callback` there once the operation has let go of the
+/// file.
 pub(crate) fn run_in_pool(file: Arc<Opened>, request: Request, callback: impl FnOnce(Outcome) + Send + 'static) {
     let instance = file.instance.clone();
     let call = Notify::Call(Box::new(|outcome, request| {
@@ -306,7 +304,7 @@ pub(crate) fn run_in_pool(file: Arc<Opened>, request: Request, callback: impl Fn
 /// An operation that has begun.
 enum Begun {
     UnderWay(UnderWay),
-    /// Through, before it was asked for.
+    /// Completed at once.
     Ended(Box<(Outcome, Request)>),
     Spent,
 }
@@ -381,8 +379,8 @@ impl OwnOn {
         })
     }
 
-    /// Gives up its share of the file, on a thread that may notice completions: one that is the
-    /// last is closed elsewhere.
+    /// Lets go of the file, on a thread that may notice completions: the last share is closed
+    /// elsewhere.
     fn give_up(self) {
         let OwnOn::File(file) = self else { return };
         if let Some(open) = Arc::into_inner(file).and_then(|opened| Arc::into_inner(opened.open)) {
@@ -419,13 +417,13 @@ impl OwnOn {
 /// # }
 /// ```
 ///
-/// Borrows nothing, so that it can be kept, sent to other threads, awaited anywhere, or
-/// [waited](Started::wait) for. It goes on by itself: nobody needs to poll it. Until its result is
-/// taken it keeps the file open, as a clone of the [`File`](crate::File) would.
+/// It borrows nothing: keep it, send it to other threads, await it anywhere, or
+/// [wait](Started::wait) for it. It makes progress without being polled. Until its result is taken
+/// it keeps the file open, as a clone of the [`File`](crate::File) would.
 ///
-/// Dropped, it is abandoned: it may yet happen, or not; the buffer is freed when the kernel is
-/// through with it. [`detach`](Started::detach) and [`finish_on_drop`](Started::finish_on_drop)
-/// have it go on to its end.
+/// Dropped, it is abandoned: it may still take effect or not, and its buffer is freed when the
+/// kernel is done. After [`detach`](Started::detach) or [`finish_on_drop`](Started::finish_on_drop)
+/// it runs to its end.
 #[must_use = "dropped, the operation is abandoned; detach it if its result does not matter"]
 pub struct Started<T> {
     /// Until the result is taken.
@@ -435,7 +433,7 @@ pub struct Started<T> {
 }
 
 impl<T> Started<T> {
-    /// Blocks this thread until it has ended.
+    /// Blocks until it has completed; returns the result.
     pub fn wait(self) -> T {
         // A runtime that should notice the completion may be blocked by us.
         if let Some(on) = &self.on {
@@ -444,13 +442,13 @@ impl<T> Started<T> {
         local::drive(self)
     }
 
-    /// Lets it go on to its end with nobody to hear of it.
+    /// Lets it run to its end and drops the result.
     pub fn detach(self) {
         drop(self.finish_on_drop());
     }
 
-    /// Has `callback` called once with the result: on the thread that notices the completion (see
-    /// [`Operation::on_complete`]), or here, if it has ended.
+    /// Calls `callback` once with the result: on the thread that notices the completion (see
+    /// [`Operation::on_complete`]), or here if it has completed.
     pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
@@ -467,7 +465,7 @@ impl<T> Started<T> {
         }
     }
 
-    /// From now on a drop lets it go on to its end.
+    /// Runs to its end even if dropped.
     pub fn finish_on_drop(mut self) -> Self {
         if let Begun::UnderWay(under_way) = &mut self.begun {
             under_way.when_dropped = WhenDropped::Finish;
@@ -487,7 +485,7 @@ impl<T> Future for Started<T> {
     }
 }
 
-/// A write that has not begun: an [`Operation`] that can be asked for more than to move the bytes.
+/// A write that has not begun: an [`Operation`] with options on durability and caching.
 #[must_use = "a write does nothing until it is awaited, waited for or started"]
 pub struct Write<'f, T>(Operation<'f, T>);
 
@@ -496,29 +494,29 @@ impl<'f, T> Write<'f, T> {
         Write(operation)
     }
 
-    /// Ready only when the bytes are on stable storage, with what is needed to find them: as a
-    /// write and [`File::sync_data`](crate::File::sync_data), but of this write alone (`RWF_DSYNC`,
-    /// Linux 4.7).
+    /// Completes only when the bytes are on stable storage, with the metadata needed to read them
+    /// back: a write and [`File::sync_data`](crate::File::sync_data) for these bytes alone
+    /// (`RWF_DSYNC`, Linux 4.7).
     ///
-    /// Its error may be that of an earlier write to this file: the kernel tells of a failed
-    /// write-back once, to whoever asks first, and a durable write asks. So when it fails, what was
-    /// written before and not synced may be lost, and every later sync of this file fails with
+    /// Its error may be that of an earlier write to this file: the kernel reports a failed
+    /// write-back once, to the first that asks, and a durable write asks. After a failure, earlier
+    /// writes that were not synced may be lost, and every later sync of this file fails with
     /// [`ErrorKind::SyncFailed`](crate::ErrorKind::SyncFailed), until
     /// [`File::acknowledge_sync_failure`](crate::File::acknowledge_sync_failure).
     pub fn durable(self) -> Self {
         self.with_flags(WriteFlags::DURABLE)
     }
 
-    /// Writes through the page cache and has the kernel drop the pages when they are on the device,
-    /// which it does for most (`RWF_DONTCACHE`, Linux 6.14).
+    /// Writes through the page cache; the kernel drops most of the pages once they are on the
+    /// device (`RWF_DONTCACHE`, Linux 6.14).
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the kernel or the file
     /// system does not know it.
     pub fn uncached(self) -> Self {
         self.with_flags(WriteFlags::UNCACHED)
     }
 
-    /// All of it or nothing, also when the power fails (`RWF_ATOMIC`, Linux 6.11): with `O_DIRECT`,
-    /// of a size and at a place that `statx(2)` allows.
+    /// Writes all or nothing, also across a power failure (`RWF_ATOMIC`, Linux 6.11): with
+    /// `O_DIRECT`, of a size and at an offset that `statx(2)` allows.
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) elsewhere.
     pub fn atomic(self) -> Self {
         self.with_flags(WriteFlags::ATOMIC)
@@ -569,10 +567,10 @@ impl<T> Future for Write<'_, T> {
     }
 }
 
-/// Several operations, one after the other: `.await` them on any executor, or [`wait`](Steps::wait)
-/// for the last.
+/// Several operations in sequence: `.await` them on any executor, or [`wait`](Steps::wait) for the
+/// last.
 ///
-/// Nothing begins before. Dropped half-way, it stops after the operation under way.
+/// It does nothing until then. Dropped half-way, it stops after the operation in flight.
 #[must_use = "nothing happens until it is awaited or waited for"]
 pub struct Steps<'f, T>(Pin<Box<dyn Future<Output = T> + Send + 'f>>);
 

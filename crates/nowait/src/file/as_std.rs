@@ -48,15 +48,14 @@ impl File {
         self.call(ErrorOp::SetTimes, move |fd| to_std(fd).set_times(times))
     }
 
-    /// Takes the file's exclusive lock unless another has one; returns whether it did. Nobody else
-    /// who asks has it then, here or in another process (`flock(2)`). The lock belongs to this open
-    /// of the file: its clones have it too. It ends with [`unlock`](File::unlock), or with the last
-    /// of them.
+    /// Tries to take the file's exclusive lock; returns whether it did. The lock excludes other
+    /// opens of the file, in any process (`flock(2)`). Clones share it. It ends with
+    /// [`unlock`](File::unlock), or when the last clone is gone.
     ///
-    /// Does not wait for the lock, but on this thread for `flock(2)`, which on a network file
-    /// system asks the server. There is no form that waits: a future of it could be dropped, and
-    /// what it gets in the kernel afterwards cannot be told from a lock that another clone was
-    /// given. Try again after a while.
+    /// Does not wait for the lock. The call itself, `flock(2)`, blocks this thread; on a network
+    /// file system it asks the server. There is no form that waits: if its future were dropped, a
+    /// lock granted later could not be told from one that another clone holds. Try again after a
+    /// while.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
@@ -66,8 +65,7 @@ impl File {
         self.flock(FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Takes a shared lock unless another has the exclusive one; returns whether it did. Else as
-    /// [`File::try_lock`].
+    /// Tries to take a shared lock; returns whether it did. Otherwise as [`File::try_lock`].
     ///
     /// # Errors
     /// As [`File::try_lock`].
@@ -75,7 +73,7 @@ impl File {
         self.flock(FlockOperation::NonBlockingLockShared)
     }
 
-    /// Gives up the lock, if there is one.
+    /// Releases the lock, if it is held.
     ///
     /// # Errors
     /// As [`File::try_lock`].
@@ -103,9 +101,8 @@ impl File {
         self.simple(Request::Call(Box::new(Call::new(operation, self.path(), call))), called)
     }
 
-    /// Gives the descriptor back as std's file, if nothing else uses this one: no clone, map or
-    /// stream, and no operation, also none whose future was dropped ([`Nowait::drain`] waits for
-    /// those).
+    /// Turns the file into std's, if nothing else uses it: no clone, map or stream, and no
+    /// operation, abandoned ones included ([`Nowait::drain`] waits for those).
     ///
     /// # Errors
     /// The file, if it is in use or of a simulator, or if a failed sync of it has not been
@@ -126,8 +123,8 @@ impl File {
     }
 }
 
-/// Takes over an open file on the instance that the process shares; see [`File::from_std`]. Errors
-/// name the path that `/proc/self/fd` has for it.
+/// Takes over an open file on the shared instance; see [`File::from_std`]. Errors name its path by
+/// `/proc/self/fd`.
 impl TryFrom<fs::File> for File {
     type Error = Error;
 

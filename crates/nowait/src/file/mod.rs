@@ -27,22 +27,21 @@ use crate::sys;
 /// An open file. Clones share the descriptor and what was learned about the file; any thread may
 /// use any clone.
 ///
-/// All reads name their position; there is no cursor. A result is short only at the end of the
-/// file. The descriptor is closed when the last clone and the last operation under way are gone.
+/// Reads and writes name their offset; there is no cursor. A read is short only at the end of the
+/// file. The descriptor is closed when the last clone and the last operation in flight are gone.
 #[derive(Clone)]
 pub struct File(pub(crate) Arc<Opened>);
 
-/// Whether reads and writes go past the page cache; see [`File::direct`].
+/// State of direct I/O; see [`File::direct`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectIo {
-    /// They go through it: nobody asked otherwise.
+    /// Not requested: reads and writes use the page cache.
     NotAsked,
-    /// They go through it all the same: the file is in memory (tmpfs), or its file system has no
-    /// direct I/O.
+    /// Requested and refused: the file is in memory (tmpfs), or its file system has no direct I/O.
     Refused,
-    /// They do. Requests whose memory, and whose place and length, are multiples of these go to the
-    /// device as they are.
+    /// Granted. Requests whose memory address, and whose offset and length, are multiples of these
+    /// go to the device unchanged.
     Granted {
         /// In bytes.
         memory_alignment: usize,
@@ -57,20 +56,20 @@ pub enum DirectIo {
 pub enum Advice {
     /// Nothing special.
     Normal,
-    /// Reads will be at random places: no read-ahead.
+    /// Random reads: no read-ahead.
     Random,
-    /// Reads will be in order: more read-ahead.
+    /// Sequential reads: more read-ahead.
     Sequential,
-    /// The range will be needed soon: begin to read it.
+    /// The range will be needed soon: start reading it.
     WillNeed,
-    /// The range will not be needed soon: its clean pages may go.
+    /// The range will not be needed soon: its clean pages may be dropped.
     DontNeed,
     /// The range will be needed once.
     NoReuse,
 }
 
 impl File {
-    /// Opens a file for reading, on the instance that the process shares.
+    /// Opens a file for reading, on the shared instance.
     ///
     /// # Errors
     /// See [`OpenOptions::open_in`].
@@ -78,8 +77,7 @@ impl File {
         OpenOptions::new().read(true).open(path)
     }
 
-    /// Opens a file for writing, creates it if there is none, and cuts it to length zero if there
-    /// is one.
+    /// Opens a file for writing; creates it if missing, truncates it otherwise.
     ///
     /// # Errors
     /// See [`OpenOptions::open_in`].
@@ -87,7 +85,7 @@ impl File {
         OpenOptions::new().write(true).create(true).truncate(true).open(path)
     }
 
-    /// Creates a file for reading and writing, and fails if there is one.
+    /// Creates a file for reading and writing; fails if it exists.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`]; see [`OpenOptions::open_in`].
@@ -100,13 +98,13 @@ impl File {
         OpenOptions::new()
     }
 
-    /// Takes over a file, or block device, that is open already. `path` is what errors will name.
+    /// Takes over an open file or block device. Errors will name `path`.
     ///
     /// # Errors
-    /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for what is no file:
-    /// a pipe, socket, terminal, eventfd, timer; [`ErrorKind::InvalidInput`] for a descriptor
-    /// opened with `O_PATH`. Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag,
-    /// which has no meaning for files and keeps io_uring from waiting.
+    /// [`ErrorKind::IsADirectory`] for a directory; [`ErrorKind::NotSeekable`] for a pipe, socket,
+    /// terminal, eventfd or timer; [`ErrorKind::InvalidInput`] for a descriptor opened with
+    /// `O_PATH`. Those of `fcntl(2)`; a descriptor with `O_NONBLOCK` loses that flag, which has no
+    /// meaning for files and keeps io_uring from waiting.
     pub fn from_std(nowait: &Nowait, file: fs::File, path: impl AsRef<Path>) -> Result<File> {
         let path: Arc<Path> = Arc::from(path.as_ref());
         let fd = OwnedFd::from(file);
@@ -127,17 +125,17 @@ impl File {
         File(Arc::new(Opened::new(open, path, instance)))
     }
 
-    /// The path it was opened by.
+    /// Path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// The descriptor; `None` for a file of a simulator.
+    /// Its descriptor; `None` for a simulated file.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.0.open.handle.descriptor().ok()
     }
 
-    /// Whether reads and writes of this file go past the page cache.
+    /// State of direct I/O on this file.
     pub fn direct(&self) -> DirectIo {
         match &self.0.open.direct {
             Some(direct) => {
@@ -149,15 +147,14 @@ impl File {
         }
     }
 
-    /// Whether reads of this file can be tried without waiting (`RWF_NOWAIT`). `None` until a read
-    /// has shown it.
+    /// True if this file takes non-blocking reads (`RWF_NOWAIT`); `None` until a read has shown it.
     pub fn nowait_reads(&self) -> Option<bool> {
         self.0.open.reads.nowait_accepted()
     }
 
-    /// Fills `buffer[..buffer.len()]` from `offset`, or an empty `Vec` or `BytesMut` up to its
-    /// capacity: see [`ReadBuffer`]. Gives the number of bytes and the buffer. Fewer than asked for
-    /// means the end of the file. For a borrowed slice there is [`File::read_into`].
+    /// Reads into `buffer[..buffer.len()]` from `offset`, or into an empty `Vec` or `BytesMut` up
+    /// to its capacity: see [`ReadBuffer`]. Returns the number of bytes and the buffer. A short
+    /// read means the end of the file. [`File::read_into`] takes a borrowed slice.
     ///
     /// # Errors
     /// The error carries the buffer. [`ErrorKind::InvalidRange`] beyond `i64::MAX`,
@@ -166,7 +163,7 @@ impl File {
         self.read(Transfer::new(buffer.into_room().0, offset), |answer| read(answer, B::from_room))
     }
 
-    /// Fills `buffer` from `offset`; else as [`File::read_at`].
+    /// Fills `buffer` from `offset`; otherwise as [`File::read_at`].
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] if the file ends before; the buffer then holds what is there.
@@ -175,8 +172,7 @@ impl File {
         self.read(Transfer::new(buffer.into_room().0, offset), read_full)
     }
 
-    /// Reads exactly `length` bytes from `offset` into a page-aligned buffer of the library's,
-    /// which is not cleared first.
+    /// Reads exactly `length` bytes from `offset` into a page-aligned [`Buf`](crate::Buf).
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`] when the file ends before; else as [`File::read_at`].
@@ -195,7 +191,7 @@ impl File {
         }
     }
 
-    /// Fills several buffers, one after the other, from `offset`; as [`File::read_at`] otherwise.
+    /// Fills several buffers, one after the other, from `offset`; otherwise as [`File::read_at`].
     /// Any number of one type, or a tuple of different ones: see [`ReadBuffers`].
     ///
     /// # Errors
@@ -209,8 +205,7 @@ impl File {
         Operation::checked(On::File(&self.0), checked, Request::Read(transfer), conclude)
     }
 
-    /// Blocks the calling thread until `buffer` is filled from `offset` or the file has ended;
-    /// gives the number of bytes.
+    /// Blocks until `buffer` is filled from `offset` or the file ends; returns the number of bytes.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -235,7 +230,7 @@ impl File {
         }
     }
 
-    /// The size in bytes, of a file or a block device.
+    /// Returns the size in bytes, of a file or a block device.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] after `close`, and what `fstat(2)` reports.
@@ -243,8 +238,8 @@ impl File {
         self.simple(Request::Size, size)
     }
 
-    /// Tells the page cache what to expect of `length` bytes from `offset`; a length of zero means
-    /// to the end.
+    /// Advises the page cache about `length` bytes from `offset`; a length of zero means to the end
+    /// of the file.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] after `close`, and what `posix_fadvise(2)` reports.
@@ -264,13 +259,13 @@ impl File {
         Operation::checked(On::File(&self.0), self.0.check(0, 0), request, conclude)
     }
 
-    /// Closes the file for all clones: operations made after this fail with [`ErrorKind::Closed`];
-    /// those made before finish.
+    /// Closes the file for all clones: later operations fail with [`ErrorKind::Closed`]; earlier
+    /// ones finish.
     ///
-    /// Blocks for `close(2)`, and reports its error, if this was the last use: all other clones are
-    /// gone, and what else has one (maps, streams, logs), and every operation has given its result.
-    /// Else the answer is [`Closed::Later`]. An operation whose future was dropped may be under way
-    /// still: [`Nowait::drain`] waits for those. Closing makes nothing durable: sync before.
+    /// Blocks for `close(2)` and reports its error, if this is the last use: no other clone, map,
+    /// stream or log has the file, and every operation has given its result. Otherwise returns
+    /// [`Closed::Later`]. Abandoned operations may still be in flight: [`Nowait::drain`] waits for
+    /// them. Closing makes nothing durable: sync first.
     ///
     /// # Errors
     /// Those of `close(2)`. The descriptor is gone in any case.
@@ -290,9 +285,9 @@ impl File {
 pub enum Closed {
     /// The descriptor is closed, and `close(2)` reported no error.
     Now,
-    /// The file is still in use: by a clone, or by an operation under way, which may be one whose
-    /// future was dropped. The last use closes the descriptor, on a thread of the library's if it
-    /// is an operation; what `close(2)` reports then is lost.
+    /// The file is still in use, by a clone or by an operation in flight, abandoned ones included.
+    /// The last use closes the descriptor, on a thread of the library if it is an operation; an
+    /// error of `close(2)` is lost then.
     Later,
 }
 
