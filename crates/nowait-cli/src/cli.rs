@@ -17,15 +17,15 @@ Exit codes:
   0    done
   1    another error
   2    wrong usage
-  3    no room for the test file, or for what is to be written
-  4    permission is denied: no file can be made in that directory, or the file given may not be opened
-  5    the file given cannot be measured (missing, a directory, too small), or there is no log
-  6    the file cannot be made cold, so nothing cold was measured
+  3    no room on the disk
+  4    permission denied, for the directory or the file
+  5    the file cannot be measured (missing, a directory, too small), or there is no log
+  6    the file cannot be made cold; nothing cold was measured
   7    a log is damaged
-  8    a log is open for writing elsewhere
-  9    an operation is not served as `probe --require` asks, or could not be looked at
+  8    a log is open for writing in another process
+  9    an operation is not served as `probe --require` asks, or could not be observed
   10   io_uring is refused (`probe`)
-  11   it cannot be told what io_uring does (`probe`)
+  11   what io_uring does cannot be observed (`probe`)
   130  interrupted";
 
 /// Last message of the command, and its exit code.
@@ -62,7 +62,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// File I/O that does not make the program wait: measured.
+/// Non-blocking file I/O: measure it, look into it.
 #[derive(Debug, Parser)]
 #[command(name = "nowait", version = env!("NOWAIT_VERSION"), after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -75,20 +75,20 @@ pub(crate) enum Command {
     // Without words of its own here: they would take the place of the longer ones below.
     Bench(Box<Bench>),
     Probe(Probe),
-    /// Look into a durable log, mend it, or try to break it
+    /// Inspect, repair or torture a durable log
     #[command(subcommand)]
     Log(Log),
 }
 
-/// Say how files are served here: which requests io_uring completes at once, which later, and which
-/// it hands to a kernel worker.
+/// Show how files are served here: which requests io_uring completes at submission, which later,
+/// and which it punts to a kernel worker.
 ///
-/// Of each PATH: for a directory, scratch files in it; for a file, scratch files beside it with its
-/// attributes, and reads of it; for a block device, reads of it. Scratch files have no name and
-/// leave nothing behind. The file is never written to, and none of its pages are dropped from the
-/// page cache without --evict.
+/// For a directory it probes scratch files in it; for a file, scratch files beside it with its
+/// attributes, and reads of the file; for a block device, reads of it. Scratch files have no name
+/// and leave nothing behind. The file is never written to, and its pages stay in the page cache
+/// without --evict.
 ///
-/// The same requests are then made through this library, and the column `nowait` says where its
+/// The same requests are then made through this library; the column `nowait` shows where its
 /// counters say they went.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -97,24 +97,24 @@ pub(crate) struct Probe {
     #[arg(value_name = "PATH", required_unless_present = "pid")]
     pub paths: Vec<PathBuf>,
 
-    /// How many requests of each kind
+    /// Number of requests of each kind
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub requests: u32,
 
-    /// Exit with 9 if most requests of these kinds are given to a kernel worker or sleep in their
+    /// Exit with 9 if most requests of these kinds are punted to a kernel worker or sleep in
     /// submission
     #[arg(long, value_delimiter = ',', value_name = "KIND", value_parser = PossibleValuesParser::new(case_names()))]
     pub require: Vec<String>,
 
-    /// The file's pages may be dropped from the page cache, so that it is read cold
+    /// Drop the file's pages from the page cache, so that it is read cold
     #[arg(long)]
     pub evict: bool,
 
-    /// Say what the columns mean, and what the reasons are
+    /// Explain the columns and the reasons
     #[arg(long)]
     pub explain: bool,
 
-    /// Write what was found as JSON: a list with an object for each PATH
+    /// Write the findings as JSON: a list with an object for each PATH
     #[arg(long)]
     pub json: bool,
 
@@ -122,7 +122,7 @@ pub(crate) struct Probe {
     #[arg(long, value_name = "N", conflicts_with_all = ["paths", "requests", "require", "evict"])]
     pub pid: Option<u32>,
 
-    /// For how long to watch
+    /// Seconds to watch
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "paths", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
 }
@@ -135,20 +135,19 @@ fn case_names() -> Vec<&'static str> {
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) enum Log {
-    /// Read a log and say whether all of it is there; changes nothing
+    /// Check that a log is complete; changes nothing
     Verify(LogDir),
-    /// Say how a log is written and what it holds; changes nothing
+    /// Show how a log is written and what it holds; changes nothing
     Stat(LogDir),
-    /// Print the records of a log, and of a damaged one also those behind the damage; changes
-    /// nothing
+    /// Print the records of a log, those behind damage included; changes nothing
     Dump(Dump),
-    /// Have a damaged log go on after the last record before the damage. All that comes after is
-    /// put aside, whole records too, in files that end in .damaged
+    /// Make a damaged log continue after the last record before the damage. Everything after it,
+    /// whole records included, is put aside in files that end in .damaged
     Repair(Repair),
-    /// Kill a process that writes a log, again and again, and see whether all that it was told to
-    /// be durable is there
+    /// Kill a process that writes a log, again and again, and check that every acknowledged record
+    /// is there
     Torture(Torture),
-    /// The same as `nowait bench log`
+    /// Same as `nowait bench log`
     Bench(Box<Bench>),
     /// The process that `torture` kills: appends, and prints what is durable
     #[command(hide = true)]
@@ -161,7 +160,7 @@ pub(crate) struct LogDir {
     /// The log's directory
     pub dir: PathBuf,
 
-    /// Write what was found as JSON
+    /// Write the findings as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -172,23 +171,23 @@ pub(crate) struct Dump {
     /// The log's directory
     pub dir: PathBuf,
 
-    /// The first record [default: the oldest]
+    /// First record to print [default: the oldest]
     #[arg(long, value_name = "LSN")]
     pub from: Option<u64>,
 
-    /// Not more records than so many
+    /// Print at most this many records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
-    /// Print what is whole in the files that a repair has put aside, instead of the log
+    /// Print the whole records in files that a repair has put aside, instead of the log
     #[arg(long, conflicts_with = "from")]
     pub aside: bool,
 
-    /// The records' bytes as they are, and nothing else
+    /// Print only the records' raw bytes
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
 
-    /// A line of JSON for each record, its bytes in hexadecimal digits
+    /// Print a line of JSON for each record, its bytes in hexadecimal
     #[arg(long)]
     pub json: bool,
 }
@@ -199,7 +198,7 @@ pub(crate) struct Repair {
     /// The log's directory
     pub dir: PathBuf,
 
-    /// Only say what would be done
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -207,11 +206,11 @@ pub(crate) struct Repair {
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Torture {
-    /// Where to make the log; it is removed at the end if nothing is wrong
+    /// Directory for the log; removed at the end if nothing is wrong
     #[arg(default_value = ".")]
     pub dir: PathBuf,
 
-    /// How often the process is killed
+    /// Number of kills
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub kills: u32,
 
@@ -219,7 +218,7 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub writers: u32,
 
-    /// Repeat the moments of an earlier run
+    /// Seed of an earlier run, to repeat its kills
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
@@ -233,71 +232,67 @@ pub(crate) struct TortureWriter {
 /// Compare the ways of reading and writing files on this disk, file system and kernel.
 ///
 /// All ways read the same file at the same random offsets, in interleaved rounds; the figures are
-/// medians. What is called cold has been verified to be cold. A test file is made for the run and
-/// leaves nothing behind.
+/// medians. Cold means verified cold. A test file is made for the run and leaves nothing behind.
 ///
-/// The tables `writes` and `stall` write: 4 KiB after 4 KiB, through the page cache, into a new
-/// file for each round. As root, and without --quick, they also mount file systems of their own
-/// over images in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup),
-/// and `stall` first overwrites a file of 256 MiB at random places, in a memory cgroup of its own
-/// of 128 MiB, and then lowers vm.dirty_bytes to 128 MiB while it runs, for all programs. All is
-/// undone at the end, also after Ctrl-C, though not after SIGKILL.
+/// The tables `writes` and `stall` append 4 KiB at a time, through the page cache, to a new file
+/// for each round. As root, and without --quick, they also mount file systems on images in DIR
+/// (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup). `stall` then
+/// overwrites a file of 256 MiB at random offsets in a memory cgroup of 128 MiB, and lowers
+/// vm.dirty_bytes to 128 MiB while it runs, for all programs. Everything is undone at the end, also
+/// after Ctrl-C, but not after SIGKILL.
 ///
-/// The table `dd` reads the whole test file from its start to its end, copies it into a new file
-/// beside it, and writes another as large from memory; both are gone after each round. A file that
-/// is written from memory, past the page cache and by hand (pread, libaio, ring), has its room
-/// allocated before the clock starts; all others start empty, and allocating is on the clock, as is
-/// fdatasync. All of it takes half an hour.
+/// The table `dd` reads the test file in order, copies it to a new file beside it, and writes
+/// another as large from memory; both are removed after each round. Direct writes by hand (pread,
+/// libaio, ring) go to space allocated before the clock starts; all others start empty, and
+/// allocation is on the clock, as is fdatasync. The whole table takes half an hour.
 ///
-/// The table `log` has up to 64 threads append small records, of which each waits until its own is
-/// on stable storage. Each round writes into a new file of up to 1 GiB that has been filled with
-/// zeros. All of it takes five minutes.
+/// In the table `log`, up to 64 threads append small records and wait until each is on stable
+/// storage. Each round writes to a new file of up to 1 GiB, filled with zeros before. The whole
+/// table takes five minutes.
 ///
-/// The table `prefault` maps the test file, cold, and has all its pages there, or takes 4000 rows
-/// of 4 KiB out of it. What a populate keeps the calling thread waiting for is in `stall`, too.
+/// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
+/// of 4 KiB. How long populating stalls the calling thread is in `stall`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Bench {
-    /// The tables to measure. If none is named: a tour of all, so shortened that it takes two to
-    /// four minutes, with what they come to in words; with --quick, --file, --direct, --rate or
-    /// --ways, reads, cached and gather (as far as the option allows)
+    /// Tables to measure. Default: a tour of all tables, shortened to two to four minutes, with a
+    /// summary in words; with --quick, --file, --direct, --rate or --ways: reads, cached and
+    /// gather, as far as the option allows
     #[arg(value_parser = table_names())]
     pub tables: Vec<String>,
 
-    /// A smaller file, fewer cases, fewer and shorter rounds: less than a minute for the tables
-    /// that read
+    /// Measure a smaller file, fewer cases, fewer and shorter rounds: less than a minute for the
+    /// tables of reads
     #[arg(long)]
     pub quick: bool,
 
-    /// Read this file, which is never modified, instead of making one
+    /// Read this file instead of making one; it is never modified
     #[arg(long, value_name = "PATH", conflicts_with_all = ["dir", "size"])]
     pub file: Option<PathBuf>,
 
-    /// Where to make the test file: on the disk that you want to know
+    /// Directory for the test file, on the disk to be measured
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 
-    /// The size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M; with
-    /// --quick 64M and 32M]. In `writes`, the most that a round writes [default: 64M, with --quick
+    /// Size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M; with
+    /// --quick 64M and 32M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
     /// 8M]; a slow way's round ends after about a second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
 
-    /// How much a round of `stall` writes [default: four times the limit of dirty data, at most 2G
-    /// and a third of what is free; with --quick 64M]. Also the size of the file that it overwrites
-    /// in a memory cgroup, which allows half of that
+    /// Bytes that a round of `stall` writes [default: four times the limit of dirty data, at most
+    /// 2G and a third of the free space; with --quick 64M]. Also the size of the file that it
+    /// overwrites in a memory cgroup of half that size
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub stall_size: Option<u64>,
 
-    /// Read past the page cache (O_DIRECT): the table `reads` only, and without the advice of
-    /// `willneed`. There is one way more, nowait-aio: libaio for futures in `block_on`, as where
-    /// io_uring is refused
+    /// Bypass the page cache (O_DIRECT), in the table `reads` only, without `willneed`. Adds the
+    /// way nowait-aio: libaio for futures in `block_on`, as where io_uring is refused
     #[arg(long)]
     pub direct: bool,
 
-    /// Have so many reads begin in a second, at fixed moments, however long those before take;
-    /// their latency counts from these moments. For the tables reads and cached, and ways that can
-    /// be paced
+    /// Start this many reads a second, on a fixed schedule; latency counts from the scheduled
+    /// start. For the tables reads and cached, and ways that can be paced
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub rate: Option<u32>,
 
@@ -305,80 +300,79 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
-    /// Only these ways
+    /// Measure only these ways
     #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(table::way_names()))]
     pub ways: Vec<String>,
 
-    /// Only these depths in the tables of cold reads and of writes, and in `dd`
+    /// Measure only these depths, in the tables of cold reads and of writes, and in `dd`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depths: Vec<u32>,
 
-    /// Only these numbers of records in a batch in `gather`
+    /// Measure only these numbers of records a batch, in `gather`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub records: Vec<u32>,
 
-    /// Only these block sizes in `dd`, such as 16K or 1M
+    /// Measure only these block sizes in `dd`, such as 16K or 1M
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
     pub blocks: Vec<usize>,
 
-    /// Only this in `dd`
+    /// Measure only this in `dd`
     #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
     pub streams: Vec<StreamName>,
 
-    /// Only these numbers of writers in `log`
+    /// Measure only these numbers of writers in `log`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub writers: Vec<u32>,
 
-    /// Only these sizes of records in `log`, such as 128 or 4K
+    /// Measure only these record sizes in `log`, such as 128 or 4K
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
     pub sizes: Vec<usize>,
 
-    /// Write all figures to FILE; to stdout if it is -, and the tables then go to stderr. After an
-    /// interrupt or an error it has those that are complete, and says under `partial` that there
-    /// are more
+    /// Write all figures to FILE, or to stdout if it is - (the tables then go to stderr). After an
+    /// interrupt or an error it holds the complete figures, and `partial` says that there were to
+    /// be more
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Write a page of HTML with charts, all tables, the environment and the notes, which needs
-    /// nothing else; to stdout if it is -
+    /// Write a self-contained HTML page with charts, tables, environment and notes to FILE, or to
+    /// stdout if it is -
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// Measure nothing: show what an earlier run wrote with --json
+    /// Measure nothing; show an earlier run's --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tables", "quick", "file", "dir", "size", "ways", "depths", "records", "rounds", "seed", "direct"])]
     pub from: Option<PathBuf>,
 
-    /// Measure nothing: write what fio can do of this as a job file for fio, to stdout if FILE is
-    /// -. Reads are of --file, or of nowait-fio.data in DIR, which fio makes and leaves
+    /// Measure nothing; write the cases that fio can measure as a fio job file, to stdout if FILE
+    /// is -. They read --file, or nowait-fio.data in DIR, which fio makes and leaves
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "json", "report", "with_fio"])]
     pub emit_fio: Option<PathBuf>,
 
-    /// Show what fio wrote with --output-format=json of such a job file beside the rows of the same
+    /// Show fio's results (--output-format=json) of such a job file beside the rows of the same
     /// cases. Given several times, each is a round
     #[arg(long, value_name = "FILE")]
     pub with_fio: Vec<PathBuf>,
 
-    /// Say what a note's CODE means and what to do; without one, after the run, of all notes that
-    /// it has
+    /// Explain a note's CODE and what to do; without a CODE, explain all notes after the run
     #[arg(long, value_name = "CODE", num_args = 0..=1, value_parser = PossibleValuesParser::new(Code::ALL.iter().map(|code| code.name())))]
     pub explain: Option<Option<String>>,
 
-    /// Show latency, CPU, context switches and punts of every way in every case, too
+    /// Also show latency, CPU, context switches and punts of every way in every case
     #[arg(long)]
     pub details: bool,
 
-    /// Repeat the offsets of an earlier run
+    /// Seed of an earlier run, to repeat its offsets
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum StreamName {
-    /// The file is read
+    /// Read the file
     Read,
-    /// The file is copied
+    /// Copy the file
     Copy,
-    /// A file as large is written from memory
+    /// Write a file of that size from memory
     Write,
 }
 

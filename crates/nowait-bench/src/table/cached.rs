@@ -39,7 +39,7 @@ impl Table for Cached {
     }
 
     fn about(&self) -> &'static str {
-        "Random reads of what is cached, wholly or half"
+        "Random reads of a file that is cached, all or half of it"
     }
 
     fn title(&self) -> &'static str {

@@ -127,7 +127,7 @@ impl Table for Log {
     }
 
     fn about(&self) -> &'static str {
-        "Many writers that wait until their record is on stable storage, by their number and the size of records"
+        "Durable appends: writers that wait until their record is on stable storage, by number and record size"
     }
 
     fn title(&self) -> &'static str {

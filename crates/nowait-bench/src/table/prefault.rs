@@ -113,7 +113,7 @@ impl Table for Prefault {
     }
 
     fn about(&self) -> &'static str {
-        "A cold file is mapped: all its pages are to be there, or rows at random places are taken out of it"
+        "A cold file, mapped: time until all pages are in, and random rows"
     }
 
     fn title(&self) -> &'static str {

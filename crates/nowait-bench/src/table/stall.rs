@@ -194,7 +194,7 @@ impl Table for Stall {
     }
 
     fn about(&self) -> &'static str {
-        "What a thread keeps its other work waiting for: one that has a map populated, one that writes when there is too much dirty data"
+        "Stalls of a thread's other work: while it populates a map, and while it writes beyond the dirty limit"
     }
 
     fn title(&self) -> &'static str {
