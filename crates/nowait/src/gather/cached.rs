@@ -263,15 +263,19 @@ impl<'a> FirstPass<'a> {
 
     /// Reads consecutive bytes as far as that takes no waiting, and until `limit` bytes were moved.
     fn read(&mut self, offset: u64, run: &mut [u8], limit: usize) -> Now {
-        let mut done = 0;
-        while done < run.len() && done < limit {
-            let length = (run.len() - done).min(REQUEST_BYTES_MAX);
-            let chunk = &mut run[done..done + length];
+        let (mut done, mut rest) = (0, run);
+        while !rest.is_empty() && done < limit {
+            let (chunk, behind) = match rest.len() {
+                length if length > REQUEST_BYTES_MAX => rest.split_at_mut(REQUEST_BYTES_MAX),
+                _ => (rest, [].as_mut_slice()),
+            };
+            let length = chunk.len();
             match self.read_chunk(offset + done as u64, chunk) {
                 Now::Part(n) if n == length => done += n,
                 Now::Part(n) => return Now::Part(done + n),
                 Now::Ended(n) => return Now::Ended(done + n),
             }
+            rest = behind;
         }
         Now::Part(done)
     }
