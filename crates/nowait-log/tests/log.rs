@@ -416,7 +416,10 @@ fn wrong_options_and_records_are_refused() {
     assert_eq!(Log::open(&path, &options().create(false)).wait().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(inspect(&path).wait().unwrap_err().kind(), ErrorKind::NotFound);
     let (log, _) = Log::open(&path, &options()).wait().unwrap();
-    assert_eq!(log.append(&vec![0; SEGMENT_BYTES as usize]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    let most = SEGMENT_BYTES as usize - 8260;
+    let error = log.append(&vec![0; most + 1]).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains(&format!("a record of {most} at most")), "{error}");
     assert_eq!(log.append_batch([]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(log.truncate_suffix(1).wait().unwrap_err().kind(), ErrorKind::NoSuchRecord);
     // The largest, and the smallest.

@@ -228,6 +228,7 @@
 //!   descriptor sits in tokio's own reactor, and no thread of ours is needed. Without the feature
 //!   everything works on tokio too, by way of the reaper thread.
 //! * `bytes`: `bytes::BytesMut` for reads and writes, `bytes::Bytes` for writes.
+//! * `stream`: a stream's reader is a `futures_core::Stream` of `bytes::Bytes`.
 //! * `futures-io`: `AsyncRead`, `AsyncWrite` and the like of futures-io for streams.
 //!
 //! # Where it runs
@@ -326,6 +327,9 @@ mod guide {
             $(#[doc = include_str!(concat!("../../../docs/guide/", $file))] struct $name;)*
         };
     }
+
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
 
     pages! { Read "read.md" Gather "gather.md" Write "write.md" Direct "direct.md" Stream "stream.md" Fs "fs.md" Map "map.md" }
 

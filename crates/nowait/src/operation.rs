@@ -15,7 +15,7 @@ use crate::core::opened::Opened;
 use crate::core::policy::Route;
 use crate::engine::{local, pool};
 use crate::error::{Error, Result};
-use crate::op::{Callback, Done, Leftovers, Notify, Outcome, Owner, QueueKind, Request, Slot};
+use crate::op::{Callback, Done, Leftovers, Notify, Outcome, Owned, Owner, QueueKind, Request, Slot};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 
@@ -60,10 +60,11 @@ pub(crate) type Conclude<T> = fn(Answer<'_>) -> T;
 pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) -> Result<T> {
     let Request::Call(call) = request else { unreachable!("a call is answered with itself, not {request:?}") };
     match outcome {
-        Ok(Done::Value(value)) => match value.downcast() {
-            Ok(value) => Ok(*value),
-            Err(_) => unreachable!("{call:?} is answered with what it returned"),
-        },
+        Ok(Done::Owned(owned)) => {
+            let Owned::Value(value) = *owned else { unreachable!("{call:?} is answered with a value") };
+            let Ok(value) = value.downcast() else { unreachable!("{call:?} is answered with what it returned") };
+            Ok(*value)
+        }
         Ok(other) => unreachable!("{call:?} is not answered with {other:?}"),
         Err(errno) => {
             let error = Error::from_errno(call.operation, errno).at(&Arc::from(&*call.path));

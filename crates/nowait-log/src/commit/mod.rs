@@ -186,8 +186,10 @@ impl Shared {
             return Ok(());
         }
         let text = format!(
-            "{payload} bytes do not fit into a segment of {} bytes; append less at a time, or make the log with larger segments",
-            self.rules.segment_bytes
+            "a segment of {} bytes holds a record of {} at most, or a batch of less in all; append less at a time, or make the \
+             log with larger segments",
+            self.rules.segment_bytes,
+            self.rules.record_bytes_max()
         );
         Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, text))
     }

@@ -26,7 +26,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::direct::{self, Directness};
-use crate::op::{Done, FileQueues, Handle, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Step, Transfer, step};
+use crate::op::{
+    Done, FileQueues, Handle, OpenFile, Outcome, Owned, Owner, QueueKind, Request, Slot, Step, Transfer, step,
+};
 use crate::sys::{self, Wait, WriteFlags};
 
 /// Joins work that another thread has begun; called too late, it finds none.
@@ -282,13 +284,13 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
         Request::SyncDir(at) => sys::sync_dir(at.dir(), &at.path).map(|()| Done::Nothing),
         Request::OpenDir(path) => {
             let fd = sys::open_dir(CWD, path)?;
-            Ok(Done::Opened(Handle::Descriptor(fd), Directness::NotAsked))
+            Ok(Owned::Opened(Handle::Descriptor(fd), Directness::NotAsked).into())
         }
         // Less the umask.
         Request::CreateDir(path) => {
             sys::retry(|| rustix::fs::mkdir(&*path, Mode::from_raw_mode(0o777))).map(|()| Done::Nothing)
         }
-        Request::List(at) => sys::list(at.dir(), &at.path).map(Done::Names),
+        Request::List(at) => sys::list(at.dir(), &at.path).map(|names| Owned::Names(names).into()),
         Request::Remove(at) => {
             sys::retry(|| rustix::fs::unlinkat(at.dir(), &*at.path, AtFlags::empty())).map(|()| Done::Nothing)
         }
@@ -299,7 +301,7 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
                 Some(Err(_)) => Directness::Refused,
                 Some(Ok(())) | None => direct::examine(fd.as_fd()),
             };
-            Ok(Done::Opened(Handle::Descriptor(fd), directness))
+            Ok(Owned::Opened(Handle::Descriptor(fd), directness).into())
         }
         Request::Size => sys::size(fd()?).map(Done::Size),
         Request::Advise { offset, length, advice } => {
@@ -307,7 +309,7 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             sys::retry(|| rustix::fs::fadvise(fd()?, *offset, length, *advice)).map(|()| Done::Nothing)
         }
         Request::Call(call) => call.make(fd().ok()),
-        Request::Fault { mapping, fault } => mapping.fault(fd()?, fault).map(Done::Faulted),
+        Request::Fault { mapping, fault } => mapping.fault(fd()?, fault).map(|missing| Owned::Faulted(missing).into()),
         Request::Close(handle) => {
             // The descriptor is gone whatever close(2) says: EINTR and EIO are not retried
             // (close(2), NOTES).

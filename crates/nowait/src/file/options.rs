@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::File;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorOp, Result};
-use crate::op::{Done, PathAt, Request};
+use crate::op::{Done, Owned, PathAt, Request};
 use crate::operation::{Answer, On, Operation};
 
 /// How to open a file; the same words as [`std::fs::OpenOptions`].
@@ -183,9 +183,13 @@ fn opened(Answer { on, outcome, request }: Answer<'_>) -> Result<File> {
         unreachable!("an open works on a path")
     };
     let path: Arc<Path> = Arc::from(path.display());
-    match outcome {
-        Ok(Done::Opened(handle, directness)) => Ok(File::new(handle, directness, path, instance.clone())),
+    let owned = match outcome {
+        Ok(Done::Owned(owned)) => *owned,
         Ok(other) => unreachable!("an open is answered with a handle, not {other:?}"),
-        Err(errno) => Err(open_error(errno, &path)),
-    }
+        Err(errno) => return Err(open_error(errno, &path)),
+    };
+    let Owned::Opened(handle, directness) = owned else {
+        unreachable!("an open is answered with a handle, not {owned:?}")
+    };
+    Ok(File::new(handle, directness, path, instance.clone()))
 }

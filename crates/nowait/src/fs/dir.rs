@@ -9,7 +9,7 @@ use super::{listed, named};
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
-use crate::op::{Done, Handle, OpenDir, PathAt, Request};
+use crate::op::{Done, Handle, OpenDir, Owned, PathAt, Request};
 use crate::operation::{Answer, On, Operation};
 
 /// A directory that is held open. Names are resolved from it, whatever becomes of its own name and
@@ -121,11 +121,15 @@ fn dir_opened(Answer { on, outcome, request }: Answer<'_>) -> Result<Dir> {
         unreachable!("a directory is opened by its path")
     };
     let path: Arc<Path> = Arc::from(&**path);
-    let open = match outcome {
-        Ok(Done::Opened(Handle::Descriptor(fd), _)) => Some(Arc::new(OpenDir { fd, path: path.clone() })),
-        Ok(Done::Opened(Handle::Simulated { .. }, _)) => None,
+    let owned = match outcome {
+        Ok(Done::Owned(owned)) => *owned,
         Ok(other) => unreachable!("a directory is answered with a handle, not {other:?}"),
         Err(errno) => return Err(Error::from_errno(ErrorOp::Open, errno).at(&path)),
+    };
+    let open = match owned {
+        Owned::Opened(Handle::Descriptor(fd), _) => Some(Arc::new(OpenDir { fd, path: path.clone() })),
+        Owned::Opened(Handle::Simulated { .. }, _) => None,
+        other => unreachable!("a directory is answered with a handle, not {other:?}"),
     };
     Ok(Dir { nowait: Nowait(instance.clone()), open, path })
 }

@@ -21,7 +21,7 @@ use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
 use crate::error::{Error, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
-use crate::op::{Call, Done, PathAt, Request};
+use crate::op::{Call, Done, Owned, PathAt, Request};
 use crate::operation::{Answer, On, Operation, Steps, called};
 
 /// One entry of a directory: [`read_dir`].
@@ -534,7 +534,10 @@ fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
 
 fn listed(Answer { outcome, request, .. }: Answer<'_>) -> Result<Vec<OsString>> {
     match (outcome, &*request) {
-        (Ok(Done::Names(names)), _) => Ok(names),
+        (Ok(Done::Owned(owned)), _) => match *owned {
+            Owned::Names(names) => Ok(names),
+            other => unreachable!("a directory's list is not {other:?}"),
+        },
         (Err(errno), Request::List(path)) => {
             Err(Error::from_errno(ErrorOp::List, errno).at(&Arc::from(path.display())))
         }

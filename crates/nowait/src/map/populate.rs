@@ -24,7 +24,7 @@ use crate::core::memory;
 use crate::core::opened::Opened;
 use crate::engine::local;
 use crate::error::{Error, ErrorOp, Result};
-use crate::op::{Done, Outcome, Request, contained};
+use crate::op::{Done, Outcome, Owned, Request, contained};
 use crate::operation::run_in_pool;
 
 const CHUNK_BYTES: usize = 2 << 20;
@@ -380,7 +380,11 @@ impl Work {
     fn collect(&self, state: &mut State, map: Option<&Inner>, outcome: Outcome) -> Option<Range<usize>> {
         match (std::mem::replace(&mut state.task, Task::None), outcome) {
             (Task::Chunk(pages), outcome) => return self.note(state, map, pages, outcome),
-            (_, Ok(Done::Faulted(missing))) => state.missing = missing,
+            (_, Ok(Done::Owned(owned))) => {
+                if let Owned::Faulted(missing) = *owned {
+                    state.missing = missing;
+                }
+            }
             (_, Ok(_)) => {}
             (_, Err(errno)) => {
                 let range = state.range.clone();

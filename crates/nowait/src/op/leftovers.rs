@@ -1,7 +1,7 @@
 //! Leftovers of ended operations, for a thread that may wait.
 
 use super::file::OpenFile;
-use super::request::{Done, Outcome, Request};
+use super::request::{Done, Outcome, Owned, Request};
 use super::transfer::Transfer;
 use crate::buf::{Memory, contained};
 
@@ -32,7 +32,7 @@ impl Leftovers {
                 memory.runs_code_of_users() || memory.len() > MEMORY_BYTES_MAX
             }
             Request::Fault { .. } | Request::Call(_) | Request::Close(_) => true,
-            _ => matches!(outcome, Ok(Done::Opened(..))),
+            _ => matches!(outcome, Ok(Done::Owned(owned)) if matches!(**owned, Owned::Opened(..))),
         };
         self.file.is_some() || self.unwanted.as_deref().is_some_and(waits)
     }

@@ -24,7 +24,7 @@ pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, in_queues, on_thr
 pub(crate) use leftovers::Leftovers;
 pub(crate) use owner::{Owner, Work};
 pub(crate) use queue::{FileQueues, QueueKind, Waiter};
-pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, PathAt, Request};
+pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, Owned, PathAt, Request};
 pub(crate) use slot::{Callback, Notify, Slot};
 pub(crate) use transfer::{Step, Transfer, step};
 

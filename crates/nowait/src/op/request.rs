@@ -100,7 +100,7 @@ pub(crate) enum Request {
     Close(Handle),
 }
 
-/// A blocking call that is made at most once, and answered with [`Done::Value`].
+/// A blocking call that is made at most once, and answered with [`Owned::Value`].
 pub(crate) struct Call {
     pub(crate) operation: ErrorOp,
     pub(crate) path: PathBuf,
@@ -130,7 +130,7 @@ impl Call {
     pub(crate) fn make(&mut self, fd: Option<BorrowedFd<'_>>) -> Outcome {
         let function = self.function.take().ok_or(Errno::INVAL)?;
         let value = function(&self.path, fd).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
-        Ok(Done::Value(value))
+        Ok(Owned::Value(value).into())
     }
 }
 
@@ -180,12 +180,25 @@ impl From<&Path> for PathAt {
 #[derive(Debug)]
 pub(crate) enum Done {
     Nothing,
-    Opened(Handle, Directness),
     Size(u64),
+    /// Boxed, since reads and writes own nothing: their answers are moved and dropped often.
+    Owned(Box<Owned>),
+}
+
+/// An answer that has to be dropped.
+#[derive(Debug)]
+pub(crate) enum Owned {
+    Opened(Handle, Directness),
     Names(Vec<OsString>),
     Value(Value),
     /// The pages of a map that are not in the page cache, if that was asked.
     Faulted(Option<Missing>),
+}
+
+impl From<Owned> for Done {
+    fn from(owned: Owned) -> Done {
+        Done::Owned(Box::new(owned))
+    }
 }
 
 pub(crate) type Outcome = Result<Done, Errno>;

@@ -80,7 +80,9 @@ impl Nowait {
         let path = path.as_ref().to_path_buf();
         Steps::new(async move {
             let (file, temporary) = create_beside(self, &path).await?;
-            Ok(AtomicWriter { writer: Writer::new(&file, 0), file, temporary, path })
+            let mut writer = Writer::new(&file, 0);
+            writer.is_disposable = true;
+            Ok(AtomicWriter { writer, file, temporary, path })
         })
     }
 }

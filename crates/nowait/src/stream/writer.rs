@@ -36,8 +36,13 @@ const PLAIN_BYTES_MIN: usize = 64 << 10;
 /// may extend the file meanwhile.
 ///
 /// A later call returns the error of a write behind it; every call after that fails, too. Nothing
-/// is durable before `sync_data`. Dropping a writer does not wait: what it took is still written,
-/// errors are lost, and a file that was extended ahead may stay so.
+/// is durable before `sync_data`.
+///
+/// End a writer with [`finish`](Writer::finish), `sync_data` or a flush; `std::io::copy` does not
+/// flush. Dropped without, it loses its errors. One that a thread used last (`std::io::Write`, or
+/// `.wait()`) blocks in its drop until everything is written, as std's `BufWriter`. One that a task
+/// used last does not block: what it took is written in the background, and is lost if the process
+/// ends before.
 pub struct Writer {
     file: File,
     /// Its first `filled` bytes were written by the caller and not submitted yet.
@@ -56,6 +61,10 @@ pub struct Writer {
     restoring: Option<(u64, Started<Result<()>>)>,
     syncing: Option<Started<Result<()>>>,
     failed: Option<Error>,
+    /// Who used it last.
+    caller: Caller,
+    /// It may be dropped with its bytes: its file is not wanted then.
+    pub(super) is_disposable: bool,
     /// Fork generation of the process that writes: a forked child must not.
     generation: u64,
 }
@@ -83,6 +92,8 @@ impl Writer {
             restoring: None,
             syncing: None,
             failed: None,
+            caller: Caller::Task,
+            is_disposable: false,
             generation: fork_generation(),
         }
     }
@@ -287,6 +298,7 @@ impl Writer {
 
     /// Copies as much as there is room for.
     pub(super) fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8], caller: Caller) -> Poll<Result<usize>> {
+        self.caller = caller;
         ready!(self.poll_restored(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
@@ -309,6 +321,7 @@ impl Writer {
     }
 
     fn poll_put(&mut self, context: &mut Context<'_>, buffer: &mut Option<Buf>, caller: Caller) -> Poll<Result<()>> {
+        self.caller = caller;
         ready!(self.poll_restored(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
@@ -408,6 +421,10 @@ impl Drop for Writer {
     fn drop(&mut self) {
         if self.generation != fork_generation() {
             return;
+        }
+        if self.caller == Caller::Thread && self.failed.is_none() && !self.is_disposable {
+            // The process may end next.
+            let _ = self.finish().wait();
         }
         if self.failed.is_none() && self.filled > 0 && self.file.0.check(self.position, self.filled).is_ok() {
             let end = self.position();

@@ -29,7 +29,7 @@ struct Run {
     memories: Vec<Memory>,
 }
 
-/// Many writes under way; see [`File::write_many`]. Await it, or [`wait`](WriteMany::wait).
+/// Many writes under way; see [`File::write_many`](crate::File::write_many). Await it, or [`wait`](WriteMany::wait).
 /// Dropped, what is under way is finished in its own time, and the rest is not begun.
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct WriteMany<'f, B> {
@@ -101,7 +101,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
     /// Blocks until all is written.
     ///
     /// # Errors
-    /// As [`File::write_many`].
+    /// As [`File::write_many`](crate::File::write_many).
     pub fn wait(mut self) -> BufferResult<Vec<B>> {
         if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() {
             self.file.instance.engines().ring.watch_all();

@@ -1,6 +1,6 @@
 //! Parameters of a log, and the reasons why an append finds no room.
 
-use crate::format::{LogId, PAGE, block_bytes};
+use crate::format::{BLOCK_HEADER_BYTES, FRAME_BYTES, LogId, PAGE};
 use nowait::Error;
 
 /// Parameters that stay the same while a log is open.
@@ -28,7 +28,16 @@ impl Rules {
     /// True if `payload` fits into a segment beside its header and the page kept for the last
     /// watermark block.
     pub(crate) fn fits_segment(&self, payload: usize) -> bool {
-        block_bytes(payload) <= self.segment_bytes as usize - 2 * PAGE && payload <= u32::MAX as usize / 2
+        payload <= self.payload_max()
+    }
+
+    fn payload_max(&self) -> usize {
+        (self.segment_bytes as usize - 2 * PAGE - BLOCK_HEADER_BYTES).min(u32::MAX as usize / 2)
+    }
+
+    /// Size of the largest record that fits into a segment.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        self.payload_max() - FRAME_BYTES
     }
 }
 

@@ -11,7 +11,7 @@ use super::disk::{FILE_MAX, Store, UnderWay, plain};
 use super::image::Image;
 use super::{Faults, Sim};
 use crate::direct::Directness;
-use crate::op::{Backlog, Done, Handle, Outcome, Request, SHARE, Slot, Step, Transfer, step};
+use crate::op::{Backlog, Done, Handle, Outcome, Owned, Request, SHARE, Slot, Step, Transfer, step};
 use crate::sys::{Wait, WriteFlags};
 
 pub(super) struct World {
@@ -223,7 +223,7 @@ impl World {
                 }
                 let refused = *direct && self.faults.direct_refused;
                 let directness = if refused { Directness::Refused } else { Directness::NotAsked };
-                Ok(Done::Opened(Handle::Simulated { file, flags: *flags }, directness))
+                Ok(Owned::Opened(Handle::Simulated { file, flags: *flags }, directness).into())
             }
             Request::Size => self.contents(file_of(handle)?).map(|contents| Done::Size(contents.len() as u64)),
             Request::SetLen(length) => {
@@ -250,7 +250,7 @@ impl World {
                 Node::File(_) => Err(Errno::NOTDIR),
                 Node::Directory => {
                     let handle = Handle::Simulated { file: usize::MAX, flags: OFlags::empty() };
-                    Ok(Done::Opened(handle, Directness::NotAsked))
+                    Ok(Owned::Opened(handle, Directness::NotAsked).into())
                 }
             },
             Request::SyncDir(path) => {
@@ -280,7 +280,7 @@ impl World {
                 let path = plain(&path.path);
                 match self.store.node(&path).ok_or(Errno::NOENT)? {
                     Node::File(_) => Err(Errno::NOTDIR),
-                    Node::Directory => Ok(Done::Names(self.store.list(&path))),
+                    Node::Directory => Ok(Owned::Names(self.store.list(&path)).into()),
                 }
             }
             Request::Rename { from, to, replace } => {
