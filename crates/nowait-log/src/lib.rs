@@ -110,7 +110,7 @@ pub use blocking::Blocking;
 pub use dir::Unreadable;
 pub use inspect::{inspect, inspect_in, read, read_aside, read_aside_in, read_in};
 pub use options::{Durability, Options, Strategy, Submitter, SyncPolicy};
-pub use reader::{Next, Reader, Record};
+pub use reader::{Next, Reader, Record, Tail};
 pub use recover::{Damage, Place, Recovery};
 pub use stats::{LogStats, Percentiles};
 pub use ticket::{Append, Durable, Room, Ticket};

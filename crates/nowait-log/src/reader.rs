@@ -1,6 +1,6 @@
 //! Reading a log: durable records only, in order, from the segments.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -235,12 +235,13 @@ impl Reader {
         Next { reader: Some(self) }
     }
 
-    fn next_here(&mut self) -> Result<Option<Record<'_>>> {
+    /// Reads on, on this thread, until the next record is in memory; false if it is not durable yet.
+    fn load(&mut self) -> Result<bool> {
         self.opening = None;
         loop {
             match self.step()? {
-                Step::Take => return self.take().map(Some),
-                Step::End => return Ok(None),
+                Step::Take => return Ok(true),
+                Step::End => return Ok(false),
                 Step::Open(piece) => {
                     let file = self.opening(&piece).wait();
                     self.opened(&piece, file)?;
@@ -250,8 +251,8 @@ impl Reader {
         }
     }
 
-    /// Reads on until the next record is in memory; false if it is not durable yet.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
+    /// As [`Reader::load`], without blocking the thread.
+    fn poll_load(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
         loop {
             match self.step()? {
                 Step::Take => return Poll::Ready(Ok(true)),
@@ -275,24 +276,23 @@ impl Reader {
         }
     }
 
-    /// Returns the next record, and waits until it is durable. Works on any executor.
+    /// Gives the next record, and waits until it is durable.
     ///
     /// # Errors
     /// As [`Reader::next`]; [`ErrorKind::Closed`] when the log is closed before, or was not opened
     /// for appending, and [`ErrorKind::Poisoned`] when it has failed.
-    pub async fn tail(&mut self) -> Result<Record<'_>> {
-        loop {
-            match &self.source {
-                Source::Live(shared) => drop(Durable::new(shared, self.next_lsn).await?),
-                Source::Found(still) if self.next_lsn > still.last_lsn => {
-                    return Err(os::error(ErrorOp::Read, ErrorKind::Closed, &still.dir.path));
-                }
-                Source::Found(_) => {}
+    pub fn tail(&mut self) -> Tail<'_> {
+        Tail { reader: Some(self), durable: None }
+    }
+
+    /// Returns the wait for the next record, where it may still come.
+    fn durable(&self) -> Result<Option<Durable>> {
+        match &self.source {
+            Source::Live(shared) => Ok(Some(Durable::new(shared, self.next_lsn))),
+            Source::Found(still) if self.next_lsn > still.last_lsn => {
+                Err(os::error(ErrorOp::Read, ErrorKind::Closed, &still.dir.path))
             }
-            // False where it skipped records that a salvage left out.
-            if poll_fn(|context| self.poll_next(context)).await? {
-                return self.take();
-            }
+            Source::Found(_) => Ok(None),
         }
     }
 
@@ -538,8 +538,9 @@ impl<'r> Next<'r> {
     /// # Errors
     /// As [`Reader::next`].
     #[inline]
-    pub fn wait(self) -> Result<Option<Record<'r>>> {
-        self.reader.map_or(Ok(None), Reader::next_here)
+    pub fn wait(mut self) -> Result<Option<Record<'r>>> {
+        let Some(reader) = self.reader.take() else { polled_too_often() };
+        if reader.load()? { reader.take().map(Some) } else { Ok(None) }
     }
 }
 
@@ -547,8 +548,8 @@ impl<'r> Future for Next<'r> {
     type Output = Result<Option<Record<'r>>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(reader) = self.reader.take() else { panic!("a future was polled after it was ready") };
-        match reader.poll_next(context) {
+        let Some(reader) = self.reader.take() else { polled_too_often() };
+        match reader.poll_load(context) {
             Poll::Ready(Ok(true)) => Poll::Ready(reader.take().map(Some)),
             Poll::Ready(Ok(false)) => Poll::Ready(Ok(None)),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -558,4 +559,67 @@ impl<'r> Future for Next<'r> {
             }
         }
     }
+}
+
+/// The next record of a [`Reader`], once it is durable: await it on any executor, or
+/// [`wait`](Tail::wait) for it. Dropped before it is ready, it leaves the reader where it was.
+#[must_use = "nothing is read until it is awaited or waited for"]
+pub struct Tail<'r> {
+    reader: Option<&'r mut Reader>,
+    durable: Option<Durable>,
+}
+
+impl<'r> Tail<'r> {
+    /// Waits, and reads, on this thread.
+    ///
+    /// # Errors
+    /// As [`Reader::tail`].
+    pub fn wait(mut self) -> Result<Record<'r>> {
+        let Some(reader) = self.reader.take() else { polled_too_often() };
+        loop {
+            if let Some(durable) = reader.durable()? {
+                durable.wait()?;
+            }
+            // False where it skipped records that a salvage left out.
+            if reader.load()? {
+                return reader.take();
+            }
+        }
+    }
+
+    fn poll_record(&mut self, reader: &mut Reader, context: &mut Context<'_>) -> Poll<Result<()>> {
+        loop {
+            if self.durable.is_none() {
+                self.durable = reader.durable()?;
+            }
+            if let Some(durable) = &mut self.durable {
+                ready!(Pin::new(durable).poll(context))?;
+                self.durable = None;
+            }
+            if ready!(reader.poll_load(context))? {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl<'r> Future for Tail<'r> {
+    type Output = Result<Record<'r>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(reader) = self.reader.take() else { polled_too_often() };
+        match self.poll_record(reader, context) {
+            Poll::Ready(Ok(())) => Poll::Ready(reader.take()),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                self.reader = Some(reader);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cold]
+fn polled_too_often() -> ! {
+    panic!("a future was polled after it was ready")
 }

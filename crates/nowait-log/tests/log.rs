@@ -358,22 +358,24 @@ fn a_tail_follows() {
     let dir = mounts::temp_dir();
     let _watchdog = Watchdog::new("a tail", 60);
     let (log, _) = Log::open(dir.path().join("log"), &options()).wait().unwrap();
-    let follower = {
+    // One awaits, one waits.
+    let followers = [false, true].map(|waits| {
         let log = log.clone();
         std::thread::spawn(move || {
-            futures::executor::block_on(async {
-                let mut reader = log.reader(1);
-                for lsn in 1..=700 {
-                    let found = reader.tail().await.unwrap();
-                    assert_eq!(found.lsn, lsn);
-                    assert!(found.bytes == record(lsn));
-                    assert!(log.durable_lsn() >= lsn, "only what is durable is shown");
-                }
-                // Until there is no more to come.
-                reader.tail().await.unwrap_err().kind()
-            })
+            let mut reader = log.reader(1);
+            let mut next = |lsn| {
+                let tail = reader.tail();
+                let found = if waits { tail.wait() } else { futures::executor::block_on(tail) };
+                found.map(|found| assert!(found.lsn == lsn && found.bytes == record(lsn), "record {}", found.lsn))
+            };
+            for lsn in 1..=700 {
+                next(lsn).unwrap();
+                assert!(log.durable_lsn() >= lsn, "only what is durable is shown");
+            }
+            // Until there is no more to come.
+            next(701).unwrap_err().kind()
         })
-    };
+    });
     for lsn in 1..=700 {
         let ticket = log.append(&record(lsn)).wait().unwrap();
         if lsn % 50 == 0 {
@@ -383,7 +385,9 @@ fn a_tail_follows() {
     }
     log.wait_durable(700).wait().unwrap();
     log.close().wait().unwrap();
-    assert_eq!(follower.join().unwrap(), ErrorKind::Closed);
+    for follower in followers {
+        assert_eq!(follower.join().unwrap(), ErrorKind::Closed);
+    }
 }
 
 #[test]

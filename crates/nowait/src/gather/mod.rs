@@ -2,9 +2,9 @@
 //!
 //! Ranges land one after the other in the caller's order: range `i` begins at the sum of the
 //! lengths before it. There are two passes. The first walks the ranges in the caller's order and
-//! serves cached ones on the spot, with no queue. The second sorts the rest by place in the file,
-//! reads neighbours together, and keeps a bounded number of reads in flight until the end: with
-//! advice and plain calls if the caller blocks, with queued reads if it does not.
+//! copies cached ones inline. The second sorts the rest by offset, merges neighbours, and keeps a
+//! bounded number of reads in flight to the end: by advice and plain calls if the caller blocks, by
+//! queued reads otherwise.
 
 mod ahead;
 mod cached;
@@ -32,7 +32,7 @@ use crate::file::File;
 use crate::operation::Steps;
 use crate::stats::Count;
 
-/// The most bytes that one request asks for. Larger ranges are split, and run side by side. (A
+/// Most bytes of one request. Larger ranges are split and read concurrently. (A
 /// merged read of 6 MB hung a process on Linux 5.15: DataDog/glommio#633.)
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Bytes that a future copies in one poll before it lets others run.
@@ -48,7 +48,7 @@ struct Options {
 }
 
 impl Options {
-    /// Whether one read of `total` bytes is better than several of the `wanted` bytes in it.
+    /// True if one read of `total` bytes is better than several of the `wanted` bytes in it.
     fn worth_it(&self, wanted: usize, total: usize) -> bool {
         total as f64 <= wanted as f64 * self.amplification
     }
@@ -63,7 +63,7 @@ impl Default for Options {
 /// Reads many ranges in one call: `.await` it on any executor, or [`wait`](Gather::wait) for it.
 /// Made by [`File::gather`].
 ///
-/// Dropping it half-way is safe.
+/// It may be dropped at any time.
 #[must_use = "a gather does nothing until it is awaited or waited for"]
 pub struct Gather<'f, B: ReadBuffer = Buf> {
     file: &'f Arc<Opened>,
@@ -73,19 +73,18 @@ pub struct Gather<'f, B: ReadBuffer = Buf> {
     /// Makes a buffer where none was given.
     make: fn(usize) -> Option<B>,
     work: Option<Work>,
-    /// It has ended, or is being polled: after a panic it cannot continue.
+    /// Completed, or being polled: after a panic it cannot continue.
     ready: bool,
 }
 
 impl<B: ReadBuffer> Unpin for Gather<'_, B> {}
 
 impl File {
-    /// Reads all of `ranges` into one buffer of the library's. See [`Ranges`] for the forms that
-    /// they may have.
+    /// Reads all of `ranges` into one pooled buffer; [`Ranges`] lists the forms they may have.
     ///
-    /// They may be unsorted, overlap, repeat, be empty, or lie past the end of the file: a range
-    /// comes back short when the file ends inside it, and empty when it ends before. An error of
-    /// one range leaves the others alone.
+    /// Ranges may be unsorted, overlap, repeat, be empty, or lie past the end of the file: a range
+    /// is short if the file ends inside it, and empty if it ends before. An error of one range does
+    /// not affect the others.
     pub fn gather<'f>(&'f self, ranges: impl Ranges<'f>) -> Gather<'f> {
         Gather {
             file: &self.0,
@@ -98,12 +97,12 @@ impl File {
         }
     }
 
-    /// As [`File::gather`], for who needs all of it: an error of a range, or the end of the file in
-    /// one, is an error of the whole.
+    /// As [`File::gather`], all or nothing: an error of a range, or the end of the file inside one,
+    /// fails the whole call.
     ///
     /// # Errors
-    /// The first range's in the order of the list, with its [`range_index`](Error::range_index);
-    /// [`ErrorKind::UnexpectedEof`] for one that the end of the file cuts short; else as
+    /// That of the first failed range in the list, with its [`range_index`](Error::range_index);
+    /// [`ErrorKind::UnexpectedEof`] for a range that the end of the file cuts short; otherwise as
     /// [`File::gather_into`].
     pub fn gather_exact<'f>(&'f self, ranges: impl Ranges<'f>) -> Steps<'f, Result<Gathered>> {
         let ranges = ranges.into_extents();
@@ -126,10 +125,9 @@ impl File {
     }
 
     /// Blocks until all of `ranges` are read into the first bytes of `output`. Returns the ranges
-    /// that did not come in full. Cached ranges cost what `pread` costs; nothing is allocated for
-    /// them.
+    /// that are incomplete. Cached ranges cost what `pread` costs, without an allocation.
     ///
-    /// Bytes of `output` without a byte of the file (past its end, or after an error) are zero
+    /// Bytes of `output` that were not read (past the end of the file, or after an error) are zero
     /// afterwards.
     ///
     /// # Errors
@@ -165,40 +163,38 @@ impl File {
 }
 
 impl<'f, B: ReadBuffer> Gather<'f, B> {
-    /// Ranges that are at most this many bytes apart are read together, the bytes between them
-    /// included and thrown away. Default: 0, only ranges that touch or overlap. On fast devices
-    /// more rarely pays.
+    /// Merges ranges that are at most this many bytes apart; the bytes between them are read and
+    /// dropped. Default: 0, only ranges that touch or overlap. On fast devices more rarely pays.
     pub fn gap(mut self, bytes: u64) -> Self {
         self.options.gap = bytes;
         self
     }
 
-    /// A merged read may be at most this many times as long as the wanted bytes in it. Default: 2.
+    /// Limits a merged read to this multiple of the wanted bytes in it. Default: 2.
     pub fn amplification(mut self, times: f64) -> Self {
         self.options.amplification = times.max(1.0);
         self
     }
 
-    /// Reads in flight at most, at least one. Default: 128.
+    /// Limits the reads in flight; at least 1. Default: 128.
     pub fn depth(mut self, depth: usize) -> Self {
         self.options.depth = depth.max(1);
         self
     }
 
-    /// Reads into `buffer[..]` rather than into one of the library's. It must hold the sum of the
-    /// lengths.
+    /// Reads into `buffer[..]` instead of a pooled buffer. It must hold the sum of the lengths.
     pub fn into_buffer<C: ReadBuffer>(self, buffer: C) -> Gather<'f, C> {
         let Gather { file, ranges, options, .. } = self;
         Gather { file, ranges, options, buffer: Some(buffer), make: |_| None, work: None, ready: false }
     }
 
-    /// Hands over each range as it completes, in any order: its place in the list, and its bytes or
-    /// its error.
+    /// Calls `take` with each range as it completes, in any order: its index, and its bytes or its
+    /// error.
     pub fn each<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin>(self, take: F) -> GatherEach<'f, F, B> {
         GatherEach { gather: self, take }
     }
 
-    /// Blocks until all ranges are read, needing no executor.
+    /// Blocks until all ranges are read; needs no executor.
     ///
     /// # Errors
     /// As [`File::gather_into`], with the buffer; errors of single ranges are in the answer.
@@ -309,7 +305,7 @@ impl<B: ReadBuffer> Future for Gather<'_, B> {
     }
 }
 
-/// A gather that hands over each range as it completes; see [`Gather::each`].
+/// A gather that passes on each range as it completes; see [`Gather::each`].
 #[must_use = "a gather does nothing until it is awaited or waited for"]
 pub struct GatherEach<'f, F, B: ReadBuffer = Buf> {
     gather: Gather<'f, B>,
@@ -317,7 +313,7 @@ pub struct GatherEach<'f, F, B: ReadBuffer = Buf> {
 }
 
 impl<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin, B: ReadBuffer> GatherEach<'_, F, B> {
-    /// Blocks until all ranges were handed over, on this thread.
+    /// Blocks until all ranges were passed on, on this thread.
     ///
     /// # Errors
     /// As [`File::gather_into`]; errors of single ranges go to the taker.
@@ -335,7 +331,7 @@ impl<F: FnMut(usize, std::result::Result<&[u8], &Error>) + Unpin, B: ReadBuffer>
     }
 }
 
-/// The ranges of a gather that did not come in full. Usually there are none.
+/// Incomplete ranges of a gather. Usually there are none.
 #[derive(Clone, Debug, Default)]
 pub struct Exceptions {
     short: Vec<(usize, usize)>,
@@ -343,31 +339,30 @@ pub struct Exceptions {
 }
 
 impl Exceptions {
-    /// In the order of the list, which `length` relies on.
+    /// By index, which `length` relies on.
     fn sorted(mut self) -> Self {
         self.short.sort_unstable();
         self.errors.sort_by_key(Error::range_index);
         self
     }
 
-    /// Every range came in full.
+    /// True if every range is complete.
     pub fn is_empty(&self) -> bool {
         self.short.is_empty() && self.errors.is_empty()
     }
 
-    /// Ranges that the file's end cut short: place in the list, and bytes that are there. In the
-    /// order of the list.
+    /// Ranges that the end of the file cut short: index, and bytes read. By index.
     pub fn short(&self) -> &[(usize, usize)] {
         &self.short
     }
 
-    /// Ranges that failed, each error with its [`range_index`](Error::range_index). In the order of
-    /// the list.
+    /// Errors of the ranges that failed, each with its [`range_index`](Error::range_index). By
+    /// index.
     pub fn errors(&self) -> &[Error] {
         &self.errors
     }
 
-    /// Bytes of range `index` that have arrived, out of `length`.
+    /// Returns how many of the `length` bytes of range `index` were read.
     ///
     /// # Errors
     /// The range's own.
@@ -382,7 +377,7 @@ impl Exceptions {
     }
 }
 
-/// The result of a gather: one buffer, cut back into ranges in the caller's order.
+/// Result of a gather: one buffer, divided into ranges in the caller's order.
 #[derive(Debug)]
 pub struct Gathered<B = Buf> {
     ends: Vec<usize>,
@@ -396,12 +391,12 @@ impl<B: AsRef<[u8]>> Gathered<B> {
         self.ends.len()
     }
 
-    /// No ranges were asked for.
+    /// True if there are no ranges.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Where range `index` lies in the buffer, whether it came in full or not.
+    /// Returns the place of range `index` in the buffer, complete or not.
     ///
     /// # Panics
     /// When there is no such range.
@@ -410,7 +405,7 @@ impl<B: AsRef<[u8]>> Gathered<B> {
         start..self.ends[index]
     }
 
-    /// The bytes of range `index`; fewer than asked for when the file ends inside it.
+    /// Returns the bytes of range `index`; fewer than requested if the file ends inside it.
     ///
     /// # Errors
     /// The range's own.
@@ -423,22 +418,22 @@ impl<B: AsRef<[u8]>> Gathered<B> {
         Ok(&self.buffer.as_ref()[span.start..span.start + length])
     }
 
-    /// All ranges in the caller's order.
+    /// Iterates over all ranges in the caller's order.
     pub fn iter(&self) -> impl Iterator<Item = std::result::Result<&[u8], &Error>> {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Ranges that failed, in the order of the list.
+    /// Errors of the ranges that failed, by index.
     pub fn errors(&self) -> &[Error] {
         self.exceptions.errors()
     }
 
-    /// The ranges that did not come in full.
+    /// Returns the incomplete ranges.
     pub fn exceptions(&self) -> &Exceptions {
         &self.exceptions
     }
 
-    /// The buffer with all ranges one after the other; zero where no byte of the file belongs.
+    /// Returns the buffer with all ranges one after the other; zeros where nothing was read.
     pub fn into_buffer(self) -> B {
         self.buffer
     }
@@ -446,9 +441,9 @@ impl<B: AsRef<[u8]>> Gathered<B> {
 
 #[cfg(feature = "bytes")]
 impl Gathered<Buf> {
-    /// The ranges as `Bytes`, in the caller's order, without a copy: they share the buffer, whose
-    /// memory goes back to the pool with the last of them. A range that the end of the file cuts
-    /// short is shorter.
+    /// Returns the ranges as `Bytes`, in the caller's order, without a copy. They share the buffer,
+    /// which returns to its pool with the last of them. A range that the end of the file cuts short
+    /// is shorter.
     ///
     /// # Errors
     /// The first of any range.
@@ -461,7 +456,7 @@ impl Gathered<Buf> {
     }
 }
 
-/// The sum of the lengths, if the call as a whole is sound.
+/// Returns the sum of the lengths, or why the call as a whole is refused.
 fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
     file.check(0, 0).map_err(|errno| file.error(ErrorOp::Gather, errno))?;
     let mut total = 0usize;

@@ -1,4 +1,4 @@
-//! The forms in which a caller may name the ranges of a gather.
+//! Forms of the ranges of a gather.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! A file in memory, whose pages are brought in in the background and announced.
 //!
-//! A map makes bytes of a file look like memory. The first touch of each page stalls for as long as
-//! the device takes, and nothing in the program shows where. [`Map::populate`] brings the pages in
+//! A map makes bytes of a file look like memory. The first touch of each page stalls for the
+//! device, and nothing in the program shows where. [`Map::populate`] brings the pages in
 //! beforehand, on threads of the pool, in an order of your choice, and announces them.
 //! [`Map::gather`] brings in a list of ranges at once, before they are indexed.
 //!
@@ -41,12 +41,12 @@
 //!
 //! # Threads and cancellation
 //!
-//! Nothing here runs on the caller's thread but `mmap(2)` itself, `wait`, and [`Map::read_at`]. A
+//! Only `mmap(2)` itself, `wait` and [`Map::read_at`] run on the caller's thread. A
 //! chunk is a task for the pool ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)),
 //! one after the other for each map, so that many maps share its threads in turn. Dropping a
 //! [`Populating`] cancels it; dropping the map stops it. What is under way ends first: at most a
 //! chunk, in the background, and then the memory is given back. (A [`Map::gather`] is one task, to
-//! its end.) A range past the end of the map is cut off, but for a gather, which refuses it. A
+//! its end.) A range is clamped to the map; a gather refuses one that goes past its end. A
 //! child after `fork` has maps of its own; what was populating them is the parent's, and must not
 //! be waited for there.
 //!
@@ -69,13 +69,13 @@ use crate::file::File;
 use crate::op::Request;
 use crate::operation::{Answer, On, Operation};
 
-/// A range of a file as memory that is only read. Private (`MAP_PRIVATE`).
+/// A range of a file as read-only memory. Private (`MAP_PRIVATE`).
 ///
 /// Cheap to share: put it in an [`Arc`]. The memory is given back when it is dropped (and its
 /// populating has stopped).
 pub struct Map(Arc<Inner>);
 
-/// A range of a file as memory that can be written to.
+/// A range of a file as writable memory.
 pub struct MapMut(Map);
 
 /// The state that a map shares with its populating.
@@ -129,9 +129,8 @@ impl Map {
         self.0.place.offset()
     }
 
-    /// Copies bytes from `at` on out of the file, as they are there now, and cannot crash: fewer
-    /// than asked for where the file, or the map, has ended. It is a read of the file at that
-    /// place, cached or not, and waits for the device if need be.
+    /// Reads the file at the map's offset `at`, as it is now: a plain read, which cannot crash and
+    /// waits for the device if it must. Short where the file or the map ends.
     ///
     /// # Errors
     /// As [`File::read_into`].
@@ -160,9 +159,9 @@ impl Map {
         Populate::new(&self.0, self.0.clip(range))
     }
 
-    /// Brings in these ranges only, all at once: the device is told of more than a hundred ahead of
-    /// the one that is waited for. For a list of rows that will be indexed. In any order; they may
-    /// overlap; what is cached already costs next to nothing.
+    /// Brings in these ranges only, concurrently, with more than a hundred announced to the device
+    /// ahead of the one waited for. For rows that will be indexed next. They may be in any order
+    /// and overlap; cached ones cost next to nothing.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a range past the end of the map; else as [`Populating`]'s.
@@ -194,8 +193,8 @@ impl Map {
         Operation::checked(On::File(&map.file.0), checked, request, gathered)
     }
 
-    /// Tells the kernel how the bytes will be used, which decides how much a touch of a page that
-    /// is not cached reads beside it.
+    /// Advises the kernel how the bytes will be used, which decides how much the first touch of a
+    /// page reads around it.
     ///
     /// # Errors
     /// Those of `madvise(2)`, such as [`ErrorKind::InvalidInput`] for advice that this kernel does
@@ -238,7 +237,7 @@ impl fmt::Debug for Map {
 }
 
 impl MapMut {
-    /// Maps a range of the file; writes stay in this map, and are gone with it (`MAP_PRIVATE`).
+    /// Maps a range of the file; writes stay in this map and are dropped with it (`MAP_PRIVATE`).
     ///
     /// # Safety
     /// As [`Map::new`].
@@ -249,9 +248,9 @@ impl MapMut {
         map(file, range, Access::Private).map(MapMut)
     }
 
-    /// Maps a range of the file; writes go to the file (`MAP_SHARED`), when the kernel finds the
-    /// time. They are durable after a later [`File::sync_data`]. A full or failing disk is found at
-    /// the first write to a page, and raises SIGBUS: allocate the file's space before.
+    /// Maps a range of the file; the kernel writes changes back to the file in its own time
+    /// (`MAP_SHARED`). They are durable after a later [`File::sync_data`]. A full or failing disk
+    /// is found at the first write to a page, and raises SIGBUS: allocate the file's space before.
     ///
     /// # Safety
     /// As [`Map::new`]; and nobody looks at the bytes while they are written to.

@@ -48,11 +48,11 @@ pub enum Mechanism {
     Read,
 }
 
-/// Pages of a map that are to be brought in: say how, then [`start`](Populate::start), `.await` or
+/// Options to bring in pages of a map; then [`start`](Populate::start), `.await` or
 /// [`wait`](Populate::wait).
 ///
-/// It does nothing until then. By default all of the range in order, in chunks of 2 MiB, with at
-/// most four fifths of the memory that is available.
+/// It does nothing until then. Default: the whole range in order, in chunks of 2 MiB, using at most
+/// four fifths of the available memory.
 #[must_use = "nothing is brought in until it is started, awaited or waited for"]
 pub struct Populate<'m> {
     map: &'m Arc<Inner>,
@@ -67,23 +67,23 @@ pub struct Populate<'m> {
 
 type OnChunk = Box<dyn FnMut(Range<usize>) + Send>;
 
-/// Why less than all was brought in.
+/// Reason why not everything was brought in.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
     /// [`Populating::cancel`].
     Cancelled,
-    /// More would take more than its share of memory, see [`Populate::memory_share`].
+    /// The share of memory is used up; see [`Populate::memory_share`].
     Memory,
     /// The map was dropped.
     MapDropped,
 }
 
-/// The result of populating.
+/// Result of populating.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Populated {
-    /// Bytes of the map that are in.
+    /// Bytes of the map that were brought in or cached.
     pub bytes: u64,
     /// Of which so many were not in the page cache at the start. Of a file that is not yours, and
     /// that you may not write to, the kernel does not tell: then all of them.
@@ -92,13 +92,13 @@ pub struct Populated {
     pub stopped: Option<Stopped>,
 }
 
-/// The progress of populating.
+/// Progress of populating.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that are in.
     pub bytes: u64,
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub of: u64,
 }
 
@@ -116,20 +116,20 @@ impl<'m> Populate<'m> {
         }
     }
 
-    /// These before everything else, in this order. What lies outside the range is left out.
+    /// Brings in these ranges first, in this order; clamped to the range.
     pub fn first(mut self, ranges: impl IntoIterator<Item = Range<usize>>) -> Self {
         self.first.extend(ranges);
         self
     }
 
-    /// Bytes that are brought in, and announced, at a time: in flight beside the kernel's
-    /// read-ahead. Rounded up to whole pages. 2 MiB by default.
+    /// Sets the bytes brought in and announced at a time, in flight beside the kernel's read-ahead.
+    /// Rounded up to whole pages. Default: 2 MiB.
     pub fn chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes.max(1);
         self
     }
 
-    /// Reads no more than so many bytes a second from the device, 80 KiB at least. What is cached
+    /// Limits reads from the device to this many bytes a second, at least 80 KiB. What is cached
     /// at the start does not count, unless the kernel does not tell (see [`Populated::read`]). What
     /// the device reads ahead of the end of all, a few MiB, comes on top.
     ///
@@ -139,11 +139,11 @@ impl<'m> Populate<'m> {
         self
     }
 
-    /// Stops, with [`Stopped::Memory`], before it has read more than this part, from 0 to 1, of the
-    /// memory that was available at the start: available without swapping, in the system
-    /// (`MemAvailable`, `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is
-    /// cached at the start does not count. (The page cache of others is available memory: on a
-    /// machine whose cache is full, every read takes some of it.) 0.8 by default.
+    /// Stops with [`Stopped::Memory`] before it has read more than this fraction of the memory that
+    /// was available at the start: available without swapping, in the system (`MemAvailable`,
+    /// `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is cached at the
+    /// start does not count. (The page cache of others is available memory: on a machine whose
+    /// cache is full, every read takes some of it.) 0.8 by default.
     pub fn memory_share(mut self, share: f64) -> Self {
         self.memory_share = share.clamp(0.0, 1.0);
         self
