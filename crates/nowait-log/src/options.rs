@@ -194,15 +194,16 @@ impl Options {
             SyncPolicy::Auto => 1,
             SyncPolicy::Fixed(strategy) => strategy.depth,
         };
-        let sound = self.segment_bytes % PAGE as u64 == 0
-            && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
-            && (1..=DEPTH_MAX).contains(&depth)
-            && self.reserve_bytes <= RESERVE_BYTES_MAX;
-        if sound {
+        let is_whole = self.segment_bytes % PAGE as u64 == 0;
+        let text = if !is_whole || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes) {
+            format!("segment_bytes is {}; give a multiple of 4096 from 16 KiB to 1 TiB", self.segment_bytes)
+        } else if !(1..=DEPTH_MAX).contains(&depth) {
+            format!("the depth is {depth}; give 1 to {DEPTH_MAX} blocks in flight")
+        } else if self.reserve_bytes > RESERVE_BYTES_MAX {
+            format!("reserve_bytes is {}; give 1 EiB at most", self.reserve_bytes)
+        } else {
             return Ok(());
-        }
-        let text = "a segment is a multiple of 4096 bytes, 16 KiB to 1 TiB; 1 to 64 blocks are in flight; a reserve has \
-                    1 EiB at most";
+        };
         Err(os::error(ErrorOp::Open, ErrorKind::InvalidInput, dir).with_advice(text))
     }
 }

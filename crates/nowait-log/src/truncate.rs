@@ -32,7 +32,10 @@ impl Shared {
             let first = state.segments.first().map_or(1, |segment| segment.header.first_lsn());
             if lsn + 1 < first || lsn >= state.next_lsn {
                 let last = state.next_lsn - 1;
-                let text = format!("the log has records {first} to {last}, and {lsn} is not among them");
+                let text = match last < first {
+                    true => format!("the log is empty: it cannot be cut after record {lsn}"),
+                    false => format!("it cannot be cut after record {lsn}: the log has records {first} to {last}"),
+                };
                 return Err(self.error(ErrorOp::Append, ErrorKind::NoSuchRecord, text));
             }
             if !state.is_quiet() {

@@ -418,11 +418,11 @@ impl ErrorKind {
                 ("the output buffer is too small", Some("give one that holds the sum of all lengths"))
             }
             ErrorKind::UnexpectedEof => {
-                ("the file ends first", Some("ask for fewer bytes, or use a read that may be short"))
+                ("the file ends first", Some("check offset and length, or use a read that may be short"))
             }
             ErrorKind::Closed => ("the file is closed", Some("open it again")),
             ErrorKind::Io => ("the device reported an error", Some("look into the kernel log")),
-            ErrorKind::OutOfMemory => ("out of memory", None),
+            ErrorKind::OutOfMemory => ("out of memory", Some("ask for less at a time")),
             ErrorKind::TooManyFiles => ("too many open files", Some("close some, or raise the limit (ulimit -n)")),
             ErrorKind::Unsupported => ("not supported for this file", None),
             ErrorKind::InvalidInput => ("a parameter is not valid", None),
@@ -440,7 +440,7 @@ impl ErrorKind {
                 Some("write it again, then call acknowledge_sync_failure"),
             ),
             ErrorKind::NoSuchRecord => ("the log has no such record", Some("begin with one that it has")),
-            ErrorKind::Locked => ("somebody else has it open for writing", Some("close it there first")),
+            ErrorKind::Locked => ("it is locked", Some("close it there first")),
             ErrorKind::Damaged => (
                 "what was durable once cannot be read",
                 Some("restore it from a copy, or open the log with salvage to go on without"),

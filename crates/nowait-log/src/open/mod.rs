@@ -142,10 +142,16 @@ pub(super) fn no_log(path: &Path) -> Error {
 
 /// Refuses to make a log in a directory that holds something else, or where none was asked for.
 fn may_make(dir: &LogDir, options: &Options, contents: Contents) -> Result<()> {
+    let Some(other) = contents.other else {
+        return if options.create { Ok(()) } else { Err(no_log(&dir.path)) };
+    };
     if !options.create {
-        return Err(no_log(&dir.path));
+        let text = format!(
+            "there is no log here, but something else, such as {}; check the path",
+            Path::new(&other).display()
+        );
+        return Err(os::error(ErrorOp::Open, ErrorKind::NotFound, &dir.path).with_advice(text));
     }
-    let Some(other) = contents.other else { return Ok(()) };
     let text = format!(
         "there is no log in this directory, and something else, such as {}; name one that is empty or does not exist",
         Path::new(&other).display()
