@@ -181,15 +181,17 @@ fn a_disk_with_two_speeds_is_caught() {
     static THROTTLED: Throttled = Throttled(AtomicUsize::new(0));
     let (made, file) = Made::new("throttled");
     file.write_all_at(&random(SMALLEST), 0).unwrap();
-    let mut report = measured(&THROTTLED, 5, &TestFile::existing(&made.0).unwrap());
-    look_at_rows(&mut report);
-    let note = report.notes.iter().find(|note| note.code == Code::TwoSpeeds);
-    assert!(
-        note.is_some_and(|note| note.text.contains("reads depth=1 throttled")),
-        "{:?} {:?}",
-        report.notes,
-        report.rows
-    );
+    // Other work may scatter the rounds at full speed so that they are no speed: then it is tried
+    // again.
+    let mut reports = (0..5).map(|_| {
+        THROTTLED.0.store(0, Ordering::Relaxed);
+        let mut report = measured(&THROTTLED, 5, &TestFile::existing(&made.0).unwrap());
+        look_at_rows(&mut report);
+        report.notes.into_iter().find(|note| note.code == Code::TwoSpeeds).ok_or(report.rows)
+    });
+    let mut missed = Vec::new();
+    let note = reports.find_map(|report| report.map_err(|rows| missed.push(rows)).ok());
+    assert!(note.is_some_and(|note| note.text.contains("reads depth=1 throttled")), "{missed:?}");
 }
 
 #[test]
