@@ -1,9 +1,11 @@
 //! The loop that measures: verify, warm up, then timed rounds in which the ways take turns.
 //!
-//! Round `r` begins with way `r` (A B C, B C A, …), because a shared disk drifts.
+//! Each round has the ways in another order, drawn by seed, because a shared disk drifts, and because
+//! a way leaves caches and queues to the one after it.
 
 use super::meter::Sample;
 use crate::error::Result;
+use crate::random::Random;
 
 /// Stage of a case's measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,16 +56,20 @@ impl Progress for () {
 }
 
 /// Measures a case. Returns, for each way, a sample of each timed round.
-pub fn interleave(case: &mut dyn Case, rounds: usize, progress: &mut dyn Progress) -> Result<Vec<Vec<Sample>>> {
+pub fn interleave(
+    case: &mut dyn Case,
+    rounds: usize,
+    orders: &mut Random,
+    progress: &mut dyn Progress,
+) -> Result<Vec<Vec<Sample>>> {
     let ways = case.ways();
     let mut timed = vec![Vec::with_capacity(rounds); ways];
     let before = [Stage::Verify].into_iter().chain(case.warms_up().then_some(Stage::WarmUp));
     for stage in before.chain((0..rounds).map(Stage::Timed)) {
         case.prepare(stage);
-        let first = if let Stage::Timed(round) = stage { round } else { 0 };
         let mut samples: Vec<Option<Sample>> = vec![None; ways];
-        for turn in 0..ways {
-            let way = (first + turn) % ways;
+        for way in orders.permutation(ways as u64) {
+            let way = way as usize;
             samples[way] = Some(case.round(way, stage)?);
             progress.step(1);
         }
@@ -85,6 +91,7 @@ pub fn steps(ways: usize, rounds: usize, warms_up: bool) -> u64 {
 mod tests {
     use super::*;
     use crate::measure::meter::Round;
+    use std::collections::BTreeSet;
     use std::sync::Barrier;
 
     struct Told {
@@ -119,16 +126,18 @@ mod tests {
     }
 
     #[test]
-    fn ways_take_turns_and_each_round_begins_with_another() {
+    fn ways_take_turns_in_orders_by_seed() {
         for warms_up in [true, false] {
             let mut case = Told { warms_up, turns: Vec::new(), completed: Vec::new() };
-            let timed = interleave(&mut case, 4, &mut ()).unwrap();
-            assert_eq!(case.turns.len() as u64, steps(3, 4, warms_up));
-            assert_eq!(case.completed.len(), 5 + usize::from(warms_up));
+            let timed = interleave(&mut case, 60, &mut Random::new(1), &mut ()).unwrap();
+            assert_eq!(case.turns.len() as u64, steps(3, 60, warms_up));
+            assert_eq!(case.completed.len(), 61 + usize::from(warms_up));
             let of = |round| case.turns.iter().filter(move |(_, stage)| *stage == Stage::Timed(round));
-            let orders: Vec<Vec<usize>> = (0..4).map(|round| of(round).map(|(way, _)| *way).collect()).collect();
-            assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
-            assert!((0..3).all(|way| timed[way].len() == 4 && timed[way].iter().all(|s| s.operations == way as u64)));
+            let orders: Vec<Vec<usize>> = (0..60).map(|round| of(round).map(|(way, _)| *way).collect()).collect();
+            let different: BTreeSet<&Vec<usize>> = orders.iter().collect();
+            assert_eq!(different.len(), 6, "all orders of three ways: {orders:?}");
+            assert!(orders.iter().all(|order| order.iter().sum::<usize>() == 3 && order.len() == 3), "{orders:?}");
+            assert!((0..3).all(|way| timed[way].len() == 60 && timed[way].iter().all(|s| s.operations == way as u64)));
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::machine::testfile::TestFile;
 use crate::measure::interleave::{Case, Progress, interleave};
 use crate::measure::meter::Sample;
 use crate::measure::options::Options;
+use crate::random::Random;
 use crate::report::fio;
 use crate::report::notes::Note;
 use crate::report::{Report, Row};
@@ -196,7 +197,9 @@ impl<'a> Run<'a> {
     /// Measures a case. Returns, for each way, a sample of each timed round.
     fn case(&mut self, name: &str, case: &mut dyn Case) -> Result<Vec<Vec<Sample>>> {
         self.progress.now(name);
-        interleave(case, self.options.rounds, self.progress)
+        // Another sequence of orders for each case.
+        let mut orders = Random::new(self.options.seed.wrapping_add((self.report.rows.len() as u64) << 32));
+        interleave(case, self.options.rounds, &mut orders, self.progress)
     }
 
     /// Those of `ways` that are chosen and that the system allows. A refusal is noted once.
