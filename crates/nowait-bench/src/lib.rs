@@ -18,14 +18,15 @@
 //! * [`report`], its data: rows and notes, [`figures`](report::figures) as text,
 //!   [`axes`](report::axes) of cases, and [`fio`](report::fio).
 //! * [`table`]: a file for each table. Start at [`table::Table`].
-//! * [`report`], for its readers: [`words`](report::words), [`preflight`](report::preflight) (what
-//!   makes figures worth less than they look), [`verdict`](report::verdict) (sentences),
-//!   [`page`](report::page) (HTML with charts).
+//! * [`report`], for its readers: [`compare`](report::compare) (a ratio of two ways, and its
+//!   interval), [`words`](report::words), [`preflight`](report::preflight) (what makes figures
+//!   worth less than they look), [`verdict`](report::verdict) (sentences), [`page`](report::page)
+//!   (HTML with charts).
 //!
 //! The rules that make the figures worth reading: every way reads the same file at the same seeded
-//! offsets into the same kind of buffer; rounds are interleaved (A B C, B C A, …), because a shared
-//! disk drifts; cold is verified before every cold round; CPU is that of the whole process, because
-//! a thread's own clock does not see the kernel workers that it caused.
+//! offsets into the same kind of buffer; rounds are interleaved, in orders drawn by seed, because a
+//! shared disk drifts; cold is verified before every cold round; CPU is that of the whole process,
+//! because a thread's own clock does not see the kernel workers that it caused.
 
 // Public for the command and for `bench-peers`, whose authors read it: no interface is promised.
 #![allow(missing_docs)]

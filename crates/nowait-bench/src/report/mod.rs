@@ -1,6 +1,7 @@
 //! The result as plain data. Serialised, this is the JSON that `nowait bench --json` writes.
 
 pub mod axes;
+pub mod compare;
 pub mod figures;
 pub mod fio;
 pub mod notes;

@@ -7,8 +7,9 @@ mod html;
 use std::fmt::Display;
 
 use crate::report::axes::panels;
+use crate::report::compare::Finding;
 use crate::report::figures::{mib, micro, share, short};
-use crate::report::verdict::{Standing, sentences, standings};
+use crate::report::verdict::{Stand, Standing, sentences, standings};
 use crate::report::words::{COLLAPSED, compared, meaning, title, unit};
 use crate::report::{Report, Row, best};
 use crate::table;
@@ -122,7 +123,7 @@ fn map(html: &mut Html, report: &Report) {
             html.with_text(
                 "caption",
                 &[],
-                "nowait's speed as a share of the best way's. ≈: one of its rounds reached the best way's median. ▼: below half.",
+                "nowait's speed as a share of the best way's. ≈: level with it, within 5 %. ?: the rounds do not tell. ▼: below half.",
             );
             header(html, &["case", "best way", "speed", "", "CPU µs each", "nowait", "of the best", "CPU µs each"]);
             for table in report.tables() {
@@ -147,9 +148,9 @@ fn stands(html: &mut Html, standing: &Standing<'_>) {
         None => {
             html.with_text("td", &[], "–").with_text("td", &[], "").with_text("td", &[], "");
         }
-        Some((row, ratio, reaches)) => {
-            let class = if row.way == best.way { "first" } else { shade(ratio) };
-            let level = if row.way == best.way { "best".to_owned() } else { marked(ratio, reaches) };
+        Some(Stand { row, share, finding, .. }) => {
+            let class = if row.way == best.way { "first" } else { shade(share) };
+            let level = if row.way == best.way { "best".to_owned() } else { marked(share, finding) };
             html.with_text("td", &[], short(compared(row)));
             html.with_text("td", &[("class", &class)], level);
             html.with_text("td", &[], figure(row.cpu_us_per_op.total, 1));
@@ -166,11 +167,12 @@ fn ways(html: &mut Html, report: &Report) {
     });
 }
 
-fn marked(ratio: f64, reaches: bool) -> String {
-    let mark = match (reaches, ratio < COLLAPSED) {
-        (true, _) => " ≈",
-        (_, true) => " ▼",
-        _ => "",
+fn marked(ratio: f64, finding: Finding) -> String {
+    let mark = match finding {
+        Finding::Level => " ≈",
+        Finding::CannotTell => " ?",
+        Finding::Behind if ratio < COLLAPSED => " ▼",
+        Finding::Behind => "",
     };
     format!("{}{mark}", share(ratio))
 }
@@ -224,7 +226,11 @@ fn speeds(html: &mut Html, report: &Report, table: &str) {
                             let class = if ratio >= 1.0 { "first" } else { shade(ratio) };
                             html.element("td", &[("class", &class)], |html| {
                                 html.text(short(compared(row)));
-                                html.with_text("small", &[], marked(ratio, false));
+                                html.with_text(
+                                    "small",
+                                    &[],
+                                    format!("{}{}", share(ratio), if ratio < COLLAPSED { " ▼" } else { "" }),
+                                );
                             });
                         }
                     });

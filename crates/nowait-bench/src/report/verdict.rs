@@ -1,6 +1,7 @@
 //! The verdict of a report, in sentences. Each is made from the rows, and left out where they do
 //! not support it.
 
+use crate::report::compare::{Finding, LEVEL, Ratio};
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
 use crate::report::words::{compared, unit};
@@ -10,8 +11,8 @@ use crate::ways::{OURS, PLAIN};
 
 /// From this ratio on a difference is worth a word.
 const DEARER: f64 = 1.3;
-/// Rounds that lie further apart than this share of their median are told.
-const UNSTEADY: f64 = 0.3;
+/// The library's way on a tokio runtime.
+const ON_TOKIO: &str = "nowait-tokio";
 /// A request in two, or more, was handed to a kernel worker.
 const PUNTED: f64 = 0.5;
 
@@ -21,23 +22,52 @@ pub struct Standing<'a> {
     pub table: &'a str,
     pub case: &'a str,
     pub best: &'a Row,
-    /// Its row, its speed as a share of the best, and whether one of its rounds reached what the
-    /// best's median is.
-    pub ours: Option<(&'a Row, f64, bool)>,
+    pub ours: Option<Stand<'a>>,
+}
+
+/// How a way does beside the best of the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stand<'a> {
+    pub row: &'a Row,
+    /// Its speed as a share of the best way's, by their medians.
+    pub share: f64,
+    /// The other way that is the quickest, and the ratio to it.
+    pub rival: Option<(&'a Row, Option<Ratio>)>,
+    /// Against all others.
+    pub finding: Finding,
 }
 
 pub fn standings(report: &Report) -> Vec<Standing<'_>> {
-    let of_table = |table| report.cases(table).into_iter().filter_map(move |(case, rows)| stand(table, case, &rows));
+    let of_table = |table| report.cases(table).into_iter().filter_map(move |(case, rows)| standing(table, case, &rows));
     report.tables().into_iter().flat_map(of_table).collect()
 }
 
-fn stand<'a>(table: &'a str, case: &'a str, rows: &[&'a Row]) -> Option<Standing<'a>> {
-    let best = rows.iter().copied().max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))?;
-    let ours = rows.iter().copied().find(|row| row.way == OURS).map(|row| {
-        let reaches = row.rounds.iter().any(|&round| round >= best.ops_per_s);
-        (row, row.ops_per_s / best.ops_per_s, reaches)
-    });
-    Some(Standing { table, case, best, ours })
+fn standing<'a>(table: &'a str, case: &'a str, rows: &[&'a Row]) -> Option<Standing<'a>> {
+    let best = quickest(rows.iter().copied())?;
+    Some(Standing { table, case, best, ours: stand(rows, OURS) })
+}
+
+fn quickest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
+    rows.max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
+}
+
+/// Compares a way with the others; the library's own ways are not compared with each other.
+fn stand<'a>(rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
+    let row = rows.iter().copied().find(|row| row.way == way)?;
+    let is_ours = |way: &str| way.starts_with(OURS);
+    let others: Vec<&Row> =
+        rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
+    let ratio = |other: &Row| Ratio::of_rounds(&row.rounds, &other.rounds, others.len());
+    let findings: Vec<Finding> =
+        others.iter().map(|other| ratio(other).map_or(Finding::CannotTell, |ratio| ratio.finding())).collect();
+    let finding = match findings {
+        findings if findings.contains(&Finding::Behind) => Finding::Behind,
+        findings if findings.contains(&Finding::CannotTell) => Finding::CannotTell,
+        _ => Finding::Level,
+    };
+    let rival = quickest(others.iter().copied()).map(|other| (other, ratio(other)));
+    let best = quickest(rows.iter().copied())?;
+    Some(Stand { row, share: row.ops_per_s / best.ops_per_s, rival, finding })
 }
 
 pub fn sentences(report: &Report) -> Vec<String> {
@@ -47,7 +77,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
     let mut said = Vec::new();
     said.extend(table::TABLES.iter().filter_map(|table| table.advice(report)));
     for name in report.tables() {
-        said.extend(standing(report, name));
+        said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(report, name, way)));
         said.extend(punted(report, name));
         said.extend(table::by_name(name).map_or_else(Vec::new, |table| table.findings(report)));
     }
@@ -67,38 +97,48 @@ fn paced(report: &Report) -> Vec<String> {
     report.tables().into_iter().flat_map(of_table).map(sentence).collect()
 }
 
-/// Standing of the library in a table.
-fn standing(report: &Report, table: &str) -> Option<String> {
-    let standings: Vec<Standing<'_>> =
-        standings(report).into_iter().filter(|standing| standing.table == table && standing.ours.is_some()).collect();
-    if standings.is_empty() {
+/// The library's ways that programs choose between: by themselves, and on tokio.
+fn ways_of_ours(report: &Report) -> Vec<&str> {
+    [OURS, ON_TOKIO].into_iter().filter(|way| report.rows.iter().any(|row| row.way == *way)).collect()
+}
+
+/// Standing of a way of the library's in a table.
+fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
+    let stands: Vec<(&str, Stand<'_>)> = report
+        .cases(table)
+        .into_iter()
+        .filter_map(|(case, rows)| Some((case, stand(&rows, way)?)))
+        .filter(|(_, stand)| stand.rival.is_some())
+        .collect();
+    if stands.is_empty() {
         return None;
     }
-    let behind: Vec<(f64, &Row, &Standing<'_>)> = standings
-        .iter()
-        .filter_map(|standing| {
-            standing.ours.filter(|(.., reaches)| !reaches).map(|(row, ratio, _)| (ratio, row, standing))
-        })
-        .collect();
-    let level = standings.len() - behind.len();
+    let count = |finding| stands.iter().filter(|(_, stand)| stand.finding == finding).count();
+    let percent = (LEVEL * 100.0).round();
+    let (level, all) = (count(Finding::Level), counted(stands.len()));
     let mut text =
-        format!("{table}: {OURS} is the quickest, or level with it, in {level} of {}", counted(standings.len()));
-    if let Some((ratio, row, standing)) = behind.iter().min_by(|a, b| a.0.total_cmp(&b.0)) {
-        let percent = ratio * 100.0;
-        text += &format!("; at worst it has {percent:.0} % of {}'s speed ({}", standing.best.way, standing.case);
-        text += &match row.spread() {
-            (slowest, fastest) if fastest - slowest >= UNSTEADY => {
-                format!(", where its rounds are {slowest:.1} to {fastest:.1} of their median)")
+        format!("{table}: {way} is the quickest, or within {:.0} % of it, in {level} of {all}", 100.0 - percent);
+    let behind = stands.iter().filter(|(_, stand)| stand.finding == Finding::Behind);
+    let worst = behind.clone().min_by(|(_, a), (_, b)| a.share.total_cmp(&b.share));
+    if let Some((case, Stand { rival: Some((rival, ratio)), .. })) = worst {
+        text += &format!("; behind in {}, at worst with ", behind.count());
+        text += &match ratio {
+            Some(Ratio { middle, low, high }) => {
+                let [middle, low, high] = [middle, low, high].map(|ratio| (ratio * 100.0).round());
+                format!("{middle} % of {}'s speed ({low} to {high} %; {case})", rival.way)
             }
-            _ => ")".to_owned(),
+            None => format!("less than {}'s speed ({case})", rival.way),
         };
     }
-    let gains = standings.iter().filter_map(|standing| {
-        let (row, ..) = standing.ours?;
-        let plain = report.rows.iter().find(|other| {
-            (&*other.table, &*other.case) == (table, standing.case) && PLAIN.contains(&other.way.as_str())
-        })?;
-        Some((row.ops_per_s / plain.ops_per_s, &plain.way, row))
+    if count(Finding::CannotTell) > 0 {
+        text += &format!("; in {} the rounds do not tell", count(Finding::CannotTell));
+    }
+    let gains = stands.iter().filter_map(|(case, Stand { row, .. })| {
+        let plain = report
+            .rows
+            .iter()
+            .find(|other| (&*other.table, &*other.case) == (table, *case) && PLAIN.contains(&other.way.as_str()))?;
+        Some((row.ops_per_s / plain.ops_per_s, &plain.way, *row))
     });
     let most = gains.max_by(|a, b| a.0.total_cmp(&b.0));
     if let Some((ratio, plain, row)) = most.filter(|(ratio, ..)| *ratio >= DEARER) {
@@ -140,7 +180,7 @@ mod tests {
 
     fn row(table: &str, case: &str, way: &str, ops_per_s: f64) -> Row {
         let cpu_us_per_op = Cpu { caller: 5.0, total: 5.0, ..Cpu::default() };
-        let rounds = vec![ops_per_s];
+        let rounds = vec![ops_per_s; 5];
         let (table, case, way) = (table.to_owned(), case.to_owned(), way.to_owned());
         Row { table, case, way, ops_per_s, rounds, cpu_us_per_op, ..Row::default() }
     }
@@ -174,28 +214,48 @@ mod tests {
         let rows = vec![
             row("reads", "depth=1", "pread", 10.0),
             row("reads", "depth=1", "nowait", 10.0),
+            row("reads", "depth=1", "nowait-tokio", 9.0),
             row("reads", "depth=8", "pread", 10.0),
             row("reads", "depth=8", "ring", 100.0),
             row("reads", "depth=8", "nowait", 80.0),
+            row("reads", "depth=8", "nowait-tokio", 120.0),
         ];
         let said = said(rows);
-        let words = "reads: nowait is the quickest, or level with it, in 1 of 2 cases; at worst it has 80 % of ring's speed \
-                     (depth=8); at best it is 8.0 times as fast as pread (depth=8: 80 ops/s).";
-        assert!(said.contains(words), "{said}");
+        for words in [
+            "reads: nowait is the quickest, or within 5 % of it, in 1 of 2 cases; behind in 1, at worst with 80 % of ring's \
+             speed (80 to 80 %; depth=8); at best it is 8.0 times as fast as pread (depth=8: 80 ops/s).",
+            "reads: nowait-tokio is the quickest, or within 5 % of it, in 1 of 2 cases; behind in 1, at worst with 90 % of \
+             pread's speed (90 to 90 %; depth=1); at best it is 12.0 times as fast as pread (depth=8: 120 ops/s).",
+        ] {
+            assert!(said.contains(words), "{said}");
+        }
     }
 
+    /// Half the speed was level once, by the one round that reached the other's median.
     #[test]
-    fn a_case_that_is_level_by_one_round_is_not_the_worst() {
-        let with_rounds = |row: Row, rounds: &[f64]| Row { rounds: rounds.to_vec(), ..row };
-        let rows = vec![
-            row("reads", "depth=1", "ring", 100.0),
-            with_rounds(row("reads", "depth=1", "nowait", 50.0), &[20.0, 50.0, 110.0]),
-            row("reads", "depth=8", "ring", 100.0),
-            with_rounds(row("reads", "depth=8", "nowait", 80.0), &[60.0, 80.0, 90.0]),
-        ];
-        let said = said(rows);
-        let words = "in 1 of 2 cases; at worst it has 80 % of ring's speed (depth=8, where its rounds are 0.8 to 1.1 of their median).";
-        assert!(said.contains(words), "{said}");
+    fn one_good_round_makes_no_way_level() {
+        let with_rounds = |way: &str, rounds: &[f64]| {
+            let mut sorted = rounds.to_vec();
+            sorted.sort_by(f64::total_cmp);
+            Row { rounds: rounds.to_vec(), ..row("reads", "depth=1", way, sorted[rounds.len() / 2]) }
+        };
+        let ring = with_rounds("ring", &[100.0, 98.0, 103.0, 100.0, 99.0]);
+        let slow = with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]);
+        let said_of = |ours: Row| said(vec![ring.clone(), ours]);
+        let text = said_of(slow);
+        assert!(
+            text.contains("in 0 of 1 case; behind in 1, at worst with 49 % of ring's speed (24 to 92 %;"),
+            "{text}"
+        );
+        let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
+        assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
+        let text = said_of(with_rounds("nowait", &[50.0, 50.0, 52.0, 49.0, 50.0]));
+        assert!(text.contains("in 0 of 1 case; behind in 1, at worst with 50 % of ring's speed"), "{text}");
+        let text = said_of(with_rounds("nowait", &[101.0, 98.0, 102.0, 101.0, 99.0]));
+        assert!(text.contains("in 1 of 1 case."), "{text}");
+        // One round is none.
+        let text = said_of(with_rounds("nowait", &[200.0]));
+        assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
     }
 
     #[test]
