@@ -3,7 +3,7 @@
 #![no_main]
 
 #[allow(dead_code)]
-#[path = "../../crates/nowait/src/log/format.rs"]
+#[path = "../../crates/nowait-log/src/format.rs"]
 mod format;
 
 use format::{BLOCK_HEADER_BYTES, BlockHeader, Control, HeaderPage, PAGE, SegmentHeader, record_at, seed};

@@ -12,7 +12,7 @@ use nowait::sim::Sim;
 use nowait::{Engine, Nowait};
 
 #[allow(dead_code)]
-#[path = "../../crates/nowait/src/log/format.rs"]
+#[path = "../../crates/nowait-log/src/format.rs"]
 mod format;
 
 const DIR: &str = "/log";
@@ -48,9 +48,9 @@ static FILES: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| {
     let sim = Sim::new(1);
     let nowait = on(&sim);
     for _ in 0..3 {
-        let (log, recovery) = Log::open(DIR, &options(&nowait)).expect("an empty disk");
+        let (log, recovery) = Log::open(DIR, &options(&nowait)).wait().expect("an empty disk");
         for lsn in recovery.last_lsn + 1..=recovery.last_lsn + 20 {
-            let ticket = log.append(&record(lsn)).expect("a disk with room");
+            let ticket = log.append(&record(lsn)).wait().expect("a disk with room");
             ticket.wait().expect("a sound disk");
             log.maintain();
         }
@@ -101,9 +101,9 @@ fuzz_target!(|changes: Vec<Change>| {
         sim.create(format!("{DIR}/{name}"), bytes);
     }
     let nowait = on(&sim);
-    if let Ok((mut reader, recovery)) = read_in(&nowait, DIR, 1) {
+    if let Ok((mut reader, recovery)) = read_in(&nowait, DIR, 1).wait() {
         let mut last = recovery.first_lsn.saturating_sub(1);
-        while let Ok(Some(found)) = reader.next() {
+        while let Ok(Some(found)) = reader.next().wait() {
             last = found.lsn;
             assert!(changed || found.bytes == record(found.lsn));
         }
@@ -111,11 +111,11 @@ fuzz_target!(|changes: Vec<Change>| {
     } else {
         assert!(changed);
     }
-    if let Ok((log, recovery)) = Log::open(DIR, &options(&nowait).create(false).salvage(true)) {
-        let lsn = log.append(b"after").expect("a disk with room").wait().expect("a sound disk");
+    if let Ok((log, recovery)) = Log::open(DIR, &options(&nowait).create(false).salvage(true)).wait() {
+        let lsn = log.append(b"after").wait().expect("a disk with room").wait().expect("a sound disk");
         assert_eq!(lsn, recovery.next_lsn);
         drop(log);
-        let (log, again) = Log::open(DIR, &options(&nowait).create(false)).expect("what was salvaged opens");
+        let (log, again) = Log::open(DIR, &options(&nowait).create(false)).wait().expect("what was salvaged opens");
         assert_eq!((again.last_lsn, again.damage.len()), (lsn, 0));
         drop(log);
     }
