@@ -31,7 +31,7 @@ pub struct Stand<'a> {
     pub row: &'a Row,
     /// Its speed as a share of the best way's, by their medians.
     pub share: f64,
-    /// The other way that is the quickest, and the ratio to it.
+    /// The quickest of the other ways that decide the finding, and the ratio to it.
     pub rival: Option<(&'a Row, Option<Ratio>)>,
     /// Against all others.
     pub finding: Finding,
@@ -58,14 +58,15 @@ fn stand<'a>(rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
     let others: Vec<&Row> =
         rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
     let ratio = |other: &Row| Ratio::of_rounds(&row.rounds, &other.rounds, others.len());
-    let findings: Vec<Finding> =
-        others.iter().map(|other| ratio(other).map_or(Finding::CannotTell, |ratio| ratio.finding())).collect();
-    let finding = match findings {
-        findings if findings.contains(&Finding::Behind) => Finding::Behind,
-        findings if findings.contains(&Finding::CannotTell) => Finding::CannotTell,
-        _ => Finding::Level,
+    let finding_of = |other: &Row| ratio(other).map_or(Finding::CannotTell, |ratio| ratio.finding());
+    let found = |finding| others.iter().copied().filter(move |other| finding_of(other) == finding);
+    let (ahead, open) = (quickest(found(Finding::Behind)), quickest(found(Finding::CannotTell)));
+    let finding = match (ahead, open) {
+        (Some(_), _) => Finding::Behind,
+        (None, Some(_)) => Finding::CannotTell,
+        (None, None) => Finding::Level,
     };
-    let rival = quickest(others.iter().copied()).map(|other| (other, ratio(other)));
+    let rival = ahead.or(open).or(quickest(others.iter().copied())).map(|other| (other, ratio(other)));
     let best = quickest(rows.iter().copied())?;
     Some(Stand { row, share: row.ops_per_s / best.ops_per_s, rival, finding })
 }
@@ -119,7 +120,8 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
     let mut text =
         format!("{table}: {way} is the quickest, or within {:.0} % of it, in {level} of {all}", 100.0 - percent);
     let behind = stands.iter().filter(|(_, stand)| stand.finding == Finding::Behind);
-    let worst = behind.clone().min_by(|(_, a), (_, b)| a.share.total_cmp(&b.share));
+    let middle = |stand: &Stand<'_>| stand.rival.and_then(|(_, ratio)| ratio).map_or(1.0, |ratio| ratio.middle);
+    let worst = behind.clone().min_by(|(_, a), (_, b)| middle(a).total_cmp(&middle(b)));
     if let Some((case, Stand { rival: Some((rival, ratio)), .. })) = worst {
         text += &format!("; behind in {}, at worst with ", behind.count());
         text += &match ratio {
