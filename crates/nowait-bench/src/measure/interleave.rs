@@ -1,7 +1,7 @@
 //! The loop that measures: verify, warm up, then timed rounds in which the ways take turns.
 //!
-//! Each round has the ways in another order, drawn by seed, because a shared disk drifts, and because
-//! a way leaves caches and queues to the one after it.
+//! Each round has the ways in another order, drawn by seed, because a shared disk drifts, and
+//! because a way leaves caches and queues to the one after it.
 
 use super::meter::Sample;
 use crate::error::Result;

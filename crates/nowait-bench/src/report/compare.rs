@@ -1,14 +1,14 @@
 //! Comparison of two ways by their rounds.
 //!
-//! Rounds are paired: in round `i` both ways met the same mood of a shared disk, so that their ratio
-//! says more than either speed. The interval of the ratio is a bootstrap over the rounds. For few
-//! rounds it is widened as Student's t is (the expanded percentile interval of Hesterberg, "What
-//! Teachers Should Know About the Bootstrap", 2015): the plain one is too narrow there.
+//! Rounds are paired: in round `i` both ways met the same mood of a shared disk, so that their
+//! ratio says more than either speed. The interval of the ratio is a bootstrap over the rounds. For
+//! few rounds it is widened as Student's t is (the expanded percentile interval of Hesterberg,
+//! "What Teachers Should Know About the Bootstrap", 2015): the plain one is too narrow there.
 
 use crate::random::Random;
 
-/// A way is called level with another if the interval of its ratio lies above this. So a way that is
-/// slower than that is called level in one run of 40, however many rounds there are.
+/// A way is called level with another if the interval of its ratio lies above this. So a way that
+/// is slower than that is called level in one run of 40, however many rounds there are.
 pub const LEVEL: f64 = 0.95;
 /// Resamples: enough for the widest interval's ends, one in a thousand.
 const RESAMPLES: usize = 4000;
@@ -25,15 +25,15 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// What a ratio allows to say of a way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Conclusion about a way from its ratio to another. In order: of several, the last decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
     /// At least level with the other.
     Level,
-    /// Slower than the other.
-    Behind,
     /// The rounds scatter too much, or are too few.
     CannotTell,
+    /// Slower than the other.
+    Behind,
 }
 
 impl Ratio {
@@ -142,8 +142,8 @@ mod tests {
         (f64::from(level) / runs as f64, f64::from(behind) / runs as f64)
     }
 
-    /// The promise of the verdict: of ways that are 5 % slower, or more, one in 20 at most is called
-    /// level, with few rounds and with many, on a calm disk and on a noisy one.
+    /// The promise of the verdict: of ways that are 5 % slower, or more, one in 20 at most is
+    /// called level, with few rounds and with many, on a calm disk and on a noisy one.
     #[test]
     fn who_is_slower_is_not_called_level() {
         for noise in [0.05, 0.15] {

@@ -150,7 +150,12 @@ fn stands(html: &mut Html, standing: &Standing<'_>) {
         }
         Some(Stand { row, share, finding, .. }) => {
             let class = if row.way == best.way { "first" } else { shade(share) };
-            let level = if row.way == best.way { "best".to_owned() } else { marked(share, finding) };
+            let mark = match finding {
+                Finding::Level => " ≈",
+                Finding::CannotTell => " ?",
+                Finding::Behind => "",
+            };
+            let level = if row.way == best.way { "best".to_owned() } else { marked(share, mark) };
             html.with_text("td", &[], short(compared(row)));
             html.with_text("td", &[("class", &class)], level);
             html.with_text("td", &[], figure(row.cpu_us_per_op.total, 1));
@@ -167,13 +172,9 @@ fn ways(html: &mut Html, report: &Report) {
     });
 }
 
-fn marked(ratio: f64, finding: Finding) -> String {
-    let mark = match finding {
-        Finding::Level => " ≈",
-        Finding::CannotTell => " ?",
-        Finding::Behind if ratio < COLLAPSED => " ▼",
-        Finding::Behind => "",
-    };
+/// A share with a mark; without another one, collapses have theirs.
+fn marked(ratio: f64, mark: &str) -> String {
+    let mark = if mark.is_empty() && ratio < COLLAPSED { " ▼" } else { mark };
     format!("{}{mark}", share(ratio))
 }
 
@@ -226,11 +227,7 @@ fn speeds(html: &mut Html, report: &Report, table: &str) {
                             let class = if ratio >= 1.0 { "first" } else { shade(ratio) };
                             html.element("td", &[("class", &class)], |html| {
                                 html.text(short(compared(row)));
-                                html.with_text(
-                                    "small",
-                                    &[],
-                                    format!("{}{}", share(ratio), if ratio < COLLAPSED { " ▼" } else { "" }),
-                                );
+                                html.with_text("small", &[], marked(ratio, ""));
                             });
                         }
                     });

@@ -7,12 +7,10 @@ use crate::report::notes::Code;
 use crate::report::words::{compared, unit};
 use crate::report::{Report, Row};
 use crate::table::{self, listed};
-use crate::ways::{OURS, PLAIN};
+use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
 /// From this ratio on a difference is worth a word.
 const DEARER: f64 = 1.3;
-/// The library's way on a tokio runtime.
-const ON_TOKIO: &str = "nowait-tokio";
 /// A request in two, or more, was handed to a kernel worker.
 const PUNTED: f64 = 0.5;
 
@@ -58,15 +56,15 @@ fn stand<'a>(rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
     let others: Vec<&Row> =
         rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
     let ratio = |other: &Row| Ratio::of_rounds(&row.rounds, &other.rounds, others.len());
-    let finding_of = |other: &Row| ratio(other).map_or(Finding::CannotTell, |ratio| ratio.finding());
-    let found = |finding| others.iter().copied().filter(move |other| finding_of(other) == finding);
-    let (ahead, open) = (quickest(found(Finding::Behind)), quickest(found(Finding::CannotTell)));
-    let finding = match (ahead, open) {
-        (Some(_), _) => Finding::Behind,
-        (None, Some(_)) => Finding::CannotTell,
-        (None, None) => Finding::Level,
-    };
-    let rival = ahead.or(open).or(quickest(others.iter().copied())).map(|other| (other, ratio(other)));
+    let found = others.iter().map(|other| {
+        let ratio = ratio(other);
+        (ratio.map_or(Finding::CannotTell, |ratio| ratio.finding()), *other, ratio)
+    });
+    // One way that is ahead decides, whatever the others are; then one that may be.
+    let decides =
+        found.max_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.ops_per_s.total_cmp(&other.ops_per_s)));
+    let finding = decides.map_or(Finding::Level, |(finding, ..)| finding);
+    let rival = decides.map(|(_, other, ratio)| (other, ratio));
     let best = quickest(rows.iter().copied())?;
     Some(Stand { row, share: row.ops_per_s / best.ops_per_s, rival, finding })
 }

@@ -23,6 +23,8 @@ pub use read::ring::io_uring_state;
 
 /// The library's own way, whose standing is told.
 pub const OURS: &str = "nowait";
+/// The same on a tokio runtime.
+pub const ON_TOKIO: &str = "nowait-tokio";
 /// The ways of a program that knows none of the others.
 pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 

@@ -18,7 +18,7 @@ use crate::measure::meter::Round;
 use crate::measure::pace::Alarm;
 use crate::measure::work::{Gather, Reads, Target, Writes};
 use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
-use crate::ways::{ReadWay, Way, WriteWay};
+use crate::ways::{ON_TOKIO, ReadWay, Way, WriteWay};
 
 pub(crate) struct Blocking;
 
@@ -150,7 +150,7 @@ fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<
 
 impl Way for Tokio {
     fn name(&self) -> &'static str {
-        "nowait-tokio"
+        ON_TOKIO
     }
 }
 
