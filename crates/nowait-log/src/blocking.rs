@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use super::os::{self, lock};
+use super::os::{self, lock, polled_too_often};
 use nowait::{Error, ErrorKind, ErrorOp, Result, block_on};
 
 /// A call of a log that may take long, and has not begun: [`wait`](Blocking::wait) makes it on this
@@ -115,7 +115,7 @@ impl<T: Send + 'static> Future for Blocking<T> {
                     }
                 }
             }
-            State::Spent => panic!("a future was polled after it was ready"),
+            State::Spent => polled_too_often(),
         }
     }
 }

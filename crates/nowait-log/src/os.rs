@@ -22,6 +22,12 @@ pub(crate) fn thread_error(operation: ErrorOp, error: &std::io::Error, path: &Pa
     system_error(operation, errno, path).with_detail(text)
 }
 
+/// The end of a future that is polled after it was ready.
+#[cold]
+pub(crate) fn polled_too_often() -> ! {
+    panic!("a future was polled after it was ready")
+}
+
 /// Locks, whatever happened to an earlier holder: every critical section of the log leaves its data
 /// whole at each step at which it can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use super::commit::Shared;
 use super::dir::{Blocks, LogDir, Run, Segment, Window};
 use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
-use super::os;
+use super::os::{self, polled_too_often};
 use super::recover::{Damage, Found};
 use super::ticket::Durable;
 use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started};
@@ -235,7 +235,8 @@ impl Reader {
         Next { reader: Some(self) }
     }
 
-    /// Reads on, on this thread, until the next record is in memory; false if it is not durable yet.
+    /// Reads on, on this thread, until the next record is in memory; false if it is not durable
+    /// yet.
     fn load(&mut self) -> Result<bool> {
         self.opening = None;
         loop {
@@ -460,14 +461,7 @@ impl Reader {
         if lsn < first {
             return gone(format!("record {lsn} was cut off the log, whose first one is {first}"));
         }
-        let number = match &self.source {
-            Source::Live(shared) => {
-                let state = shared.state();
-                let here = state.segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn);
-                here.map_or(0, |segment| segment.header.number)
-            }
-            Source::Found(still) => still.piece(lsn).map_or(0, Piece::number),
-        };
+        let number = self.piece().as_ref().map_or(0, Piece::number);
         if self.is_gone {
             return gone(format!("record {lsn} was cut off the log while it was read; look at the log again"));
         }
@@ -617,9 +611,4 @@ impl<'r> Future for Tail<'r> {
             }
         }
     }
-}
-
-#[cold]
-fn polled_too_often() -> ! {
-    panic!("a future was polled after it was ready")
 }

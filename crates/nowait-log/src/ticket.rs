@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use super::commit::{Group, Shared};
 use super::open::Open;
+use super::os::polled_too_often;
 use nowait::{Result, block_on};
 
 /// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as
@@ -56,8 +57,10 @@ impl Append<'_> {
 impl Future for Append<'_> {
     type Output = Result<Ticket>;
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Ticket>> {
-        // A second append of the same would be worse.
-        assert!(!self.is_ready, "a future was polled after it was ready");
+        if self.is_ready {
+            // It would append once more.
+            polled_too_often();
+        }
         let appended = self.log.poll_append(self.records.as_slice(), self.from_reserve, context.waker());
         self.is_ready = appended.is_ready();
         appended.map(|appended| Ok(Ticket::new(self.log, appended?)))

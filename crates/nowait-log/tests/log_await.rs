@@ -258,8 +258,8 @@ fn a_segment_that_was_cut_short_on_disk_is_damage() {
             }
             records += 1;
         };
-        // Each record has a page, behind those of the header and of the first watermark block; of the
-        // third one's, a part is enough.
+        // Each record has a page, behind those of the header and of the first watermark block; of
+        // the third one's, a part is enough.
         assert_eq!((error.kind(), records), (ErrorKind::Damaged, 3), "{what}: {error}");
     }
 }

@@ -124,8 +124,8 @@ impl Shared {
         }
     }
 
-    /// Wakes tasks, with nothing locked: where this thread holds the names, another one does it. Not
-    /// that of callbacks: one of them may wait for what a task does when it is woken.
+    /// Wakes tasks, with nothing locked: where this thread holds the names, another one does it.
+    /// Not that of callbacks: one of them may wait for what a task does when it is woken.
     pub(crate) fn wake_all(&self, wakers: impl IntoIterator<Item = Waker>) {
         let mut wakers = wakers.into_iter().peekable();
         if wakers.peek().is_some() && self.names.is_mine() {
@@ -136,8 +136,8 @@ impl Shared {
         }
     }
 
-    /// Has callbacks and wakers called by their threads. Where one cannot be started this thread calls them,
-    /// once it does not hold the names.
+    /// Has callbacks and wakers called by their threads. Where one cannot be started this thread
+    /// calls them, once it does not hold the names.
     pub(crate) fn serve_calls(&self) {
         let may_run_here = !self.names.is_mine();
         self.wakes.serve(may_run_here);

@@ -142,8 +142,8 @@ impl Window {
         Buf::uncleared(bytes).ok_or_else(|| os::system_error(ErrorOp::Read, Errno::NOMEM, self.file.path()))
     }
 
-    /// Takes note that the window has `n` more bytes, of those that were asked for; fewer mean that the
-    /// file ends there.
+    /// Takes note that the window has `n` more bytes, of those that were asked for; fewer mean that
+    /// the file ends there.
     fn add(&mut self, n: usize, asked: usize) {
         self.filled += n;
         self.bytes_read += n as u64;

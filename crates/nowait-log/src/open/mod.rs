@@ -82,11 +82,9 @@ impl Open {
         self.shared.preparer.end(true);
         lock(&self.lock).take();
     }
-}
 
-impl Open {
-    /// Writes what was appended to a log that nothing maintains, on a thread of its own: a handle may be
-    /// dropped where nothing may block.
+    /// Writes what was appended to a log that nothing maintains, on a thread of its own: a handle
+    /// may be dropped where nothing may block.
     fn finish(&self) {
         let held = lock(&self.lock).take();
         if !held.as_ref().is_some_and(|lock| lock.is_held()) {
