@@ -1,6 +1,6 @@
 //! How a file is served: asked of the kernel, request by request, and of this library.
 //!
-//! What a file system claims to support says little, so nothing here is looked up. A scratch file
+//! A file system that claims support may lack it, so nothing here is looked up. A scratch file
 //! beside the one that is asked about, with the same attributes, is brought into a state; then
 //! single requests go through a ring that shows what became of each: complete when its submission
 //! returned, completed later, or given to a kernel worker. The same requests are then made through

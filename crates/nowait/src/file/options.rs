@@ -99,10 +99,10 @@ impl OpenOptions {
 
     /// Reads and writes go past the page cache, where the file and its device can (`O_DIRECT`);
     /// where not, through it, and [`File::direct`] says so. Any place, length and memory will do.
-    /// What suits the device costs nothing extra: [`Buf`](crate::Buf)s at multiples of 4096 always
-    /// do. Else reads are widened to whole blocks and cut back, and of writes the first and last
-    /// part of a block go through the page cache. At the end of the file a read may overwrite what
-    /// is left of the buffer.
+    /// Requests that suit the device cost nothing extra: [`Buf`](crate::Buf)s at multiples of 4096
+    /// always do. Else reads are widened to whole blocks and cut back, and of writes the first and
+    /// last part of a block go through the page cache. At the end of the file a read may overwrite
+    /// what is left of the buffer.
     ///
     /// A write that goes through the page cache in part is made when no other direct write of this
     /// `File` and its clones is under way. Of those by another open of the same file, here or in

@@ -42,7 +42,7 @@ pub(crate) struct Temporary {
     /// None once it is gone.
     path: Option<PathBuf>,
     directory: PathBuf,
-    /// That of the process that made it: a forked child must not remove it.
+    /// Fork generation of the process that made it: a forked child must not remove it.
     generation: u64,
 }
 

@@ -101,9 +101,9 @@ impl File {
     /// fails the whole call.
     ///
     /// # Errors
-    /// That of the first failed range in the list, with its [`range_index`](Error::range_index);
-    /// [`ErrorKind::UnexpectedEof`] for a range that the end of the file cuts short; otherwise as
-    /// [`File::gather_into`].
+    /// The error of the first failed range in the list, with its
+    /// [`range_index`](Error::range_index); [`ErrorKind::UnexpectedEof`] for a range that the end
+    /// of the file cuts short; otherwise as [`File::gather_into`].
     pub fn gather_exact<'f>(&'f self, ranges: impl Ranges<'f>) -> Steps<'f, Result<Gathered>> {
         let ranges = ranges.into_extents();
         Steps::new(async move {

@@ -61,7 +61,7 @@ pub struct Writer {
     restoring: Option<(u64, Started<Result<()>>)>,
     syncing: Option<Started<Result<()>>>,
     failed: Option<Error>,
-    /// Who used it last.
+    /// Caller that used it last.
     caller: Caller,
     /// It may be dropped with its bytes: its file is not wanted then.
     pub(super) is_disposable: bool,

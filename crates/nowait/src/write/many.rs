@@ -29,8 +29,9 @@ struct Run {
     memories: Vec<Memory>,
 }
 
-/// Many writes under way; see [`File::write_many`](crate::File::write_many). Await it, or [`wait`](WriteMany::wait).
-/// Dropped, what is under way is finished in its own time, and the rest is not begun.
+/// Many writes under way; see [`File::write_many`](crate::File::write_many). Await it, or
+/// [`wait`](WriteMany::wait). Dropped, what is under way is finished in its own time, and the rest
+/// is not begun.
 #[must_use = "nothing is written until it is awaited or waited for"]
 pub struct WriteMany<'f, B> {
     file: &'f Opened,

@@ -212,8 +212,8 @@ impl File {
     /// back, the size included (`fdatasync(2)`). The name of a new file is not covered: see
     /// [`fs::sync_dir`](crate::fs::sync_dir).
     ///
-    /// Never runs on an executor's thread. Syncs of one file
-    /// requested while one is in flight share the next.
+    /// Never runs on an executor's thread. Syncs of one file requested while one is in flight share
+    /// the next.
     ///
     /// # Errors
     /// [`ErrorKind::SyncFailed`] when a write-back failed: written data may be lost although reads
