@@ -276,7 +276,19 @@ fn submitting_thread_ends_before_its_reads() {
 /// thread.
 #[test]
 fn direct_reads_are_never_inline() {
-    let sample = Sample::new(4 << 20);
+    direct_reads_wait_elsewhere(Sample::new(4 << 20));
+}
+
+/// Symptom: overlayfs refuses `RWF_NOWAIT`; files that do were taken to lie in memory, and direct
+/// reads held up the caller until the stall budget was spent.
+#[test]
+fn direct_reads_of_files_that_refuse_attempts_are_never_inline() {
+    if let Some(mount) = common::mounts::Mount::or_skip(common::mounts::Kind::Overlay) {
+        direct_reads_wait_elsewhere(Sample::new_in(mount.path(), 4 << 20));
+    }
+}
+
+fn direct_reads_wait_elsewhere(sample: Sample) {
     let nowait = Nowait::builder().build().unwrap();
     let mut options = nowait::OpenOptions::new();
     options.read(true).custom_flags(libc::O_DIRECT);
@@ -519,8 +531,9 @@ fn announced() {
     // Strict forbids to announce on the caller's thread: the call may wait.
     let (announced, alone) = (threads(false), threads(true));
     let told = format!("{announced} threads for announced reads, {alone} for others");
-    assert!(announced <= 20, "{told}");
-    // Where starting a thread takes longer than a read, few are started for any.
+    // Where starting a thread takes longer than a read, few are started for any; and where all
+    // takes long, a collector may be waited for until another is started.
+    assert!(announced <= 20 || common::is_slow() && announced <= alone, "{told}");
     assert!(announced < alone || common::is_slow(), "{told}");
 }
 

@@ -65,9 +65,8 @@ impl Target<'_> {
         if length == 0 {
             return self.called(Ok(Done::Nothing));
         }
-        // Direct I/O bypasses the cache, and with `RWF_NOWAIT` it still waits for the device. A
-        // file that refuses the flag lies in memory.
-        if file.direct.is_some() && file.reads.nowait_accepted() != Some(false) {
+        // Direct I/O bypasses the cache, and with `RWF_NOWAIT` it still waits for the device.
+        if file.direct.is_some() {
             return None;
         }
         let engine = &*self.instance.engines().pool;

@@ -110,7 +110,16 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn new(len: usize) -> Sample {
-        let dir = mounts::temp_dir();
+        Sample::made(mounts::temp_dir(), len)
+    }
+
+    /// On another file system than the others' one.
+    #[allow(dead_code)] // Not every test binary mounts one.
+    pub(crate) fn new_in(folder: &Path, len: usize) -> Sample {
+        Sample::made(tempfile::tempdir_in(folder).unwrap(), len)
+    }
+
+    fn made(dir: TempDir, len: usize) -> Sample {
         let path = dir.path().join("sample");
         let bytes = contents(len, 7);
         std::fs::write(&path, &bytes).unwrap();
@@ -130,6 +139,17 @@ impl Sample {
     pub(crate) fn open(&self, nowait: &Nowait) -> File {
         open(nowait, &self.path)
     }
+}
+
+/// Whether a file's file system takes `RWF_NOWAIT`. Where it does not (tmpfs, overlayfs, FUSE), a
+/// ring would use a kernel worker, and a thread of ours makes the call.
+#[allow(dead_code)] // Not every test binary asks.
+pub(crate) fn takes_attempts(path: &Path) -> bool {
+    let file = std::fs::File::open(path).unwrap();
+    let mut byte = [0];
+    let mut buffers = [std::io::IoSliceMut::new(&mut byte)];
+    let read = rustix::io::preadv2(&file, &mut buffers, 0, rustix::io::ReadWriteFlags::NOWAIT);
+    read != Err(rustix::io::Errno::OPNOTSUPP)
 }
 
 /// How much slower than the machines that bounds were chosen on this one is: an interpreted

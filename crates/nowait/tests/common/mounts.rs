@@ -79,8 +79,17 @@ pub(crate) fn temp_dir() -> TempDir {
 /// A mounted file system; unmounted when dropped.
 pub(crate) struct Mount {
     point: PathBuf,
-    // Removed after the unmount in `drop`.
+    // Both after the unmount in `drop`.
+    _below: Option<Box<Mount>>,
     _dir: TempDir,
+}
+
+/// A file system for an overlay's folders, where `folder` is in an overlay itself (as in many
+/// containers): one takes no other's files to write to.
+fn below_an_overlay(folder: &Path) -> Result<Option<Mount>, String> {
+    const OVERLAY: rustix::fs::FsWord = 0x794c_7630;
+    let system = rustix::fs::statfs(folder).map_err(|error| error.to_string())?;
+    if system.f_type == OVERLAY { Mount::new(Kind::Ext4).map(Some) } else { Ok(None) }
 }
 
 impl Mount {
@@ -92,13 +101,16 @@ impl Mount {
     /// Makes one of so many bytes; an overlay has none of its own.
     pub(crate) fn sized(kind: Kind, bytes: u64) -> Result<Mount, String> {
         let (dir, point) = folder_and_point()?;
+        let mut below = None;
         match kind {
             Kind::Ext4 => on_image(&["mkfs.ext4", "-q", "-O", "has_journal"], dir.path(), &point, bytes)?,
             Kind::Xfs => on_image(&["mkfs.xfs", "-q"], dir.path(), &point, bytes)?,
             Kind::Btrfs => on_image(&["mkfs.btrfs", "-q"], dir.path(), &point, bytes)?,
             Kind::Tmpfs => mount(&["-t", "tmpfs", "-o", &format!("size={bytes}"), "nowait-test"], &point)?,
             Kind::Overlay => {
-                let folders = ["lower", "upper", "work"].map(|name| dir.path().join(name));
+                below = below_an_overlay(dir.path())?.map(Box::new);
+                let base = below.as_ref().map_or(dir.path(), |below| below.path());
+                let folders = ["lower", "upper", "work"].map(|name| base.join(name));
                 for folder in &folders {
                     fs::create_dir(folder).map_err(|error| error.to_string())?;
                 }
@@ -107,7 +119,7 @@ impl Mount {
                 mount(&["-t", "overlay", "-o", &options, "overlay"], &point)?;
             }
         }
-        Ok(Mount { point, _dir: dir })
+        Ok(Mount { point, _below: below, _dir: dir })
     }
 
     /// Makes one; where that cannot be, says so and gives none, or fails if
@@ -127,7 +139,7 @@ impl Mount {
         let journal = if journal { "has_journal" } else { "^has_journal" };
         run(&["mkfs.ext4", "-q", "-O", journal, "-b", "4096", "-E", "nodiscard,lazy_itable_init=1", text(image)])?;
         mount_image(image, &point)?;
-        Ok(Mount { point, _dir: dir })
+        Ok(Mount { point, _below: None, _dir: dir })
     }
 
     /// A folder of a btrfs in which anybody may write, and whose files may take `bytes` together
