@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::Parser;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use nowait_bench::machine::environment::Environment;
+use nowait_bench::machine::load::Watch;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::options::Options as Asked;
@@ -133,6 +134,8 @@ fn run(options: &Options) -> Result<()> {
         ));
     }
 
+    let place = Environment::of(&options.dir);
+    let watch = Watch::begin(place.device.as_deref());
     let mut told = Told;
     let make = || {
         told.begin("making the file to read", options.size);
@@ -141,7 +144,7 @@ fn run(options: &Options) -> Result<()> {
     let reads = tables.iter().any(|table| table.file_size(&asked).is_some());
     let file = reads.then(make).transpose()?;
     let file = file.map(|file| if options.direct { file.past_the_cache() } else { Ok(file) }).transpose()?;
-    let environment = environment(options, file.as_ref(), asked.seed);
+    let environment = Environment { load: watch.load(), ..environment(place, file.as_ref(), asked.seed) };
     let mut report = Report { environment: environment.clone(), ..Report::default() };
     if let Some(file) = &file {
         preflight::look_at_file(file, &mut report)?;
@@ -158,6 +161,8 @@ fn run(options: &Options) -> Result<()> {
     // Its memory and its room on the disk are free again before anything is written.
     drop(file);
     let ran = ran.and_then(|()| measure(None, &[Phase::Limit, Phase::Directory]));
+    report.environment.load = watch.load();
+    preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);
     let measured: Vec<String> = report.ways().into_iter().map(str::to_owned).collect();
     report.ways = peers::meanings().into_iter().filter(|(way, _)| measured.contains(way)).collect();
@@ -194,7 +199,7 @@ fn asked(options: &Options) -> Asked {
     }
 }
 
-fn environment(options: &Options, file: Option<&TestFile>, seed: u64) -> Environment {
+fn environment(place: Environment, file: Option<&TestFile>, seed: u64) -> Environment {
     let (file_bytes, file_origin) = match file {
         Some(file) => (file.size(), file.origin().to_owned()),
         None => (log::FILE_MAX, "at most; a new one for each round".to_owned()),
@@ -205,7 +210,7 @@ fn environment(options: &Options, file: Option<&TestFile>, seed: u64) -> Environ
         file_bytes,
         file_origin,
         seed,
-        ..Environment::of(&options.dir)
+        ..place
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait_bench::machine::environment::Environment;
+use nowait_bench::machine::load::Watch;
 use nowait_bench::machine::testfile::TestFile;
 use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::options::{Direction, Options};
@@ -52,9 +53,11 @@ pub(crate) fn run(options: &cli::Bench) -> Result<()> {
     }
     let mut bar = Bar::new();
 
+    let place = Environment::of(options.file.as_deref().unwrap_or(&options.dir));
+    let watch = Watch::begin(place.device.as_deref());
     let size = tables.iter().filter_map(|table| table.file_size(&asked)).max();
     let file = size.map(|size| test_file(options, size, asked.seed, &cancel, &mut bar)).transpose()?;
-    let environment = environment(options, file.as_ref(), &tables, &asked);
+    let environment = Environment { load: watch.load(), ..environment(place, file.as_ref(), &tables, &asked) };
     let mut report = Report { environment: environment.clone(), ..Report::default() };
     bar.hide();
     output.print(&show::environment(&environment))?;
@@ -76,6 +79,8 @@ pub(crate) fn run(options: &cli::Bench) -> Result<()> {
     // Its memory and its room on the disk are free again before anything is written.
     drop(file);
     let ran = ran.and_then(|()| measure(None, &[Phase::Limit, Phase::Directory]));
+    report.environment.load = watch.load();
+    preflight::look_at_load(&mut report);
     preflight::look_at_rows(&mut report);
     report.add_fio(&fio);
     // After an error, too: what is complete is worth having.
@@ -199,7 +204,7 @@ fn test_file(options: &cli::Bench, usual_size: u64, seed: u64, cancel: &AtomicBo
     if options.direct { file.past_the_cache() } else { Ok(file) }
 }
 
-fn environment(options: &cli::Bench, file: Option<&TestFile>, tables: &[&dyn Table], asked: &Options) -> Environment {
+fn environment(place: Environment, file: Option<&TestFile>, tables: &[&dyn Table], asked: &Options) -> Environment {
     let written = || tables.iter().find_map(|table| table.writes_into(asked)).unwrap_or_default();
     let (file_bytes, origin) = file.map_or_else(written, |file| (file.size(), file.origin()));
     Environment {
@@ -208,7 +213,7 @@ fn environment(options: &cli::Bench, file: Option<&TestFile>, tables: &[&dyn Tab
         file_bytes,
         file_origin: origin.to_owned(),
         seed: asked.seed,
-        ..Environment::of(options.file.as_deref().unwrap_or(&options.dir))
+        ..place
     }
 }
 

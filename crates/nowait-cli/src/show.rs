@@ -53,7 +53,15 @@ pub(crate) fn say(text: fmt::Arguments<'_>) {
 
 pub(crate) fn environment(environment: &Environment) -> String {
     let lines = environment.lines().into_iter().map(|(name, value)| format!("{name:<8} {value}\n"));
-    lines.collect::<String>() + "\n"
+    lines.collect::<String>() + &under_load(environment) + "\n"
+}
+
+/// A warning where others used the machine.
+fn under_load(environment: &Environment) -> String {
+    match environment.load.disturbances().join("; ") {
+        told if told.is_empty() => told,
+        told => format!("UNDER LOAD: {told}. The figures are worth less.\n"),
+    }
 }
 
 pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
@@ -61,6 +69,7 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     if let Some(why) = &report.partial {
         text += &format!("PARTIAL: {why}. What is here is complete in itself; what is missing was not measured.\n\n");
     }
+    text += &under_load(&report.environment);
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);

@@ -6,11 +6,13 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nowait_probe::Place;
 use serde::{Deserialize, Serialize};
+
+use crate::machine::load::Load;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -37,6 +39,13 @@ pub struct Environment {
     pub governor: Option<String>,
     pub memory_bytes: u64,
     pub cgroup_memory_max: Option<u64>,
+    /// Processors' worth of time that a cgroup allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_quota: Option<f64>,
+    /// When anonymous memory gets huge pages: `always`, `madvise` or `never`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<String>,
+    pub load: Load,
     /// In the table of stalls: from how much dirty data on writers were made to wait, and how much
     /// a round wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +84,8 @@ impl Environment {
             governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             memory_bytes: memory("MemTotal"),
             cgroup_memory_max: cgroup_memory_max(),
+            cpu_quota: cpu_quota(),
+            huge_pages: line("/sys/kernel/mm/transparent_hugepage/enabled").and_then(|text| chosen(&text)),
             ..Self::default()
         }
     }
@@ -93,8 +104,17 @@ impl Environment {
         if let Some(governor) = &self.governor {
             lines[2].1.push_str(&format!(", governor {governor}"));
         }
+        if let Some(quota) = self.cpu_quota {
+            lines[2].1.push_str(&format!(", cgroup allows {quota:.2}"));
+        }
+        if let Some(average) = self.load.average {
+            lines[2].1.push_str(&format!(", load average {average:.2}"));
+        }
         if let Some(max) = self.cgroup_memory_max {
             lines[3].1.push_str(&format!(", cgroup allows {}", mib(max)));
+        }
+        if let Some(huge_pages) = &self.huge_pages {
+            lines[3].1.push_str(&format!(", huge pages {huge_pages}"));
         }
         let journal = self.journal.map(|journal| if journal { "journal" } else { "NO journal" }.to_owned());
         lines.push(("mount", joined([self.filesystem.clone(), self.mount_options.clone(), journal], ", ")));
@@ -165,13 +185,35 @@ fn memory(field: &str) -> u64 {
 
 /// The tightest `memory.max` from this process's cgroup (version 2) up to the root.
 fn cgroup_memory_max() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let own = Path::new("/sys/fs/cgroup").join(own);
-    own.ancestors()
-        .take_while(|group| group.starts_with("/sys/fs/cgroup"))
-        .filter_map(|group| line(group.join("memory.max"))?.parse().ok())
-        .min()
+    cgroups().iter().filter_map(|group| line(group.join("memory.max"))?.parse().ok()).min()
+}
+
+/// The tightest `cpu.max` from this process's cgroup (version 2) up to the root, as a number of
+/// processors.
+fn cpu_quota() -> Option<f64> {
+    let quotas = cgroups().into_iter().filter_map(|group| quota(&line(group.join("cpu.max"))?));
+    quotas.min_by(f64::total_cmp)
+}
+
+/// Of a `cpu.max`: microseconds in each period, or `max`.
+fn quota(text: &str) -> Option<f64> {
+    let (quota, period) = text.split_once(' ')?;
+    Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
+}
+
+/// This process's cgroup (version 2) and those above it.
+fn cgroups() -> Vec<PathBuf> {
+    const ROOT: &str = "/sys/fs/cgroup";
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
+    let own = Path::new(ROOT).join(own);
+    own.ancestors().take_while(|group| group.starts_with(ROOT)).map(Path::to_owned).collect()
+}
+
+/// The choice that the kernel puts in brackets: `always [madvise] never`.
+fn chosen(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
 }
 
 /// Of an ext4.
@@ -216,6 +258,12 @@ mod tests {
         let arguments = ["nowait", "bench", "--dir=/a b", "it's", "", "--ways", "ring,pread"];
         let typed = command(arguments.into_iter().map(OsString::from));
         assert_eq!(typed, r"nowait bench '--dir=/a b' 'it'\''s' '' --ways ring,pread");
+    }
+
+    #[test]
+    fn choices_and_quotas_are_read() {
+        assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
+        assert_eq!((chosen("never"), quota("max 100000"), quota("150000 100000")), (None, None, Some(1.5)));
     }
 
     #[test]

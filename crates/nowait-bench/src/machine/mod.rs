@@ -3,6 +3,7 @@
 
 pub mod dirty_limit;
 pub mod environment;
+pub mod load;
 pub mod memory_limit;
 pub mod mounts;
 pub mod testfile;

@@ -1,7 +1,8 @@
 //! The loop that measures: verify, warm up, then timed rounds in which the ways take turns.
 //!
 //! Each round has the ways in another order, drawn by seed, because a shared disk drifts, and
-//! because a way leaves caches and queues to the one after it.
+//! because a way leaves caches and queues to the one after it. One way has two turns in each: by how
+//! much it differs from itself tells which differences mean nothing.
 
 use super::meter::Sample;
 use crate::error::Result;
@@ -16,6 +17,14 @@ pub enum Stage {
     WarmUp,
     /// A timed round, by number.
     Timed(usize),
+}
+
+/// Samples of the timed rounds.
+pub struct Rounds {
+    /// For each way, one of each round.
+    pub ways: Vec<Vec<Sample>>,
+    /// Those of the second turns of the way that is compared with itself.
+    pub control: Vec<Sample>,
 }
 
 /// A case: every way does the same work from the same state.
@@ -34,6 +43,12 @@ pub trait Case {
 
     /// Makes the state of the case, and has one way do its work once.
     fn round(&mut self, way: usize, stage: Stage) -> Result<Sample>;
+
+    /// The second turn of the way that is compared with itself. A case that keeps other figures of
+    /// its rounds keeps none of this one.
+    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        self.round(way, stage)
+    }
 
     /// Every way has had its turn; their samples, in the order of the ways.
     fn completed(&mut self, _stage: Stage, _samples: &[Sample]) {}
@@ -55,28 +70,32 @@ impl Progress for () {
     fn now(&mut self, _: &str) {}
 }
 
-/// Measures a case. Returns, for each way, a sample of each timed round.
+/// Measures a case. The way number `control` has two turns in each timed round, as if it were two.
 pub fn interleave(
     case: &mut dyn Case,
+    control: usize,
     rounds: usize,
     orders: &mut Random,
     progress: &mut dyn Progress,
-) -> Result<Vec<Vec<Sample>>> {
+) -> Result<Rounds> {
     let ways = case.ways();
-    let mut timed = vec![Vec::with_capacity(rounds); ways];
+    let mut timed = Rounds { ways: vec![Vec::with_capacity(rounds); ways], control: Vec::with_capacity(rounds) };
     let before = [Stage::Verify].into_iter().chain(case.warms_up().then_some(Stage::WarmUp));
     for stage in before.chain((0..rounds).map(Stage::Timed)) {
         case.prepare(stage);
+        let is_timed = matches!(stage, Stage::Timed(_));
         let mut samples: Vec<Option<Sample>> = vec![None; ways];
-        for way in orders.permutation(ways as u64) {
-            let way = way as usize;
-            samples[way] = Some(case.round(way, stage)?);
+        for turn in orders.permutation((ways + usize::from(is_timed)) as u64) {
+            match samples.get_mut(turn as usize) {
+                Some(sample) => *sample = Some(case.round(turn as usize, stage)?),
+                None => timed.control.push(case.round_again(control, stage)?),
+            }
             progress.step(1);
         }
         let samples: Vec<Sample> = samples.into_iter().flatten().collect();
         case.completed(stage, &samples);
-        if let Stage::Timed(_) = stage {
-            timed.iter_mut().zip(samples).for_each(|(of_way, sample)| of_way.push(sample));
+        if is_timed {
+            timed.ways.iter_mut().zip(samples).for_each(|(of_way, sample)| of_way.push(sample));
         }
     }
     Ok(timed)
@@ -84,7 +103,7 @@ pub fn interleave(
 
 /// Number of steps of a case of so many ways.
 pub fn steps(ways: usize, rounds: usize, warms_up: bool) -> u64 {
-    (ways * (rounds + 1 + usize::from(warms_up))) as u64
+    (ways * (rounds + 1 + usize::from(warms_up)) + rounds) as u64
 }
 
 #[cfg(test)]
@@ -97,6 +116,8 @@ mod tests {
     struct Told {
         warms_up: bool,
         turns: Vec<(usize, Stage)>,
+        /// The number of turns before each second one.
+        again: Vec<(usize, Stage)>,
         completed: Vec<(Stage, usize)>,
     }
 
@@ -119,6 +140,13 @@ mod tests {
             Ok(Sample::of(&[round]).unwrap())
         }
 
+        fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+            let sample = self.round(way, stage)?;
+            self.turns.pop();
+            self.again.push((self.turns.len(), stage));
+            Ok(sample)
+        }
+
         fn completed(&mut self, stage: Stage, samples: &[Sample]) {
             assert!(samples.iter().map(|sample| sample.operations).eq(0..3));
             self.completed.push((stage, samples.len()));
@@ -128,16 +156,24 @@ mod tests {
     #[test]
     fn ways_take_turns_in_orders_by_seed() {
         for warms_up in [true, false] {
-            let mut case = Told { warms_up, turns: Vec::new(), completed: Vec::new() };
-            let timed = interleave(&mut case, 60, &mut Random::new(1), &mut ()).unwrap();
-            assert_eq!(case.turns.len() as u64, steps(3, 60, warms_up));
+            let mut case = Told { warms_up, turns: Vec::new(), again: Vec::new(), completed: Vec::new() };
+            let timed = interleave(&mut case, 1, 60, &mut Random::new(1), &mut ()).unwrap();
+            assert_eq!((case.turns.len() + case.again.len()) as u64, steps(3, 60, warms_up));
             assert_eq!(case.completed.len(), 61 + usize::from(warms_up));
+            assert!(timed.control.len() == 60 && timed.control.iter().all(|sample| sample.operations == 1));
+            let first = |stage| case.turns.iter().position(|turn| *turn == (1, stage)).unwrap();
+            assert!(case.again.iter().map(|(_, stage)| *stage).eq((0..60).map(Stage::Timed)));
+            let before = case.again.iter().filter(|(at, stage)| *at <= first(*stage)).count();
+            assert!((15..45).contains(&before), "{before} of 60 second turns came first");
             let of = |round| case.turns.iter().filter(move |(_, stage)| *stage == Stage::Timed(round));
             let orders: Vec<Vec<usize>> = (0..60).map(|round| of(round).map(|(way, _)| *way).collect()).collect();
             let different: BTreeSet<&Vec<usize>> = orders.iter().collect();
             assert_eq!(different.len(), 6, "all orders of three ways: {orders:?}");
             assert!(orders.iter().all(|order| order.iter().sum::<usize>() == 3 && order.len() == 3), "{orders:?}");
-            assert!((0..3).all(|way| timed[way].len() == 60 && timed[way].iter().all(|s| s.operations == way as u64)));
+            let of_way = |way: usize| &timed.ways[way];
+            assert!(
+                (0..3).all(|way| of_way(way).len() == 60 && of_way(way).iter().all(|s| s.operations == way as u64))
+            );
         }
     }
 }

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use crate::machine::environment::Environment;
 use crate::measure::meter::{Latencies, Sample, latencies};
+use crate::report::compare::Ratio;
 use crate::report::notes::{Code, Note};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -31,7 +32,40 @@ pub struct Report {
     /// Descriptions of ways from other crates.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ways: BTreeMap<String, String>,
+    /// A way of each case, beside itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub controls: Vec<Control>,
     pub rows: Vec<Row>,
+}
+
+/// A way that had two turns in each round of a case, or of all cases whose names begin so.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Control {
+    pub table: String,
+    pub case: String,
+    pub way: String,
+    /// Operations per second of each first turn, in order of the rounds.
+    pub rounds: Vec<f64>,
+    /// Those of each second turn, which may have come before the first.
+    pub again: Vec<f64>,
+}
+
+impl Control {
+    pub fn of(table: &str, case: &str, way: &str, first: &[Sample], again: &[Sample]) -> Self {
+        let speeds = |samples: &[Sample]| samples.iter().map(Sample::per_second).collect();
+        let [table, case, way] = [table, case, way].map(str::to_owned);
+        Self { table, case, way, rounds: speeds(first), again: speeds(again) }
+    }
+
+    /// Ratio of the two turns. `None` if there are too few rounds.
+    pub fn ratio(&self) -> Option<Ratio> {
+        Ratio::of_rounds(&self.again, &self.rounds, 1)
+    }
+
+    fn is_of(&self, table: &str, case: &str) -> bool {
+        let rest = case.strip_prefix(&*self.case);
+        self.table == table && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    }
 }
 
 /// Result of one way in one case.
@@ -201,6 +235,11 @@ impl Report {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
+    }
+
+    /// The way of a case that was compared with itself.
+    pub fn control(&self, table: &str, case: &str) -> Option<&Control> {
+        self.controls.iter().find(|control| control.is_of(table, case))
     }
 
     /// Returns whether the system allows a way. Notes a refusal once.

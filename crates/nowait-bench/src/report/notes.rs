@@ -78,6 +78,13 @@ codes! {
         "The device reads far ahead (read_ahead_kb). A sequential reader through the page cache, such as cat, gets the disk's full \
          depth; a small sequential read may wait for megabytes. Tables of random reads turn readahead off. \
          Compare with 128, the usual value: echo 128 > /sys/block/DEVICE/queue/read_ahead_kb."
+    UnderLoad "under-load"
+        "Other programs used the processors or the device just before the run, or the hypervisor took time from it. Ways that need a \
+         second processor, or a calm device, then lose more than the others, and rounds scatter. End those programs, wait for the load \
+         average to fall, and run again; in a virtual machine, choose another hour."
+    NotFromDevice "not-from-device"
+        "Rounds that were to read from the device moved fewer bytes there than they read: another layer had them (the device of a loop, \
+         a RAID's cache), or the file system holds them compressed. Cold rows are then not the device's."
     TwoSpeeds "two-speeds"
         "Rounds of the same way in the same case fall into two groups that are far apart, as behind a limit that a cloud's disk has for \
          bursts, or beside another program that came and went. The median then tells which group had more rounds, not the speed of the way. \

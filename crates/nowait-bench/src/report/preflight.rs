@@ -97,13 +97,21 @@ pub fn look_at_system(environment: &Environment, writes: bool, in_order: bool, r
     }
 }
 
+/// Checks what else the machine did.
+pub fn look_at_load(report: &mut Report) {
+    let disturbances = report.environment.load.disturbances();
+    report.notes.extend(disturbances.into_iter().map(|text| Note::new(Code::UnderLoad, text)));
+}
+
 /// Checks the rows.
 pub fn look_at_rows(report: &mut Report) {
     let traps: Vec<Note> = TABLES.iter().flat_map(|table| table.traps(report)).collect();
     report.notes.extend(traps);
     let split: Vec<_> = report.rows.iter().filter_map(|row| Some((row, two_speeds(&row.rounds)?))).collect();
-    let Some((row, (low, high))) = split.first() else { return };
-    let (low, high) = (short(*low), short(*high));
+    // A round apart is an accident where no other row of the run has one.
+    let alone = split.len() == 1 && split[0].1.smaller == 1;
+    let Some((row, speeds)) = split.first().filter(|_| !alone) else { return };
+    let (low, high) = (short(speeds.low), short(speeds.high));
     let text = format!(
         "{} of {} rows ran at two speeds; {} {} {}: about {low}/s and {high}/s",
         split.len(),
@@ -115,18 +123,34 @@ pub fn look_at_rows(report: &mut Report) {
     report.note(Code::TwoSpeeds, text);
 }
 
-/// The middle of each of two groups of at least two rounds, if that is how they fall.
-fn two_speeds(rounds: &[f64]) -> Option<(f64, f64)> {
+/// Two groups of rounds.
+#[derive(Debug, PartialEq)]
+struct Speeds {
+    /// The middle of each.
+    low: f64,
+    high: f64,
+    /// Number of rounds in the smaller one.
+    smaller: usize,
+}
+
+/// The two groups into which the rounds fall, each of at least two rounds; of three rounds, one may
+/// be alone.
+fn two_speeds(rounds: &[f64]) -> Option<Speeds> {
     let mut sorted = rounds.to_vec();
     sorted.sort_by(f64::total_cmp);
     let narrow = |group: &[f64]| group[group.len() - 1] <= TOGETHER * group[0];
-    let last = sorted.len().checked_sub(1)?;
-    let split = (2..last).find(|&at| {
+    let fewest = match sorted.len() {
+        0..=2 => return None,
+        3 => 1,
+        _ => 2,
+    };
+    let split = (fewest..=sorted.len() - fewest).find(|&at| {
         let (low, high) = sorted.split_at(at);
         high[0] >= APART * low[at - 1] && narrow(low) && narrow(high)
     })?;
     let (low, high) = sorted.split_at(split);
-    Some((low[low.len() / 2], high[high.len() / 2]))
+    let middle = |group: &[f64]| group[group.len() / 2];
+    Some(Speeds { low: middle(low), high: middle(high), smaller: low.len().min(high.len()) })
 }
 
 #[cfg(test)]
@@ -137,12 +161,32 @@ mod tests {
 
     #[test]
     fn rounds_in_two_groups_are_told_from_noise() {
-        assert_eq!(two_speeds(&[10.0, 41.0, 11.0, 40.0, 40.5]), Some((11.0, 40.5)));
-        for noise in [&[10.0, 11.0, 12.0, 13.0, 15.0][..], &[10.0, 40.0, 41.0], &[10.0, 20.0, 40.0, 80.0], &[10.0], &[]]
+        let speeds = |low, high, smaller| Some(Speeds { low, high, smaller });
+        assert_eq!(two_speeds(&[10.0, 41.0, 11.0, 40.0, 40.5]), speeds(11.0, 40.5, 2));
+        assert_eq!(two_speeds(&[10.0, 40.0, 41.0]), speeds(10.0, 41.0, 1));
+        for noise in [&[10.0, 11.0, 12.0, 13.0, 15.0][..], &[10.0, 20.0, 40.0, 80.0], &[10.0, 20.0, 40.0], &[10.0], &[]]
         {
             assert_eq!(two_speeds(noise), None, "{noise:?}");
         }
         assert_eq!(two_speeds(&[10.0, 40.0, 41.0, 40.0, 40.5]), None, "one round is an accident");
+    }
+
+    /// With three rounds, one of them apart is an accident; in several rows it is none.
+    #[test]
+    fn two_speeds_in_three_rounds_are_told_where_rows_agree() {
+        let row = |rounds: [f64; 3]| Row { rounds: rounds.to_vec(), ..Row::default() };
+        let notes = |rows: Vec<Row>| {
+            let mut report = Report { rows, ..Report::default() };
+            look_at_rows(&mut report);
+            report.notes
+        };
+        let (calm, split) = ([40.0, 41.0, 40.5], [40.0, 10.0, 41.0]);
+        assert!(notes(vec![row(calm), row(split)]).is_empty());
+        let told = notes(vec![row(split), row(calm), row(split)]);
+        assert!(
+            told[0].text.starts_with("2 of 3 rows ran at two speeds") && told[0].code == Code::TwoSpeeds,
+            "{told:?}"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::report::compare::{Finding, LEVEL, Ratio};
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
 use crate::report::words::{compared, unit};
-use crate::report::{Report, Row};
+use crate::report::{Control, Report, Row, median};
 use crate::table::{self, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
@@ -36,13 +36,17 @@ pub struct Stand<'a> {
 }
 
 pub fn standings(report: &Report) -> Vec<Standing<'_>> {
-    let of_table = |table| report.cases(table).into_iter().filter_map(move |(case, rows)| standing(table, case, &rows));
+    let standing = |table, case, rows: Vec<_>| {
+        let best = quickest(rows.iter().copied())?;
+        Some(Standing { table, case, best, ours: stand(&rows, OURS, distance(report, table, case)) })
+    };
+    let of_table = |table| report.cases(table).into_iter().filter_map(move |(case, rows)| standing(table, case, rows));
     report.tables().into_iter().flat_map(of_table).collect()
 }
 
-fn standing<'a>(table: &'a str, case: &'a str, rows: &[&'a Row]) -> Option<Standing<'a>> {
-    let best = quickest(rows.iter().copied())?;
-    Some(Standing { table, case, best, ours: stand(rows, OURS) })
+/// How far a way of the case was from itself; 1 in reports that are older than the question.
+fn distance(report: &Report, table: &str, case: &str) -> f64 {
+    report.control(table, case).and_then(Control::ratio).map_or(1.0, |ratio| ratio.distance())
 }
 
 fn quickest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
@@ -50,7 +54,8 @@ fn quickest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
 }
 
 /// Compares a way with the others; the library's own ways are not compared with each other.
-fn stand<'a>(rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
+/// `control`: see [`Ratio::finding`].
+fn stand<'a>(rows: &[&'a Row], way: &str, control: f64) -> Option<Stand<'a>> {
     let row = rows.iter().copied().find(|row| row.way == way)?;
     let is_ours = |way: &str| way.starts_with(OURS);
     let others: Vec<&Row> =
@@ -58,7 +63,7 @@ fn stand<'a>(rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
     let ratio = |other: &Row| Ratio::of_rounds(&row.rounds, &other.rounds, others.len());
     let found = others.iter().map(|other| {
         let ratio = ratio(other);
-        (ratio.map_or(Finding::CannotTell, |ratio| ratio.finding()), *other, ratio)
+        (ratio.map_or(Finding::CannotTell, |ratio| ratio.finding(control)), *other, ratio)
     });
     // One way that is ahead decides, whatever the others are; then one that may be.
     let decides =
@@ -73,7 +78,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
     if report.notes.iter().any(|note| note.code == Code::Rate) {
         return paced(report);
     }
-    let mut said = Vec::new();
+    let mut said = Vec::from_iter(controlled(report));
     said.extend(table::TABLES.iter().filter_map(|table| table.advice(report)));
     for name in report.tables() {
         said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(report, name, way)));
@@ -81,6 +86,36 @@ pub fn sentences(report: &Report) -> Vec<String> {
         said.extend(table::by_name(name).map_or_else(Vec::new, |table| table.findings(report)));
     }
     said
+}
+
+/// How far ways were from themselves.
+fn controlled(report: &Report) -> Option<String> {
+    let mut found: Vec<(f64, &Control)> =
+        report.controls.iter().filter_map(|control| Some((control.ratio()?.distance(), control))).collect();
+    found.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let (most, control) = found.last()?;
+    let middle = median(&found.iter().map(|(distance, _)| *distance).collect::<Vec<_>>());
+    let percent = |distance: f64| (distance - 1.0) * 100.0;
+    let mut text = format!(
+        "Control: in each case one way was measured as if it were two. It differed from itself by {:.1} % in the middle of {}, \
+         by {:.1} % at most ({} {}, {})",
+        percent(middle),
+        counted(found.len()),
+        percent(*most),
+        control.table,
+        control.case,
+        control.way,
+    );
+    let wrong = |control: &Control| {
+        let rounds = [(&control.rounds, &control.again), (&control.again, &control.rounds)];
+        let mut ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other, 1));
+        ratios.any(|ratio| ratio.finding(1.0) == Finding::Behind)
+    };
+    match found.iter().filter(|(_, control)| wrong(control)).count() {
+        0 => {}
+        wrong => text += &format!(", and in {} by more than its rounds scatter", counted(wrong)),
+    }
+    Some(text + ". Smaller differences are not told.")
 }
 
 /// At a fixed rate, only latencies tell ways apart.
@@ -106,7 +141,7 @@ fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
     let stands: Vec<(&str, Stand<'_>)> = report
         .cases(table)
         .into_iter()
-        .filter_map(|(case, rows)| Some((case, stand(&rows, way)?)))
+        .filter_map(|(case, rows)| Some((case, stand(&rows, way, distance(report, table, case))?)))
         .filter(|(_, stand)| stand.rival.is_some())
         .collect();
     if stands.is_empty() {
@@ -240,13 +275,16 @@ mod tests {
             Row { rounds: rounds.to_vec(), ..row("reads", "depth=1", way, sorted[rounds.len() / 2]) }
         };
         let ring = with_rounds("ring", &[100.0, 98.0, 103.0, 100.0, 99.0]);
-        let slow = with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]);
+        let slow = with_rounds("nowait", &[40.0, 50.0, 65.0, 50.0, 51.0]);
         let said_of = |ours: Row| said(vec![ring.clone(), ours]);
         let text = said_of(slow);
         assert!(
-            text.contains("in 0 of 1 case; behind in 1, at worst with 49 % of ring's speed (24 to 92 %;"),
+            text.contains("in 0 of 1 case; behind in 1, at worst with 51 % of ring's speed (41 to 71 %;"),
             "{text}"
         );
+        // One round in which it was the quicker leaves the others' sum in doubt.
+        let text = said_of(with_rounds("nowait", &[20.0, 50.0, 110.0, 50.0, 51.0]));
+        assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
         let text = said_of(with_rounds("nowait", &[60.0, 130.0, 90.0, 140.0, 70.0]));
         assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
         let text = said_of(with_rounds("nowait", &[50.0, 50.0, 52.0, 49.0, 50.0]));
@@ -256,6 +294,38 @@ mod tests {
         // One round is none.
         let text = said_of(with_rounds("nowait", &[200.0]));
         assert!(text.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{text}");
+    }
+
+    /// Differences that a way shows to itself are none of another's.
+    #[test]
+    fn a_way_that_differs_from_itself_bounds_what_is_told() {
+        let speeds = |speed: f64| [speed, speed * 1.01, speed * 0.99, speed, speed].to_vec();
+        let with_rounds = |way, speed| Row { rounds: speeds(speed), ..row("reads", "depth=1", way, speed) };
+        let rows = vec![with_rounds("ring", 100.0), with_rounds("nowait", 90.0)];
+        let said = |again| {
+            let control = Control {
+                table: "reads".into(),
+                case: "depth=1".into(),
+                way: "nowait".into(),
+                rounds: speeds(90.0),
+                again,
+            };
+            sentences(&Report { rows: rows.clone(), controls: vec![control], ..Report::default() }).join("\n")
+        };
+        let calm = said(speeds(91.0));
+        assert!(
+            calm.contains(
+                "It differed from itself by 1.1 % in the middle of 1 case, by 1.1 % at most (reads depth=1, nowait)"
+            ),
+            "{calm}"
+        );
+        assert!(calm.contains("behind in 1, at worst with 90 % of ring's speed"), "{calm}");
+        let moody = said(speeds(70.0));
+        assert!(
+            moody.contains("by 28.6 % at most (reads depth=1, nowait), and in 1 case by more than its rounds scatter."),
+            "{moody}"
+        );
+        assert!(moody.contains("in 0 of 1 case; in 1 the rounds do not tell"), "{moody}");
     }
 
     #[test]

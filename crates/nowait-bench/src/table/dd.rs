@@ -221,7 +221,8 @@ impl Table for Dd {
         for mut group in groups {
             group.require_direct_blocks()?;
             let name = format!("{} block={}", group.direction.name(), size_of(group.block));
-            let timed = run.case(&name, &mut group)?;
+            let ways: Vec<_> = group.contestants.iter().map(|one| one.way).collect();
+            let timed = run.case(table, &name, &ways, &mut group)?;
             run.report.rows.extend(depths.iter().flat_map(|&depth| group.rows(&timed, depth)));
         }
         Ok(())
@@ -327,6 +328,10 @@ impl Case for Group<'_> {
             self.contestants[way].cached_pages.push(self.file.cached_pages()?);
         }
         Ok(sample)
+    }
+
+    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        self.stream(&self.contestants[way], stage == Stage::Verify)
     }
 }
 

@@ -192,7 +192,7 @@ impl Table for Log {
         for mut case in cases {
             require_room(free, case.room() * case.few(), "--writers or --sizes", dir)?;
             let name = case.name.clone();
-            let timed = run.case(&name, &mut case)?;
+            let timed = run.case(table, &name, &case.ways.clone(), &mut case)?;
             run.report.rows.extend(case.rows(&timed));
         }
         Ok(())
@@ -241,16 +241,15 @@ impl interleave::Case for Bench<'_> {
     }
 
     fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        let records = match stage {
-            // Other records for each, so that none finds those of the one before.
-            Stage::Verify => Records::new(self.options.seed.wrapping_add(way as u64 + 1)),
-            _ => Records::new(self.options.seed),
-        };
-        let (sample, bytes) = self.commit(self.ways[way], records, stage == Stage::Verify)?;
+        let (sample, bytes) = self.turn(way, stage)?;
         if let Stage::Timed(_) = stage {
             self.file_bytes[way] = self.file_bytes[way].zip(bytes).map(|(sum, bytes)| sum + bytes);
         }
         Ok(sample)
+    }
+
+    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        Ok(self.turn(way, stage)?.0)
     }
 
     fn completed(&mut self, stage: Stage, samples: &[Sample]) {
@@ -265,6 +264,16 @@ impl interleave::Case for Bench<'_> {
 }
 
 impl Bench<'_> {
+    /// One way, once, and how many bytes of the file it took, if it knows.
+    fn turn(&self, way: usize, stage: Stage) -> Result<(Sample, Option<u64>)> {
+        let records = match stage {
+            // Other records for each, so that none finds those of the one before.
+            Stage::Verify => Records::new(self.options.seed.wrapping_add(way as u64 + 1)),
+            _ => Records::new(self.options.seed),
+        };
+        self.commit(self.ways[way], records, stage == Stage::Verify)
+    }
+
     /// Commits of each writer that are verified.
     fn few(&self) -> u64 {
         (VERIFIED / self.writers as u64).max(FEWEST)
@@ -291,7 +300,7 @@ impl Bench<'_> {
         (of_record * self.writers) as u64
     }
 
-    /// One way, once, and how many bytes of the file it took, if it knows.
+    /// Commits by one way.
     fn commit(&self, way: &dyn LogWay, records: Records, verify: bool) -> Result<(Sample, Option<u64>)> {
         let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
         let (commits, cancel) = (self.commits, self.cancel);

@@ -30,8 +30,8 @@ use crate::measure::options::Options;
 use crate::random::Random;
 use crate::report::fio;
 use crate::report::notes::Note;
-use crate::report::{Report, Row};
-use crate::ways::Way;
+use crate::report::{Control, Report, Row};
+use crate::ways::{OURS, Way};
 use columns::{Column, Grid, PageGrid};
 
 /// Every table, in the order in which they are measured.
@@ -194,12 +194,26 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Measures a case. Returns, for each way, a sample of each timed round.
-    fn case(&mut self, name: &str, case: &mut dyn Case) -> Result<Vec<Vec<Sample>>> {
-        self.progress.now(name);
+    /// Measures the case `name` of `table`. `ways` are those of the case, in its order. Returns, for
+    /// each way, a sample of each timed round.
+    ///
+    /// The library's way, or else the first, is compared with itself.
+    fn case<W: Way + ?Sized>(
+        &mut self,
+        table: &str,
+        name: &str,
+        ways: &[&'static W],
+        case: &mut dyn Case,
+    ) -> Result<Vec<Vec<Sample>>> {
+        self.progress.now(&format!("{table} {name}"));
         // Another sequence of orders for each case.
         let mut orders = Random::new(self.options.seed.wrapping_add((self.report.rows.len() as u64) << 32));
-        interleave(case, self.options.rounds, &mut orders, self.progress)
+        let control = ways.iter().position(|way| way.name() == OURS).unwrap_or(0);
+        let timed = interleave(case, control, self.options.rounds, &mut orders, self.progress)?;
+        if let (Some(way), Some(first)) = (ways.get(control), timed.ways.get(control)) {
+            self.report.controls.push(Control::of(table, name, way.name(), first, &timed.control));
+        }
+        Ok(timed.ways)
     }
 
     /// Those of `ways` that are chosen and that the system allows. A refusal is noted once.

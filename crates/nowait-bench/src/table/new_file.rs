@@ -114,7 +114,7 @@ impl Cases<'_> {
         let blocks = vec![all.min(VERIFIED); ways.len()];
         let mut bench = Bench { rules, ways, name, ground, own, depth, all, blocks, dir, cancel, seed };
         let name = bench.name.clone();
-        let timed = run.case(&name, &mut bench)?;
+        let timed = run.case(rules.table, &name, ways, &mut bench)?;
         let finish = |(row, samples): (Row, &Vec<Sample>)| (rules.finish)(row, samples);
         run.report.rows.extend(rows(rules.table, &name, ways, &timed).into_iter().zip(&timed).map(finish));
         Ok(())

@@ -183,7 +183,7 @@ pub(super) fn populate(ways: &[&'static dyn PopulateWay], tables: &[&str], run: 
     let all = ways.iter().map(|_| Populates::default()).collect();
     let mut bench = PopulateCase { table, ways, file, opened, seed, cancel, all, idle_gaps_ms: samples };
     run.progress.begin(table, steps(ways.len(), run.options.rounds, false));
-    let timed = run.case(POPULATE, &mut bench)?;
+    let timed = run.case(table, POPULATE, ways, &mut bench)?;
     let idle_gap_ms = median(&bench.idle_gaps_ms);
     for table in tables {
         for ((way, samples), all) in ways.iter().zip(&timed).zip(&bench.all) {
@@ -223,8 +223,7 @@ impl Case for PopulateCase<'_> {
     }
 
     fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        let round = if let Stage::Timed(round) = stage { round as u64 + 1 } else { 0 };
-        let (sample, populated, warm) = self.populate(self.ways[way], round, stage == Stage::Verify)?;
+        let (sample, populated, warm) = self.populate(self.ways[way], stage)?;
         if let Stage::Timed(_) = stage {
             let all = &mut self.all[way];
             all.first_chunks_ms.push(milliseconds(populated.first_chunk));
@@ -232,6 +231,10 @@ impl Case for PopulateCase<'_> {
             all.warm.push(warm);
         }
         Ok(sample)
+    }
+
+    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        Ok(self.populate(self.ways[way], stage)?.0)
     }
 
     fn completed(&mut self, stage: Stage, samples: &[Sample]) {
@@ -245,11 +248,11 @@ impl Case for PopulateCase<'_> {
 impl PopulateCase<'_> {
     /// One way, once, from a cold file; and a touch of a page in each chunk when all had been
     /// touched.
-    fn populate(&self, way: &dyn PopulateWay, round: u64, verify: bool) -> Result<(Sample, Populated, Latencies)> {
+    fn populate(&self, way: &dyn PopulateWay, stage: Stage) -> Result<(Sample, Populated, Latencies)> {
         let turn = Turn { way: way.name(), table: self.table, case: POPULATE, cancel: self.cancel };
         self.file.have_memory_at_hand()?;
         self.file.make_cold()?;
-        let mut random = random(self.seed, round);
+        let mut random = random(self.seed, number(stage));
         let (announced, warm) = (self.samples(&mut random), self.samples(&mut random));
         let (file, path, size, cancel) = (&self.opened, self.file.path(), self.file.size(), self.cancel);
         let job = work::Populate { file, path, size, samples: &announced, cancel };
@@ -264,7 +267,7 @@ impl PopulateCase<'_> {
             Absent::Pages(why) => turn.failed(why),
             Absent::Unknown(error) => error,
         })?;
-        let wrong = if verify { self.first_wrong(&*populated.map) } else { None };
+        let wrong = if stage == Stage::Verify { self.first_wrong(&*populated.map) } else { None };
         if let Some(offset) = wrong {
             return Err(turn.failed(format!("its map is wrong from byte {offset}")));
         }
@@ -341,7 +344,7 @@ fn take_rows(ways: &[&'static dyn RowWay], run: &mut Run<'_>) -> Result<()> {
     let mut bench = RowCase { ways, name, count, file, seed, cancel, places: Vec::new() };
     let name = bench.name.clone();
     run.progress.begin(NAME, steps(ways.len(), run.options.rounds, false));
-    let timed = run.case(&name, &mut bench)?;
+    let timed = run.case(NAME, &name, ways, &mut bench)?;
     run.report.rows.extend(rows(NAME, &name, ways, &timed));
     Ok(())
 }
@@ -364,8 +367,7 @@ impl Case for RowCase<'_> {
     }
 
     fn prepare(&mut self, stage: Stage) {
-        let round = if let Stage::Timed(round) = stage { round as u64 + 1 } else { 0 };
-        let order = random(self.seed, round).permutation(self.file.pages());
+        let order = random(self.seed, number(stage)).permutation(self.file.pages());
         self.places = order.into_iter().take(self.count).map(|page| page * PAGE).collect();
         // Where the file ends, and a row may be shorter.
         let last = (self.file.pages() - 1) * PAGE;
@@ -392,6 +394,11 @@ impl Case for RowCase<'_> {
         turn.require("rows", &sample, (offsets.len() as u64, bytes))?;
         Ok(sample)
     }
+}
+
+/// Number of a timed round; 0 before.
+fn number(stage: Stage) -> u64 {
+    if let Stage::Timed(round) = stage { round as u64 + 1 } else { 0 }
 }
 
 /// Random numbers of a round, the same for every way.

@@ -156,7 +156,7 @@ impl Readers {
         for case in cases {
             let mut bench = Bench::new(table, &ways, case, file, run);
             let name = format!("{table} {}", case.name);
-            let timed = match run.case(&name, &mut bench) {
+            let timed = match run.case(table, &case.name, &ways, &mut bench) {
                 // Only the halves of blocks cannot be dropped: in memory, or where extents are read
                 // as a whole.
                 Err(error) if error.kind() == ErrorKind::NotCold && case.state == State::HalfCached => {

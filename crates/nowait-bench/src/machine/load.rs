@@ -1,0 +1,208 @@
+//! What else the machine did: load, stolen time, and other writers to the disk. A figure that was
+//! taken beside them is not worth what it says.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// From this share on of the processors, or of the time of one, another's work is told.
+const NOTICEABLE: f64 = 0.05;
+/// Bytes a second that others move at the device, from which on it is told.
+const NOTICEABLE_BYTES: f64 = 1e6;
+/// Duration of the look at an idle machine.
+const LOOK: Duration = Duration::from_millis(300);
+/// The kernel's unit in the statistics of block devices (Documentation/block/stat.rst).
+const SECTOR: u64 = 512;
+
+/// What others did while the bench did nothing, and what was taken from it while it ran.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// Tasks that ran or waited for a disk, over the last minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub average: Option<f64>,
+    /// Share of all processors that others had before the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub others: Option<f64>,
+    /// Share of all processors' time that the hypervisor gave to others, over the whole run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stolen: Option<f64>,
+    /// Bytes a second that others read from and wrote to the device before the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_bytes_per_s: Option<f64>,
+}
+
+/// Watches the machine from before a run to its end.
+pub struct Watch {
+    begun: Option<Ticks>,
+    load: Load,
+}
+
+impl Watch {
+    /// Looks at the machine for a third of a second, in which the caller does nothing. `device`: its
+    /// name in `/sys/class/block`.
+    pub fn begin(device: Option<&str>) -> Watch {
+        let counters = || device.and_then(Transfers::of);
+        let (ticks, transfers, at) = (Ticks::now(), counters(), Instant::now());
+        std::thread::sleep(LOOK);
+        let (ticks_after, seconds) = (Ticks::now(), at.elapsed().as_secs_f64());
+        let passed = ticks.zip(ticks_after).map(|(before, after)| after.since(before));
+        let moved = transfers.zip(counters()).map(|(before, after)| after.bytes().saturating_sub(before.bytes()));
+        let load = Load {
+            average: load_average(),
+            others: passed.and_then(|passed| passed.share(passed.busy)),
+            stolen: None,
+            device_bytes_per_s: moved.map(|bytes| bytes as f64 / seconds),
+        };
+        Watch { begun: ticks_after, load }
+    }
+
+    /// What was seen so far.
+    pub fn load(&self) -> Load {
+        let passed = self.begun.zip(Ticks::now()).map(|(before, after)| after.since(before));
+        Load { stolen: passed.and_then(|passed| passed.share(passed.stolen)), ..self.load.clone() }
+    }
+}
+
+impl Load {
+    /// Sentences on what makes the figures worth less; none on an idle machine.
+    pub fn disturbances(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        if let Some(others) = self.others.filter(|share| *share >= NOTICEABLE) {
+            let average = self.average.map_or_else(String::new, |average| format!(" (load average {average:.2})"));
+            told.push(format!("other programs had {:.0} % of the processors before the run{average}", others * 100.0));
+        }
+        if let Some(stolen) = self.stolen.filter(|share| *share >= NOTICEABLE) {
+            told.push(format!("the hypervisor took {:.0} % of the processors' time", stolen * 100.0));
+        }
+        if let Some(bytes) = self.device_bytes_per_s.filter(|bytes| *bytes >= NOTICEABLE_BYTES) {
+            told.push(format!("others moved {:.0} MB a second at the device before the run", bytes / 1e6));
+        }
+        told
+    }
+}
+
+/// Time of all processors, in ticks (proc_stat(5)).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Ticks {
+    all: u64,
+    busy: u64,
+    stolen: u64,
+}
+
+impl Ticks {
+    fn now() -> Option<Ticks> {
+        Ticks::of(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    fn of(text: &str) -> Option<Ticks> {
+        let fields = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+        let ticks: Vec<u64> = fields.map(|field| field.parse().ok()).collect::<Option<_>>()?;
+        // user nice system idle iowait irq softirq steal; a guest's time is in user's.
+        let &[user, nice, system, idle, iowait, irq, softirq, stolen, ..] = ticks.as_slice() else { return None };
+        let busy = user + nice + system + irq + softirq;
+        Some(Ticks { all: busy + idle + iowait + stolen, busy, stolen })
+    }
+
+    fn since(self, before: Ticks) -> Ticks {
+        Ticks {
+            all: self.all.saturating_sub(before.all),
+            busy: self.busy.saturating_sub(before.busy),
+            stolen: self.stolen.saturating_sub(before.stolen),
+        }
+    }
+
+    fn share(self, part: u64) -> Option<f64> {
+        (self.all > 0).then(|| part as f64 / self.all as f64)
+    }
+}
+
+/// Transfers of a block device since it was there (Documentation/block/stat.rst).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Transfers {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    /// Sum of the times that reads took, so that divided by a duration it is their mean number in
+    /// flight.
+    pub read_time: Duration,
+}
+
+impl Transfers {
+    /// Of the device with this name in `/sys/class/block`, or `None` if it does not tell.
+    pub fn of(device: &str) -> Option<Transfers> {
+        let path: PathBuf = Path::new("/sys/class/block").join(device).join("stat");
+        Transfers::parse(&fs::read_to_string(path).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Transfers> {
+        let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;
+        let &[reads, _, read_sectors, read_ms, _, _, written_sectors, ..] = fields.as_slice() else { return None };
+        Some(Transfers {
+            reads,
+            read_bytes: read_sectors * SECTOR,
+            written_bytes: written_sectors * SECTOR,
+            read_time: Duration::from_millis(read_ms),
+        })
+    }
+
+    pub fn since(self, before: Transfers) -> Transfers {
+        Transfers {
+            reads: self.reads.saturating_sub(before.reads),
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            read_time: self.read_time.saturating_sub(before.read_time),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.read_bytes + self.written_bytes
+    }
+}
+
+fn load_average() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_and_transfers_are_read_as_documented() {
+        let ticks = Ticks::of("cpu  10 1 20 60 5 2 3 7 4 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n").unwrap();
+        assert_eq!(ticks, Ticks { all: 108, busy: 36, stolen: 7 });
+        assert_eq!(ticks.since(Ticks::default()).share(36), Some(36.0 / 108.0));
+        assert_eq!((Ticks::of("cpu 1 2"), Ticks::default().share(0)), (None, None));
+        let text = "  100  5  2048  40  7  0  16  3  0  50  43  0 0 0 0 0 0\n";
+        let read_time = Duration::from_millis(40);
+        let expected = Transfers { reads: 100, read_bytes: 1 << 20, written_bytes: 8192, read_time };
+        assert_eq!(Transfers::parse(text), Some(expected));
+        assert_eq!(Transfers::parse("1 2 x"), None);
+    }
+
+    #[test]
+    fn an_idle_machine_is_not_worth_a_word() {
+        let idle = Load { average: Some(0.3), others: Some(0.01), stolen: Some(0.0), device_bytes_per_s: Some(4096.0) };
+        assert!(idle.disturbances().is_empty() && Load::default().disturbances().is_empty());
+        let busy = Load { average: Some(3.0), others: Some(0.5), stolen: Some(0.2), device_bytes_per_s: Some(30e6) };
+        let told = busy.disturbances().join("; ");
+        assert_eq!(
+            told,
+            "other programs had 50 % of the processors before the run (load average 3.00); the hypervisor took 20 % of the \
+             processors' time; others moved 30 MB a second at the device before the run"
+        );
+    }
+
+    #[test]
+    fn this_machine_tells() {
+        let watch = Watch::begin(None);
+        // Time has passed since, by the tick.
+        std::thread::sleep(LOOK);
+        let load = watch.load();
+        assert!((0.0..=1.0).contains(&load.others.unwrap()) && (0.0..=1.0).contains(&load.stolen.unwrap()), "{load:?}");
+        assert_eq!(load.device_bytes_per_s, None);
+    }
+}
