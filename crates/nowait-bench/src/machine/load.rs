@@ -2,7 +2,7 @@
 //! taken beside them is not worth what it says.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -131,10 +131,15 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Of the device with this name in `/sys/class/block`, or `None` if it does not tell.
+    /// Of the device with this name in `/sys/class/block`, or `None` if it does not count.
     pub fn of(device: &str) -> Option<Transfers> {
-        let path: PathBuf = Path::new("/sys/class/block").join(device).join("stat");
-        Transfers::parse(&fs::read_to_string(path).ok()?)
+        let folder = Path::new("/sys/class/block").join(device);
+        // A partition has no queue of its own.
+        let counts = ["queue/iostats", "../queue/iostats"].iter().find_map(|file| fs::read(folder.join(file)).ok());
+        if counts.is_some_and(|counts| counts.starts_with(b"0")) {
+            return None;
+        }
+        Transfers::parse(&fs::read_to_string(folder.join("stat")).ok()?)
     }
 
     fn parse(text: &str) -> Option<Transfers> {

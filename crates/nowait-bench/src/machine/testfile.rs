@@ -142,13 +142,24 @@ impl TestFile {
         if offset + bytes.len() as u64 > self.size {
             return false;
         }
-        let mut expected = vec![0; bytes.len()];
+        self.bytes(offset, bytes.len()).is_ok_and(|expected| expected == bytes)
+    }
+
+    /// Checksum (CRC-32C) of `len` bytes at `offset`.
+    pub fn checksum(&self, offset: u64, len: usize) -> Result<u32> {
+        Ok(crc32c::crc32c(&self.bytes(offset, len)?))
+    }
+
+    fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
         match self.content {
-            Content::Seeded(seed) => fill(seed, offset, &mut expected),
-            Content::Foreign if self.random.read_exact_at(&mut expected, offset).is_err() => return false,
-            Content::Foreign => {}
+            Content::Seeded(seed) => fill(seed, offset, &mut bytes),
+            Content::Foreign => {
+                let read = self.random.read_exact_at(&mut bytes, offset);
+                read.map_err(|error| Error::io("read", &self.path, &error))?;
+            }
         }
-        expected == bytes
+        Ok(bytes)
     }
 
     /// Drops every page of the file from the cache and verifies that (all but one in a thousand)

@@ -3,13 +3,15 @@
 //! A way first prepares what is not to be timed (threads, rings), then calls [`Round::start`], does
 //! its work while telling a [`Tally`] of every completion, and calls [`Round::stop`]. A check of
 //! the bytes, when one is wanted, goes through the same calls: so what is verified is what is
-//! timed.
+//! timed. Without one, a checksum of a block in [`SAMPLED_EVERY`] is taken on the clock, at the same
+//! price for every way, to be compared after the clock has stopped.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use crate::machine::load::Transfers;
 use crate::measure::work::Batch;
 use crate::sys::{RingWorkers, Runs, Usage, busy_us_of_machine};
 
@@ -25,6 +27,30 @@ pub fn latencies() -> Latencies {
     Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 2).expect("the bounds are constants")
 }
 
+/// Operations, of which the bytes of one are kept as a checksum: less than a hundredth of the time
+/// of the shortest read.
+pub const SAMPLED_EVERY: u64 = 256;
+/// Bytes of an operation that the checksum covers: its last, where a short read would be noticed.
+const SAMPLED_BYTES: usize = 4 << 10;
+/// Checksums that a thread keeps in a round.
+const SAMPLES_MAX: usize = 4096;
+
+/// Checksum of bytes that a timed round moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sampled {
+    pub offset: u64,
+    pub len: usize,
+    pub crc: u32,
+}
+
+impl Sampled {
+    pub fn of(offset: u64, bytes: &[u8]) -> Sampled {
+        let skipped = bytes.len().saturating_sub(SAMPLED_BYTES);
+        let bytes = &bytes[skipped..];
+        Sampled { offset: offset + skipped as u64, len: bytes.len(), crc: crc32c::crc32c(bytes) }
+    }
+}
+
 /// Says whether these bytes are what the file holds at this offset.
 pub type Check<'a> = dyn Fn(u64, &[u8]) -> bool + Sync + 'a;
 
@@ -36,13 +62,15 @@ pub struct Tally<'a> {
     /// The offset of the first wrong bytes.
     wrong: Option<u64>,
     latencies: Latencies,
+    sampled: Vec<Sampled>,
     /// Time in gaps that were longer than [`STALL`].
     stalled: Duration,
 }
 
 impl<'a> Tally<'a> {
     pub fn new(check: Option<&'a Check<'a>>) -> Self {
-        Self { check, operations: 0, bytes: 0, wrong: None, latencies: latencies(), stalled: Duration::ZERO }
+        let (latencies, sampled) = (latencies(), Vec::new());
+        Self { check, operations: 0, bytes: 0, wrong: None, latencies, sampled, stalled: Duration::ZERO }
     }
 
     /// A block is read or written. `started`: the clock just before it was submitted, one reading
@@ -53,6 +81,8 @@ impl<'a> Tally<'a> {
         self.record(bytes.len(), started, now);
         if self.check.is_some() {
             self.verify(offset, bytes);
+        } else if self.operations % SAMPLED_EVERY == 1 {
+            self.sample(offset, bytes);
         }
     }
 
@@ -75,6 +105,12 @@ impl<'a> Tally<'a> {
                 self.verify(range.offset, record);
                 rest = after;
             }
+        } else if self.operations / SAMPLED_EVERY != (self.operations - batch.ranges.len() as u64) / SAMPLED_EVERY {
+            // Another place in each batch.
+            let index = (self.operations / SAMPLED_EVERY) as usize % batch.ranges.len();
+            let start: usize = batch.ranges[..index].iter().map(|range| range.len as usize).sum();
+            let range = batch.ranges[index];
+            self.sample(range.offset, &output[start..start + range.len as usize]);
         }
     }
 
@@ -128,11 +164,19 @@ impl<'a> Tally<'a> {
         }
     }
 
+    #[cold]
+    fn sample(&mut self, offset: u64, bytes: &[u8]) {
+        if self.sampled.len() < SAMPLES_MAX {
+            self.sampled.push(Sampled::of(offset, bytes));
+        }
+    }
+
     pub fn merge(&mut self, other: &Tally<'_>) {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.wrong = self.wrong.or(other.wrong);
         self.latencies += &other.latencies;
+        self.sampled.extend_from_slice(&other.sampled);
         self.stalled += other.stalled;
     }
 }
@@ -214,6 +258,10 @@ pub struct Sample {
     pub bytes: u64,
     pub wrong: Option<u64>,
     pub latencies: Latencies,
+    /// Checksums of some of the blocks, in rounds that check none at once.
+    pub sampled: Vec<Sampled>,
+    /// What the device did in the meantime, in rounds that are to read from it.
+    pub device: Option<Transfers>,
     /// Usage of the whole process, kernel workers included.
     pub usage: Usage,
     /// Processor time of the driving threads alone.
@@ -251,6 +299,8 @@ impl Sample {
             bytes: tally.bytes,
             wrong: tally.wrong,
             latencies: tally.latencies,
+            sampled: tally.sampled,
+            device: None,
             usage,
             caller_us: spent.sum(),
             ring_workers: last.workers.since(&first.workers),
@@ -297,6 +347,23 @@ mod tests {
         assert_eq!((sample.operations, sample.bytes, sample.wrong), (2, 200, Some(4096)));
         assert_eq!(sample.latencies.len(), 2);
         assert_eq!(sample.inline_fraction, None);
+    }
+
+    #[test]
+    fn timed_rounds_keep_checksums_of_some_blocks() {
+        let gate = Barrier::new(1);
+        let mut round = Round::new(&gate, None);
+        round.start();
+        let (bytes, now) = ([7; 8192], Instant::now());
+        for block in 0..2 * SAMPLED_EVERY {
+            round.tally.block(block * 8192, &bytes, now, now);
+        }
+        round.stop();
+        let sample = Sample::of(&[round]).unwrap();
+        let ends = [4096, SAMPLED_EVERY * 8192 + 4096];
+        assert_eq!(sample.sampled, ends.map(|offset| Sampled::of(offset, &bytes[..4096])));
+        let changed = Sampled::of(0, &[&[7; 4095][..], &[8]].concat());
+        assert_ne!(sample.sampled[0].crc, changed.crc);
     }
 
     #[test]

@@ -57,6 +57,17 @@ impl Turn<'_> {
         Err(self.failed(format!("({what}, bytes) are {done:?} instead of {wanted:?}")))
     }
 
+    /// Holds the checksums of a timed round to the bytes of the file. `checksum`: of so many bytes
+    /// at an offset.
+    pub fn require_sampled(&self, sample: &Sample, checksum: impl Fn(u64, usize) -> Result<u32>) -> Result<()> {
+        for sampled in &sample.sampled {
+            if checksum(sampled.offset, sampled.len)? != sampled.crc {
+                return Err(self.failed(format!("a timed round returned wrong bytes for offset {}", sampled.offset)));
+            }
+        }
+        Ok(())
+    }
+
     /// Holds the sample to the bytes of the file.
     pub fn require_right(&self, sample: &Sample) -> Result<()> {
         let wrong = |offset| Err(self.failed(format!("it returned wrong bytes for offset {offset}")));

@@ -332,6 +332,8 @@ pub(crate) mod tests {
             bytes: operations * 4096,
             wrong: None,
             latencies,
+            sampled: Vec::new(),
+            device: None,
             usage: Usage { user_us: 100.0, system_us: 300.0, switches: 50.0 },
             caller_us: 100.0,
             ring_workers: Some(Runs { count: 10, time_ns: 200_000 }),

@@ -1,6 +1,7 @@
 //! The table `gather`: batches of small records, cold and cached.
 
-use super::reading::{Case, Readers, State, Work, as_it_is, file_size};
+use super::columns::Column;
+use super::reading::{Case, DEVICE_COLUMNS, Readers, State, Work, as_it_is, file_size};
 use super::{Phase, Run, Table};
 use crate::error::Result;
 use crate::measure::options::Options;
@@ -66,6 +67,10 @@ impl Table for Gather {
 
     fn timed_rounds(&self, options: &Options) -> usize {
         self.0.timed_rounds(options, &Self::cases(options))
+    }
+
+    fn figures(&self) -> &'static [Column] {
+        DEVICE_COLUMNS
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {

@@ -10,8 +10,12 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use super::{Run, Table, chosen, names, rows, usage};
+use serde::{Deserialize, Serialize};
+
+use super::columns::Column;
+use super::{Run, Table, chosen, listed, names, rows, usage};
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine::load::Transfers;
 use crate::machine::testfile::TestFile;
 use crate::measure::interleave::{self, Stage, steps};
 use crate::measure::meter::{Check, Round, Sample};
@@ -153,8 +157,10 @@ impl Readers {
         let warms_up = |case: &Case| known_operations(case, file, options).is_none();
         let of_case = |case: &Case| steps(ways.len(), options.rounds, warms_up(case));
         run.progress.begin(table, cases.iter().map(of_case).sum());
+        let device = run.report.environment.device.clone();
         for case in cases {
-            let mut bench = Bench::new(table, &ways, case, file, run);
+            let device = device.as_deref().filter(|_| case.state == State::Cold);
+            let mut bench = Bench::new(table, &ways, case, file, device, run);
             let name = format!("{table} {}", case.name);
             let timed = match run.case(table, &case.name, &ways, &mut bench) {
                 // Only the halves of blocks cannot be dropped: in memory, or where extents are read
@@ -166,7 +172,14 @@ impl Readers {
                 timed => timed?,
             };
             let rows = rows(table, &case.name, &ways, &timed);
-            let rows: Vec<Row> = rows.into_iter().zip(&timed).map(|(row, samples)| finish(row, samples)).collect();
+            let finish = |(row, samples): (Row, &Vec<Sample>)| finish(row, samples).with(DeviceReads::of(samples));
+            let rows: Vec<Row> = rows.into_iter().zip(&timed).map(finish).collect();
+            let elsewhere = rows.iter().filter(|row| row.figures::<DeviceReads>().is_elsewhere());
+            let elsewhere: Vec<&str> = elsewhere.map(|row| row.way.as_str()).collect();
+            if !elsewhere.is_empty() {
+                let text = format!("{name}: the device gave less than was read, with {}", listed(&elsewhere));
+                run.report.note(Code::NotFromDevice, text);
+            }
             if let Some(rate) = options.rate {
                 let missed = |row: &&Row| row.ops_per_s < RATE_KEPT * f64::from(rate);
                 let missed: Vec<&str> = rows.iter().filter(missed).map(|row| row.way.as_str()).collect();
@@ -192,6 +205,54 @@ pub(super) fn paced(cases: Vec<Case>, options: &Options) -> Vec<Case> {
     cases.into_iter().filter(paced).map(named).collect()
 }
 
+/// Figures of a cold row: what the block device's own counters say of the same rounds. They are the
+/// machine's, so that other programs' reads are in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceReads {
+    /// Requests for an operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_reads_per_op: Option<f64>,
+    /// Bytes for a byte that was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_bytes_per_byte: Option<f64>,
+    /// Mean number in flight: the sum of the requests' times by the rounds' time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_depth: Option<f64>,
+}
+
+/// Less than this share of the bytes from the device, and a row is not the device's.
+const FROM_DEVICE: f64 = 0.95;
+
+impl DeviceReads {
+    fn of(samples: &[Sample]) -> Self {
+        let Some(all) = samples.iter().map(|sample| sample.device).collect::<Option<Vec<_>>>() else {
+            return Self::default();
+        };
+        let sum = |value: fn(&Sample) -> f64| samples.iter().map(value).sum::<f64>();
+        let of_device = |value: fn(&Transfers) -> f64| all.iter().map(value).sum::<f64>();
+        let ratio = |device: f64, of: f64| (of > 0.0).then(|| device / of);
+        Self {
+            device_reads_per_op: ratio(of_device(|all| all.reads as f64), sum(|sample| sample.operations as f64)),
+            device_bytes_per_byte: ratio(of_device(|all| all.read_bytes as f64), sum(|sample| sample.bytes as f64)),
+            device_depth: ratio(of_device(|all| all.read_time.as_secs_f64()), sum(|sample| sample.seconds)),
+        }
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.device_bytes_per_byte.is_some_and(|bytes| bytes < FROM_DEVICE)
+    }
+}
+
+/// Columns of the figures of cold rows.
+pub(super) const DEVICE_COLUMNS: &[Column] = &[
+    Column {
+        name: "device reads/op",
+        cell: |row| Some(format!("{:.2}", row.figures::<DeviceReads>().device_reads_per_op?)),
+    },
+    Column { name: "device depth", cell: |row| Some(format!("{:.1}", row.figures::<DeviceReads>().device_depth?)) },
+];
+
 /// One case, ready to be measured.
 struct Bench<'a> {
     table: &'a str,
@@ -205,6 +266,8 @@ struct Bench<'a> {
     inputs: Inputs,
     /// The most pages that a round past the page cache left in it, or another program did.
     cached_after: u64,
+    /// Name of the device that cold reads reach, where it is known.
+    device: Option<&'a str>,
 }
 
 /// Number of operations where it needs no warm-up: the whole file, or a rate's.
@@ -254,10 +317,17 @@ impl interleave::Case for Bench<'_> {
         let file = self.file;
         let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
         let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
-        let sample = self.turn(self.ways[way], check)?;
+        let before = self.device.and_then(Transfers::of);
+        let mut sample = self.turn(self.ways[way], check)?;
+        sample.device = before.zip(self.device.and_then(Transfers::of)).map(|(before, after)| after.since(before));
         // To check what it read, a file of a user is read through the cache.
         if self.file.is_direct() && stage != Stage::Verify {
             self.cached_after = self.cached_after.max(self.file.cached_pages()?);
+        }
+        if let Stage::Timed(_) = stage {
+            let turn =
+                Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
+            turn.require_sampled(&sample, |offset, len| self.file.checksum(offset, len))?;
         }
         Ok(sample)
     }
@@ -276,11 +346,13 @@ impl<'a> Bench<'a> {
         ways: &'a [&'static dyn ReadWay],
         case: &'a Case,
         file: &'a TestFile,
+        device: Option<&'a str>,
         run: &Run<'r>,
     ) -> Self {
         let (options, cancel) = (run.options, run.cancel);
         let operations = known_operations(case, file, options).unwrap_or(0);
-        Self { table, ways, case, file, options, cancel, operations, inputs: Inputs::default(), cached_after: 0 }
+        let (inputs, cached_after) = (Inputs::default(), 0);
+        Self { table, ways, case, file, options, cancel, operations, inputs, cached_after, device }
     }
 
     fn blocks(&self, block: usize) -> u64 {

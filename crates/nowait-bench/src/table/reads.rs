@@ -1,6 +1,7 @@
 //! The table `reads`: cold random reads of 4 KiB, by depth.
 
-use super::reading::{Case, PAGE_BLOCK, Readers, State, Work, as_it_is, file_size, paced};
+use super::columns::Column;
+use super::reading::{Case, DEVICE_COLUMNS, PAGE_BLOCK, Readers, State, Work, as_it_is, file_size, paced};
 use super::{Phase, Run, Table};
 use crate::error::Result;
 use crate::measure::options::Options;
@@ -65,6 +66,10 @@ impl Table for Reads {
 
     fn timed_rounds(&self, options: &Options) -> usize {
         self.0.timed_rounds(options, &Self::cases(options))
+    }
+
+    fn figures(&self) -> &'static [Column] {
+        DEVICE_COLUMNS
     }
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
