@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::machine::environment::Environment;
 use crate::measure::meter::{Latencies, Sample, latencies};
-use crate::report::compare::Ratio;
+use crate::report::compare::{Finding, Ratio};
 use crate::report::notes::{Code, Note};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -60,6 +60,13 @@ impl Control {
     /// Ratio of the two turns. `None` if there are too few rounds.
     pub fn ratio(&self) -> Option<Ratio> {
         Ratio::of_rounds(&self.again, &self.rounds, 1)
+    }
+
+    /// Returns whether one of the two turns would be called behind the other.
+    pub fn misleads(&self) -> bool {
+        let rounds = [(&self.rounds, &self.again), (&self.again, &self.rounds)];
+        let ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other, 1));
+        ratios.into_iter().any(|ratio| ratio.finding(1.0) == Finding::Behind)
     }
 
     fn is_of(&self, table: &str, case: &str) -> bool {

@@ -106,12 +106,7 @@ fn controlled(report: &Report) -> Option<String> {
         control.case,
         control.way,
     );
-    let wrong = |control: &Control| {
-        let rounds = [(&control.rounds, &control.again), (&control.again, &control.rounds)];
-        let mut ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other, 1));
-        ratios.any(|ratio| ratio.finding(1.0) == Finding::Behind)
-    };
-    match found.iter().filter(|(_, control)| wrong(control)).count() {
+    match found.iter().filter(|(_, control)| control.misleads()).count() {
         0 => {}
         wrong => text += &format!(", and in {} by more than its rounds scatter", counted(wrong)),
     }
