@@ -1,0 +1,90 @@
+"""Statistics of rounds: what the ratio of two ways is, and how well it is known.
+
+Rounds are paired: in round i both ways met the same mood of a shared disk. All of this works on the
+logs of the rounds' ratios, where half and double are the same distance from 1.
+"""
+import functools
+import math
+import statistics
+
+# `interval` is the one of crates/nowait-bench/src/report/compare.rs, with its constants and its seed:
+# the same rounds give the same figures. It is written again so that pages can be made where nothing
+# is built. A test compares the constants.
+LEVEL = 0.95
+RESAMPLES = 4000
+ROUNDS_MIN = 3
+OUTSIDE = 0.025
+
+NORMAL = statistics.NormalDist()
+WORD = (1 << 64) - 1
+
+
+def logs(ours, other):
+    """Logs of the rounds' ratios; None if there are not as many of both, or one is no number."""
+    if len(ours) != len(other) or not all(one > 0 and two > 0 for one, two in zip(ours, other)):
+        return None
+    return [math.log(one / two) for one, two in zip(ours, other)]
+
+
+def mean(values):
+    """Mean of the values, and its standard error."""
+    n = len(values)
+    middle = math.fsum(values) / n
+    return middle, math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1) / n)
+
+
+def interval(ours, other, rivals=1):
+    """Ratio of two ways and the ends of its 95 % interval, as `Ratio::of_rounds` has it; None for too few rounds."""
+    values = logs(ours, other)
+    if values is None or len(values) < ROUNDS_MIN:
+        return None
+    n = len(values)
+    means = sorted(sum(values[place] for place in places) / n for places in resamples(n))
+    low = int(widened(OUTSIDE, n) * RESAMPLES)
+    high = RESAMPLES - 1 - int(widened(OUTSIDE / max(rivals, 1), n) * RESAMPLES)
+    return math.exp(sum(values) / n), math.exp(means[low]), math.exp(means[high])
+
+
+@functools.lru_cache
+def resamples(n):
+    """Places of the values of each resample, by SplitMix64 of crates/nowait-bench/src/random.rs."""
+    state = n
+    drawn = []
+    for _ in range(RESAMPLES * n):
+        state = (state + 0x9E3779B97F4A7C15) & WORD
+        z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
+        drawn.append(((z ^ (z >> 31)) * n) >> 64)
+    return [drawn[start:start + n] for start in range(0, RESAMPLES * n, n)]
+
+
+def widened(outside, n):
+    """Share of resamples to leave out at an end, so that the truth lies beyond it in `outside` of all runs."""
+    return NORMAL.cdf(-math.sqrt(n / (n - 1)) * student(outside, n - 1))
+
+
+@functools.lru_cache(maxsize=None)
+def student(above, freedom):
+    """Value above which Student's t lies with probability `above`."""
+    low, high = 0.0, 1e6
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        if (1 - student_within(middle, freedom)) / 2 > above:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def student_within(t, freedom):
+    """Probability that Student's t lies within `t` of zero (Abramowitz and Stegun 26.7.3, 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    is_odd = freedom % 2 == 1
+    # Each term is the one before times cos² (k - 1) / k.
+    term, total, k = (math.cos(angle), 0.0, 1) if is_odd else (1.0, 0.0, 0)
+    while k + 2 <= freedom:
+        total += term
+        k += 2
+        term *= square * (k - 1) / k
+    return (angle + sine * total) / (math.pi / 2) if is_odd else sine * total
