@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Intervals of ratios, and the page of the rows in which the library loses."""
+import os
+import re
+import unittest
+from unittest import mock
+
+import losses
+import rounds
+
+COMPARE = os.path.join(losses.ROOT, "crates/nowait-bench/src/report/compare.rs")
+
+
+class Intervals(unittest.TestCase):
+    def test_constants_are_those_of_the_verdict(self):
+        with open(COMPARE, encoding="utf-8") as file:
+            constants = dict(re.findall(r"const (\w+): \w+ = ([\d.]+);", file.read()))
+        for name in ("LEVEL", "RESAMPLES", "ROUNDS_MIN", "OUTSIDE"):
+            self.assertEqual(getattr(rounds, name), float(constants[name]), f"{name} in compare.rs and in rounds.py")
+
+    def test_figures_are_those_of_the_verdict(self):
+        # From the unit tests of compare.rs and verdict.rs.
+        ours, other = [100.0, 10.0, 101.0, 99.0, 100.0], [200.0, 20.2, 200.0, 202.0, 198.0]
+        middle, low, high = rounds.interval(ours, other)
+        self.assertTrue(abs(middle - 0.5) < 0.01 and low > 0.48 and high < 0.52)
+        interval = rounds.interval([20.0, 50.0, 110.0, 50.0, 51.0], [100.0, 98.0, 103.0, 100.0, 99.0])
+        self.assertEqual([round(100 * part) for part in interval], [49, 24, 92])
+
+    def test_rounds_that_cannot_be_paired_have_none(self):
+        self.assertIsNone(rounds.interval([1.0, 1.0], [1.0, 1.0]))
+        self.assertIsNone(rounds.interval([1.0, 1.0, 1.0], [1.0, 1.0]))
+        self.assertIsNone(rounds.interval([1.0, 0.0, 1.0], [1.0, 1.0, 1.0]))
+
+    def test_quantiles_of_students_t(self):
+        for above, freedom, exact in [(0.025, 1, 12.706), (0.025, 14, 2.145), (0.005, 5, 4.032), (0.1, 30, 1.310)]:
+            self.assertAlmostEqual(rounds.student(above, freedom), exact, 3)
+
+
+def row(way, speed, case="depth=1"):
+    return {"table": "reads", "case": case, "way": way, "rounds": [speed] * 5}
+
+
+class Page(unittest.TestCase):
+    def test_it_is_what_make_losses_writes(self):
+        with open(losses.PAGE, encoding="utf-8") as file:
+            self.assertEqual(file.read(), losses.page(), "run `make losses`")
+
+    def page(self, rows, causes=()):
+        files = {"current.tsv": [["reads", "run/reads.json"]], "causes.tsv": list(causes)}
+        report = {"rows": rows, "environment": {"date": "2026-11-23T00:00:00Z"}}
+        with (
+            mock.patch.object(losses, "lines", lambda name: files[name]),
+            mock.patch.object(losses, "loaded", lambda _: report),
+        ):
+            return losses.page(), losses.stale()
+
+    def test_a_row_is_lost_to_the_best_other_way_and_not_to_our_own(self):
+        page, _ = self.page([row("pread", 50), row("ring", 100), row("nowait-aio", 900), row("nowait", 94)])
+        self.assertIn("| reads depth=1 | nowait | ring | **0.94** | 0.94–0.94 | not known |", page)
+        self.assertIn("`nowait`: 1 of 1 rows; in 1 of them", page)
+        self.assertIn("`nowait-tokio`: 0 of 0 rows", page)
+        self.assertIn("| 2026-11-23 | **not recorded** |", page)
+        page, _ = self.page([row("ring", 100), row("nowait", 96), row("nowait-tokio", 96)])
+        self.assertNotIn("not known |", page)
+
+    def test_the_first_cause_that_fits_is_named_and_one_that_fits_nothing_is_said(self):
+        causes = [
+            ["*", "reads", "depth=2|depth=4", "nowait", "*", "Two.", "page.md"],
+            ["*/reads.json", "reads", "depth=*", "nowait", "ring", "One.", "page.md"],
+            ["*", "*", "*", "*", "*", "All.", "page.md"],
+        ]
+        page, stale = self.page([row("ring", 100), row("nowait", 50)], causes)
+        self.assertIn("| 0.50–0.50 | 1 |", page)
+        self.assertIn("1. One. ([source](page.md))", page)
+        self.assertEqual(stale, ["Two.", "All."])
+
+    def test_sources_of_causes_exist(self):
+        for *_, source in losses.lines("causes.tsv"):
+            self.assertTrue(os.path.exists(os.path.join(losses.FOLDER, source)), source)
+
+
+if __name__ == "__main__":
+    unittest.main()
