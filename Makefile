@@ -4,13 +4,14 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom tools-test losses lint bench bench-check fio-check peers-test kernels kernels-smoke \
+.PHONY: help test loom tools-test losses tables lint bench bench-check fio-check peers-test kernels kernels-smoke \
 	oldest-rust advisories semver
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes, and generated pages"
+	@echo "make tables  tables in docs and README.md, from the JSON that they name"
 	@echo "make losses  docs/measurements/losses.md, the rows in which the library loses, from the current records"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
@@ -36,11 +37,15 @@ loom:
 	RUSTFLAGS="--cfg nowait_log_loom" $(CARGO) test $(LOCKED) -p nowait-log --lib --target-dir target/loom-log loom_tests
 
 tools-test:
-	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check test_losses; \
+	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check test_losses test_tables; \
 	else echo "skipped: there is no python3"; fi
+
+tables:
+	python3 tools/tables.py
 
 losses:
 	python3 tools/losses.py
+	python3 tools/tables.py
 
 lint:
 	$(CARGO) fmt --all --check

@@ -63,37 +63,52 @@ def cause(causes, **row):
     return None
 
 
-def page():
-    causes = lines("causes.tsv")
-    used = {}
-    counts = {way: [0, 0, 0] for way in (OURS, ON_TOKIO)}
-    topics = {}
+def current():
+    """All rows of the current records: topic, file, way, table, case, best other way, ratio."""
     for topic, name in lines("current.tsv"):
         report = loaded(name)
         for way in (OURS, ON_TOKIO):
-            for table, case, best, ratio in compared(report, way):
-                counts[way][1] += 1
-                if ratio is None or ratio[0] >= LOST:
-                    continue
-                middle, low, high = ratio
-                counts[way][0] += 1
-                counts[way][2] += high < 1
-                number = cause(causes, file=name, table=table, case=case, way=way, best=best)
-                if number is not None:
-                    number = used.setdefault(number, len(used) + 1)
-                sure = "**" if high < 1 else ""
-                topics.setdefault(topic, []).append(
-                    f"| [{os.path.basename(name)[:-5]}]({name}) | {table} {case} | {way} | {best} | "
-                    f"{sure}{middle:.2f}{sure} | {low:.2f}–{high:.2f} | {UNKNOWN if number is None else number} |"
-                )
-    return "\n".join(head(counts) + body(topics) + why(causes, used) + records()) + "\n"
+            for found in compared(report, way):
+                yield topic, name, way, *found
 
 
-def head(counts):
-    said = [
-        f"* `{way}`: {lost} of {rows} rows; in {sure} of them the whole interval is below 1 (bold)."
-        for way, (lost, rows, sure) in counts.items()
-    ]
+def is_lost(ratio):
+    return ratio is not None and ratio[0] < LOST
+
+
+def page():
+    rows = list(current())
+    causes = lines("causes.tsv")
+    used = {}
+    topics = {}
+    for topic, name, way, table, case, best, ratio in rows:
+        if not is_lost(ratio):
+            continue
+        middle, low, high = ratio
+        number = cause(causes, file=name, table=table, case=case, way=way, best=best)
+        if number is not None:
+            number = used.setdefault(number, len(used) + 1)
+        sure = "**" if high < 1 else ""
+        topics.setdefault(topic, []).append(
+            f"| [{os.path.basename(name)[:-5]}]({name}) | {table} {case} | {way} | {best} | "
+            f"{sure}{middle:.2f}{sure} | {low:.2f}–{high:.2f} | {UNKNOWN if number is None else number} |"
+        )
+    return "\n".join(head(rows) + body(topics) + why(causes, used) + records()) + "\n"
+
+
+def summary(rows=None):
+    """Numbers of lost rows, as a list."""
+    rows = list(current()) if rows is None else rows
+    said = []
+    for way in (OURS, ON_TOKIO):
+        ratios = [ratio for _, _, of, *_, ratio in rows if of == way]
+        lost = [ratio for ratio in ratios if is_lost(ratio)]
+        sure = sum(high < 1 for _, _, high in lost)
+        said.append(f"* `{way}`: {len(lost)} of {len(ratios)} rows; in {sure} the whole interval is below 1.")
+    return said
+
+
+def head(rows):
     return [
         "# Rows in which the library loses",
         "",
@@ -101,11 +116,12 @@ def head(counts):
         "records, listed at the end, those in which `nowait` or `nowait-tokio` is below 0.95 of the best",
         "other way:",
         "",
-        *said,
+        *summary(rows),
         "",
         "The ratio is the geometric mean of the rounds' ratios, with its 95 % interval, as the verdict of",
         "`nowait bench` has it. The best other way is the one to which the ratio is lowest. Of many ways",
         "that are level one always seems quicker, so the upper end is the wider the more ways there are.",
+        "Bold: the whole interval is below 1.",
         "A row whose interval reaches 1 may be no loss; a row that is not here may be one.",
     ]
 
@@ -138,11 +154,9 @@ def stale():
     """Causes that no lost row has."""
     causes = lines("causes.tsv")
     found = set()
-    for _, name in lines("current.tsv"):
-        for way in (OURS, ON_TOKIO):
-            for table, case, best, ratio in compared(loaded(name), way):
-                if ratio and ratio[0] < LOST:
-                    found.add(cause(causes, file=name, table=table, case=case, way=way, best=best))
+    for _, name, way, table, case, best, ratio in current():
+        if is_lost(ratio):
+            found.add(cause(causes, file=name, table=table, case=case, way=way, best=best))
     return [text for number, (*_, text, _) in enumerate(causes, 1) if number not in found]
 
 

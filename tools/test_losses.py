@@ -57,7 +57,7 @@ class Page(unittest.TestCase):
     def test_a_row_is_lost_to_the_best_other_way_and_not_to_our_own(self):
         page, _ = self.page([row("pread", 50), row("ring", 100), row("nowait-aio", 900), row("nowait", 94)])
         self.assertIn("| reads depth=1 | nowait | ring | **0.94** | 0.94–0.94 | not known |", page)
-        self.assertIn("`nowait`: 1 of 1 rows; in 1 of them", page)
+        self.assertIn("`nowait`: 1 of 1 rows; in 1 the whole", page)
         self.assertIn("`nowait-tokio`: 0 of 0 rows", page)
         self.assertIn("| 2026-11-23 | **not recorded** |", page)
         page, _ = self.page([row("ring", 100), row("nowait", 96), row("nowait-tokio", 96)])

@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Tables of Markdown from the JSON of `nowait bench`: printed, or put in place in the pages.
+
+    tables.py FILE... [options]   prints a table
+    tables.py                     makes all tables anew that stand in pages; `make tables` runs this
+
+A table in a page stands between two marks. FILE is relative to the page, and the text between the
+marks is not to be edited:
+
+    <!-- generated: tables.py FILE... [options] -->
+    <!-- end -->
+
+Without options each case has a row and each way a cell: median operations a second, (slowest round -
+fastest round, as fractions of it), processor time of the whole process per operation.
+
+    --tables A,B    only these tables of the run
+    --cases A;B     only these cases; patterns as of a shell
+    --ways A,B      only these ways, in this order
+    --transpose     a row for each way, a cell for each case
+    --streams       MiB/s, (slowest - fastest), [ms of processor time per GiB]
+    --columns A,B   a row for each case and way, with these columns (COLUMNS in this file)
+    --against WAY   one column more: the ratio of nowait to this way, with its 95 % interval
+    --records       of all files in the page's folder: when they were measured, and at which commit
+    --shares        FILE lists rows of runs; speed as a share of the best way's in the same rounds
+    --losses        numbers of rows in which the library loses (losses.py)
+"""
+import argparse
+import fnmatch
+import glob
+import json
+import os
+import re
+import shlex
+import statistics
+import sys
+
+import losses
+import rounds
+
+ROOT = losses.ROOT
+MARKED = re.compile(r"(<!-- generated: tables\.py(?P<options>.*?) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
+# From here on `nowait bench` records the commit that it was built from. A later file without one is
+# refused.
+COMMITS_SINCE = "2026-11-22T06:00:00Z"
+
+
+class Refused(Exception):
+    """What cannot be made into a table, and why."""
+
+
+def loaded(path):
+    with open(path, encoding="utf-8") as file:
+        report = json.load(file)
+    environment = report.get("environment", {})
+    if environment.get("date", "") >= COMMITS_SINCE and not environment.get("commit"):
+        raise Refused(f"{path} carries no commit: measure with a build of a clone")
+    return report
+
+
+def rows_of(report):
+    """Rows of a run, or of many runs of one round each in turn with fio."""
+    if "rows" in report:
+        return report["rows"]
+    found = {}
+    for turn in report["rounds"]:
+        fio = turn["fio"]
+        gib = fio["bytes_per_s"] * fio["runtime_ms"] / 1e3 / 2**30
+        cpu = fio["runtime_ms"] * (fio["usr_cpu"] + fio["sys_cpu"]) / 100 / gib
+        case = {"table": "dd", "case": turn["rows"][0]["case"]}
+        for row in [case | {"way": "fio", "bytes_per_s": fio["bytes_per_s"], "cpu_ms_per_gib": cpu}, *turn["rows"]]:
+            found.setdefault((row["case"], row["way"]), []).append(row)
+    middle = lambda rows, name: statistics.median(row[name] for row in rows)
+    return [
+        rows[0]
+        | {"rounds": [row["bytes_per_s"] for row in rows]}
+        | {name: middle(rows, name) for name in ("bytes_per_s", "cpu_ms_per_gib")}
+        for rows in found.values()
+    ]
+
+
+def number(value):
+    return f"{value / 1e3:.1f}k" if value < 1e5 else f"{value / 1e3:.0f}k"
+
+
+def short(value):
+    return f"{value / 1e3:.3g}k" if value < 1e5 else f"{value / 1e3:.0f}k"
+
+
+def spread(row):
+    median = statistics.median(row["rounds"])
+    return f"({min(row['rounds']) / median:.2f}–{max(row['rounds']) / median:.2f})"
+
+
+def mib(row):
+    return f"{row['bytes_per_s'] / 2**20:.0f}"
+
+
+def micros(name):
+    return lambda row: in_micros(row["latency_ns"][name])
+
+
+def in_micros(nanos):
+    return f"{nanos / 1e3:.3g}" if nanos < 1e5 else f"{nanos / 1e3:.0f}"
+
+
+def millis(row, name, digits):
+    return f"{row['latency_ns'][name] / 1e6:.{digits}f}"
+
+
+def of_populate(name):
+    return lambda row: f"{row['populate'][name]:.1f}"
+
+
+COLUMNS = {
+    "ops/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
+    "commits/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
+    "rows/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
+    "kpages/s": lambda row: f"{row['ops_per_s'] / 1e3:.0f} {spread(row)}",
+    "MiB/s": mib,
+    "p50 µs": micros("p50"),
+    "p99 µs": micros("p99"),
+    "p99.9 µs": micros("p999"),
+    "p99.9 ms": lambda row: millis(row, "p999", 3),
+    "longest ms": lambda row: millis(row, "max", 1),
+    "CPU µs": lambda row: f"{row['cpu_us_per_op']['total']:.1f}",
+    "CPU ms/GiB": lambda row: f"{row['cpu_ms_per_gib']:.0f}",
+    "switches": lambda row: f"{row['context_switches_per_op']:.2f}",
+    "bytes": lambda row: f"{row['file_bytes_per_byte']:.2f}",
+    "in gaps > 1 ms": lambda row: f"{row['stalled_fraction'] * 100:.0f} %",
+    "inline": lambda row: f"{row['inline_fraction']:.2f}",
+    "first chunk ms": of_populate("first_chunk_ms"),
+    "all ms": of_populate("all_ms"),
+    "longest gap ms": of_populate("longest_gap_ms"),
+    "idle gap ms": of_populate("idle_gap_ms"),
+    "announced p99 µs": lambda row: in_micros(row["populate"]["announced_touch_ns"]["p99"]),
+    "warm p99 µs": lambda row: in_micros(row["populate"]["warm_touch_ns"]["p99"]),
+}
+
+
+def plain_cell(row):
+    return f"{number(row['ops_per_s'])} {spread(row)} {row['cpu_us_per_op']['total']:.1f} µs"
+
+
+def stream_cell(row):
+    return f"{mib(row)} {spread(row)} [{row['cpu_ms_per_gib']:.0f}]"
+
+
+def grid(head, body):
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in body)]
+
+
+def chosen(rows, options):
+    tables = options.tables.split(",") if options.tables else list(dict.fromkeys(row["table"] for row in rows))
+    cases = options.cases.split(";") if options.cases else ["*"]
+    ways = options.ways.split(",") if options.ways else list(dict.fromkeys(row["way"] for row in rows))
+    fits = lambda row: any(fnmatch.fnmatchcase(row["case"], case) for case in cases)
+    found = [row for row in rows if row["table"] in tables and row["way"] in ways and fits(row)]
+    if not found:
+        raise Refused("no row fits the options")
+    return found, tables, ways
+
+
+def name_of(table, case):
+    return f"whole file, {case}" if table == "whole" else case
+
+
+def rated(ours, other):
+    if ours is None or other is None or (found := rounds.interval(ours["rounds"], other["rounds"])) is None:
+        return "–"
+    return "{:.2f} ({:.2f}–{:.2f})".format(*found)
+
+
+def table(paths, options):
+    rows, tables, ways = chosen([row for path in paths for row in rows_of(loaded(path))], options)
+    of = {(row["table"], row["case"], row["way"]): row for row in rows}
+    if len(of) != len(rows):
+        raise Refused("a case is in two of the files: make a table of each")
+    cases = [case for table in tables for case in dict.fromkeys(key[:2] for key in of) if case[0] == table]
+    if options.columns:
+        columns = options.columns.split(",")
+        return grid(["case", "way", *columns], [
+            [name_of(*case), way, *(column_of(of[*case, way], column) for column in columns)]
+            for case in cases for way in ways if (*case, way) in of
+        ])
+    cell = stream_cell if options.streams else plain_cell
+    cell_of = lambda case, way: cell(of[*case, way]) if (*case, way) in of else "–"
+    if options.transpose:
+        return grid(["way", *(name_of(*case) for case in cases)], [
+            [way, *(cell_of(case, way) for case in cases)] for way in ways
+        ])
+    head = ["case", *ways]
+    body = [[name_of(*case), *(cell_of(case, way) for way in ways)] for case in cases]
+    if options.against:
+        head.append(f"nowait / {options.against}")
+        for case, line in zip(cases, body):
+            line.append(rated(of.get((*case, losses.OURS)), of.get((*case, options.against))))
+    return grid(head, body)
+
+
+def column_of(row, column):
+    try:
+        return COLUMNS[column](row)
+    except (KeyError, TypeError):
+        if column not in COLUMNS:
+            raise Refused(f"there is no column {column}") from None
+        return "–"
+
+
+def records(folder):
+    body = []
+    for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
+        found = loaded(path)
+        # What was not written by `nowait bench --json` has an environment for each round.
+        environment = found.get("environment") or found["rounds"][0].get("environment", {})
+        command = environment.get("command")
+        body.append([
+            f"[{os.path.basename(path)}]({os.path.basename(path)})",
+            environment.get("date", "–")[:16].replace("T", " "),
+            environment.get("commit") or "**not recorded**",
+            f"`{command}`" if command else "not recorded; see the table's text",
+        ])
+    return grid(["file", "measured (UTC)", "commit", "command"], body)
+
+
+def shares(path):
+    """Rows of a file of lines "label, JSON, table, case"; its first line names the columns and their ways."""
+    with open(path, encoding="utf-8") as file:
+        first, *lines = [line.rstrip("\n").split("\t") for line in file if line.strip() and not line.startswith("#")]
+    columns = [column.split("=") for column in first]
+    body = []
+    for label, name, of_table, of_case in lines:
+        report = loaded(os.path.join(os.path.dirname(path), name))
+        ways = {row["way"]: row["rounds"] for row in report["rows"] if (row["table"], row["case"]) == (of_table, of_case)}
+        best = max(ways.values(), key=statistics.geometric_mean)
+        share = lambda way: f"{statistics.geometric_mean(ways[way]) / statistics.geometric_mean(best):.2f}"
+        body.append([label, *(next(share(way) for way in of.split("|") if way in ways) for _, of in columns)])
+    return grid(["", *(name for name, _ in columns)], body)
+
+
+def made(words, folder):
+    parser = argparse.ArgumentParser(prog="tables.py", add_help=False, exit_on_error=False)
+    parser.add_argument("files", nargs="*")
+    for flag in ("transpose", "streams", "records", "shares", "losses"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    for option in ("tables", "cases", "ways", "columns", "against"):
+        parser.add_argument(f"--{option}")
+    options = parser.parse_args(words)
+    paths = [os.path.join(folder, file) for file in options.files]
+    if options.records:
+        return records(folder)
+    if options.losses:
+        return losses.summary()
+    return shares(*paths) if options.shares else table(paths, options)
+
+
+def pages():
+    """All pages of the repository that are not in a folder of builds."""
+    found = [os.path.join(ROOT, name) for name in os.listdir(ROOT) if name.endswith(".md")]
+    for top in ("docs", "crates", "bench-peers"):
+        found += glob.glob(os.path.join(ROOT, top, "**/*.md"), recursive=True)
+    return sorted(path for path in found if "/target/" not in path)
+
+
+def renewed(path):
+    """A page as it is, and as it is with its tables made anew."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+
+    def renew(mark):
+        try:
+            lines = made(shlex.split(mark["options"]), os.path.dirname(path))
+        except Refused as refused:
+            raise Refused(f"{path}: {mark['options'].strip()}: {refused}") from None
+        return "\n".join([mark[1], *lines, "", mark[4]])
+
+    return text, MARKED.sub(renew, text)
+
+
+def main(words):
+    if words:
+        print("\n".join(made(words, ".")))
+        return
+    for path in pages():
+        was, now = renewed(path)
+        if was != now:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(now)
+            print(f"{os.path.relpath(path, ROOT)}: made anew")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__)
+    else:
+        try:
+            main(sys.argv[1:])
+        except (Refused, argparse.ArgumentError) as error:
+            sys.exit(f"tables: {error}")

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Tables in pages are what their JSON says."""
+import contextlib
+import glob
+import io
+import json
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+import losses
+import tables
+
+
+def row(way, rounds, case="depth=1", **more):
+    of = {"table": "reads", "case": case, "way": way, "ops_per_s": sorted(rounds)[len(rounds) // 2], "rounds": rounds}
+    return of | {"cpu_us_per_op": {"total": 2.0}} | more
+
+
+RUN = {
+    "environment": {"date": "2026-11-23T10:00:00Z", "commit": "0123456789ab", "command": "nowait bench reads"},
+    "rows": [
+        row("ring", [10e3, 20e3, 40e3]),
+        row("nowait", [5e3, 10e3, 20e3], latency_ns={"p50": 1234}),
+        row("ring", [100e3, 100e3, 100e3], "depth=8"),
+    ],
+}
+
+
+class Pages(unittest.TestCase):
+    def test_their_tables_are_what_make_tables_writes(self):
+        marked = 0
+        for path in tables.pages():
+            was, now = tables.renewed(path)
+            self.assertEqual(was, now, f"{path}: run `make tables`")
+            marked += len(tables.MARKED.findall(was))
+        self.assertGreater(marked, 30)
+
+    def test_no_mark_is_misspelled(self):
+        for path in tables.pages():
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            self.assertEqual(text.count("<!-- generated"), len(tables.MARKED.findall(text)), path)
+
+    def test_a_page_of_files_lists_them_and_is_current_or_history(self):
+        current = {os.path.dirname(name) for _, name in losses.lines("current.tsv")}
+        for folder in {os.path.dirname(path) for path in glob.glob(os.path.join(losses.FOLDER, "*/*.json"))}:
+            with open(os.path.join(folder, "README.md"), encoding="utf-8") as file:
+                text = file.read()
+            self.assertIn("tables.py --records", text, folder)
+            if os.path.basename(folder) not in current:
+                self.assertIn("**History.**", "".join(text.splitlines(True)[:6]), folder)
+
+
+class Made(unittest.TestCase):
+    def made(self, options, run=RUN):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "run.json"), "w", encoding="utf-8") as file:
+                json.dump(run, file)
+            return tables.made(options.split(" "), folder)
+
+    def test_a_cell_has_speed_spread_and_processor_time(self):
+        lines = self.made("run.json")
+        self.assertEqual(lines[0], "| case | ring | nowait |")
+        self.assertEqual(lines[2:], [
+            "| depth=1 | 20.0k (0.50–2.00) 2.0 µs | 10.0k (0.50–2.00) 2.0 µs |",
+            "| depth=8 | 100k (1.00–1.00) 2.0 µs | – |",
+        ])
+
+    def test_options_choose(self):
+        self.assertEqual(self.made("run.json --ways nowait,ring --cases *=1 --transpose")[2:], [
+            "| nowait | 10.0k (0.50–2.00) 2.0 µs |",
+            "| ring | 20.0k (0.50–2.00) 2.0 µs |",
+        ])
+        self.assertEqual(self.made("run.json --against ring --cases *=1")[2].split(" | ")[-1], "0.50 (0.50–0.50) |")
+        with mock.patch.dict(tables.COLUMNS, {"p50": tables.COLUMNS["p50 µs"]}):
+            lines = self.made("run.json --columns p50 --cases *=1")
+        self.assertEqual(lines[2:], ["| depth=1 | ring | – |", "| depth=1 | nowait | 1.23 |"])
+
+    def test_what_cannot_be_made_is_refused(self):
+        for options in ("run.json --ways other", "run.json --columns other", "run.json run.json"):
+            with self.assertRaises(tables.Refused, msg=options):
+                self.made(options)
+
+    def test_a_run_without_its_commit_is_refused_unless_it_is_older_than_that(self):
+        run = RUN | {"environment": {"date": "2026-11-23T10:00:00Z"}}
+        with self.assertRaises(tables.Refused):
+            self.made("run.json", run)
+        old = RUN | {"environment": {"date": "2026-11-21T10:00:00Z"}}
+        self.assertIn("**not recorded**", self.made("--records", old)[2])
+        self.assertIn("0123456789ab | `nowait bench reads`", self.made("--records")[2])
+
+    def test_a_table_is_put_between_its_marks_and_the_rest_is_left(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = os.path.join(folder, "page.md")
+            for name, text in [
+                ("run.json", json.dumps(RUN)),
+                ("page.md", "Before.\n\n<!-- generated: tables.py run.json -->\nold\n<!-- end -->\n\nAfter.\n"),
+            ]:
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            with mock.patch.object(tables, "pages", lambda: [page]), contextlib.redirect_stdout(io.StringIO()):
+                tables.main([])
+            was, now = tables.renewed(page)
+        self.assertEqual(was, now)
+        self.assertTrue(now.startswith("Before.\n\n<!-- generated: tables.py run.json -->\n\n| case |"))
+        self.assertTrue(now.endswith("µs | – |\n\n<!-- end -->\n\nAfter.\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
