@@ -21,10 +21,14 @@ LOST = 0.95
 UNKNOWN = "not known"
 
 
-def lines(name):
-    """Fields of the lines of a file in docs/measurements, without comments."""
-    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
+def read(path):
+    """Fields of the lines of a file, without comments."""
+    with open(path, encoding="utf-8") as file:
         return [line.rstrip("\n").split("\t") for line in file if line.strip() and not line.startswith("#")]
+
+
+def lines(name):
+    return read(os.path.join(FOLDER, name))
 
 
 def loaded(name):

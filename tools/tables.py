@@ -22,6 +22,9 @@ fastest round, as fractions of it), processor time of the whole process per oper
     --against WAY   one column more: the ratio of nowait to this way, with its 95 % interval
     --records       of all files in the page's folder: when they were measured, and at which commit
     --shares        FILE lists rows of runs; speed as a share of the best way's in the same rounds
+    --bars          FILE lists what is to be reached: the ratio to the best of the ways named, and a
+                    finding: "met" if its interval lies above the bar, "short" if below, else
+                    "cannot tell"
     --losses        numbers of rows in which the library loses (losses.py)
 """
 import argparse
@@ -224,8 +227,7 @@ def records(folder):
 
 def shares(path):
     """Rows of a file of lines "label, JSON, table, case"; its first line names the columns and their ways."""
-    with open(path, encoding="utf-8") as file:
-        first, *lines = [line.rstrip("\n").split("\t") for line in file if line.strip() and not line.startswith("#")]
+    first, *lines = losses.read(path)
     columns = [column.split("=") for column in first]
     body = []
     for label, name, of_table, of_case in lines:
@@ -237,10 +239,41 @@ def shares(path):
     return grid(["", *(name for name, _ in columns)], body)
 
 
+def bars(path):
+    """Rows of a file of lines "point, ways, bar, JSON, table, case, way"; "*" are all ways but the library's."""
+    body = []
+    for point, against, bar, name, of_table, of_case, way in losses.read(path):
+        report = loaded(os.path.join(os.path.dirname(path), name))
+        rows = [row for row in rows_of(report) if row["table"] == of_table]
+        cases = [case for case in dict.fromkeys(row["case"] for row in rows) if fnmatch.fnmatchcase(case, of_case)]
+        if not cases:
+            raise Refused(f"{point}: no case {of_case} in {name}")
+        for case in cases:
+            of = {row["way"]: row for row in rows if row["case"] == case}
+            others = {other for other in of if not other.startswith(losses.OURS)}
+            others = others if against == "*" else others & set(against.split("|"))
+            best = max(sorted(others), key=lambda other: statistics.geometric_mean(of[other]["rounds"]))
+            ratio, low, high = rounds.interval(of[way]["rounds"], of[best]["rounds"], len(others))
+            found = "met" if low >= float(bar) else "**short**" if high < float(bar) else "cannot tell"
+            said = f"{ratio:.2f} ({low:.2f}–{high:.2f})"
+            body.append([point, name_of(of_table, case), way, best, bar, said, found, dearer(of[way], of[best])])
+    return grid(["point", "case", "way", "best other", "to reach", "ratio", "finding", "CPU of it"], body)
+
+
+def dearer(ours, other):
+    """Ratio of processor times, where both are known."""
+    for name in ("cpu_ms_per_gib", "cpu_us_per_op"):
+        both = [row.get(name) for row in (ours, other)]
+        if all(both):
+            mine, theirs = (one["total"] if isinstance(one, dict) else one for one in both)
+            return f"{mine / theirs:.2f}"
+    return "–"
+
+
 def made(words, folder):
     parser = argparse.ArgumentParser(prog="tables.py", add_help=False, exit_on_error=False)
     parser.add_argument("files", nargs="*")
-    for flag in ("transpose", "streams", "records", "shares", "losses"):
+    for flag in ("transpose", "streams", "records", "shares", "bars", "losses"):
         parser.add_argument(f"--{flag}", action="store_true")
     for option in ("tables", "cases", "ways", "columns", "against"):
         parser.add_argument(f"--{option}")
@@ -250,6 +283,8 @@ def made(words, folder):
         return records(folder)
     if options.losses:
         return losses.summary()
+    if options.bars:
+        return bars(*paths)
     return shares(*paths) if options.shares else table(paths, options)
 
 
