@@ -20,6 +20,13 @@ ON_TOKIO = "nowait-tokio"
 LOST = 0.95
 UNKNOWN = "not known"
 
+# From here on `nowait bench` records the commit that it was built from.
+COMMITS_SINCE = "2026-11-22T06:00:00Z"
+
+
+class Refused(Exception):
+    """What cannot be made into a page, and why."""
+
 
 def read(path):
     """Fields of the lines of a file, without comments."""
@@ -31,9 +38,18 @@ def lines(name):
     return read(os.path.join(FOLDER, name))
 
 
+def load(path):
+    """A report; refused if it should carry the commit and does not."""
+    with open(path, encoding="utf-8") as file:
+        report = json.load(file)
+    environment = report.get("environment", {})
+    if environment.get("date", "") >= COMMITS_SINCE and not environment.get("commit"):
+        raise Refused(f"{path} carries no commit: measure with a build of a clone")
+    return report
+
+
 def loaded(name):
-    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
-        return json.load(file)
+    return load(os.path.join(FOLDER, name))
 
 
 def compared(report, way):
@@ -165,8 +181,9 @@ def stale():
 
 
 def main():
+    made = page()
     with open(PAGE, "w", encoding="utf-8") as file:
-        file.write(page())
+        file.write(made)
     for text in stale():
         print(f"causes.tsv: no lost row has this cause any more: {text}")
 
@@ -174,4 +191,7 @@ def main():
 if __name__ == "__main__":
     if len(sys.argv) != 1:
         sys.exit(__doc__)
-    main()
+    try:
+        main()
+    except Refused as refused:
+        sys.exit(f"losses: {refused}")

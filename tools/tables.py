@@ -18,7 +18,8 @@ fastest round, as fractions of it), processor time of the whole process per oper
     --ways A,B      only these ways, in this order
     --transpose     a row for each way, a cell for each case
     --streams       MiB/s, (slowest - fastest), [ms of processor time per GiB]
-    --columns A,B   a row for each case and way, with these columns (COLUMNS in this file)
+    --columns A,B   a row for each case and way, with these columns: names of COLUMNS in this file, or
+                    NAME=FIELD.FIELD/DIVISOR of the row's JSON
     --against WAY   one column more: the ratio of nowait to this way, with its 95 % interval
     --records       of all files in the page's folder: when they were measured, and at which commit
     --shares        FILE lists rows of runs; speed as a share of the best way's in the same rounds
@@ -30,7 +31,6 @@ fastest round, as fractions of it), processor time of the whole process per oper
 import argparse
 import fnmatch
 import glob
-import json
 import os
 import re
 import shlex
@@ -42,22 +42,8 @@ import rounds
 
 ROOT = losses.ROOT
 MARKED = re.compile(r"(<!-- generated: tables\.py(?P<options>.*?) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
-# From here on `nowait bench` records the commit that it was built from. A later file without one is
-# refused.
-COMMITS_SINCE = "2026-11-22T06:00:00Z"
-
-
-class Refused(Exception):
-    """What cannot be made into a table, and why."""
-
-
-def loaded(path):
-    with open(path, encoding="utf-8") as file:
-        report = json.load(file)
-    environment = report.get("environment", {})
-    if environment.get("date", "") >= COMMITS_SINCE and not environment.get("commit"):
-        raise Refused(f"{path} carries no commit: measure with a build of a clone")
-    return report
+Refused = losses.Refused
+loaded = losses.load
 
 
 def rows_of(report):
@@ -72,13 +58,12 @@ def rows_of(report):
         case = {"table": "dd", "case": turn["rows"][0]["case"]}
         for row in [case | {"way": "fio", "bytes_per_s": fio["bytes_per_s"], "cpu_ms_per_gib": cpu}, *turn["rows"]]:
             found.setdefault((row["case"], row["way"]), []).append(row)
-    middle = lambda rows, name: statistics.median(row[name] for row in rows)
-    return [
-        rows[0]
-        | {"rounds": [row["bytes_per_s"] for row in rows]}
-        | {name: middle(rows, name) for name in ("bytes_per_s", "cpu_ms_per_gib")}
-        for rows in found.values()
-    ]
+    pooled = []
+    for rows in found.values():
+        of = {name: [row[name] for row in rows] for name in ("bytes_per_s", "cpu_ms_per_gib")}
+        middles = {name: statistics.median(values) for name, values in of.items()}
+        pooled.append(rows[0] | middles | {"rounds": of["bytes_per_s"]})
+    return pooled
 
 
 def number(value):
@@ -156,8 +141,8 @@ def chosen(rows, options):
     tables = options.tables.split(",") if options.tables else list(dict.fromkeys(row["table"] for row in rows))
     cases = options.cases.split(";") if options.cases else ["*"]
     ways = options.ways.split(",") if options.ways else list(dict.fromkeys(row["way"] for row in rows))
-    fits = lambda row: any(fnmatch.fnmatchcase(row["case"], case) for case in cases)
-    found = [row for row in rows if row["table"] in tables and row["way"] in ways and fits(row)]
+    rows = [row for row in rows if row["table"] in tables and row["way"] in ways]
+    found = [row for row in rows if any(fnmatch.fnmatchcase(row["case"], case) for case in cases)]
     if not found:
         raise Refused("no row fits the options")
     return found, tables, ways
@@ -181,12 +166,15 @@ def table(paths, options):
     cases = [case for table in tables for case in dict.fromkeys(key[:2] for key in of) if case[0] == table]
     if options.columns:
         columns = options.columns.split(",")
-        return grid(["case", "way", *columns], [
-            [name_of(*case), way, *(column_of(of[*case, way], column) for column in columns)]
+        return grid(["case", "way", *(column.partition("=")[0] for column in columns)], [
+            [name_of(*case), way, *(column_of(of[(*case, way)], column) for column in columns)]
             for case in cases for way in ways if (*case, way) in of
         ])
     cell = stream_cell if options.streams else plain_cell
-    cell_of = lambda case, way: cell(of[*case, way]) if (*case, way) in of else "–"
+
+    def cell_of(case, way):
+        return cell(of[(*case, way)]) if (*case, way) in of else "–"
+
     if options.transpose:
         return grid(["way", *(name_of(*case) for case in cases)], [
             [way, *(cell_of(case, way) for case in cases)] for way in ways
@@ -201,12 +189,23 @@ def table(paths, options):
 
 
 def column_of(row, column):
+    """A cell of a row; a dash if the row does not have the figure."""
+    name, _, path = column.partition("=")
+    if not path and name not in COLUMNS:
+        raise Refused(f"there is no column {name}")
     try:
-        return COLUMNS[column](row)
+        return field(row, path) if path else COLUMNS[name](row)
     except (KeyError, TypeError):
-        if column not in COLUMNS:
-            raise Refused(f"there is no column {column}") from None
         return "–"
+
+
+def field(row, path):
+    """A field of the row's JSON: names with dots between, and what it is divided by."""
+    names, _, divisor = path.partition("/")
+    for name in names.split("."):
+        row = row[name]
+    value = row / float(divisor or 1)
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def records(folder):
@@ -230,12 +229,13 @@ def shares(path):
     first, *lines = losses.read(path)
     columns = [column.split("=") for column in first]
     body = []
-    for label, name, of_table, of_case in lines:
-        report = loaded(os.path.join(os.path.dirname(path), name))
-        ways = {row["way"]: row["rounds"] for row in report["rows"] if (row["table"], row["case"]) == (of_table, of_case)}
-        best = max(ways.values(), key=statistics.geometric_mean)
-        share = lambda way: f"{statistics.geometric_mean(ways[way]) / statistics.geometric_mean(best):.2f}"
-        body.append([label, *(next(share(way) for way in of.split("|") if way in ways) for _, of in columns)])
+    for label, name, *of_case in lines:
+        rows = loaded(os.path.join(os.path.dirname(path), name))["rows"]
+        rows = [row for row in rows if [row["table"], row["case"]] == of_case]
+        speeds = {row["way"]: statistics.geometric_mean(row["rounds"]) for row in rows}
+        best = max(speeds.values())
+        shown = [next(speeds[way] for way in ways.split("|") if way in speeds) for _, ways in columns]
+        body.append([label, *(f"{speed / best:.2f}" for speed in shown)])
     return grid(["", *(name for name, _ in columns)], body)
 
 

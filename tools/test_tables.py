@@ -74,9 +74,38 @@ class Made(unittest.TestCase):
             "| ring | 20.0k (0.50–2.00) 2.0 µs |",
         ])
         self.assertEqual(self.made("run.json --against ring --cases *=1")[2].split(" | ")[-1], "0.50 (0.50–0.50) |")
-        with mock.patch.dict(tables.COLUMNS, {"p50": tables.COLUMNS["p50 µs"]}):
-            lines = self.made("run.json --columns p50 --cases *=1")
-        self.assertEqual(lines[2:], ["| depth=1 | ring | – |", "| depth=1 | nowait | 1.23 |"])
+        lines = self.made("run.json --columns switches,p50=latency_ns.p50/1000 --cases *=1")
+        self.assertEqual(lines[0], "| case | way | switches | p50 |")
+        self.assertEqual(lines[2:], ["| depth=1 | ring | – | – |", "| depth=1 | nowait | – | 1.23 |"])
+
+    def listed(self, lines, option):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in [("run.json", json.dumps(RUN)), ("list.tsv", "# Comment.\n" + lines)]:
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            return tables.made(["list.tsv", option], folder)
+
+    def test_shares_are_of_the_best_way_of_the_same_rounds(self):
+        made = self.listed("by hand=pread|ring\tours=nowait\ncold\trun.json\treads\tdepth=1\n", "--shares")
+        self.assertEqual(made[2:], ["| cold | 1.00 | 0.50 |"])
+
+    def test_a_bar_is_met_or_short_by_the_whole_interval(self):
+        line = "cold\t*\t{}\trun.json\treads\tdepth=1\tnowait\n"
+        for bar, finding in [("0.4", "met"), ("0.6", "**short**")]:
+            cells = self.listed(line.format(bar), "--bars")[2].split(" | ")
+            self.assertEqual(cells[3:], ["ring", bar, "0.50 (0.50–0.50)", finding, "1.00 |"])
+        scattered = {**RUN, "rows": [row("ring", [10.0, 20.0, 40.0]), row("nowait", [20.0, 20.0, 20.0])]}
+        with mock.patch.dict(RUN, scattered):
+            self.assertIn("| cannot tell |", self.listed(line.format("1"), "--bars")[2])
+        with self.assertRaises(tables.Refused):
+            self.listed(line.replace("depth=1", "depth=9").format("1"), "--bars")
+
+    def test_runs_in_turn_with_fio_are_one_run_of_many_rounds(self):
+        fio = {"bytes_per_s": 2**30, "runtime_ms": 1000, "usr_cpu": 5.0, "sys_cpu": 5.0}
+        stream = {"table": "dd", "case": "read", "way": "dd", "cpu_ms_per_gib": 200.0}
+        turns = [{"fio": fio, "rows": [stream | {"bytes_per_s": speed * 2.0**20}]} for speed in (100, 200, 300)]
+        made = self.made("run.json --streams", {"rounds": turns})
+        self.assertEqual(made[2], "| read | 1024 (1.00–1.00) [100] | 200 (0.50–1.50) [200] |")
 
     def test_what_cannot_be_made_is_refused(self):
         for options in ("run.json --ways other", "run.json --columns other", "run.json run.json"):
