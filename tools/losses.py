@@ -138,11 +138,11 @@ def head(rows):
         "",
         *summary(rows),
         "",
-        "The ratio is the geometric mean of the rounds' ratios, with its 95 % interval, as the verdict of",
-        "`nowait bench` has it. The best other way is the one to which the ratio is lowest. Of many ways",
-        "that are level one always seems quicker, so the upper end is the wider the more ways there are.",
-        "Bold: the whole interval is below 1.",
-        "A row whose interval reaches 1 may be no loss; a row that is not here may be one.",
+        "The ratio is the geometric mean of the rounds' ratios, with its interval, as the verdict of",
+        "`nowait bench` has it: the truth lies below it in one run of 40, above it in one of 200. The best",
+        "other way is the one to which the ratio is lowest. Of many ways that are level one always seems",
+        "quicker, so the upper end is the farther out the more ways there are. Bold: the whole interval is",
+        "below 1. A row whose interval reaches 1 may be no loss; a row that is not here may be one.",
     ]
 
 

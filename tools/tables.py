@@ -20,7 +20,7 @@ fastest round, as fractions of it), processor time of the whole process per oper
     --streams       MiB/s, (slowest - fastest), [ms of processor time per GiB]
     --columns A,B   a row for each case and way, with these columns: names of COLUMNS in this file, or
                     NAME=FIELD.FIELD/DIVISOR of the row's JSON
-    --against WAY   one column more: the ratio of nowait to this way, with its 95 % interval
+    --against WAY   one column more: the ratio of nowait to this way, with its interval
     --records       of all files in the page's folder: when they were measured, and at which commit
     --shares        FILE lists rows of runs; speed as a share of the best way's in the same rounds
     --bars          FILE lists what is to be reached: the ratio to the best of the ways named, and a

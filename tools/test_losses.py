@@ -15,16 +15,16 @@ class Intervals(unittest.TestCase):
     def test_constants_are_those_of_the_verdict(self):
         with open(COMPARE, encoding="utf-8") as file:
             constants = dict(re.findall(r"const (\w+): \w+ = ([\d.]+);", file.read()))
-        for name in ("LEVEL", "RESAMPLES", "ROUNDS_MIN", "OUTSIDE"):
+        for name in ("RESAMPLES", "ROUNDS_MIN", "BELOW", "ABOVE"):
             self.assertEqual(getattr(rounds, name), float(constants[name]), f"{name} in compare.rs and in rounds.py")
 
     def test_figures_are_those_of_the_verdict(self):
-        # From the unit tests of compare.rs and verdict.rs.
+        # As the unit tests of compare.rs and verdict.rs have them.
         ours, other = [100.0, 10.0, 101.0, 99.0, 100.0], [200.0, 20.2, 200.0, 202.0, 198.0]
         middle, low, high = rounds.interval(ours, other)
         self.assertTrue(abs(middle - 0.5) < 0.01 and low > 0.48 and high < 0.52)
-        interval = rounds.interval([20.0, 50.0, 110.0, 50.0, 51.0], [100.0, 98.0, 103.0, 100.0, 99.0])
-        self.assertEqual([round(100 * part) for part in interval], [49, 24, 92])
+        interval = rounds.interval([40.0, 50.0, 65.0, 50.0, 51.0], [100.0, 98.0, 103.0, 100.0, 99.0])
+        self.assertEqual([round(100 * part) for part in interval], [51, 41, 71])
 
     def test_rounds_that_cannot_be_paired_have_none(self):
         self.assertIsNone(rounds.interval([1.0, 1.0], [1.0, 1.0]))
