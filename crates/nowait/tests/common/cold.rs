@@ -13,11 +13,10 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 /// page that is still being written, or looked at, stays: it is tried again for a while, as it may
 /// be for others on a busy machine.
 pub(crate) fn drop_pages(path: &Path) {
-    let file = File::open(path).unwrap();
-    // On tmpfs the cache is all there is.
-    if rustix::fs::fstatfs(&file).unwrap().f_type == TMPFS {
+    if is_in_memory(path) {
         return;
     }
+    let file = File::open(path).unwrap();
     for _ in 0..100 {
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
@@ -26,6 +25,11 @@ pub(crate) fn drop_pages(path: &Path) {
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+}
+
+/// On tmpfs the cache is all there is.
+pub(crate) fn is_in_memory(path: &Path) -> bool {
+    rustix::fs::statfs(path).unwrap().f_type == TMPFS
 }
 
 /// How many of a file's pages are in the cache (`mincore(2)`).
