@@ -36,7 +36,7 @@ fn keeps_its_promises(nowait: &Nowait, folder: &FsPath) {
     let path = folder.join("direct");
     let mut bytes = contents(PAGES * PAGE - 1000, 1);
     std::fs::write(&path, &bytes).unwrap();
-    let Some(file) = open_direct(nowait, &path) else { return };
+    let Some(file) = common::open_as_direct(nowait, &path) else { return };
     let _watchdog = Watchdog::new("direct transfers", 60);
     let before = nowait.stats();
     let mut rng = Rng::for_test();
@@ -189,6 +189,9 @@ fn errors_are_those_of_the_plain_call() {
 
 #[test]
 fn full_queues_finish_in_full() {
+    if !common::has_memory(128 << 20) {
+        return;
+    }
     let _watchdog = Watchdog::new("full queues of libaio", 60);
     let Some((nowait, sample, file)) = direct(16 << 20) else { return };
     for own in [false, true] {
@@ -355,6 +358,10 @@ fn descriptors_of(path: &FsPath) -> usize {
 
 #[test]
 fn file_and_instance_dropped_with_work_in_flight() {
+    // 20 rounds leak 8 MiB each.
+    if !common::has_memory(256 << 20) {
+        return;
+    }
     let _watchdog = Watchdog::new("instances of libaio dropped", 60);
     let sample = Sample::new(8 << 20);
     for round in 0..60 {

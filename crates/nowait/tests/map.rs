@@ -201,6 +201,9 @@ fn cancelled_dropped_detached() {
 fn budgets_are_kept() {
     let dir = temp_dir();
     let (path, _) = sample(dir.path(), LENGTH);
+    if common::cold::is_in_memory(&path) {
+        return eprintln!("skipped: what is cached costs nothing of a budget");
+    }
     let file = open(&Nowait::builder().build().unwrap(), &path);
     let map = map(&file, ..).unwrap();
     let stopped = map.populate(..).memory_share(0.0).wait().unwrap();

@@ -127,6 +127,9 @@ fn late() {
 /// Everything is handed on, first with the instance at hand, then after it was dropped.
 fn one_thread() {
     const LENGTH: usize = 1 << 20;
+    if !common::has_memory(128 << 20) {
+        return;
+    }
     let _watchdog = Watchdog::new("a pool of one thread", 60);
     let sample = Sample::new(2 * LENGTH);
     let nowait = Nowait::builder().route(Some(Route::Ring)).pool_threads_max(1).build().unwrap();

@@ -238,6 +238,16 @@ pub(crate) fn resources() -> (usize, usize) {
 
 /// Opens a file past the page cache, for reading and writing; says so where that cannot be.
 pub(crate) fn open_direct(nowait: &Nowait, path: &Path) -> Option<File> {
+    let file = open_as_direct(nowait, path)?;
+    if file.direct() == nowait::DirectIo::Refused {
+        eprintln!("skipped: direct I/O: the file lies in memory");
+        return None;
+    }
+    Some(file)
+}
+
+/// The same, also where the page cache is used nevertheless: tmpfs takes the flag (6.6).
+pub(crate) fn open_as_direct(nowait: &Nowait, path: &Path) -> Option<File> {
     let mut options = OpenOptions::new();
     match options.read(true).write(true).custom_flags(libc::O_DIRECT).open_in(nowait, path).wait() {
         Ok(file) => Some(file),
