@@ -392,7 +392,8 @@ fn streams_are_right_at_every_depth_and_copies_end_where_the_source_does() {
     for way in usable_streamers() {
         for (block, depth) in SHAPES {
             let (copy, path) = empty_file("copied");
-            for route in [Route::Read { from }, Route::Copy { from, to: &path }] {
+            let routes = [(Direction::Read, Route::Read { from }), (Direction::Copy, Route::Copy { from, to: &path })];
+            for (_, route) in routes.into_iter().filter(|(direction, _)| way.suits(*direction)) {
                 let job = Stream { route, size: SIZE, block, depth, cancel: &cancel };
                 let sample = stream(way, &job, &file).unwrap();
                 let seen = (sample.operations, sample.bytes, sample.wrong);
@@ -410,7 +411,7 @@ fn streams_are_right_at_every_depth_and_copies_end_where_the_source_does() {
 fn what_is_written_is_what_was_to_be_written_and_ends_where_it_should() {
     use std::os::unix::fs::FileExt;
     let (file, cancel, contents) = (small_file(), AtomicBool::new(false), Contents::new(SEED));
-    for way in usable_streamers().filter(|way| dd::suits(Direction::Write, *way)) {
+    for way in usable_streamers().filter(|way| way.suits(Direction::Write)) {
         for (block, depth) in SHAPES {
             let (written, path) = empty_file("written");
             let route = Route::Write { contents, to: &path };
@@ -443,11 +444,11 @@ fn a_stream_that_is_cut_short_or_cannot_be_written_is_an_error_and_not_a_hang() 
         // A source that ends too early, and a folder, which no way can write.
         let (from, to, contents) = (path.as_path(), on_disk().as_ref(), Contents::new(SEED));
         let routes = [
-            (2 * SMALLEST, Route::Read { from }),
-            (SMALLEST, Route::Copy { from, to }),
-            (SMALLEST, Route::Write { contents, to }),
+            (Direction::Read, 2 * SMALLEST, Route::Read { from }),
+            (Direction::Copy, SMALLEST, Route::Copy { from, to }),
+            (Direction::Write, SMALLEST, Route::Write { contents, to }),
         ];
-        for (size, route) in routes {
+        for (_, size, route) in routes.into_iter().filter(|(direction, ..)| way.suits(*direction)) {
             let job = Stream { route, size, block: 64 << 10, depth: 4, cancel: &cancel };
             assert!(stream(way, &job, &file).is_err(), "{}", way.name());
         }
@@ -469,18 +470,26 @@ fn a_run_of_streams_fills_a_row_for_each_case_and_way() {
         other => other.unwrap(),
     }
     assert_eq!(quiet.done, quiet.steps);
-    let of_kind = |kind: Direction| usable_streamers().filter(|way| dd::suits(kind, *way)).count();
+    let of_kind = |kind: Direction| usable_streamers().filter(|way| way.suits(kind)).count();
     assert_eq!(report.rows.len(), 2 * 2 * Direction::ALL.map(of_kind).iter().sum::<usize>());
-    assert!(of_kind(Direction::Write) == usable_streamers().count() - 1, "all but cat");
+    assert!(of_kind(Direction::Copy) == usable_streamers().count(), "every way copies");
+    let read_only = |way: &&dyn StreamWay| ["cat", "cp-reflink-never", "cp-reflink-auto"].contains(&way.name());
+    assert_eq!(of_kind(Direction::Write), usable_streamers().count() - usable_streamers().filter(read_only).count());
     let pages = SIZE.div_ceil(4096) as f64;
     for row in &report.rows {
         assert!(row.bytes_per_s > 0.0 && row.rounds.len() == 2, "{row:?}");
         let figures = row.figures::<dd::Figures>();
         assert!(figures.cpu_ms_per_gib.unwrap() > 0.0, "{row:?}");
-        assert_eq!(row.latency_ns.is_none(), ["dd", "cat"].contains(&row.way.as_str()), "{row:?}");
-        let buffered = ["pread-buffered", "cat", "nowait-buffered"].contains(&row.way.as_str());
-        // Of direct reads a file system may read the short end through the page cache.
-        let right = |cached: f64| if buffered { cached == pages } else { cached <= 1.0 };
+        let command = row.way.starts_with("cp-") || ["dd", "cat"].contains(&row.way.as_str());
+        assert_eq!(row.latency_ns.is_none(), command, "{row:?}");
+        let buffered = ["pread-buffered", "cat", "cp-reflink-never", "nowait-buffered"].contains(&row.way.as_str());
+        // Of direct reads a file system may read the short end through the page cache. One that
+        // shares blocks reads nothing.
+        let right = |cached: f64| match row.way.as_str() {
+            "cp-reflink-auto" => cached == 0.0 || cached == pages,
+            _ if buffered => cached == pages,
+            _ => cached <= 1.0,
+        };
         let reads = !row.case.starts_with("write ");
         assert_eq!(figures.source_pages_cached.map(right), reads.then_some(true), "{row:?}");
     }

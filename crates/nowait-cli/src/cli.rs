@@ -243,8 +243,9 @@ pub(crate) struct TortureWriter {
 ///
 /// The table `dd` reads the test file in order, copies it to a new file beside it, and writes
 /// another as large from memory; both are removed after each round. Direct writes by hand (pread,
-/// libaio, ring) go to space allocated before the clock starts; all others start empty, and
-/// allocation is on the clock, as is fdatasync. The whole table takes half an hour.
+/// libaio, ring, ring-1m) go to space allocated before the clock starts; all others start empty,
+/// and allocation is on the clock, as is fdatasync. The ways nowait, ring-1m, cat and cp choose the
+/// size of their requests themselves. The whole table takes half an hour.
 ///
 /// In the table `log`, up to 64 threads append small records and wait until each is on stable
 /// storage. Each round writes to a new file of up to 1 GiB, filled with zeros before. The whole

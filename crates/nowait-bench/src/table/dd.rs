@@ -108,7 +108,7 @@ impl Dd {
 
     /// Those that take part in any of these directions.
     fn suited(&self, directions: &[Direction]) -> Vec<&'static dyn StreamWay> {
-        let suits = |way: &&dyn StreamWay| directions.iter().any(|&direction| suits(direction, *way));
+        let suits = |way: &&dyn StreamWay| directions.iter().any(|&direction| way.suits(direction));
         self.ways.iter().copied().filter(suits).collect()
     }
 
@@ -134,18 +134,13 @@ impl Dd {
     }
 }
 
-/// Returns whether a way takes part in this direction.
-pub fn suits(direction: Direction, way: &dyn StreamWay) -> bool {
-    direction.reads() || way.written() != Written::Nothing
-}
-
 impl Table for Dd {
     fn name(&self) -> &'static str {
         "dd"
     }
 
     fn about(&self) -> &'static str {
-        "A whole file read, copied or written in order, by block size and depth, beside dd and cat"
+        "A whole file read, copied or written in order, by block size and depth, beside dd, cat and cp"
     }
 
     fn title(&self) -> &'static str {
@@ -211,7 +206,7 @@ impl Table for Dd {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for &direction in &directions {
             for &block in &blocks {
-                let ways = ways.iter().copied().filter(|way| suits(direction, *way));
+                let ways = ways.iter().copied().filter(|way| way.suits(direction));
                 let contestants: Vec<Contestant> = ways.flat_map(|way| Contestant::all(way, &depths)).collect();
                 let cancel = run.cancel;
                 groups.push(Group { table, direction, block, contestants, file, dir, options, cancel });

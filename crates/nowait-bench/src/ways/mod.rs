@@ -14,6 +14,7 @@ pub(crate) mod write;
 use std::io;
 
 use crate::measure::meter::Round;
+use crate::measure::options::Direction;
 use crate::measure::work::{Commits, Gather, Populate, Reads, Stream, Writes};
 use crate::sys::Mapping;
 
@@ -74,8 +75,6 @@ pub enum Written {
     /// As the job says.
     Contents,
     Zeros,
-    /// None: it takes no part.
-    Nothing,
 }
 
 /// One way of reading a file from its start to its end, of copying it, or of writing one.
@@ -83,7 +82,13 @@ pub trait StreamWay: Way {
     /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
     fn direct(&self) -> bool;
 
-    /// Keeps several blocks in flight. A way that does not is measured once for all depths.
+    /// Takes part in this direction.
+    fn suits(&self, _: Direction) -> bool {
+        true
+    }
+
+    /// Keeps as many blocks in flight as it is told. A way that does not is measured once for all
+    /// depths.
     fn has_depth(&self) -> bool;
 
     fn written(&self) -> Written {
@@ -219,8 +224,11 @@ pub const fn streamers() -> &'static [&'static dyn StreamWay] {
         &stream::command::Dd,
         &read::libaio::Libaio,
         &read::ring::TUNED,
+        &read::ring::Large,
         &read::pread::BUFFERED,
         &stream::command::Cat,
+        &stream::command::CP,
+        &stream::command::CP_REFLINK,
         &stream::nowait::DIRECT,
         &stream::nowait::BUFFERED,
     ]

@@ -188,9 +188,13 @@ impl<Q: Queue> Desk<Q> {
     /// Reads the file, and writes each block as soon as it is read if it is to be copied; or writes
     /// what it makes. The clock is the caller's. A write is of the whole block, which is what
     /// direct I/O takes; the file is cut to its size in the end.
+    ///
+    /// The job's blocks are the requests. `told`: the size of the blocks that are made and told of,
+    /// of which a request has one or more.
     pub(in crate::ways) fn stream(
         &mut self,
         job: &Stream<'_>,
+        told: usize,
         buffer: &mut [u8],
         tally: &mut Tally<'_>,
     ) -> io::Result<()> {
@@ -203,7 +207,9 @@ impl<Q: Queue> Desk<Q> {
                 let Some(block) = idle.pop() else { break };
                 match job.route {
                     Route::Write { contents, .. } => {
-                        contents.place(block, offset);
+                        for (offset, part) in (offset..).step_by(told).zip(block.chunks_mut(told)) {
+                            contents.place(part, offset);
+                        }
                         let len = block.len();
                         flight.start(Direction::Write, block, len, offset, Instant::now())?;
                     }
@@ -220,7 +226,10 @@ impl<Q: Queue> Desk<Q> {
                     let len = done.buffer.len();
                     flight.start(Direction::Write, done.buffer, len, done.offset, done.started)?;
                 } else {
-                    tally.block(done.offset, &done.buffer[..job.len_at(done.offset)], done.started, now);
+                    let bytes = &done.buffer[..job.len_at(done.offset)];
+                    for (offset, block) in (done.offset..).step_by(told).zip(bytes.chunks(told)) {
+                        tally.block(offset, block, done.started, now);
+                    }
                     idle.push(done.buffer);
                 }
             }

@@ -32,9 +32,11 @@ pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
             return (*way, Look { hue: 0, symbol: (ours - 1) % SYMBOLS, dash: (ours - 1) % DASHES.len() });
         }
         let wanted = wanted(way);
-        let free = (0..HUES).map(|step| (wanted + step) % HUES).find(|&hue| !taken[hue]).unwrap_or(wanted);
-        taken[free] = true;
-        (*way, Look { hue: free + 1, symbol: (free + 1) % SYMBOLS, dash: 0 })
+        // Where there are more ways than hues: as the one whose hue it is, but dashed.
+        let free = (0..HUES).map(|step| (wanted + step) % HUES).find(|&hue| !taken[hue]);
+        let (hue, again) = (free.unwrap_or(wanted), usize::from(free.is_none()));
+        taken[hue] = true;
+        (*way, Look { hue: hue + 1, symbol: (hue + 1 + again) % SYMBOLS, dash: again })
     };
     ways.iter().map(look).collect()
 }

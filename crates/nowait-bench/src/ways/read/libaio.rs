@@ -56,7 +56,7 @@ impl StreamWay for Libaio {
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let ends = Ends::open(job, StreamWay::direct(self))?;
         let mut desk = Desk::new(Aio::new(ends.files(), job.depth)?);
-        ends.on_the_clock(round, |tally| desk.stream(job, buffer, tally))
+        ends.on_the_clock(round, |tally| desk.stream(job, job.block, buffer, tally))
     }
 }
 

@@ -1,5 +1,10 @@
-//! The commands that everybody has: `dd`, past the page cache, and `cat`, through it. Depth means
-//! nothing to them.
+//! The commands that everybody has: `dd`, past the page cache, `cat` and `cp`, through it. Depth
+//! means nothing to them, and `cat` and `cp` choose the size of their requests.
+//!
+//! `cp-reflink-never` moves the bytes, in calls of its own. `cp-reflink-auto`, the usual one, has
+//! the file system share the blocks if it can (btrfs, xfs), and so copies nothing; else the kernel
+//! moves them (`copy_file_range(2)`). Neither bytes read nor bytes written tell which: the source's
+//! pages in the cache afterwards do, of which shared blocks leave none.
 //!
 //! The clock runs from the start of the process to its end, and its processor time is counted as
 //! that of a worker. The files are the standard input and output of the process: ours have no names
@@ -9,7 +14,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,11 +22,19 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::measure::meter::{Round, Tally};
+use crate::measure::options::Direction;
 use crate::measure::work::{Route, Stream};
 use crate::ways::{StreamWay, Way, Written};
 
 pub(crate) struct Dd;
 pub(crate) struct Cat;
+pub(crate) struct Cp {
+    name: &'static str,
+    reflink: &'static str,
+}
+
+pub(crate) const CP: Cp = Cp { name: "cp-reflink-never", reflink: "--reflink=never" };
+pub(crate) const CP_REFLINK: Cp = Cp { name: "cp-reflink-auto", reflink: "--reflink=auto" };
 
 /// Interval at which the wait for a command checks for an interrupt.
 const ASKED_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -88,28 +101,75 @@ impl StreamWay for Cat {
         false
     }
 
-    fn written(&self) -> Written {
-        Written::Nothing
+    fn suits(&self, direction: Direction) -> bool {
+        direction.reads()
     }
 
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let written = job.destination().map(|path| OpenOptions::new().write(true).open(path)).transpose()?;
-        let mut cat = Command::new("cat");
-        let child = cat.stdin(input(job)?).stdout(output(job, round)?);
-        round.start();
-        finish(child, job, buffer, &mut round.tally)?;
-        if let Some(written) = written {
-            written.sync_data()?;
-        }
-        round.stop();
-        Ok(())
+        through_the_cache(&mut Command::new("cat"), job, buffer, round)
     }
 }
 
+impl Way for Cp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Others than that of GNU do not know `--reflink`, or do not say whether they do.
+    fn refused(&self) -> Option<String> {
+        let mut cp = Command::new("cp");
+        cp.args([self.reflink, "--version"]);
+        let knows = |status: ExitStatus| (!status.success()).then(|| format!("this cp does not know {}", self.reflink));
+        tried(&mut cp).map_or_else(Some, knows)
+    }
+}
+
+impl StreamWay for Cp {
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn has_depth(&self) -> bool {
+        false
+    }
+
+    fn suits(&self, direction: Direction) -> bool {
+        direction == Direction::Copy
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let mut cp = Command::new("cp");
+        through_the_cache(cp.args([self.reflink, "/proc/self/fd/0", "/proc/self/fd/1"]), job, buffer, round)
+    }
+}
+
+/// Runs a command that knows no `fdatasync(2)`, and makes it for it.
+fn through_the_cache(
+    command: &mut Command,
+    job: &Stream<'_>,
+    buffer: &mut [u8],
+    round: &mut Round<'_>,
+) -> io::Result<()> {
+    let written = job.destination().map(|path| OpenOptions::new().write(true).open(path)).transpose()?;
+    let child = command.stdin(input(job)?).stdout(output(job, round)?);
+    round.start();
+    finish(child, job, buffer, &mut round.tally)?;
+    if let Some(written) = written {
+        written.sync_data()?;
+    }
+    round.stop();
+    Ok(())
+}
+
 fn not_installed(command: &mut Command) -> Option<String> {
-    let tried = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    tried(command).err()
+}
+
+/// Runs it once, for its status.
+fn tried(command: &mut Command) -> Result<ExitStatus, String> {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let name = command.get_program().to_string_lossy();
-    tried.err().map(|error| format!("{name} cannot be started: {error}; install it, or put its folder into PATH"))
+    status.map_err(|error| format!("{name} cannot be started: {error}; install it, or put its folder into PATH"))
 }
 
 fn input(job: &Stream<'_>) -> io::Result<Stdio> {
