@@ -18,6 +18,7 @@ pub fn meaning<'a>(report: &'a Report, way: &str) -> &'a str {
 fn own_meaning(way: &str) -> &'static str {
     match way {
         "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
+        "pwritev-16" => "one thread that writes up to 16 adjacent blocks, of those in flight, by one pwritev",
         "threads" => "as many native threads as the depth, each in plain calls",
         "willneed" => "WILLNEED: for as many reads as the depth, then pread in order; of a map, then touch",
         "touch" => "a map without any advice: each page is there when it is touched",

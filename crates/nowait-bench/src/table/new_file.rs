@@ -70,7 +70,8 @@ pub(super) struct Cases<'a> {
 impl Cases<'_> {
     pub(super) fn measure(&self, places: Vec<Place>, run: &mut Run<'_>) -> Result<()> {
         let table = self.rules.table;
-        let steps = self.depths.len() as u64 * steps(self.ways.len(), run.options.rounds, false);
+        let of_depth = |&depth: &usize| steps(self.ways(depth).len(), run.options.rounds, false);
+        let steps = self.depths.iter().map(of_depth).sum::<u64>();
         run.progress.begin(table, steps * places.len() as u64);
         for place in places {
             let (name, mount) = match place {
@@ -101,6 +102,10 @@ impl Cases<'_> {
         Ok(())
     }
 
+    fn ways(&self, depth: usize) -> Vec<&'static dyn WriteWay> {
+        self.ways.iter().copied().filter(|way| way.fewest_in_flight() <= depth).collect()
+    }
+
     pub(super) fn case(
         &self,
         name: String,
@@ -110,7 +115,10 @@ impl Cases<'_> {
         run: &mut Run<'_>,
     ) -> Result<()> {
         let (dir, cancel, seed) = (run.dir, run.cancel, run.options.seed);
-        let (rules, ways, all) = (self.rules, self.ways, self.bytes / BLOCK as u64);
+        let (rules, ways, all) = (self.rules, &self.ways(depth)[..], self.bytes / BLOCK as u64);
+        if ways.is_empty() {
+            return Ok(());
+        }
         let blocks = vec![all.min(VERIFIED); ways.len()];
         let mut bench = Bench { rules, ways, name, ground, own, depth, all, blocks, dir, cancel, seed };
         let name = bench.name.clone();

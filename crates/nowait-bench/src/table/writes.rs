@@ -63,9 +63,12 @@ impl Table for Writes {
         if options.file.is_some() {
             return Err(usage("--file is only read; leave it out for the tables that write, or name others"));
         }
-        if chosen(self.ways, options).is_empty() {
-            let all = names(self.ways).join(", ");
-            return Err(usage(format!("none of --ways is in the table {}; choose among {all}", self.name())));
+        let deepest = Self::depths(options).into_iter().max().unwrap_or(0);
+        if !chosen(self.ways, options).iter().any(|way| way.fewest_in_flight() <= deepest) {
+            let (table, all) = (self.name(), names(self.ways).join(", "));
+            return Err(usage(format!(
+                "none of --ways is in the table {table} with these --depths; choose among {all}"
+            )));
         }
         Ok(())
     }

@@ -62,6 +62,11 @@ pub trait ReadWay: Way {
 
 /// One way of writing.
 pub trait WriteWay: Way {
+    /// Takes part in cases with so many writes in flight, and more.
+    fn fewest_in_flight(&self) -> usize {
+        1
+    }
+
     /// Completes all writes of `job`, `job.depth` of them in flight at a time. `buffer` has a
     /// prepared block for each of those; a way that must own its buffers takes [`Writes::buffers`].
     /// A block is placed ([`crate::measure::work::Contents::place`]) just before the clock is read
@@ -191,6 +196,7 @@ pub const fn direct_readers() -> &'static [&'static dyn ReadWay] {
 pub const fn writers() -> &'static [&'static dyn WriteWay] {
     &[
         &write::pwrite::Pwrite,
+        &write::pwritev::Pwritev,
         &read::threads::Threads,
         &read::libaio::Libaio,
         &read::ring::PLAIN,

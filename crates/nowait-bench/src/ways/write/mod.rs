@@ -2,3 +2,4 @@
 
 pub(crate) mod heartbeat;
 pub(crate) mod pwrite;
+pub(crate) mod pwritev;
