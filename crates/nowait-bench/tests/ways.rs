@@ -103,6 +103,35 @@ fn reads_are_right_at_every_depth_up_to_the_short_block_at_the_end() {
 }
 
 #[test]
+fn direct_reads_are_right_and_leave_nothing_in_the_page_cache() {
+    let file = match small_file().past_the_cache() {
+        // As on tmpfs.
+        Err(_) => return println!("skipped: {} refuses O_DIRECT", on_disk()),
+        Ok(file) => file,
+    };
+    let cancel = AtomicBool::new(false);
+    let offsets: Vec<u64> = (0..file.size() / 4096).rev().map(|block| block * 4096).collect();
+    for way in ways::direct_readers().iter().filter(|way| way.refused().is_none()) {
+        for (depth, interval) in [(1, None), (32, None), (300, None), (8, Some(Duration::from_micros(100)))] {
+            if interval.is_some() && !way.paced() {
+                continue;
+            }
+            file.make_cold().unwrap();
+            let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+            let gate = std::sync::Barrier::new(1);
+            let mut round = Round::new(&gate, Some(&check));
+            let mut buffer = Buffer::new(depth * 4096);
+            let job = Reads { target: target(&file), block: 4096, depth, offsets: &offsets, interval, cancel: &cancel };
+            way.reads(&job, buffer.bytes(), &mut round).unwrap();
+            let sample = Sample::of(&[round]).unwrap();
+            let seen = (sample.operations, sample.bytes, sample.wrong);
+            assert_eq!(seen, (offsets.len() as u64, file.size(), None), "{} depth {depth}", way.name());
+            assert_eq!(file.cached_pages().unwrap(), 0, "{} depth {depth}", way.name());
+        }
+    }
+}
+
+#[test]
 fn a_paced_way_begins_no_read_before_its_moment_and_counts_from_there() {
     let file = small_file();
     let cancel = AtomicBool::new(false);

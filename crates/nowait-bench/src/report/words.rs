@@ -33,7 +33,7 @@ fn own_meaning(way: &str) -> &'static str {
         "cp-reflink-auto" => "the installed cp, which shares the blocks if the file system can; then fdatasync",
         "libaio" => "io_submit; through the page cache all work happens inside the submission",
         "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
-        "ring" => "io_uring tuned by hand, from one thread",
+        "ring" => "io_uring tuned by hand, from one thread; direct with registered buffers",
         "ring-1m" => "the same ring, a stream in requests of 1 MiB, whatever --blocks and --depths say",
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
         "append-fdatasync" => "each writer: a lock, a write, an fdatasync",

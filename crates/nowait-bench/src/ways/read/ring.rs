@@ -2,8 +2,9 @@
 //!
 //! `ring-plain`: no set-up flags, one system call per submission. `ring`: owned by one thread,
 //! completions run at its next system call (COOP_TASKRUN: no interruption of the thread), the last
-//! submission and the wait are one system call, and the files are registered; the buffers of a
-//! stream, too.
+//! submission and the wait are one system call, and the files are registered. The buffers of what
+//! goes past the page cache (a stream, random reads) are registered, too: the kernel need not look
+//! up and hold their pages for each request. Through the page cache that has no use.
 //!
 //! The best number of reads or writes in one submission depends on where the data is. Cached reads
 //! complete inside the submission, and the more of them share a system call the better (8 % on a
@@ -80,7 +81,11 @@ impl ReadWay for Ring {
     }
 
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let mut desk = Desk::new(Uring::new(Files::both(job.target.file), job.depth, self.tuned)?);
+        let mut ring = Uring::new(Files::both(job.target.file), job.depth, self.tuned)?;
+        if job.target.direct {
+            ring = ring.registering(buffer);
+        }
+        let mut desk = Desk::new(ring);
         if job.interval.is_some() { desk.paced_reads(job, buffer, round) } else { desk.reads(job, buffer, round) }
     }
 
@@ -113,7 +118,7 @@ impl StreamWay for Ring {
 
     fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let ends = Ends::open(job, StreamWay::direct(self))?;
-        let mut desk = Desk::new(Uring::new(ends.files(), job.depth, self.tuned)?.for_a_stream(buffer));
+        let mut desk = Desk::new(Uring::new(ends.files(), job.depth, self.tuned)?.registering(buffer).together());
         ends.on_the_clock(round, |tally| desk.stream(job, job.block, buffer, tally))
     }
 }
@@ -145,7 +150,7 @@ impl StreamWay for Large {
             contents.prepare(memory.bytes(), job.block);
         }
         let ends = Ends::open(&large, true)?;
-        let mut desk = Desk::new(Uring::new(ends.files(), large.depth, true)?.for_a_stream(memory.bytes()));
+        let mut desk = Desk::new(Uring::new(ends.files(), large.depth, true)?.registering(memory.bytes()).together());
         ends.on_the_clock(round, |tally| desk.stream(&large, job.block, memory.bytes(), tally))
     }
 }
@@ -178,12 +183,20 @@ impl Uring {
     }
 
     /// All transfers will be parts of `buffer`, whose pages the kernel then need not look up for
-    /// each direct one; where it may not lock as much memory, it does.
-    fn for_a_stream(mut self, buffer: &mut [u8]) -> Self {
+    /// each direct one; where it may not lock as much memory, it does. The untuned ring does, too.
+    fn registering(mut self, buffer: &mut [u8]) -> Self {
+        if !self.tuned {
+            return self;
+        }
         let whole = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         // SAFETY: registering takes a reference to the pages and writes nothing. Only what `push`
         // submits does, and keeps its promise.
         self.registered = unsafe { self.ring.submitter().register_buffers(&[whole]) }.is_ok();
+        self
+    }
+
+    /// Transfers are submitted by the call that waits, and by none before.
+    fn together(mut self) -> Self {
         (self.submit_at, self.submit_first_at) = (self.capacity, self.capacity);
         self
     }
