@@ -344,6 +344,12 @@ impl<'a> Gather<'a> {
 }
 
 impl<'a> Batch<'a> {
+    /// Cuts it into `count` parts, or fewer, for as many threads.
+    pub fn shares(self, count: usize) -> impl Iterator<Item = Batch<'a>> {
+        let shares = self.ranges.chunks(self.ranges.len().div_ceil(count.max(1)).max(1));
+        shares.map(|ranges| Batch { ranges, bytes: ranges.iter().map(|range| range.len as usize).sum() })
+    }
+
     /// Each record's offset in the file and its place in the output.
     pub fn pieces<'b>(self, output: &'b mut [u8]) -> impl Iterator<Item = (u64, &'b mut [u8])> + use<'a, 'b> {
         let mut rest = output;
@@ -448,6 +454,18 @@ mod tests {
         let mut elsewhere = block.clone();
         contents.place(&mut elsewhere, 2 << 20);
         assert!(block.chunks(PAGE).zip(elsewhere.chunks(PAGE)).all(|(here, there)| here != there));
+    }
+
+    #[test]
+    fn shares_are_no_more_than_asked_for_and_cover_a_batch() {
+        let ranges: Vec<Range> = (0..65).map(|i| Range { offset: i * 100, len: i as u32 }).collect();
+        let all = Batch { ranges: &ranges, bytes: (0..65).sum() };
+        for (count, shares) in [(1, 1), (2, 2), (32, 22), (64, 33), (100, 65)] {
+            let shared: Vec<Batch<'_>> = all.shares(count).collect();
+            assert_eq!(shared.len(), shares);
+            assert!(shared.iter().flat_map(|share| share.ranges).eq(&ranges));
+            assert_eq!(shared.iter().map(|share| share.bytes).sum::<usize>(), all.bytes);
+        }
     }
 
     #[test]

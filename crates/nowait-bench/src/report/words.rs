@@ -19,7 +19,7 @@ fn own_meaning(way: &str) -> &'static str {
     match way {
         "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
         "pwritev-16" => "one thread that writes up to 16 adjacent blocks, of those in flight, by one pwritev",
-        "threads" => "as many native threads as the depth, each in plain calls",
+        "threads" => "as many native threads as the depth, each in plain calls; a gather by 32, a share for each",
         "willneed" => "WILLNEED: for as many reads as the depth, then pread in order; of a map, then touch",
         "touch" => "a map without any advice: each page is there when it is touched",
         "map-populate" => "mmap with MAP_POPULATE",
@@ -35,7 +35,7 @@ fn own_meaning(way: &str) -> &'static str {
         "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
         "ring" => "io_uring tuned by hand, from one thread; direct with registered buffers",
         "ring-1m" => "the same ring, a stream in requests of 1 MiB, whatever --blocks and --depths say",
-        "tokio" => "tokio with spawn_blocking, as tokio::fs does it",
+        "tokio" => "tokio with spawn_blocking, as tokio::fs does it; a gather in at most 32 of them",
         "append-fdatasync" => "each writer: a lock, a write, an fdatasync",
         "direct-dsync" => "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
         "thread-batch" => "group commit by one thread: a write and an fdatasync for what arrived meanwhile",

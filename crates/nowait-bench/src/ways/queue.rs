@@ -245,14 +245,14 @@ impl<Q: Queue> Desk<Q> {
         round.start();
         for batch in job.each_batch() {
             let started = Instant::now();
-            self.gather_one(batch, output)?;
+            self.gather_one(batch, output, started)?;
             round.tally.batch(batch, output, started, Instant::now());
         }
         round.stop();
         Ok(())
     }
 
-    fn gather_one(&mut self, batch: Batch<'_>, output: &mut [u8]) -> io::Result<()> {
+    fn gather_one(&mut self, batch: Batch<'_>, output: &mut [u8], started: Instant) -> io::Result<()> {
         let mut left = batch.ranges.len();
         let mut pieces = batch.pieces(output);
         let mut flight = self.flight();
@@ -260,7 +260,7 @@ impl<Q: Queue> Desk<Q> {
             while left > 0 && flight.has_room() {
                 let Some((offset, piece)) = pieces.next() else { break };
                 let len = piece.len();
-                flight.start(Direction::Read, piece, len, offset, Instant::now())?;
+                flight.start(Direction::Read, piece, len, offset, started)?;
                 left -= 1;
             }
             match (flight.in_flight, left) {

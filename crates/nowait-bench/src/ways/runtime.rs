@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::measure::meter::{Round, Tally};
-use crate::measure::work::{Contents, Writes};
+use crate::measure::work::{Contents, Gather, Writes};
 
 /// With a worker per processor.
 pub fn runtime() -> &'static tokio::runtime::Runtime {
@@ -38,6 +38,23 @@ where
     let seen = finish(tasks);
     round.stop();
     seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
+    Ok(())
+}
+
+/// A batch that a task has gathered: its two moments, and its bytes if they are to be verified.
+pub type Gathered = (Instant, Instant, Option<Vec<u8>>);
+
+/// Runs a task that gathers all batches of `job`, and then tells of each.
+pub fn gather_on_the_clock<T>(job: &Gather<'_>, task: T, output: &[u8], round: &mut Round<'_>) -> io::Result<()>
+where
+    T: Future<Output = io::Result<Vec<Gathered>>> + Send + 'static,
+{
+    round.start();
+    let gathered = finish(vec![runtime().spawn(task)]);
+    round.stop();
+    for (batch, (started, now, bytes)) in job.each_batch().zip(gathered?.into_iter().flatten()) {
+        round.tally.batch(batch, bytes.as_deref().unwrap_or(output), started, now);
+    }
     Ok(())
 }
 

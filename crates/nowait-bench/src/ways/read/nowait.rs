@@ -17,7 +17,7 @@ use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 use crate::measure::meter::Round;
 use crate::measure::pace::Alarm;
 use crate::measure::work::{Gather, Reads, Target, Writes};
-use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
+use crate::ways::runtime::{Blocks, Seen, gather_on_the_clock, run_on_the_clock};
 use crate::ways::{ON_TOKIO, ReadWay, Way, WriteWay};
 
 pub(crate) struct Blocking;
@@ -199,12 +199,7 @@ impl ReadWay for Tokio {
             }
             io::Result::Ok(seen)
         };
-        round.start();
-        let seen = finish(vec![runtime().spawn(task)]);
-        round.stop();
-        for (batch, (started, now, bytes)) in job.each_batch().zip(seen?.into_iter().flatten()) {
-            round.tally.batch(batch, bytes.as_deref().unwrap_or(output), started, now);
-        }
+        gather_on_the_clock(job, task, output, round)?;
         session.report(round);
         Ok(())
     }

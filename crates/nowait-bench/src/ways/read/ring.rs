@@ -14,9 +14,9 @@
 //! and one more. (Also tried: pairs, and as many more as complete at once; level with this at
 //! best.)
 //!
-//! A stream is the exception: its reads and writes go together, in the call that waits. Alone or
-//! together made no difference to reads of 16 KiB to 1 MiB, and copies of 16 KiB at depth 4 took
-//! four tenths less processor time. `ring-1m` streams, too, in requests of a size and number of its
+//! Gathers and streams are the exceptions. A batch goes together, in the call that waits for it. So
+//! do the reads and writes of a stream: alone or together made no difference to reads of 16 KiB to
+//! 1 MiB, and copies of 16 KiB at depth 4 took four tenths less processor time. `ring-1m` streams, too, in requests of a size and number of its
 //! own: a program that may choose takes large ones, whatever it is asked for at a time.
 //!
 //! DEFER_TASKRUN instead of COOP_TASKRUN cost an eighth more processor time at depth 16, and up to
@@ -91,7 +91,7 @@ impl ReadWay for Ring {
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
-        Desk::new(Uring::new(Files::both(job.target.file), depth, self.tuned)?).gather(job, output, round)
+        Desk::new(Uring::new(Files::both(job.target.file), depth, self.tuned)?.together()).gather(job, output, round)
     }
 }
 

@@ -1,6 +1,9 @@
 //! `pread` and `pwrite` on tokio's blocking threads, a closure for each: what `tokio::fs` does,
-//! without its own copy of the data. `depth` tasks, each with one read or write at a time; for a
-//! gather, all records of a batch at once.
+//! without its own copy of the data. `depth` tasks, each with one read or write at a time.
+//!
+//! A gather is one task, and a closure for each share of a batch: as many shares as the native
+//! threads have. Each reads into its part of one memory, which is cut and put together again
+//! without a copy (`BytesMut`); no record costs a task or memory of its own.
 
 use std::fs::File;
 use std::io;
@@ -9,11 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use bytes::BytesMut;
 use tokio::task;
 
 use crate::measure::meter::Round;
-use crate::measure::work::{Gather, Reads, Writes};
-use crate::ways::runtime::{Blocks, Seen, finish, run_on_the_clock, runtime};
+use crate::measure::work::{Batch, Gather, Range, Reads, Writes};
+use crate::ways::read::threads::GATHER_THREADS;
+use crate::ways::runtime::{Blocks, Seen, gather_on_the_clock, run_on_the_clock};
 use crate::ways::{ReadWay, Way, WriteWay};
 
 pub(crate) struct SpawnBlocking;
@@ -49,21 +54,48 @@ impl ReadWay for SpawnBlocking {
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = Arc::new(job.target.file.try_clone()?);
-        round.start();
-        for batch in job.each_batch() {
-            let started = Instant::now();
-            let read = |(offset, piece): (u64, &mut [u8])| {
-                let (file, buffer, len) = (file.clone(), vec![0; piece.len()], piece.len());
-                runtime().spawn(async move { read_exact_at(&file, buffer, len, offset).await })
-            };
-            let records = finish(batch.pieces(output).map(read).collect())?;
-            for ((_, piece), record) in batch.pieces(output).zip(records) {
-                piece.copy_from_slice(&record);
+        let batches: Vec<Vec<Share>> =
+            job.each_batch().map(|batch| batch.shares(GATHER_THREADS).map(Share::of).collect()).collect();
+        let mut memory = BytesMut::zeroed(output.len());
+        let keep = round.tally.verifies();
+        let task = async move {
+            let mut gathered = Vec::with_capacity(batches.len());
+            let mut reads = Vec::with_capacity(GATHER_THREADS);
+            for shares in batches {
+                let started = Instant::now();
+                for share in shares {
+                    let (file, part) = (file.clone(), memory.split_to(share.bytes));
+                    reads.push(task::spawn_blocking(move || share.read(&file, part)));
+                }
+                let mut whole = BytesMut::new();
+                for read in reads.drain(..) {
+                    whole.unsplit(read.await.map_err(io::Error::other)??);
+                }
+                gathered.push((started, Instant::now(), keep.then(|| whole.to_vec())));
+                whole.unsplit(memory);
+                memory = whole;
             }
-            round.tally.batch(batch, output, started, Instant::now());
-        }
-        round.stop();
-        Ok(())
+            io::Result::Ok(gathered)
+        };
+        gather_on_the_clock(job, task, output, round)
+    }
+}
+
+/// Records of a batch, for a closure, which cannot borrow the job.
+struct Share {
+    ranges: Box<[Range]>,
+    bytes: usize,
+}
+
+impl Share {
+    fn of(share: Batch<'_>) -> Self {
+        Self { ranges: share.ranges.into(), bytes: share.bytes }
+    }
+
+    fn read(&self, file: &File, mut part: BytesMut) -> io::Result<BytesMut> {
+        let share = Batch { ranges: &self.ranges, bytes: self.bytes };
+        share.pieces(&mut part).try_for_each(|(offset, piece)| file.read_exact_at(piece, offset))?;
+        Ok(part)
     }
 }
 

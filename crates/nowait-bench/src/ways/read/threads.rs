@@ -1,11 +1,12 @@
 //! Native threads, each in a blocking `pread` or `pwrite`: `depth` of them taking offsets off one
-//! counter. For a gather, a standing pool (rayon's) that takes records off one list.
+//! counter. For a gather, the calling thread and a standing pool (rayon's), a share of the batch for
+//! each: no record costs a lock, a task or memory of its own. A batch of one record is a plain read.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
+use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::Instant;
 
@@ -16,8 +17,8 @@ use crate::measure::pace::Schedule;
 use crate::measure::work::{Batch, Gather, Reads, Writes};
 use crate::ways::{ReadWay, Way, WriteWay};
 
-/// As many as the depth at which the common comparison of 2020 was made.
-const GATHER_THREADS: usize = 32;
+/// Threads of a gather: as many as the depth at which the common comparison of 2020 was made.
+pub(super) const GATHER_THREADS: usize = 32;
 
 pub(crate) struct Threads;
 
@@ -41,8 +42,8 @@ impl ReadWay for Threads {
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let threads = GATHER_THREADS.min(job.records());
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(io::Error::other)?;
+        let others = GATHER_THREADS.min(job.records()).saturating_sub(1).max(1);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(others).build().map_err(io::Error::other)?;
         round.start();
         for batch in job.each_batch() {
             let started = Instant::now();
@@ -126,19 +127,23 @@ fn read_until_done(
 }
 
 fn gather_one(pool: &ThreadPool, file: &File, batch: Batch<'_>, output: &mut [u8]) -> io::Result<()> {
-    let pieces = Mutex::new(batch.pieces(output));
-    let failure = Mutex::new(None);
-    let take = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-    pool.scope(|scope| {
-        for _ in 0..pool.current_num_threads().min(batch.ranges.len()) {
-            scope.spawn(|_| {
-                while let Some((offset, piece)) = take() {
-                    if let Err(error) = file.read_exact_at(piece, offset) {
-                        failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                    }
-                }
-            });
+    let failure = OnceLock::new();
+    let read = |share: Batch<'_>, output: &mut [u8]| {
+        let all = share.pieces(output).try_for_each(|(offset, piece)| file.read_exact_at(piece, offset));
+        // One error is enough.
+        all.unwrap_or_else(|error| drop(failure.set(error)));
+    };
+    pool.in_place_scope(|scope| {
+        let mut shares = batch.shares(GATHER_THREADS);
+        let Some(own) = shares.next() else { return };
+        let (own_output, mut rest) = output.split_at_mut(own.bytes);
+        for share in shares {
+            let (output, after) = rest.split_at_mut(share.bytes);
+            rest = after;
+            let read = &read;
+            scope.spawn(move |_| read(share, output));
         }
+        read(own, own_output);
     });
-    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    failure.into_inner().map_or(Ok(()), Err)
 }
