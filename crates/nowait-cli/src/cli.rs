@@ -252,7 +252,7 @@ pub(crate) struct TortureWriter {
 /// table takes five minutes.
 ///
 /// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
-/// of 4 KiB. How long populating stalls the calling thread is in `stall`.
+/// of 4 KiB: 128 at a time, but for touch and random, which wait for each. How long populating stalls the calling thread is in `stall`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Bench {

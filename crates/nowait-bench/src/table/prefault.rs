@@ -6,6 +6,10 @@
 //! for the file, whichever mapping is asked) and a pass over the map must cause no fault: else it
 //! is an error. A way's bytes are compared once for each case, before it is timed.
 //!
+//! A map is populated by one thread, whichever that is. Of the rows every way has as many under way
+//! at a time (requests of a ring, advice, threads that touch), as `nowait` has; but for `touch` and
+//! `random`, programs with one thread, which waits for each row.
+//!
 //! The case of the populate is in the table `stall`, too: what counts there is how long the calling
 //! thread was kept from its other work. How long it would have been without any, as long as the
 //! middling populate took, is measured in each round: a machine that takes the processor away from
@@ -46,8 +50,8 @@ pub(super) const POPULATE: &str = "populate";
 /// Rows in a round, of those that the file has.
 const ROWS: usize = 4000;
 const ROW: usize = PAGE as usize;
-/// Depth of a way that has a queue.
-const ROW_DEPTH: usize = 32;
+/// Rows under way: what `nowait`'s map has. It has no option for it.
+const ROW_DEPTH: usize = 128;
 
 /// Figures of this table's rows where a map is populated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -117,7 +121,7 @@ impl Table for Prefault {
     }
 
     fn title(&self) -> &'static str {
-        "prefault: a cold file is mapped: all its pages are to be there, or random rows; pages/s, rows/s"
+        "prefault: a cold file is mapped: all its pages are to be there, or random rows, 128 at a time; pages/s, rows/s"
     }
 
     fn unit(&self) -> &'static str {

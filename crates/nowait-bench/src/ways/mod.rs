@@ -157,8 +157,8 @@ pub trait PopulateWay: Way {
 
 /// One way of taking rows out of a cold file that is, or could be, mapped.
 pub trait RowWay: Way {
-    /// Copies every row into `buffer`, which has a block for each of the `job.depth` that a way
-    /// with a queue has in flight.
+    /// Copies every row into `buffer`, which has a block for each of the `job.depth` that a way has
+    /// under way, if it does not wait for one after the other.
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
@@ -269,7 +269,14 @@ pub const fn populators() -> &'static [&'static dyn PopulateWay] {
 
 /// Every way of taking rows out of a map, in the order of the table.
 pub const fn indexers() -> &'static [&'static dyn RowWay] {
-    &[&map::touch::Touch, &map::touch::Random, &map::touch::WillNeed, &read::ring::TUNED, &map::nowait::Nowait]
+    &[
+        &map::touch::Touch,
+        &map::touch::Random,
+        &map::touch::Threads,
+        &map::touch::WillNeed,
+        &read::ring::TUNED,
+        &map::nowait::Nowait,
+    ]
 }
 
 pub fn reader(name: &str) -> Option<&'static dyn ReadWay> {

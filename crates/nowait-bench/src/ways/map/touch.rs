@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -13,12 +13,13 @@ use super::watch::{Populated, TICK, Watch};
 use crate::measure::meter::Round;
 use crate::measure::work::{Populate, Reads};
 use crate::sys::{MapAdvice, Mapping, PAGE};
-use crate::ways::read::willneed::GATHER_AHEAD;
+use crate::ways::read::threads::at_once;
 use crate::ways::{PopulateWay, RowWay, Way};
 
 pub(crate) struct Touch;
 pub(crate) struct WillNeed;
 pub(crate) struct Random;
+pub(crate) struct Threads;
 pub(crate) struct Thread;
 
 /// The thread could do something else after so many touches: one fault maps as many pages of what
@@ -130,15 +131,37 @@ impl RowWay for Random {
     }
 }
 
+impl Way for Threads {
+    fn name(&self) -> &'static str {
+        "random-threads"
+    }
+}
+
+impl RowWay for Threads {
+    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let map = map(job)?;
+        map.advise(0..job.target.size, MapAdvice::Random)?;
+        let next = AtomicUsize::new(0);
+        at_once(job.depth, job.block, buffer, round, |block, tally| {
+            while let Some(offset) = job.offset(next.fetch_add(1, Ordering::Relaxed)) {
+                let (started, row) = (Instant::now(), &mut block[..job.len_at(offset)]);
+                map.copy(offset, row);
+                tally.block(offset, row, started, Instant::now());
+            }
+            Ok(())
+        })
+    }
+}
+
 impl RowWay for WillNeed {
     /// All announced before the first is taken was a fifth to a third slower.
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let map = map(job)?;
-        let mut announced = VecDeque::with_capacity(GATHER_AHEAD);
+        let mut announced = VecDeque::with_capacity(job.depth);
         let mut offsets = job.each_offset();
         round.start();
         loop {
-            while announced.len() < GATHER_AHEAD {
+            while announced.len() < job.depth {
                 let Some(offset) = offsets.next() else { break };
                 let started = Instant::now();
                 map.advise(offset..offset + job.len_at(offset) as u64, MapAdvice::WillNeed)?;

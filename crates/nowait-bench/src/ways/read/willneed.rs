@@ -11,9 +11,9 @@ use crate::measure::work::{Batch, Gather, Reads, Target};
 use crate::sys::will_need;
 use crate::ways::{ReadWay, Way};
 
-/// Ranges that a gather announces ahead, in a file or a map: the most that a common disk queue
-/// takes without making the announcer wait.
-pub(in crate::ways) const GATHER_AHEAD: usize = 128;
+/// Ranges that a gather announces ahead: the most that a common disk queue takes without making the
+/// announcer wait.
+const GATHER_AHEAD: usize = 128;
 
 pub(crate) struct WillNeed;
 
