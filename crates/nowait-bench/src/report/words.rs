@@ -49,6 +49,8 @@ fn own_meaning(way: &str) -> &'static str {
         "nowait-rotating" => "this library's log with segments of 4 MiB: a round goes through several",
         "nowait-refused" => "this library's log without io_uring",
         "nowait-aio" => "this library by libaio, as where io_uring is refused: block_on at every depth",
+        "nowait-await" => "this library: one future under block_on, which awaits one read after the other",
+        "nowait-tokio-await" => "this library: one task on tokio, which awaits one read after the other",
         "nowait-tokio" => "this library, on tokio's multi-thread runtime",
         "fio-psync" | "fio-io_uring" | "fio-libaio" => {
             "fio with this engine, on its own clock, not interleaved with the others"

@@ -47,7 +47,7 @@ impl Table for Cached {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        self.0.names()
+        self.0.names(&Self::cases(&Options::new(false, 0)))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -59,7 +59,7 @@ impl Table for Cached {
     }
 
     fn check(&self, options: &Options) -> Result<()> {
-        self.0.check(options)
+        self.0.check(options, &Self::cases(options))
     }
 
     fn file_size(&self, options: &Options) -> Option<u64> {

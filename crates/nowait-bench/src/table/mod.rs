@@ -271,8 +271,14 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
         table.usual() && given.iter().all(|(option, given)| !given || table.takes().contains(option))
     };
     let named = |table: &dyn Table| names.iter().any(|name| name == table.asked_as());
-    let wanted = |table: &&dyn Table| if names.is_empty() { usual(*table) } else { named(*table) };
-    TABLES.iter().copied().filter(wanted).collect()
+    if !names.is_empty() {
+        return TABLES.iter().copied().filter(|table| named(*table)).collect();
+    }
+    let usual: Vec<_> = TABLES.iter().copied().filter(|table| usual(*table)).collect();
+    let has_ways = |table: &&dyn Table| table.ways().iter().any(|way| options.chooses(way));
+    // If none has any of the ways, all are: their checks say so.
+    let with_ways: Vec<_> = usual.iter().copied().filter(has_ways).collect();
+    if with_ways.is_empty() { usual } else { with_ways }
 }
 
 /// Rejects options of tables that are not asked for, and combinations that a table refuses.

@@ -55,6 +55,19 @@ pub enum Work {
     Gather { records: usize },
 }
 
+impl Case {
+    fn suited(&self, ways: &[&'static dyn ReadWay]) -> Vec<&'static dyn ReadWay> {
+        let single = matches!(self.work, Work::Reads { depth: 1, .. });
+        ways.iter().copied().filter(|way| single || !way.one_at_a_time()).collect()
+    }
+}
+
+/// Those that take part in any of these cases, in their order.
+fn suited(ways: &[&'static dyn ReadWay], cases: &[Case]) -> Vec<&'static dyn ReadWay> {
+    let of_one = |way: &&&'static dyn ReadWay| cases.iter().any(|case| !case.suited(&[**way]).is_empty());
+    ways.iter().filter(of_one).copied().collect()
+}
+
 /// The ways of a table that reads.
 #[derive(Clone, Copy)]
 pub struct Readers {
@@ -97,12 +110,14 @@ impl Readers {
         if options.direct { self.past_the_cache } else { self.through_the_cache }
     }
 
-    pub(super) fn names(self) -> Vec<&'static str> {
-        names(self.through_the_cache).into_iter().chain(names(self.past_the_cache)).collect()
+    /// Names of those that take part in any of these cases.
+    pub(super) fn names(self, cases: &[Case]) -> Vec<&'static str> {
+        let all = [suited(self.through_the_cache, cases), suited(self.past_the_cache, cases)].concat();
+        names(&all)
     }
 
-    pub(super) fn check(self, options: &Options) -> Result<()> {
-        let all = self.of(options);
+    pub(super) fn check(self, options: &Options, cases: &[Case]) -> Result<()> {
+        let all = &suited(self.of(options), cases)[..];
         let chosen = chosen(all, options);
         if options.rate.is_some() && !chosen.iter().any(|way| way.paced()) {
             let paced: Vec<_> = all.iter().filter(|way| way.paced()).map(|way| way.name()).collect();
@@ -115,7 +130,8 @@ impl Readers {
     }
 
     pub(super) fn timed_rounds(self, options: &Options, cases: &[Case]) -> usize {
-        chosen(self.of(options), options).len() * cases.len() * options.rounds
+        let ways = chosen(self.of(options), options);
+        cases.iter().map(|case| case.suited(&ways).len()).sum::<usize>() * options.rounds
     }
 
     pub(super) fn fio(table: &str, options: &Options, cases: &[Case], place: &fio::Place<'_>, jobs: &mut fio::Jobs) {
@@ -155,10 +171,14 @@ impl Readers {
         }
         let table = table.name();
         let warms_up = |case: &Case| known_operations(case, file, options).is_none();
-        let of_case = |case: &Case| steps(ways.len(), options.rounds, warms_up(case));
+        let of_case = |case: &Case| steps(case.suited(&ways).len(), options.rounds, warms_up(case));
         run.progress.begin(table, cases.iter().map(of_case).sum());
         let device = run.report.environment.device.clone();
         for case in cases {
+            let ways = case.suited(&ways);
+            if ways.is_empty() {
+                continue;
+            }
             let device = device.as_deref().filter(|_| case.state == State::Cold);
             let mut bench = Bench::new(table, &ways, case, file, device, run);
             let name = format!("{table} {}", case.name);

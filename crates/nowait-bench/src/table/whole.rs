@@ -100,7 +100,7 @@ impl Table for Whole {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        self.0.names()
+        self.0.names(&Self::cases(&Options::new(false, 0)))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -109,10 +109,6 @@ impl Table for Whole {
 
     fn usual(&self) -> bool {
         true
-    }
-
-    fn check(&self, options: &Options) -> Result<()> {
-        self.0.check(options)
     }
 
     fn file_size(&self, options: &Options) -> Option<u64> {

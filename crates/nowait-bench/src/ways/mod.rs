@@ -51,6 +51,12 @@ pub trait ReadWay: Way {
         false
     }
 
+    /// Has one read in flight whatever the depth, and gathers nothing: takes part in cases of single
+    /// reads at depth 1.
+    fn one_at_a_time(&self) -> bool {
+        false
+    }
+
     /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
     /// for each of those.
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
@@ -173,7 +179,9 @@ pub const fn readers() -> &'static [&'static dyn ReadWay] {
         &read::ring::TUNED,
         &read::spawn_blocking::SpawnBlocking,
         &read::nowait::Blocking,
+        &read::awaits::Await,
         &read::nowait::Tokio,
+        &read::awaits::TokioAwait,
     ]
 }
 
@@ -187,8 +195,10 @@ pub const fn direct_readers() -> &'static [&'static dyn ReadWay] {
         &read::ring::PLAIN,
         &read::ring::TUNED,
         &read::nowait::Blocking,
+        &read::awaits::Await,
         &read::nowait::Aio,
         &read::nowait::Tokio,
+        &read::awaits::TokioAwait,
     ]
 }
 

@@ -1,6 +1,6 @@
 //! `nowait-log`, as its users use it: each writer appends its record and waits for the ticket.
 //!
-//! `nowait`: as it is. `nowait-rotating`: with segments of 4 MiB, so that a round goes through
+//! `nowait`: as it is, with the usual options. `nowait-rotating`: with segments of 4 MiB, so that a round goes through
 //! several, which are prepared meanwhile. `nowait-refused`: as where io_uring is refused.
 
 use std::io;
@@ -15,17 +15,16 @@ use crate::ways::{LogWay, Way};
 
 pub(crate) struct Durable {
     name: &'static str,
-    segment_bytes: u64,
-    engine: fn() -> Engine,
+    options: fn(Options) -> nowait::Result<Options>,
 }
 
-const SEGMENT_BYTES: u64 = 64 << 20;
-
-pub(crate) const USUAL: Durable = Durable { name: "nowait", segment_bytes: SEGMENT_BYTES, engine: || Engine::Auto };
+pub(crate) const USUAL: Durable = Durable { name: "nowait", options: Ok };
 pub(crate) const ROTATING: Durable =
-    Durable { name: "nowait-rotating", segment_bytes: 4 << 20, engine: || Engine::Auto };
-pub(crate) const REFUSED: Durable =
-    Durable { name: "nowait-refused", segment_bytes: SEGMENT_BYTES, engine: || Engine::Pool };
+    Durable { name: "nowait-rotating", options: |usual| Ok(usual.segment_bytes(4 << 20)) };
+pub(crate) const REFUSED: Durable = Durable {
+    name: "nowait-refused",
+    options: |usual| Ok(usual.instance(&Nowait::builder().engine(Engine::Pool).build()?)),
+};
 
 impl Way for Durable {
     fn name(&self) -> &'static str {
@@ -42,8 +41,7 @@ impl LogWay for Durable {
     /// It makes files of its own.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let folder = Folder::new(job)?;
-        let instance = Nowait::builder().engine((self.engine)()).build()?;
-        let options = Options::new().create(true).instance(&instance).segment_bytes(self.segment_bytes);
+        let options = (self.options)(Options::new().create(true))?;
         let (log, _) = Log::open(folder.path(), &options).wait()?;
         // The next segment is ready, as in a log that has run for a while.
         while log.stats().spares == 0 {

@@ -3,7 +3,13 @@
 //!
 //! `nowait`: depth 1 is the blocking call; more in flight is `block_on` over as many loops as the
 //! depth; a gather is `gather_into`. `nowait-tokio`: as many tasks as the depth on a multi-thread
-//! runtime with a worker per processor.
+//! runtime with a worker per processor. A lone future is in [`super::awaits`].
+//!
+//! Calls, sizes and the instance are those of the guide's pages: the shared instance with nothing
+//! set, tokio attached once, pages in a `Buf`, which is what the library hands out. Where there is a
+//! choice it is the one that the page recommends for the case: a plain call for one read by a
+//! thread that blocks, `gather` for many records. Rounds share the instance, as a program's reads
+//! do; the first of its operations is told apart.
 
 use std::cell::RefCell;
 use std::io;
@@ -107,7 +113,7 @@ impl ReadWay for Aio {
 }
 
 /// Page-aligned, and touched.
-fn buffer(length: usize) -> Buf {
+pub(super) fn buffer(length: usize) -> Buf {
     let mut buffer = Buf::zeroed(length);
     buffer.fill(0xa5);
     buffer
@@ -300,7 +306,7 @@ impl Session {
     /// Through the page cache on the open file that the other ways have: there are file systems
     /// (FUSE) where to open a file again empties its cache. Past it on one of its own, as users
     /// open it: what the library finds out then it does not find out later.
-    fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
+    pub(super) fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
         if target.direct {
             let options = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).clone();
             return Ok(Session::of(instance, options.open_in(instance, target.path).wait()?));

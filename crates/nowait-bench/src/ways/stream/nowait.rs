@@ -2,8 +2,11 @@
 //! stream chooses the size and the number of its requests itself: the block is what its user takes
 //! or gives at a time, and the depth means nothing to it. A file that is written without being read
 //! begins empty, and nothing about its size is said; what gives it its space is on the clock.
+//!
+//! A reader is asked for `chunk`, and a copy `put`s it: the guide's calls for who needs no trait of
+//! std's. No block is copied, and none has a size that the bench chose.
 
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, Write};
 use std::time::Instant;
 
 use nowait::OpenOptions;
@@ -43,8 +46,7 @@ impl StreamWay for Streamed {
         let mut writer = job.destination().map(destination).transpose()?.map(|file| Writer::new(&file, 0));
         round.start();
         match &mut reader {
-            Some(reader) if self.direct => chunks(reader, writer.as_mut(), job, round)?,
-            Some(reader) => blocks(reader, writer.as_mut(), job, buffer, round)?,
+            Some(reader) => chunks(reader, writer.as_mut(), job, round)?,
             None => {}
         }
         if let (Route::Write { contents, .. }, Some(writer)) = (job.route, &mut writer) {
@@ -76,38 +78,6 @@ fn made(
     Ok(())
 }
 
-/// Reads a block at a time, where it lies if it lies in one piece.
-fn blocks(
-    reader: &mut Reader,
-    mut writer: Option<&mut Writer>,
-    job: &Stream<'_>,
-    buffer: &mut [u8],
-    round: &mut Round<'_>,
-) -> io::Result<()> {
-    for offset in job.each_offset() {
-        let length = job.len_at(offset);
-        let started = Instant::now();
-        let there = if job.block > PIECE { 0 } else { reader.fill_buf()?.len() };
-        let block: &[u8] = if there >= length {
-            &reader.fill_buf()?[..length]
-        } else {
-            reader.read_exact(&mut buffer[..length])?;
-            &buffer[..length]
-        };
-        if let Some(writer) = &mut writer {
-            writer.write_all(block)?;
-        }
-        round.tally.block(offset, block, started, Instant::now());
-        if there >= length {
-            reader.consume(length);
-        }
-    }
-    Ok(())
-}
-
-/// Larger blocks are read to where they are wanted.
-const PIECE: usize = 64 << 10;
-
 /// Takes, and hands on, what is read as it was read, without a copy.
 fn chunks(
     reader: &mut Reader,
@@ -119,14 +89,14 @@ fn chunks(
         let started = Instant::now();
         let start = reader.position();
         let Some(chunk) = reader.chunk().wait()? else { return Err(io::ErrorKind::UnexpectedEof.into()) };
-        let mut done = 0;
+        let (now, mut done) = (Instant::now(), 0);
         while done < chunk.len() {
             let offset = start + done as u64;
             let inside = offset % job.block as u64;
             let left = job.len_at(offset - inside) - inside as usize;
             let bytes = &chunk[done..(done + left).min(chunk.len())];
             if bytes.len() == left {
-                round.tally.block(offset, bytes, started, Instant::now());
+                round.tally.block(offset, bytes, started, now);
             } else {
                 round.tally.part(offset, bytes);
             }

@@ -126,8 +126,8 @@ impl Way for Futures {
 
 impl WriteWay for Futures {
     fn writes(&self, job: &Writes<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        let instance = Nowait::builder().strict(self.strict).build()?;
-        let session = Session::writing(&instance, job.path)?;
+        let strict = self.strict.then(|| Nowait::builder().strict(true).build()).transpose()?;
+        let session = Session::writing(strict.as_ref().unwrap_or(Nowait::shared()), job.path)?;
         let write = async |buffer, offset| Ok(session.file.write_all_at(buffer, offset).await?);
         beside_a_heartbeat(job, round, write, |all| nowait::block_on(all))?;
         session.report(round);
