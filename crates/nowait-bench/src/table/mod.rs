@@ -1,5 +1,5 @@
 //! The tables. A new one is a file with a [`Table`] in it, and its place in [`TABLES`]; an option
-//! of its own is in the list of [`check`], too.
+//! of its own is in the list of [`check`], too, as a test sees to.
 //!
 //! A table says what it is called, which ways it compares and how its figures are shown. It
 //! measures its cases one after the other, each a [`Case`]: the work, and the state in which each
@@ -267,8 +267,8 @@ pub fn way_names() -> Vec<&'static str> {
 /// Tables that are measured: those named, else the usual ones that the options allow.
 pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
     let usual = |table: &dyn Table| {
-        let given = [("--direct", options.direct), ("--rate", options.rate.is_some())];
-        table.usual() && given.iter().all(|(option, given)| !given || table.takes().contains(option))
+        let exclusive = given(options).into_iter().filter(|(option, given)| *given && EXCLUSIVE.contains(option));
+        table.usual() && exclusive.into_iter().all(|(option, _)| table.takes().contains(&option))
     };
     let named = |table: &dyn Table| names.iter().any(|name| name == table.asked_as());
     if !names.is_empty() {
@@ -281,17 +281,15 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
     if with_ways.is_empty() { usual } else { with_ways }
 }
 
-/// Rejects options of tables that are not asked for, and combinations that a table refuses.
-pub fn check(tables: &[&dyn Table], options: &Options) -> Result<()> {
-    for (option, given) in [("--direct", options.direct), ("--rate", options.rate.is_some())] {
-        if given && !tables.iter().all(|table| table.takes().contains(&option) || table.name() != table.asked_as()) {
-            let tables = takers(option);
-            let the_tables = if tables.len() == 1 { "the table" } else { "the tables" };
-            let text = format!("{option} is for {the_tables} {} only; leave it out, or the others", listed(&tables));
-            return Err(usage(text));
-        }
-    }
-    let given = [
+/// Options that are refused beside a table that does not take them. The others are, where no table
+/// takes them.
+const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
+
+/// Every option that some table takes ([`Table::takes`]), and whether it was given.
+fn given(options: &Options) -> [(&'static str, bool); 9] {
+    [
+        ("--direct", options.direct),
+        ("--rate", options.rate.is_some()),
         ("--records", !options.records.is_empty()),
         ("--depths", !options.depths.is_empty()),
         ("--stall-size", options.stall_size.is_some()),
@@ -299,8 +297,24 @@ pub fn check(tables: &[&dyn Table], options: &Options) -> Result<()> {
         ("--streams", !options.streams.is_empty()),
         ("--writers", !options.writers.is_empty()),
         ("--sizes", !options.sizes.is_empty()),
-    ];
-    for (option, _) in given.into_iter().filter(|(_, given)| *given) {
+    ]
+}
+
+/// Rejects options of tables that are not asked for, and combinations that a table refuses.
+pub fn check(tables: &[&dyn Table], options: &Options) -> Result<()> {
+    for (option, given) in given(options) {
+        if given
+            && EXCLUSIVE.contains(&option)
+            && !tables.iter().all(|table| table.takes().contains(&option) || table.name() != table.asked_as())
+        {
+            let tables = takers(option);
+            let the_tables = if tables.len() == 1 { "the table" } else { "the tables" };
+            let text = format!("{option} is for {the_tables} {} only; leave it out, or the others", listed(&tables));
+            return Err(usage(text));
+        }
+    }
+    let alone = given(options).into_iter().filter(|(option, given)| *given && !EXCLUSIVE.contains(option));
+    for (option, _) in alone {
         if !tables.iter().any(|table| table.takes().contains(&option)) {
             let takers = takers(option);
             let (the_tables, name) =
@@ -346,6 +360,17 @@ fn rows<W: Way + ?Sized>(table: &str, case: &str, ways: &[&'static W], timed: &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One that a table takes and `check` does not know would be ignored where no table takes it.
+    #[test]
+    fn every_option_of_a_table_is_checked_and_every_one_that_is_checked_is_taken() {
+        let known = given(&Options::new(true, 1)).map(|(option, _)| option);
+        let taken: Vec<&str> = TABLES.iter().flat_map(|table| table.takes()).copied().collect();
+        assert!(taken.iter().all(|option| known.contains(option)), "{taken:?}");
+        assert!(known.iter().all(|option| taken.contains(option)), "{known:?}");
+        assert!(EXCLUSIVE.iter().all(|option| known.contains(option)));
+        assert!(given(&Options::new(true, 1)).iter().all(|(_, given)| !given));
+    }
 
     #[test]
     fn every_table_has_a_name_of_its_own_and_can_be_asked_for() {
