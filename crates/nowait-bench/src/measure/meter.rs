@@ -196,6 +196,9 @@ pub struct Round<'a> {
     /// All callers of a round meet here before the clock starts and again after it stopped.
     gate: &'a Barrier,
     meetings: u32,
+    began: Instant,
+    /// Until the clock started.
+    prepared: Duration,
     started: Option<Reading>,
     stopped: Option<Reading>,
     inline_fraction: Option<f64>,
@@ -203,7 +206,8 @@ pub struct Round<'a> {
 
 impl<'a> Round<'a> {
     pub fn new(gate: &'a Barrier, check: Option<&'a Check<'a>>) -> Self {
-        Self { tally: Tally::new(check), gate, meetings: 0, started: None, stopped: None, inline_fraction: None }
+        let (tally, began, prepared) = (Tally::new(check), Instant::now(), Duration::ZERO);
+        Self { tally, gate, meetings: 0, began, prepared, started: None, stopped: None, inline_fraction: None }
     }
 
     /// For a thread that the way itself starts; the way merges it into [`Round::tally`] after the
@@ -220,6 +224,7 @@ impl<'a> Round<'a> {
 
     /// All is prepared; the clock runs from here.
     pub fn start(&mut self) {
+        self.prepared = self.began.elapsed();
         let workers = RingWorkers::now();
         self.meet();
         let machine_us = busy_us_of_machine();
@@ -254,6 +259,8 @@ impl Drop for Round<'_> {
 #[derive(Debug, Clone)]
 pub struct Sample {
     pub seconds: f64,
+    /// The longest time of a caller before the clock started.
+    pub prepared_s: f64,
     pub operations: u64,
     pub bytes: u64,
     pub wrong: Option<u64>,
@@ -292,8 +299,10 @@ impl Sample {
         let inline: Option<Vec<f64>> = callers.iter().map(|caller| caller.inline_fraction).collect();
         let seconds = (last.at - first.at).as_secs_f64();
         let usage = last.process.since(&first.process);
+        let prepared = callers.iter().map(|caller| caller.prepared).max()?;
         Some(Self {
             seconds,
+            prepared_s: prepared.as_secs_f64(),
             stalled_fraction: (tally.stalled.as_secs_f64() / seconds).min(1.0),
             operations: tally.operations,
             bytes: tally.bytes,

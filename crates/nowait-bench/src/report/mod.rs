@@ -96,6 +96,10 @@ pub struct Row {
     pub punts_per_op: Option<f64>,
     /// The share served on the caller's thread without waiting; `None` where the way cannot tell.
     pub inline_fraction: Option<f64>,
+    /// What the way prepared before the clock ran (files opened, threads, rings, a log's calibration
+    /// and its first segments), the median. Not told by older versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prepared_ms: Option<f64>,
     /// Operations per second of each round, in order.
     pub rounds: Vec<f64>,
     /// Figures that only its table has, by name; see [`Row::figures`].
@@ -163,6 +167,7 @@ impl Row {
         let others = (total - caller).max(0.0);
         let in_workers = |sample: &Sample| Some(sample.ring_workers?.time_ns as f64 / 1e3);
         let ring_workers = samples.iter().map(in_workers).sum::<Option<f64>>().map(|spent| spent.min(others));
+        let prepared: Vec<f64> = samples.iter().map(|sample| sample.prepared_s * 1e3).collect();
         let machine: Option<f64> = samples.iter().map(|sample| sample.machine_us).sum();
         let mut all = latencies();
         samples.iter().for_each(|sample| all += &sample.latencies);
@@ -183,6 +188,7 @@ impl Row {
             context_switches_per_op: sum(|sample| sample.usage.switches) / operations,
             punts_per_op: punts.map(|punts| punts / operations),
             inline_fraction: inline.map(|sum| sum / samples.len() as f64),
+            prepared_ms: (!prepared.is_empty()).then(|| median(&prepared)),
             rounds,
             own: BTreeMap::new(),
         }
@@ -335,6 +341,7 @@ pub(crate) mod tests {
         latencies.record_n(1000, operations as u32).unwrap();
         Sample {
             seconds,
+            prepared_s: seconds / 100.0,
             operations,
             bytes: operations * 4096,
             wrong: None,
@@ -367,6 +374,7 @@ pub(crate) mod tests {
         let row = Row::of("reads", "depth=1", "pread", &samples);
         assert_eq!(row.ops_per_s, 100.0);
         assert_eq!(row.rounds, [100.0, 50.0, 200.0]);
+        assert_eq!(row.prepared_ms, Some(10.0));
         assert_eq!(row.spread(), (0.5, 2.0));
         assert_eq!(row.bytes_per_s, 409_600.0);
         let expected = Cpu { caller: 1.0, ring_workers: Some(2.0), pool: 1.0, total: 4.0, system: Some(0.4) };
@@ -436,7 +444,7 @@ pub(crate) mod tests {
         assert_eq!(serde_json::from_str::<Report>(&Report::default().to_json()).unwrap(), Report::default());
         let row = &json["rows"][0];
         let expected = "bytes_per_s case context_switches_per_op cpu_us_per_op inline_fraction latency_ns \
-                        ops_per_s punts_per_op rounds table way";
+                        ops_per_s prepared_ms punts_per_op rounds table way";
         assert_eq!(keys(row), expected.split_whitespace().collect::<Vec<_>>());
         assert_eq!(keys(&row["latency_ns"]), ["max", "p50", "p99", "p999"]);
         assert_eq!(keys(&row["cpu_us_per_op"]), ["caller", "pool", "ring_workers", "system", "total"]);

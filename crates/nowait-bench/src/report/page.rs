@@ -310,7 +310,7 @@ fn spread_out<T>(points: &[T]) -> impl Iterator<Item = &T> {
 }
 
 /// All figures that every table has.
-const COLUMNS: [Column; 17] = [
+const COLUMNS: [Column; 18] = [
     Column { name: "per s", cell: |row| Some(short(row.ops_per_s)) },
     Column { name: "MiB/s", cell: |row| Some(figure(mib(row.bytes_per_s), 1)) },
     Column {
@@ -334,6 +334,7 @@ const COLUMNS: [Column; 17] = [
     Column { name: "switches", cell: |row| Some(figure(row.context_switches_per_op, 2)) },
     Column { name: "punts", cell: |row| Some(figure(row.punts_per_op?, 2)) },
     Column { name: "inline", cell: |row| Some(figure(row.inline_fraction?, 2)) },
+    Column { name: "prepared ms", cell: |row| Some(figure(row.prepared_ms?, 2)) },
 ];
 
 /// Everything that the rows have: under each case, a line per way.
@@ -349,7 +350,7 @@ fn figures(html: &mut Html, report: &Report, table: &str) {
         "Rounds as shares of their median; processor time, context switches and requests handed to kernel workers (punts) per operation. \
          Of the process: the caller, the kernel's workers for its rings, and the pool, which is all its other threads. Beside it: system, \
          what the machine's processors did besides (other kernel threads, interrupts, other programs). inline: the share served on the \
-         caller's thread without waiting. Empty: unknown.",
+         caller's thread without waiting. prepared: what the way made ready before the clock ran. Empty: unknown.",
     );
     html.element("div", &[("class", &"wide")], |html| {
         html.element("table", &[("data-table", &format!("{table} figures"))], |html| {

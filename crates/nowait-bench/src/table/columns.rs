@@ -51,6 +51,11 @@ pub(super) fn cpu(row: &Row) -> Option<String> {
     Some(format!("{:.1}", row.cpu_us_per_op.total))
 }
 
+/// What a way made ready off the clock.
+pub(super) fn prepared(row: &Row) -> Option<String> {
+    Some(format!("{:.1}", row.prepared_ms?))
+}
+
 pub(super) fn every(_: &Row) -> bool {
     true
 }

@@ -2,8 +2,10 @@
 //! storage, and makes the next.
 //!
 //! Every round has a new file without a name, as long as the way may need it, filled with zeros and
-//! synced before the clock runs. So no way pays for room, nor for a file that grows. All ways of a
-//! case make as many commits a round as the middling way makes in the time of a round. A way's
+//! synced before the clock runs. So no way pays for room, nor for a file that grows. What a way
+//! makes ready itself before the clock runs is shown apart ("prepared"): for `nowait` it is the
+//! calibration of a new log, its first segment and the next. A segment that a writer waits for later
+//! is on the clock, in the latency of its record. All ways of a case make as many commits a round as the middling way makes in the time of a round. A way's
 //! records are found and compared once for each case, before it is timed.
 
 use std::collections::HashSet;
@@ -16,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::columns::{Column, Grid, LONGEST, Line, P50, P99, P999, cpu, every};
+use super::columns::{Column, Grid, LONGEST, Line, P50, P99, P999, cpu, every, prepared};
 use super::dd::allows_direct;
 use super::new_file::{free_bytes, no_room, require_room};
 use super::{Phase, Run, Table, chosen, names, usage};
@@ -89,6 +91,7 @@ const COLUMNS: &[Column] = &[
     Column { name: "CPU µs", cell: cpu },
     Column { name: "switches", cell: |row| Some(format!("{:.2}", row.context_switches_per_op)) },
     FILE_BYTES,
+    Column { name: "prepared ms", cell: prepared },
 ];
 
 impl Log {

@@ -3,11 +3,14 @@
 use super::columns::Column;
 use super::reading::{Case, DEVICE_COLUMNS, PAGE_BLOCK, Readers, State, Work, as_it_is, file_size, paced};
 use super::{Phase, Run, Table};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::measure::options::Options;
+use crate::measure::work::Target;
 use crate::report::axes::{Point, panels};
-use crate::report::figures::short;
+use crate::report::figures::{micro, short};
+use crate::report::notes::Code;
 use crate::report::{Report, best, fio};
+use crate::ways::{FirstRead, OURS, first_read};
 
 pub struct Reads(pub Readers);
 
@@ -28,6 +31,27 @@ impl Reads {
             work: Work::Reads { block: PAGE_BLOCK, depth, callers: 1 },
         });
         paced(by_depth.collect(), options)
+    }
+}
+
+impl Reads {
+    /// The library's one-time costs, which its warm rounds do not show.
+    fn note_first_read(&self, run: &mut Run<'_>) -> Result<()> {
+        let ours = |way: &&str| way.starts_with(OURS) && run.options.chooses(way);
+        if !self.ways().iter().any(ours) {
+            return Ok(());
+        }
+        let file = run.test_file()?;
+        file.make_cold()?;
+        let FirstRead { instance, open, first, second } =
+            first_read(Target::of(file), PAGE_BLOCK).map_err(|error| Error::io("read", file.path(), &error))?;
+        let [instance, open, first, second] = [instance, open, first, second].map(|time| micro(time.as_nanos() as u64));
+        let text = format!(
+            "reads: a new instance of {OURS} took {instance} µs, to open the file {open}, its first cold read {first}, \
+             the next one {second}"
+        );
+        run.report.note(Code::FirstOperation, text);
+        Ok(())
     }
 }
 
@@ -74,7 +98,10 @@ impl Table for Reads {
 
     fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
         match phase {
-            Phase::File => self.0.measure(self, &Self::cases(run.options), run, as_it_is),
+            Phase::File => {
+                self.note_first_read(run)?;
+                self.0.measure(self, &Self::cases(run.options), run, as_it_is)
+            }
             _ => Ok(()),
         }
     }

@@ -20,6 +20,7 @@ use crate::sys::Mapping;
 
 pub use log::commit::{Folder, by_writers};
 pub use map::watch::Populated;
+pub(crate) use read::nowait::{FirstRead, first_read};
 pub use read::ring::io_uring_state;
 
 /// The library's own way, whose standing is told.

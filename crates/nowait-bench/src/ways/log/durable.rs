@@ -43,7 +43,8 @@ impl LogWay for Durable {
         let folder = Folder::new(job)?;
         let options = (self.options)(Options::new().create(true))?;
         let (log, _) = Log::open(folder.path(), &options).wait()?;
-        // The next segment is ready, as in a log that has run for a while.
+        // The next segment is ready, as in a log that has run for a while. The wait for it, and the
+        // calibration before it, are in what the round tells as prepared.
         while log.stats().spares == 0 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

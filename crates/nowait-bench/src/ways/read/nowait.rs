@@ -16,7 +16,8 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
@@ -117,6 +118,36 @@ pub(super) fn buffer(length: usize) -> Buf {
     let mut buffer = Buf::zeroed(length);
     buffer.fill(0xa5);
     buffer
+}
+
+/// Times of a first read, of which the warm engine of a round shows nothing.
+pub(crate) struct FirstRead {
+    pub instance: Duration,
+    pub open: Duration,
+    pub first: Duration,
+    pub second: Duration,
+}
+
+/// Two awaited reads, at both ends of the file, by a thread, an instance and an open file that did
+/// no other.
+pub(crate) fn first_read(target: Target<'_>, block: usize) -> io::Result<FirstRead> {
+    let read = || {
+        let began = Instant::now();
+        let instance = Nowait::builder().build()?;
+        let built = Instant::now();
+        let session = Session::reading(&instance, target)?;
+        let opened = Instant::now();
+        let last = (target.size - 1) / block as u64 * block as u64;
+        let (first, second) = nowait::block_on(async {
+            let (_, buffer) = session.file.read_at(buffer(block), 0).await?;
+            let first = Instant::now();
+            session.file.read_at(buffer, last).await?;
+            io::Result::Ok((first, Instant::now()))
+        })?;
+        let (instance, open) = (built - began, opened - built);
+        Ok(FirstRead { instance, open, first: first - opened, second: second - first })
+    };
+    thread::scope(|scope| scope.spawn(read).join()).unwrap_or_else(|_| Err(io::Error::other("the read panicked")))
 }
 
 /// Keeps `job.depth` reads in flight from this thread.
@@ -308,7 +339,7 @@ impl Session {
     /// open it: what the library finds out then it does not find out later.
     pub(super) fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
         if target.direct {
-            let options = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).clone();
+            let options = OpenOptions::new().read(true).direct(true).clone();
             return Ok(Session::of(instance, options.open_in(instance, target.path).wait()?));
         }
         Ok(Session::of(instance, File::from_std(instance, target.file.try_clone()?, target.path)?))
