@@ -45,9 +45,8 @@ impl StreamWay for Streamed {
         let mut reader = job.source().map(source).transpose()?.map(|file| Reader::new(&file, 0));
         let mut writer = job.destination().map(destination).transpose()?.map(|file| Writer::new(&file, 0));
         round.start();
-        match &mut reader {
-            Some(reader) => chunks(reader, writer.as_mut(), job, round)?,
-            None => {}
+        if let Some(reader) = &mut reader {
+            chunks(reader, writer.as_mut(), job, round)?;
         }
         if let (Route::Write { contents, .. }, Some(writer)) = (job.route, &mut writer) {
             made(contents, writer, job, buffer, round)?;
