@@ -17,18 +17,26 @@ use crate::one_thread::OneThread;
 use crate::tokio_fs::TokioFs;
 use crate::tokio_uring::TokioUring;
 
-/// Ways of `nowait-bench` beside which the peers are shown.
-const OWN: [&str; 10] = [
+/// Ways of `nowait-bench` beside which the peers are shown: all that can be the best, and the
+/// library's.
+const OWN: [&str; 17] = [
     "pread",
     "pwrite",
+    "pwritev-16",
     "threads",
+    "willneed",
+    "libaio",
     "ring",
     "tokio",
     "append-fdatasync",
+    "direct-dsync",
     "thread-batch",
     "thread-batch-direct",
+    "ring-dsync",
     "nowait",
+    "nowait-await",
     "nowait-tokio",
+    "nowait-tokio-await",
 ];
 
 /// In the order of the tables: first what is written by hand, then others' libraries, then this
