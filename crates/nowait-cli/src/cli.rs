@@ -251,13 +251,16 @@ pub(crate) struct TortureWriter {
 /// storage. Each round writes to a new file of up to 1 GiB, filled with zeros before. The whole
 /// table takes five minutes.
 ///
+/// The table `scan` reads the test file, cold, in order or every fourth block, with the kernel's
+/// readahead.
+///
 /// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
 /// of 4 KiB: 128 at a time, but for touch and random, which wait for each. How long populating stalls the calling thread is in `stall`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Bench {
-    /// Tables to measure. Default: a tour of all tables, shortened to two to four minutes, with a
-    /// summary in words; with --quick, --file, --direct, --rate or --ways: reads, cached and
+    /// Tables to measure. Default: a tour of reads, cached, gather, dd, prefault, writes, stall and
+    /// log, shortened to two to four minutes, with a summary in words; with --quick, --file, --direct, --rate or --ways: reads, cached and
     /// gather, as far as the option allows
     #[arg(value_parser = table_names())]
     pub tables: Vec<String>,
@@ -305,7 +308,7 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(table::way_names()))]
     pub ways: Vec<String>,
 
-    /// Measure only these depths, in the tables of cold reads and of writes, and in `dd`
+    /// Measure only these depths, in the tables of cold reads and of writes, in `dd` and `scan`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depths: Vec<u32>,
 
@@ -313,7 +316,7 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub records: Vec<u32>,
 
-    /// Measure only these block sizes in `dd`, such as 16K or 1M
+    /// Measure only these block sizes in `dd` and `scan`, such as 16K or 1M
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_block)]
     pub blocks: Vec<usize>,
 

@@ -15,6 +15,7 @@ pub mod new_file;
 pub mod prefault;
 pub mod reading;
 pub mod reads;
+pub mod scan;
 pub mod stall;
 pub mod whole;
 pub mod writes;
@@ -41,6 +42,7 @@ pub static TABLES: &[&dyn Table] = &[
     &cached::CACHED,
     &gather::GATHER,
     &dd::DD,
+    &scan::SCAN,
     &prefault::PREFAULT,
     &writes::WRITES,
     &stall::STALL,
@@ -82,9 +84,14 @@ pub trait Table: Sync {
     }
 
     /// Returns whether it is measured if no table is named, but `--quick`, `--file`, `--direct`,
-    /// `--rate` or `--ways` is given. Without any of these all tables are.
+    /// `--rate` or `--ways` is given. Without any of these all [toured](Table::toured) ones are.
     fn usual(&self) -> bool {
         false
+    }
+
+    /// Returns whether a run without any wish measures it, among all others.
+    fn toured(&self) -> bool {
+        true
     }
 
     /// Rejects options that contradict each other, or leave nothing to measure.

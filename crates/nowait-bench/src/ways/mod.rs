@@ -1,7 +1,7 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
-//! in the list of each table that it takes part in: [`readers`], [`writers`], [`stallers`],
-//! [`overwriters`], [`streamers`], [`loggers`], [`populators`] or [`indexers`]. One that does
-//! several kinds of work lives where it reads.
+//! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
+//! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`] or [`indexers`]. One
+//! that does several kinds of work lives where it reads.
 
 mod log;
 pub(crate) mod map;
@@ -169,6 +169,13 @@ pub trait RowWay: Way {
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
+/// Rows are reads without a schedule.
+impl<W: ReadWay> RowWay for W {
+    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        self.reads(&Reads { interval: None, ..*job }, buffer, round)
+    }
+}
+
 /// Every way that reads, in the order of the tables.
 pub const fn readers() -> &'static [&'static dyn ReadWay] {
     &[
@@ -183,6 +190,22 @@ pub const fn readers() -> &'static [&'static dyn ReadWay] {
         &read::awaits::Await,
         &read::nowait::Tokio,
         &read::awaits::TokioAwait,
+    ]
+}
+
+/// Every way of the table of scans, in its order. (Through the page cache libaio is `pread` with
+/// more calls.)
+pub const fn scanners() -> &'static [&'static dyn RowWay] {
+    &[
+        &read::pread::Pread,
+        &read::bufreader::BufReader,
+        &read::threads::Threads,
+        &read::willneed::WillNeed,
+        &map::touch::Touch,
+        &read::ring::TUNED,
+        &read::spawn_blocking::SpawnBlocking,
+        &read::nowait::Blocking,
+        &read::nowait::Tokio,
     ]
 }
 

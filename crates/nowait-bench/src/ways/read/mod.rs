@@ -1,6 +1,7 @@
 //! Ways that read at random, and what they write, where they do both.
 
 pub(super) mod awaits;
+pub(super) mod bufreader;
 pub(super) mod libaio;
 pub(super) mod nowait;
 pub(super) mod pread;

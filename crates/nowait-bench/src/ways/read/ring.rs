@@ -32,7 +32,7 @@ use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Gather, Reads, Route, Stream, Writes};
 use crate::ways::queue::{Desk, Direction, Files, PacedQueue, Queue};
 use crate::ways::stream::ends::Ends;
-use crate::ways::{ReadWay, RowWay, StreamWay, Way, WriteWay};
+use crate::ways::{ReadWay, StreamWay, Way, WriteWay};
 
 pub(crate) struct Ring {
     name: &'static str,
@@ -92,12 +92,6 @@ impl ReadWay for Ring {
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
         Desk::new(Uring::new(Files::both(job.target.file), depth, self.tuned)?.together()).gather(job, output, round)
-    }
-}
-
-impl RowWay for Ring {
-    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        ReadWay::reads(self, job, buffer, round)
     }
 }
 

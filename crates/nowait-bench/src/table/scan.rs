@@ -1,0 +1,292 @@
+//! The table `scan`: blocks in ascending order through the page cache, with the kernel's readahead,
+//! by block size, depth and stride.
+//!
+//! Compared is the time from a cold file to the last block in a buffer of the caller's: all ways
+//! read the same blocks of the same file, in the same order. The file is opened anew for each round,
+//! as usual (without `POSIX_FADV_RANDOM`), since an open file remembers how it was read before. A
+//! stride of 4 reads every fourth block. Readahead may bring in the others, too: how much each way
+//! read is a figure of its row.
+
+use std::fs::File;
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+
+use super::columns::{Column, Grid, Line, P50, P99, cpu, every};
+use super::reading::file_size;
+use super::{Phase, Run, Table, chosen, names, rows, usage};
+use crate::error::{Error, Result};
+use crate::machine::testfile::TestFile;
+use crate::measure::interleave::{self, Stage, steps};
+use crate::measure::meter::{Check, Sample};
+use crate::measure::options::Options;
+use crate::measure::turn::{Turn, alone};
+use crate::measure::work::{Buffer, Reads, Target};
+use crate::random::Random;
+use crate::report::figures::{mib, size_of};
+use crate::report::{Row, median};
+use crate::sys::PAGE;
+use crate::ways::{self, RowWay};
+
+pub struct Scan {
+    pub ways: &'static [&'static dyn RowWay],
+}
+
+pub static SCAN: Scan = Scan { ways: ways::scanners() };
+
+const BLOCKS: [usize; 3] = [4 << 10, 16 << 10, 128 << 10];
+const QUICK_BLOCKS: [usize; 2] = [4 << 10, 128 << 10];
+const DEPTHS: [usize; 2] = [1, 8];
+/// Every fourth block, beside every one.
+const STRIDE: u64 = 4;
+
+/// Blocks that are verified, and that tell a way's speed, unless they are more than this.
+const VERIFIED: usize = 256;
+const WARM_UP_BYTES: usize = 8 << 20;
+
+/// Figures of this table's rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Pages in the page cache after a round for each page of the blocks, the median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages_read_per_page: Option<f64>,
+}
+
+const COLUMNS: &[Column] = &[
+    P50,
+    P99,
+    Column { name: "CPU µs", cell: cpu },
+    Column { name: "csw", cell: |row| Some(format!("{:.2}", row.context_switches_per_op)) },
+    PAGES_READ,
+];
+
+const PAGES_READ: Column =
+    Column { name: "read/asked", cell: |row| Some(format!("{:.2}", row.figures::<Figures>().pages_read_per_page?)) };
+
+/// The blocks of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub block: usize,
+    pub depth: usize,
+    pub stride: u64,
+}
+
+impl Shape {
+    fn name(self) -> String {
+        let stride = if self.stride == 1 { String::new() } else { format!("stride={} ", self.stride) };
+        format!("{stride}block={} depth={}", size_of(self.block), self.depth)
+    }
+
+    /// Blocks of the file that are asked for.
+    fn places(self, size: u64) -> u64 {
+        size.div_ceil(self.block as u64).div_ceil(self.stride)
+    }
+}
+
+impl Scan {
+    pub fn shapes(options: &Options) -> Vec<Shape> {
+        let blocks = options.or_usual(&options.blocks, &QUICK_BLOCKS, &BLOCKS);
+        let depths = options.or_usual(&options.depths, &DEPTHS, &DEPTHS);
+        let mut shapes = Vec::new();
+        for stride in [1, STRIDE] {
+            // Strides are for one in flight in a quick run.
+            for &depth in depths.iter().take(if options.quick && stride > 1 { 1 } else { usize::MAX }) {
+                shapes.extend(blocks.iter().map(|&block| Shape { block, depth, stride }));
+            }
+        }
+        shapes
+    }
+}
+
+impl Table for Scan {
+    fn name(&self) -> &'static str {
+        "scan"
+    }
+
+    fn about(&self) -> &'static str {
+        "A cold file in order, or every fourth block, with the kernel's readahead"
+    }
+
+    fn title(&self) -> &'static str {
+        "scan: cold blocks in ascending order, or every fourth, through the page cache with readahead; MiB/s"
+    }
+
+    fn unit(&self) -> &'static str {
+        "MiB/s"
+    }
+
+    fn compared(&self, row: &Row) -> f64 {
+        mib(row.bytes_per_s)
+    }
+
+    fn ways(&self) -> Vec<&'static str> {
+        names(self.ways)
+    }
+
+    fn takes(&self) -> &'static [&'static str] {
+        &["--depths", "--blocks"]
+    }
+
+    fn toured(&self) -> bool {
+        false
+    }
+
+    fn check(&self, options: &Options) -> Result<()> {
+        if chosen(self.ways, options).is_empty() {
+            let all = names(self.ways).join(", ");
+            return Err(usage(format!("none of --ways is in the table {}; choose among {all}", self.name())));
+        }
+        Ok(())
+    }
+
+    fn file_size(&self, options: &Options) -> Option<u64> {
+        Some(file_size(options))
+    }
+
+    fn in_order(&self) -> bool {
+        true
+    }
+
+    fn timed_rounds(&self, options: &Options) -> usize {
+        chosen(self.ways, options).len() * Self::shapes(options).len() * options.rounds
+    }
+
+    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
+        if phase != Phase::File {
+            return Ok(());
+        }
+        let (file, options, cancel, table) = (run.test_file()?, run.options, run.cancel, self.name());
+        let ways = run.usable_in(table, self.ways);
+        let shapes = Self::shapes(options);
+        run.progress.begin(table, steps(ways.len(), options.rounds, true) * shapes.len() as u64);
+        for shape in shapes {
+            let (ways, name) = (&ways[..], shape.name());
+            let (offsets, pages_read) = (Vec::new(), vec![Vec::new(); ways.len()]);
+            let mut bench =
+                Bench { table, ways, name, shape, file, options, cancel, blocks: VERIFIED, offsets, pages_read };
+            let timed = run.case(&format!("{table} {}", bench.name), &mut bench)?;
+            let figures = bench.pages_read.iter().map(|pages| Figures { pages_read_per_page: Some(median(pages)) });
+            let rows = rows(table, &bench.name, ways, &timed).into_iter().zip(figures);
+            run.report.rows.extend(rows.map(|(row, figures)| row.with(figures)));
+        }
+        Ok(())
+    }
+
+    fn columns(&self) -> &'static [Grid] {
+        const GRIDS: &[Grid] = &[Grid::Rows { name: "a block", line: Line::UnderCase, has: every, columns: COLUMNS }];
+        GRIDS
+    }
+
+    fn figures(&self) -> &'static [Column] {
+        &[PAGES_READ]
+    }
+}
+
+/// One case, ready to be measured.
+struct Bench<'a> {
+    table: &'a str,
+    ways: &'a [&'static dyn RowWay],
+    name: String,
+    shape: Shape,
+    file: &'a TestFile,
+    options: &'a Options,
+    cancel: &'a AtomicBool,
+    /// Blocks of a timed round.
+    blocks: usize,
+    offsets: Vec<u64>,
+    /// After each timed round of each way, the pages in the page cache for each one asked for.
+    pages_read: Vec<Vec<f64>>,
+}
+
+impl interleave::Case for Bench<'_> {
+    fn ways(&self) -> usize {
+        self.ways.len()
+    }
+
+    fn warms_up(&self) -> bool {
+        true
+    }
+
+    fn prepare(&mut self, stage: Stage) {
+        let (round, blocks) = match stage {
+            Stage::Verify => (0, VERIFIED),
+            Stage::WarmUp => (1, WARM_UP_BYTES / self.shape.block),
+            Stage::Timed(round) => (round as u64 + 2, self.blocks),
+        };
+        self.offsets = self.in_order(round, blocks.max(2 * self.shape.depth));
+        // Where a read may be shorter than a block.
+        if stage == Stage::Verify {
+            let tail = (self.file.size() - 1) / self.shape.block as u64 * self.shape.block as u64;
+            self.offsets.retain(|&offset| offset != tail);
+            self.offsets.push(tail);
+        }
+    }
+
+    fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        self.file.make_cold()?;
+        let sample = self.turn(self.ways[way], stage == Stage::Verify)?;
+        if let Stage::Timed(_) = stage {
+            let asked = sample.bytes.div_ceil(PAGE);
+            self.pages_read[way].push(self.file.cached_pages()? as f64 / asked as f64);
+        }
+        Ok(sample)
+    }
+
+    fn completed(&mut self, stage: Stage, samples: &[Sample]) {
+        if stage == Stage::WarmUp {
+            let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
+            self.blocks = (median(&speeds) * self.options.round_time.as_secs_f64()) as usize;
+        }
+    }
+}
+
+impl Bench<'_> {
+    /// As many blocks as there are, from a place of the seed's choice on.
+    fn in_order(&self, round: u64, blocks: usize) -> Vec<u64> {
+        let Shape { block, stride, .. } = self.shape;
+        let places = self.shape.places(self.file.size());
+        let blocks = places.min(blocks as u64);
+        let first = Random::at(self.options.seed, round).below(places - blocks + 1);
+        (first..first + blocks).map(|place| place * stride * block as u64).collect()
+    }
+
+    /// One way, once.
+    fn turn(&self, way: &dyn RowWay, verify: bool) -> Result<Sample> {
+        let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
+        let (path, size) = (self.file.path(), self.file.size());
+        let opened = File::open(path).map_err(|error| Error::io("open", path, &error))?;
+        let target = Target { file: &opened, path, size, direct: false };
+        let Shape { block, depth, .. } = self.shape;
+        let job = Reads { target, block, depth, offsets: &self.offsets, interval: None, cancel: self.cancel };
+        let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
+        let check: Option<&Check<'_>> = if verify { Some(&matches) } else { None };
+        let mut buffer = Buffer::new(block * depth);
+        let outcome = alone(check, |round| way.rows(&job, buffer.bytes(), round));
+        let (sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
+        turn.require_right(&sample)?;
+        let bytes = self.offsets.iter().map(|&offset| job.len_at(offset) as u64).sum();
+        turn.require("reads", &sample, (self.offsets.len() as u64, bytes))?;
+        Ok(sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_and_a_quick_run_fewer() {
+        let shapes = |quick| Scan::shapes(&Options::new(quick, 1));
+        let mut names: Vec<String> = shapes(false).into_iter().map(Shape::name).collect();
+        assert!(names.contains(&"stride=4 block=16K depth=8".to_owned()), "{names:?}");
+        names.sort();
+        names.dedup();
+        assert_eq!((names.len(), shapes(true).len()), (12, 6));
+    }
+
+    #[test]
+    fn a_stride_covers_the_file_to_its_last_place() {
+        let shape = Shape { block: 4096, depth: 1, stride: 4 };
+        assert_eq!([1, 4096 * 4, 4096 * 4 + 1, 4096 * 8].map(|size| shape.places(size)), [1, 1, 2, 2]);
+    }
+}
