@@ -9,7 +9,8 @@
 //! * [`machine`]: [`environment`](machine::environment) (kernel, file system, device, limits),
 //!   [`dirty_limit`](machine::dirty_limit), [`memory_limit`](machine::memory_limit) (a cgroup of
 //!   our own), [`testfile`](machine::testfile) (made cold, warm or half-cached, *verified*),
-//!   [`mounts`](machine::mounts) (file systems of our own).
+//!   [`tree`](machine::tree) (many small files), [`mounts`](machine::mounts) (file systems of our
+//!   own).
 //! * [`measure`]: [`options`](measure::options) (what was asked for), [`pace`](measure::pace) (when
 //!   a read starts, at a rate), [`work`](measure::work) (what a way is asked to do, as plain data),
 //!   [`meter`](measure::meter) (one round on the clock), [`turn`](measure::turn) (one way's turn,

@@ -3,19 +3,24 @@
 
 use std::env;
 use std::fs;
-use std::sync::Barrier;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
+use nowait_bench::machine::tree::Tree;
 use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::meter::{Round, Sample};
 use nowait_bench::measure::options::Options;
-use nowait_bench::measure::work::{Buffer, Reads, Target};
+use nowait_bench::measure::work::{Buffer, Reads, SmallFiles, Spread, Target};
+use nowait_bench::random::Random;
 use nowait_bench::report::Report;
+use nowait_bench::report::notes::Code;
+use nowait_bench::table::files::{Files, Sizes};
 use nowait_bench::table::scan::{self, SCAN, Scan};
 use nowait_bench::table::{Phase, Run, Table};
-use nowait_bench::ways::{self, RowWay, Way};
+use nowait_bench::ways::{self, FileWay, RowWay, Way};
 use nowait_bench::{ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -158,6 +163,140 @@ fn a_scan_that_reads_other_blocks_is_found_out() {
     let error = result.unwrap_err();
     let told = error.to_string();
     assert!(error.kind() == ErrorKind::NotCold || told.contains("off-by-one failed in scan"), "{told}");
+}
+
+fn tree(files: u64, lengths: std::ops::RangeInclusive<u64>) -> Tree {
+    Tree::make(on_disk().as_ref(), files, lengths, SEED, &AtomicBool::new(false), |_| {}).unwrap()
+}
+
+/// The sample of work that is checked against these files.
+fn checked(
+    tree: &Tree,
+    whole: bool,
+    work: impl FnOnce(&mut Round<'_>) -> std::io::Result<()>,
+) -> std::io::Result<(u64, u64, Option<u64>)> {
+    let check = |place, bytes: &[u8]| tree.matches(place, bytes, whole);
+    let gate = Barrier::new(1);
+    let mut round = Round::new(&gate, Some(&check));
+    work(&mut round)?;
+    let sample = Sample::of(&[round]).unwrap();
+    assert_eq!(sample.latencies.len(), sample.operations);
+    Ok((sample.operations, sample.bytes, sample.wrong))
+}
+
+#[test]
+fn every_small_file_is_read_to_its_end_whatever_its_length() {
+    let tree = tree(70, 0..=9000);
+    let files: Arc<[(u64, PathBuf)]> = (0..70).rev().map(|number| (number, tree.path(number))).collect();
+    let bytes = (0..70).map(|number| tree.len_of(number)).sum();
+    for way in usable(ways::filers()) {
+        for depth in [1, 7, 100] {
+            let job = SmallFiles { files: &files, len_max: 9000, depth, cancel: &AtomicBool::new(false) };
+            let seen = checked(&tree, true, |round| way.whole(&job, round)).unwrap();
+            assert_eq!(seen, (70, bytes, None), "{} depth {depth}", way.name());
+        }
+    }
+}
+
+#[test]
+fn open_files_are_read_where_they_should_be_at_every_depth() {
+    let tree = tree(12, 40960..=40960);
+    let open: Vec<Arc<fs::File>> = (0..12).map(|number| Arc::new(tree.open(number).unwrap())).collect();
+    let places = Random::new(SEED).permutation(12 * 10);
+    let places: Arc<[(u32, u64)]> = places.into_iter().map(|at| ((at / 10) as u32, at % 10 * 4096)).collect();
+    for way in usable(ways::filers()) {
+        for depth in [1, 5, 300] {
+            let cancel = AtomicBool::new(false);
+            let job = Spread { files: &open, places: &places, block: 4096, depth, cancel: &cancel };
+            let mut buffer = Buffer::new(4096 * depth);
+            let seen = checked(&tree, false, |round| way.spread(&job, buffer.bytes(), round)).unwrap();
+            assert_eq!(seen, (120, 120 * 4096, None), "{} depth {depth}", way.name());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_gone_or_cut_short_is_an_error_and_not_a_hang() {
+    let tree = tree(20, 8192..=8192);
+    let open: Vec<Arc<fs::File>> = (0..20).map(|number| Arc::new(tree.open(number).unwrap())).collect();
+    let files: Arc<[(u64, PathBuf)]> = (0..20).map(|number| (number, tree.path(number))).collect();
+    let places: Arc<[(u32, u64)]> = (0..20).map(|file| (file, 4096)).collect();
+    fs::OpenOptions::new().write(true).open(tree.path(11)).unwrap().set_len(5000).unwrap();
+    fs::remove_file(tree.path(5)).unwrap();
+    let cancel = &AtomicBool::new(false);
+    for way in usable(ways::filers()) {
+        let job = SmallFiles { files: &files, len_max: 8192, depth: 4, cancel };
+        let error = checked(&tree, true, |round| way.whole(&job, round)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}: {error}", way.name());
+        let job = Spread { files: &open, places: &places, block: 4096, depth: 4, cancel };
+        let mut buffer = Buffer::new(4 * 4096);
+        let error = checked(&tree, false, |round| way.spread(&job, buffer.bytes(), round)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{}: {error}", way.name());
+    }
+}
+
+/// Small enough for a test.
+fn few_files(ways: &'static [&'static dyn FileWay]) -> Files {
+    let (small, open, open_len, tasks) = (300, 4, 64 << 10, 50);
+    let (quick_small, quick_open, quick_open_len, quick_tasks) = (small, open, open_len, tasks);
+    Files { ways, sizes: Sizes { small, quick_small, open, quick_open, open_len, quick_open_len, tasks, quick_tasks } }
+}
+
+#[test]
+fn a_run_of_files_fills_a_row_for_each_case_and_way_and_leaves_nothing() {
+    let report = measure(&few_files(ways::filers()), &tiny(), None).unwrap();
+    let inodes = report.notes.iter().any(|note| note.code == Code::InodesWarm);
+    let cold = report.rows.iter().any(|row| row.case == "data-cold depth=8");
+    assert!(inodes && report.rows.iter().any(|row| row.case == "hot depth=8"));
+    // In memory, where nothing is cold, there are hot cases only.
+    let cases = if cold { 6 } else { 3 };
+    assert_eq!(report.rows.len(), cases * usable(ways::filers()).len());
+    assert!(report.rows.iter().all(|row| row.ops_per_s > 0.0 && row.rounds.len() == 2));
+    assert!(report.rows.iter().any(|row| row.case == "open=4 hot depth=50"));
+    let own = format!(".nowait-bench-files-{}-", std::process::id());
+    let left = |entry: &fs::DirEntry| fs::read_dir(entry.path()).is_ok_and(|files| files.flatten().count() > 0);
+    let here = fs::read_dir(on_disk()).unwrap().flatten();
+    // Other tests of this process have theirs, of 70 files at most.
+    let ours = here.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own) && left(entry));
+    assert!(ours.into_iter().all(|entry| !entry.path().join("0/299").exists()));
+}
+
+/// Skips the last byte of each file, and the place of each block.
+struct Hasty;
+
+impl Way for Hasty {
+    fn name(&self) -> &'static str {
+        "hasty"
+    }
+}
+
+impl FileWay for Hasty {
+    fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> std::io::Result<()> {
+        round.start();
+        for (number, path) in job.files.iter() {
+            let (bytes, now) = (fs::read(path)?, std::time::Instant::now());
+            round.tally.block(Tree::place(*number, 0), &bytes[..bytes.len() - 1], now, now);
+        }
+        round.stop();
+        Ok(())
+    }
+
+    fn spread(&self, _: &Spread<'_>, _: &mut [u8], _: &mut Round<'_>) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_way_that_does_not_read_a_file_to_its_end_is_found_out() {
+    let (result, _) = outcome(&few_files(&[&Hasty]), &tiny(), None, false, &mut Steps::default());
+    let told = result.unwrap_err().to_string();
+    assert!(told.contains("hasty failed in files") && told.contains("wrong bytes of file"), "{told}");
+}
+
+#[test]
+fn a_run_of_files_stops_when_told() {
+    let (result, _) = outcome(&few_files(ways::filers()), &tiny(), None, true, &mut Steps::default());
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
 #[test]

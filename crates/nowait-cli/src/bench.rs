@@ -181,6 +181,7 @@ fn asked(options: &cli::Bench) -> Options {
         stall_size: options.stall_size,
         memory_limit: thorough.then(limit),
         own_file_systems: thorough,
+        drop_caches: thorough,
         lower_dirty_limit: thorough,
         ..usual
     }

@@ -7,3 +7,4 @@ pub mod load;
 pub mod memory_limit;
 pub mod mounts;
 pub mod testfile;
+pub mod tree;

@@ -1,7 +1,7 @@
 //! Jobs of a way, as plain data. Every way of a case gets exactly the same.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -65,6 +65,46 @@ impl Reads<'_> {
     #[inline]
     pub fn len_at(&self, offset: u64) -> usize {
         self.block.min(self.target.size.saturating_sub(offset) as usize)
+    }
+}
+
+/// Small files, each opened, read to its end and closed, `depth` of them at a time.
+#[derive(Clone, Copy)]
+pub struct SmallFiles<'a> {
+    /// Their numbers and names. Shared, for tasks that outlive a borrow.
+    pub files: &'a Arc<[(u64, PathBuf)]>,
+    /// None is longer. How long each is, a way finds out.
+    pub len_max: usize,
+    pub depth: usize,
+    pub cancel: &'a AtomicBool,
+}
+
+impl<'a> SmallFiles<'a> {
+    /// The file of this index; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn file(&self, index: usize) -> Option<(u64, &'a Path)> {
+        let (number, path) = self.files.get(index).filter(|_| !self.cancel.load(Ordering::Relaxed))?;
+        Some((*number, path))
+    }
+}
+
+/// Reads of one block each from many open files, `depth` of them in flight at any time.
+#[derive(Clone, Copy)]
+pub struct Spread<'a> {
+    /// Without readahead.
+    pub files: &'a [Arc<File>],
+    /// Indices of files, and offsets in them. Shared, for tasks that outlive a borrow.
+    pub places: &'a Arc<[(u32, u64)]>,
+    pub block: usize,
+    pub depth: usize,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Spread<'_> {
+    /// The place of this index; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn place(&self, index: usize) -> Option<(u32, u64)> {
+        self.places.get(index).filter(|_| !self.cancel.load(Ordering::Relaxed)).copied()
     }
 }
 

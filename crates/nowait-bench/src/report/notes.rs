@@ -60,6 +60,10 @@ codes! {
     LimitNotLowered "limit-not-lowered"
         "The system's limit of dirty data could not be lowered for the table of stalls. With a limit larger than what a round writes, \
          writers are not put to sleep and there is nothing to see. Run as root, one run at a time."
+    InodesWarm "inodes-warm"
+        "The bytes of small files were dropped from the page cache, and their inodes and names stayed in memory: to drop these takes \
+         /proc/sys/vm/drop_caches, which root may write, and which drops the caches of the whole machine. A program that opens files for \
+         the first time since the machine started waits for more reads. Run as root and without --quick, where nothing else runs."
     NotCold "not-cold"
         "Pages of the file stayed in the page cache when they were to be dropped, so nothing may be called cold and nothing cold was \
          measured (exit code 6). tmpfs keeps its files in memory; a page that is mapped, locked or dirty stays; and the kernel answers \"all cached\" to one who neither owns a \

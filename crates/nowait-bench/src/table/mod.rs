@@ -9,6 +9,7 @@
 pub mod cached;
 pub mod columns;
 pub mod dd;
+pub mod files;
 pub mod gather;
 pub mod log;
 pub mod new_file;
@@ -43,6 +44,7 @@ pub static TABLES: &[&dyn Table] = &[
     &gather::GATHER,
     &dd::DD,
     &scan::SCAN,
+    &files::FILES,
     &prefault::PREFAULT,
     &writes::WRITES,
     &stall::STALL,

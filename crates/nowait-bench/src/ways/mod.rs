@@ -1,13 +1,15 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
-//! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`] or [`indexers`]. One
-//! that does several kinds of work lives where it reads.
+//! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`], [`indexers`] or
+//! [`filers`]. One that does several kinds of work lives where it reads.
 
+mod files;
 mod log;
 pub(crate) mod map;
 mod queue;
 mod read;
 pub mod runtime;
+mod slots;
 mod stream;
 pub(crate) mod write;
 
@@ -15,7 +17,7 @@ use std::io;
 
 use crate::measure::meter::Round;
 use crate::measure::options::Direction;
-use crate::measure::work::{Commits, Gather, Populate, Reads, Stream, Writes};
+use crate::measure::work::{Commits, Gather, Populate, Reads, SmallFiles, Spread, Stream, Writes};
 use crate::sys::Mapping;
 
 pub use log::commit::{Folder, by_writers};
@@ -134,6 +136,17 @@ pub trait LogWay: Way {
     /// verifies, it finds each of them and tells the tally
     /// ([`crate::measure::meter::Tally::verify`]) its number and its bytes.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
+}
+
+/// One way of reading many files.
+pub trait FileWay: Way {
+    /// Has all bytes of each file of `job` in memory. Places of the tally are
+    /// [those](crate::machine::tree::Tree::place) of a tree.
+    fn whole(&self, job: &SmallFiles<'_>, round: &mut Round<'_>) -> io::Result<()>;
+
+    /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
+    /// for each of those.
+    fn spread(&self, job: &Spread<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// A file's bytes in memory, whoever has mapped them.
@@ -286,6 +299,18 @@ pub const fn loggers() -> &'static [&'static dyn LogWay] {
         &log::durable::USUAL,
         &log::durable::ROTATING,
         &log::durable::REFUSED,
+    ]
+}
+
+/// Every way of the table of files, in its order.
+pub const fn filers() -> &'static [&'static dyn FileWay] {
+    &[
+        &read::pread::Pread,
+        &read::threads::Threads,
+        &files::ring::Ring,
+        &read::spawn_blocking::SpawnBlocking,
+        &read::nowait::Blocking,
+        &read::nowait::Tokio,
     ]
 }
 

@@ -28,6 +28,13 @@ pub fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Resu
     runtime().block_on(all).into_iter().map(|joined| joined.map_err(io::Error::other)?).collect()
 }
 
+/// Makes a call on a blocking thread of the runtime.
+pub(in crate::ways) async fn blocking<T: Send + 'static>(
+    call: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?
+}
+
 /// Runs the tasks of a round while its clock runs, and then tells what they saw.
 pub fn run_on_the_clock<T>(tasks: Vec<T>, round: &mut Round<'_>) -> io::Result<()>
 where

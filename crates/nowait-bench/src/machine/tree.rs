@@ -1,0 +1,258 @@
+//! Many small files in a folder of the run's own.
+//!
+//! They are opened by name, so unlike the test file they keep their names until they are removed,
+//! which is at the end of the run, after an error and Ctrl-C too. What a killed run leaves, the
+//! next one in the same directory removes.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::machine::testfile;
+use crate::random::Random;
+use crate::sys::{self, PAGE};
+
+const PREFIX: &str = ".nowait-bench-files-";
+/// Files of one folder.
+const ABREAST: u64 = 1000;
+const ATTEMPTS: u32 = 4;
+
+#[derive(Debug)]
+pub struct Tree {
+    folder: PathBuf,
+    files: u64,
+    lengths: RangeInclusive<u64>,
+    seed: u64,
+}
+
+impl Tree {
+    /// Makes `files` files in `dir`, of lengths drawn by seed, and syncs them. `progress` is told
+    /// of each file.
+    pub fn make(
+        dir: &Path,
+        files: u64,
+        lengths: RangeInclusive<u64>,
+        seed: u64,
+        cancel: &AtomicBool,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        sweep(dir);
+        let folder = dir.join(format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;
+        // Removed from here on, whatever happens.
+        let tree = Self { folder, files, lengths, seed };
+        let mut bytes = Vec::new();
+        for number in 0..files {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::interrupted());
+            }
+            bytes.resize(tree.len_of(number) as usize, 0);
+            tree.fill(number, 0, &mut bytes);
+            let path = tree.path(number);
+            let made = if number % ABREAST == 0 { path.parent().map_or(Ok(()), fs::create_dir) } else { Ok(()) };
+            made.and_then(|()| fs::write(&path, &bytes)).map_err(|error| cannot_write(dir, &error))?;
+            progress(1);
+        }
+        let synced = File::open(&tree.folder).and_then(|folder| Ok(rustix::fs::syncfs(folder)?));
+        synced.map_err(|error| cannot_write(dir, &error))?;
+        Ok(tree)
+    }
+
+    pub fn files(&self) -> u64 {
+        self.files
+    }
+
+    pub fn path(&self, number: u64) -> PathBuf {
+        self.folder.join((number / ABREAST).to_string()).join((number % ABREAST).to_string())
+    }
+
+    pub fn len_of(&self, number: u64) -> u64 {
+        let spread = self.lengths.end() - self.lengths.start() + 1;
+        self.lengths.start() + Random::at(self.seed, number).below(spread)
+    }
+
+    pub fn len_max(&self) -> u64 {
+        *self.lengths.end()
+    }
+
+    /// Names a place of a file in one number.
+    pub fn place(number: u64, offset: u64) -> u64 {
+        number << 32 | offset
+    }
+
+    fn fill(&self, number: u64, offset: u64, bytes: &mut [u8]) {
+        testfile::fill(self.seed, Self::place(number, offset), bytes);
+    }
+
+    /// Compares `bytes` with those at a place; at the start of a file, up to its end if `whole`.
+    pub fn matches(&self, place: u64, bytes: &[u8], whole: bool) -> bool {
+        let (number, offset) = (place >> 32, place & u64::from(u32::MAX));
+        let left = self.len_of(number).saturating_sub(offset);
+        if number >= self.files || bytes.len() as u64 > left || (whole && bytes.len() as u64 != left) {
+            return false;
+        }
+        let mut expected = vec![0; bytes.len()];
+        self.fill(number, offset, &mut expected);
+        expected == bytes
+    }
+
+    pub fn open(&self, number: u64) -> Result<File> {
+        let path = self.path(number);
+        File::open(&path).map_err(|error| Error::io("open", &path, &error))
+    }
+
+    /// Drops the pages of these files from the page cache, and verifies that (all but one in a
+    /// thousand) are gone.
+    pub fn make_cold(&self, numbers: impl Iterator<Item = u64> + Clone) -> Result<()> {
+        let (mut cached, mut pages) = (0, 0);
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                // A page just read may sit in another CPU's list for a moment.
+                thread::sleep(Duration::from_millis(10 << attempt));
+            }
+            (cached, pages) = (0, 0);
+            for number in numbers.clone() {
+                let (here, all) = self.drop_pages(number)?;
+                cached += here;
+                pages += all;
+            }
+            if cached <= pages / 1000 {
+                return Ok(());
+            }
+        }
+        let text = format!(
+            "cannot make small files cold: {cached} of {pages} pages still cached; choose a --dir on a disk: tmpfs \
+             keeps its files in memory"
+        );
+        Err(Error::new(ErrorKind::NotCold, text))
+    }
+
+    /// Numbers of pages that stayed, and of all.
+    fn drop_pages(&self, number: u64) -> Result<(u64, u64)> {
+        let (file, len) = (self.open(number)?, self.len_of(number));
+        let left = sys::drop_cache(&file).and_then(|()| sys::residency(&file, len));
+        let left = left.map_err(|error| Error::io("drop the pages of", &self.path(number), &error))?;
+        Ok((left.into_iter().filter(|&page| page).count() as u64, len.div_ceil(PAGE)))
+    }
+
+    /// Has the kernel forget the inodes and names of these files, and the pages that describe them
+    /// on the disk; with them, of all files of the machine. Verified by the number of inodes in
+    /// memory. Takes root.
+    pub fn forget_inodes(&self, numbers: impl Iterator<Item = u64> + Clone) -> Result<()> {
+        let caches = Path::new("/proc/sys/vm/drop_caches");
+        let files = numbers.clone().count() as u64;
+        let mut forgotten = 0;
+        for _ in 0..ATTEMPTS {
+            // So that all are in memory, and each one that goes is counted.
+            for number in numbers.clone() {
+                let path = self.path(number);
+                fs::metadata(&path).map_err(|error| Error::io("stat", &path, &error))?;
+            }
+            let before = inodes()?;
+            fs::write(caches, "3").map_err(|error| Error::io("write 3 to", caches, &error))?;
+            forgotten = before.saturating_sub(inodes()?);
+            if forgotten >= files - files / 20 {
+                return Ok(());
+            }
+        }
+        let text = format!(
+            "cannot make inodes cold: drop_caches forgot {forgotten} where {files} files are to be cold; \
+             end what keeps them open, or give no root"
+        );
+        Err(Error::new(ErrorKind::NotCold, text))
+    }
+
+    /// Reads these files, so that all of each is in memory.
+    pub fn make_hot(&self, numbers: impl Iterator<Item = u64>) -> Result<()> {
+        for number in numbers {
+            let path = self.path(number);
+            let read = fs::read(&path).map_err(|error| Error::io("read", &path, &error))?;
+            if read.len() as u64 != self.len_of(number) {
+                let text = format!("{} has {} bytes; another program wrote to it", path.display(), read.len());
+                return Err(Error::new(ErrorKind::Other, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            eprintln!("nowait: cannot remove {}: {error}; remove it yourself", self.folder.display());
+        }
+    }
+}
+
+/// Removes what processes that no longer exist have left in this directory.
+fn sweep(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let of = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
+        if of.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Inodes that the kernel has in memory.
+fn inodes() -> Result<u64> {
+    let path = Path::new("/proc/sys/fs/inode-nr");
+    let text = fs::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
+    let all = text.split_whitespace().next().and_then(|number| number.parse().ok());
+    all.ok_or_else(|| Error::io("read", path, &io::ErrorKind::InvalidData.into()))
+}
+
+fn cannot_write(dir: &Path, error: &io::Error) -> Error {
+    let kind = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoRoom,
+        _ => ErrorKind::NotWritable,
+    };
+    Error::new(kind, format!("cannot make small files in {}: {error}; use another --dir", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_have_their_bytes_and_are_gone_in_the_end() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let left = dir.join(format!("{PREFIX}4294967294-0"));
+        fs::create_dir(&left).unwrap();
+        let mut made = 0;
+        let tree = Tree::make(dir, 1002, 10..=50, 7, &AtomicBool::new(false), |files| made += files).unwrap();
+        assert!(made == 1002 && !left.exists(), "{made}");
+        let mut lengths = std::collections::HashSet::new();
+        for number in [0, 1, 999, 1000, 1001] {
+            let bytes = fs::read(tree.path(number)).unwrap();
+            let (place, short) = (Tree::place(number, 0), &bytes[..bytes.len() - 1]);
+            assert!(tree.matches(place, &bytes, true) && !tree.matches(place, short, true));
+            assert!(tree.matches(place, short, false) && tree.matches(place + 3, &bytes[3..], true));
+            assert!(!tree.matches(Tree::place(number ^ 1, 0), &bytes, false));
+            lengths.insert(bytes.len());
+        }
+        assert!(lengths.len() > 1, "{lengths:?}");
+        assert!(!tree.matches(Tree::place(1002, 0), &[], false));
+        let folder = tree.folder.clone();
+        drop(tree);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn an_interrupt_leaves_nothing() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let error = Tree::make(dir, 5, 10..=50, 7, &AtomicBool::new(true), |_| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+        let own = format!("{PREFIX}{}-", std::process::id());
+        let mut entries = fs::read_dir(dir).unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        // The other test's.
+        assert!(entries.all(|name| !name.starts_with(&own) || dir.join(name).join("0").exists()));
+    }
+}
