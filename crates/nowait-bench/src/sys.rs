@@ -237,6 +237,13 @@ pub fn will_need(file: &File, offset: u64, len: usize) -> io::Result<()> {
     Ok(fadvise(file, offset, NonZeroU64::new(len as u64), Advice::WillNeed)?)
 }
 
+/// Bytes that this process has had read from storage so far, kernel workers for its rings included;
+/// `None` where the kernel does not count them.
+pub fn read_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/io").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
+}
+
 /// CPU time and context switches so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {

@@ -259,6 +259,9 @@ pub(crate) struct TortureWriter {
 /// random. As root, and without --quick, it drops the machine's caches of inodes and pages before
 /// each cold round. `threads` has 128 threads at most there.
 ///
+/// The table `zipf`, as root, reads a file of 1 GiB (128 MiB with --quick) by a Zipf distribution in
+/// a memory cgroup of a quarter of that, into which the process moves while it runs.
+///
 /// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
 /// of 4 KiB: 128 at a time, but for touch and random, which wait for each. How long populating stalls the calling thread is in `stall`.
 #[derive(Debug, Clone, Args)]
@@ -313,7 +316,8 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(table::way_names()))]
     pub ways: Vec<String>,
 
-    /// Measure only these depths, in the tables of cold reads and of writes, in `dd`, `scan` and `files`
+    /// Measure only these depths, in the tables of cold reads and of writes, in `dd`, `scan`, `files`
+    /// and `zipf`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depths: Vec<u32>,
 

@@ -64,7 +64,8 @@ const QUICK_COMMITS: Duration = Duration::from_millis(150);
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 
 impl Options {
-    /// Everything left open. Touches nothing but the directory: no cgroup, no mount, no limit.
+    /// Everything left open. Touches nothing but the directory: no mount, no limit, and no cgroup
+    /// but that of the table `zipf`, which is nothing without one.
     pub fn new(quick: bool, seed: u64) -> Self {
         Self {
             quick,

@@ -57,6 +57,9 @@ codes! {
          (vm.dirty_bytes, or vm.dirty_ratio). A round that writes less than that limit shows no stalls; use a larger --stall-size."
     OverwriteSize "overwrite-size"
         "How large the file was that was overwritten at random in a memory cgroup that allows half as much."
+    MemoryLimit "memory-limit"
+        "How large the file was that was read by a Zipf distribution, and how much memory the cgroup allowed, of which the process took \
+         some. So the page cache was always full. `hits` is the share of bytes that the device was not asked for."
     LimitNotLowered "limit-not-lowered"
         "The system's limit of dirty data could not be lowered for the table of stalls. With a limit larger than what a round writes, \
          writers are not put to sleep and there is nothing to see. Run as root, one run at a time."

@@ -20,6 +20,7 @@ pub mod scan;
 pub mod stall;
 pub mod whole;
 pub mod writes;
+pub mod zipf;
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -45,6 +46,7 @@ pub static TABLES: &[&dyn Table] = &[
     &dd::DD,
     &scan::SCAN,
     &files::FILES,
+    &zipf::ZIPF,
     &prefault::PREFAULT,
     &writes::WRITES,
     &stall::STALL,

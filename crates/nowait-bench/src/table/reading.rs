@@ -1,12 +1,13 @@
-//! Reads of the test file: the work of the tables `reads`, `whole`, `cached` and `gather`.
+//! Reads of a file: the work of the tables `reads`, `whole`, `cached`, `gather` and `zipf`.
 //!
 //! The state of the page cache is made and verified before each round. Every way gets the same
-//! offsets, into the same kind of buffer. A warm-up finds how many operations fill a round at the
+//! offsets (by a Zipf distribution: as many of the same distribution), into the same kind of buffer. A warm-up finds how many operations fill a round at the
 //! middling way's speed.
 
 use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -22,10 +23,10 @@ use crate::measure::meter::{Check, Round, Sample};
 use crate::measure::options::Options;
 use crate::measure::turn::{Outcome, Turn, alone};
 use crate::measure::work::{Buffer, Gather, Range, Reads, Target};
-use crate::random::Random;
+use crate::random::{Random, Zipf};
 use crate::report::notes::Code;
 use crate::report::{Row, fio, median};
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 use crate::ways::{self, ReadWay};
 
 /// A case: every way does the same work from the same state.
@@ -43,12 +44,16 @@ pub enum State {
     Cached,
     /// The first half of each block that is read.
     HalfCached,
+    /// What the round before has left of a file that has no room there.
+    AsLeft,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// Blocks in random order, `depth` in flight for each of `callers` threads.
     Reads { block: usize, depth: usize, callers: usize },
+    /// Blocks of 4 KiB, by a Zipf distribution with an exponent in hundredths.
+    Zipf { exponent: u32, depth: usize },
     /// Every block of the file once.
     WholeFile { block: usize, depth: usize },
     /// Batches of `records` random records.
@@ -75,6 +80,15 @@ pub struct Readers {
     pub past_the_cache: &'static [&'static dyn ReadWay],
 }
 
+/// Figures of rows whose reads find a part of the file in the page cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Hits {
+    /// Share of the bytes that the device was not asked for; `None` where the kernel does not count
+    /// them (CONFIG_TASK_IO_ACCOUNTING).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit_fraction: Option<f64>,
+}
+
 /// Adds the figures of a table's own to a row.
 pub(super) type Finish = fn(Row, &[Sample]) -> Row;
 
@@ -92,6 +106,7 @@ pub const QUICK_SIZE: u64 = 64 << 20;
 const VERIFIED: usize = 256;
 const WARM_UP_COLD: usize = 512;
 const WARM_UP_CACHED: usize = 16 << 10;
+const WARM_UP_ZIPF: usize = 4 << 10;
 /// Records are at most 4 KiB. Each lies in a cell of its own, so that no page is read for two of
 /// them.
 const CELL: u64 = 8 << 10;
@@ -140,10 +155,10 @@ impl Readers {
             let (block, depth, callers, whole) = match case.work {
                 Work::Reads { block, depth, callers } => (block, depth, callers, false),
                 Work::WholeFile { block, depth } => (block, depth, 1, true),
-                Work::Gather { .. } => continue,
+                Work::Gather { .. } | Work::Zipf { .. } => continue,
             };
             let state = match case.state {
-                State::HalfCached => continue,
+                State::HalfCached | State::AsLeft => continue,
                 State::Cached => fio::State::Cached,
                 State::Cold => fio::State::Cold,
             };
@@ -154,7 +169,19 @@ impl Readers {
 
     /// Measures these cases of a table.
     pub(super) fn measure(self, table: &dyn Table, cases: &[Case], run: &mut Run<'_>, finish: Finish) -> Result<()> {
-        let (file, options) = (run.test_file()?, run.options);
+        self.measure_on(run.test_file()?, table, cases, run, finish)
+    }
+
+    /// The same with a file of the table's own.
+    pub(super) fn measure_on(
+        self,
+        file: &TestFile,
+        table: &dyn Table,
+        cases: &[Case],
+        run: &mut Run<'_>,
+        finish: Finish,
+    ) -> Result<()> {
+        let options = run.options;
         let unpaced = |way: &(dyn ReadWay + 'static)| {
             let why = || "its reads cannot begin at fixed moments (--rate)".to_owned();
             (options.rate.is_some() && !way.paced()).then(why)
@@ -193,12 +220,17 @@ impl Readers {
             };
             let rows = rows(table, &case.name, &ways, &timed);
             let finish = |(row, samples): (Row, &Vec<Sample>)| finish(row, samples).with(DeviceReads::of(samples));
-            let rows: Vec<Row> = rows.into_iter().zip(&timed).map(finish).collect();
+            let mut rows: Vec<Row> = rows.into_iter().zip(&timed).map(finish).collect();
             let elsewhere = rows.iter().filter(|row| row.figures::<DeviceReads>().is_elsewhere());
             let elsewhere: Vec<&str> = elsewhere.map(|row| row.way.as_str()).collect();
             if !elsewhere.is_empty() {
                 let text = format!("{name}: the device gave less than was read, with {}", listed(&elsewhere));
                 run.report.note(Code::NotFromDevice, text);
+            }
+            if let Work::Zipf { .. } = case.work {
+                let hits = |rounds: &Vec<Option<f64>>| rounds.iter().copied().collect::<Option<Vec<f64>>>();
+                let hits = bench.hits.iter().map(|rounds| Hits { hit_fraction: hits(rounds).map(|all| median(&all)) });
+                rows = rows.into_iter().zip(hits).map(|(row, hits)| row.with(hits)).collect();
             }
             if let Some(rate) = options.rate {
                 let missed = |row: &&Row| row.ops_per_s < RATE_KEPT * f64::from(rate);
@@ -288,6 +320,43 @@ struct Bench<'a> {
     cached_after: u64,
     /// Name of the device that cold reads reach, where it is known.
     device: Option<&'a str>,
+    popular: Option<Popular>,
+    /// Turns so far.
+    turns: u64,
+    /// Of each timed round of each way whose reads find a part of the file cached.
+    hits: Vec<Vec<Option<f64>>>,
+}
+
+/// Blocks of a file in the order of their popularity.
+struct Popular {
+    ranks: Zipf,
+    blocks: Vec<u64>,
+}
+
+impl Popular {
+    fn new(seed: u64, exponent: u32, blocks: u64) -> Self {
+        let ranks = Zipf::new(blocks, f64::from(exponent) / 100.0);
+        Self { ranks, blocks: Self::order(seed, blocks) }
+    }
+
+    fn order(seed: u64, blocks: u64) -> Vec<u64> {
+        Random::new(seed).permutation(blocks)
+    }
+}
+
+/// Reads so many of the most popular blocks of [`Work::Zipf`], the least popular first, so that the
+/// page cache begins with what it would keep.
+pub(super) fn read_popular(file: &TestFile, seed: u64, blocks: u64, cancel: &AtomicBool) -> Result<()> {
+    let mut block = vec![0; PAGE_BLOCK];
+    let order = Popular::order(seed, file.size() / PAGE_BLOCK as u64);
+    for &number in order.iter().take(blocks as usize).rev() {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Error::interrupted());
+        }
+        let read = file.open().read_exact_at(&mut block, number * PAGE_BLOCK as u64);
+        read.map_err(|error| Error::io("read", file.path(), &error))?;
+    }
+    Ok(())
 }
 
 /// Number of operations where it needs no warm-up: the whole file, or a rate's.
@@ -327,19 +396,31 @@ impl interleave::Case for Bench<'_> {
         self.inputs = match stage {
             Stage::Verify => self.with_tail(self.inputs(0, VERIFIED)),
             Stage::WarmUp if self.case.state == State::Cached => self.inputs(1, WARM_UP_CACHED),
+            Stage::WarmUp if self.case.state == State::AsLeft => self.inputs(1, WARM_UP_ZIPF),
             Stage::WarmUp => self.inputs(1, WARM_UP_COLD),
             Stage::Timed(round) => self.inputs(round as u64 + 2, self.operations),
         };
     }
 
     fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        // Other places for each turn: the same ones would be cached by the turn before.
+        if let (Some(_), Inputs::Offsets(offsets)) = (&self.popular, &self.inputs) {
+            let count = offsets.len();
+            self.turns += 1;
+            self.inputs = self.inputs((1 << 32) + self.turns, count);
+        }
         self.make_state()?;
         let file = self.file;
         let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
         let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
         let before = self.device.and_then(Transfers::of);
+        let read_before = sys::read_bytes();
         let mut sample = self.turn(self.ways[way], check)?;
         sample.device = before.zip(self.device.and_then(Transfers::of)).map(|(before, after)| after.since(before));
+        if let Stage::Timed(_) = stage {
+            let read = read_before.zip(sys::read_bytes()).map(|(before, now)| (now - before) as f64);
+            self.hits[way].push(read.map(|read| (1.0 - read / sample.bytes.max(1) as f64).max(0.0)));
+        }
         // To check what it read, a file of a user is read through the cache.
         if self.file.is_direct() && stage != Stage::Verify {
             self.cached_after = self.cached_after.max(self.file.cached_pages()?);
@@ -371,8 +452,13 @@ impl<'a> Bench<'a> {
     ) -> Self {
         let (options, cancel) = (run.options, run.cancel);
         let operations = known_operations(case, file, options).unwrap_or(0);
-        let (inputs, cached_after) = (Inputs::default(), 0);
-        Self { table, ways, case, file, options, cancel, operations, inputs, cached_after, device }
+        let popular = match case.work {
+            Work::Zipf { exponent, .. } => Some(Popular::new(options.seed, exponent, file.size() / PAGE_BLOCK as u64)),
+            _ => None,
+        };
+        let (inputs, hits) = (Inputs::default(), vec![Vec::new(); ways.len()]);
+        let (cached_after, turns) = (0, 0);
+        Self { table, ways, case, file, options, cancel, operations, inputs, cached_after, device, popular, turns, hits }
     }
 
     fn blocks(&self, block: usize) -> u64 {
@@ -387,6 +473,11 @@ impl<'a> Bench<'a> {
             Work::Reads { block, depth, callers } => {
                 let count = operations.max(depth * callers * 2);
                 Inputs::Offsets(self.places(&mut random, self.blocks(block), block as u64, count))
+            }
+            Work::Zipf { depth, .. } => {
+                let Some(Popular { ranks, blocks }) = &self.popular else { return Inputs::default() };
+                let place = |_| blocks[ranks.rank(&mut random) as usize] * PAGE_BLOCK as u64;
+                Inputs::Offsets((0..operations.max(depth * 2)).map(place).collect())
             }
             Work::WholeFile { block, .. } => {
                 Inputs::Offsets(self.places(&mut random, self.blocks(block), block as u64, operations))
@@ -411,7 +502,7 @@ impl<'a> Bench<'a> {
         let order = random.permutation(places).into_iter().map(|place| place * size);
         match self.case.state {
             State::Cached => order.cycle().take(count).collect(),
-            State::Cold | State::HalfCached => order.take(count).collect(),
+            State::Cold | State::HalfCached | State::AsLeft => order.take(count).collect(),
         }
     }
 
@@ -441,6 +532,7 @@ impl<'a> Bench<'a> {
     fn make_state(&self) -> Result<()> {
         match (self.case.state, self.case.work, &self.inputs) {
             (State::Cold, ..) => self.file.make_cold(),
+            (State::AsLeft, ..) => Ok(()),
             (State::HalfCached, Work::Reads { block, .. }, Inputs::Offsets(offsets)) => {
                 self.file.make_half_cached(offsets, block)
             }
@@ -457,6 +549,11 @@ impl<'a> Bench<'a> {
                 let interval = self.options.rate.filter(|_| check.is_none()).map(|rate| Duration::from_secs(1) / rate);
                 let job = Reads { target, block, depth, offsets, interval, cancel: self.cancel };
                 reads_round(way, job, callers, check)
+            }
+            (Work::Zipf { depth, .. }, Inputs::Offsets(offsets)) => {
+                let block = PAGE_BLOCK;
+                let job = Reads { target, block, depth, offsets, interval: None, cancel: self.cancel };
+                reads_round(way, job, 1, check)
             }
             (Work::WholeFile { block, depth }, Inputs::Offsets(offsets)) => {
                 let job = Reads { target, block, depth, offsets, interval: None, cancel: self.cancel };
@@ -490,6 +587,7 @@ impl Inputs {
             (Self::Offsets(offsets), Work::Reads { block, .. } | Work::WholeFile { block, .. }) => {
                 (offsets.len() as u64, offsets.iter().map(|offset| (size - offset).min(block as u64)).sum())
             }
+            (Self::Offsets(offsets), Work::Zipf { .. }) => (offsets.len() as u64, (offsets.len() * PAGE_BLOCK) as u64),
             (Self::Offsets(_), Work::Gather { .. }) => unreachable!("a gather has ranges"),
         }
     }
