@@ -3,6 +3,7 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Barrier};
@@ -11,16 +12,17 @@ use std::time::Duration;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::machine::tree::Tree;
 use nowait_bench::measure::interleave::Progress;
-use nowait_bench::measure::meter::{Round, Sample};
+use nowait_bench::measure::meter::{Apart, Round, Sample};
 use nowait_bench::measure::options::Options;
-use nowait_bench::measure::work::{Buffer, Reads, SmallFiles, Spread, Target};
+use nowait_bench::measure::work::{Access, Buffer, Contents, Mixed, Reads, SmallFiles, Spread, Target};
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::table::files::{Files, Sizes};
+use nowait_bench::table::readwrite::{self, READWRITE, ReadWrite};
 use nowait_bench::table::scan::{self, SCAN, Scan};
 use nowait_bench::table::{Phase, Run, Table};
-use nowait_bench::ways::{self, FileWay, RowWay, Way};
+use nowait_bench::ways::{self, FileWay, MixWay, RowWay, Way};
 use nowait_bench::{ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -144,7 +146,6 @@ impl Way for OffByOne {
 
 impl RowWay for OffByOne {
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
-        use std::os::unix::fs::FileExt;
         round.start();
         for offset in job.each_offset() {
             let (block, now) = (&mut buffer[..job.len_at(offset)], std::time::Instant::now());
@@ -163,6 +164,125 @@ fn a_scan_that_reads_other_blocks_is_found_out() {
     let error = result.unwrap_err();
     let told = error.to_string();
     assert!(error.kind() == ErrorKind::NotCold || told.contains("off-by-one failed in scan"), "{told}");
+}
+
+/// The sample of a way's work on a file of its own, and the file.
+fn mixed(
+    way: &dyn MixWay,
+    direct: bool,
+    depth: usize,
+    accesses: &Arc<[Access]>,
+) -> std::io::Result<(Sample, TestFile)> {
+    let file = small_file();
+    let flags = if direct { libc::O_DIRECT } else { 0 };
+    let open = fs::OpenOptions::new().read(true).write(true).custom_flags(flags).open(file.path());
+    let (opened, cancel) = (Arc::new(open?), AtomicBool::new(false));
+    let (path, contents) = (file.path(), Contents::new(SEED));
+    let job = Mixed { file: &opened, path, direct, block: 4096, depth, accesses, contents, cancel: &cancel };
+    let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+    let gate = Barrier::new(1);
+    let mut round = Round::new(&gate, Some(&check));
+    let apart = way.mix(&job, Buffer::new(4096 * depth).bytes(), &mut round)?;
+    let sample = Sample::of(&[round]).unwrap();
+    let writes = accesses.iter().filter(|access| access.writes).count() as u64;
+    assert_eq!((apart.writes.len(), apart.reads.len() + writes), (writes, sample.operations), "{}", way.name());
+    Ok((sample, file))
+}
+
+#[test]
+fn reads_beside_durable_writes_are_right_and_so_is_the_file_at_every_depth() {
+    const BLOCKS: u64 = 90;
+    let places = Random::new(SEED).permutation(SMALLEST / 4096).into_iter().take(BLOCKS as usize).enumerate();
+    let access = |(index, place): (usize, u64)| Access { offset: place * 4096, writes: index % 3 == 0 };
+    let accesses: Arc<[Access]> = places.map(access).collect();
+    let refused = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(small_file().path()).is_err();
+    for way in usable(ways::mixers()) {
+        for (direct, depth) in [(false, 1), (false, 7), (true, 1), (true, 300)] {
+            if direct && (refused) {
+                eprintln!("skipped: O_DIRECT");
+                continue;
+            }
+            let (sample, file) = mixed(way, direct, depth, &accesses).unwrap();
+            let seen = (sample.operations, sample.bytes, sample.wrong);
+            assert_eq!(seen, (BLOCKS, BLOCKS * 4096, None), "{} depth {depth}", way.name());
+            let (mut expected, mut found) = (vec![0; 4096], vec![0; 4096]);
+            let contents = Contents::new(SEED);
+            contents.prepare(&mut expected, 4096);
+            for &Access { offset, writes } in accesses.iter() {
+                file.through_the_cache().read_exact_at(&mut found, offset).unwrap();
+                contents.place(&mut expected, offset);
+                let right = if writes { found == expected } else { file.matches(offset, &found) };
+                assert!(right, "{} depth {depth} at {offset}", way.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_behind_the_end_beside_writes_is_an_error_and_not_a_hang() {
+    let access = |at: u64| Access { offset: at * 4096, writes: at % 2 == 0 };
+    let accesses: Arc<[Access]> = (0..20).map(access).chain([Access { offset: 2 * SIZE, writes: false }]).collect();
+    for way in usable(ways::mixers()) {
+        for depth in [1, 4] {
+            assert!(mixed(way, false, depth, &accesses).is_err(), "{} depth {depth}", way.name());
+        }
+    }
+}
+
+#[test]
+fn a_run_of_reads_and_writes_fills_a_row_for_each_case_and_way() {
+    let options = Options { size: Some(2 << 20), ..tiny() };
+    let Some(report) = measure(&READWRITE, &options, None) else { return };
+    let kinds = if report.notes.iter().any(|note| note.code == Code::DirectRefused) { 1 } else { 2 };
+    assert_eq!(report.rows.len(), kinds * 2 * usable(ways::mixers()).len());
+    for row in &report.rows {
+        let figures = row.figures::<readwrite::Figures>();
+        let (reads, writes) = (figures.reads_per_s.unwrap(), figures.durable_writes_per_s.unwrap());
+        assert!((reads + writes - row.ops_per_s).abs() < 1e-6 * row.ops_per_s && writes > 0.0, "{row:?}");
+        // 70 to 30, by chance.
+        assert!((0.4..0.95).contains(&(reads / row.ops_per_s)), "{row:?}");
+        let (read, write) = (figures.read_latency_ns.unwrap(), figures.write_latency_ns.unwrap());
+        assert!(read.p50 > 0 && write.p50 > 0 && row.latency_ns.unwrap().max == read.max.max(write.max), "{row:?}");
+    }
+}
+
+/// Says of every write that it is complete, and reads as asked.
+struct Lazy;
+
+impl Way for Lazy {
+    fn name(&self) -> &'static str {
+        "lazy"
+    }
+}
+
+impl MixWay for Lazy {
+    fn mix(&self, job: &Mixed<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<Apart> {
+        let mut apart = Apart::default();
+        round.start();
+        for access in job.accesses.iter() {
+            let now = std::time::Instant::now();
+            job.file.read_exact_at(&mut buffer[..job.block], access.offset)?;
+            apart.tell(*access, &buffer[..job.block], (now, now), &mut round.tally);
+        }
+        round.stop();
+        Ok(apart)
+    }
+}
+
+#[test]
+fn a_way_that_has_not_written_is_found_out() {
+    let options = Options { size: Some(2 << 20), ..tiny() };
+    let (result, _) = outcome(&ReadWrite { ways: &[&Lazy] }, &options, None, false, &mut Steps::default());
+    let error = result.unwrap_err();
+    let told = error.to_string();
+    assert!(error.kind() == ErrorKind::NotCold || told.contains("after its writes"), "{told}");
+}
+
+#[test]
+fn a_run_of_reads_and_writes_stops_when_told() {
+    let options = Options { size: Some(2 << 20), ..tiny() };
+    let (result, _) = outcome(&READWRITE, &options, None, true, &mut Steps::default());
+    assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&result.unwrap_err().kind()));
 }
 
 fn tree(files: u64, lengths: std::ops::RangeInclusive<u64>) -> Tree {

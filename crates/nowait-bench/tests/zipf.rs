@@ -1,5 +1,5 @@
-//! The table that runs in a memory cgroup as a whole. Alone in its file: the process moves there and
-//! back.
+//! The table that runs in a memory cgroup as a whole. Alone in its file: the process moves there
+//! and back.
 
 use std::fs;
 use std::sync::atomic::AtomicBool;

@@ -259,8 +259,11 @@ pub(crate) struct TortureWriter {
 /// random. As root, and without --quick, it drops the machine's caches of inodes and pages before
 /// each cold round. `threads` has 128 threads at most there.
 ///
-/// The table `zipf`, as root, reads a file of 1 GiB (128 MiB with --quick) by a Zipf distribution in
-/// a memory cgroup of a quarter of that, into which the process moves while it runs.
+/// The table `zipf`, as root, reads a file of 1 GiB (128 MiB with --quick) by a Zipf distribution
+/// in a memory cgroup of a quarter of that, into which the process moves while it runs.
+///
+/// The table `readwrite` makes a file of 512 MiB (32 MiB with --quick), reads it at random and
+/// writes to it durably, 70 to 30, past the page cache and through it.
 ///
 /// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
 /// of 4 KiB: 128 at a time, but for touch and random, which wait for each. How long populating stalls the calling thread is in `stall`.
@@ -268,8 +271,8 @@ pub(crate) struct TortureWriter {
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Bench {
     /// Tables to measure. Default: a tour of reads, cached, gather, dd, prefault, writes, stall and
-    /// log, shortened to two to four minutes, with a summary in words; with --quick, --file, --direct, --rate or --ways: reads, cached and
-    /// gather, as far as the option allows
+    /// log, shortened to two to four minutes, with a summary in words; with --quick, --file,
+    /// --direct, --rate or --ways: reads, cached and gather, as far as the option allows
     #[arg(value_parser = table_names())]
     pub tables: Vec<String>,
 
@@ -316,8 +319,8 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "WAY", value_parser = PossibleValuesParser::new(table::way_names()))]
     pub ways: Vec<String>,
 
-    /// Measure only these depths, in the tables of cold reads and of writes, in `dd`, `scan`, `files`
-    /// and `zipf`
+    /// Measure only these depths, in the tables of cold reads and of writes, in `dd`, `scan`,
+    /// `files`, `zipf` and `readwrite`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depths: Vec<u32>,
 

@@ -253,6 +253,13 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["dd", "--file", "/etc/passwd"]), 2, &["--file", "--streams read"]);
     assert_fails(&run(&["dd", "--blocks", "64M", "--depths", "17"]), 2, &["--blocks", "--depths", "1024 MiB"]);
     assert_fails(&run(&["reads", "--blocks", "1M"]), 2, &["--blocks", "dd"]);
+    assert_fails(&run(&["scan", "--ways", "libaio"]), 2, &["table scan", "bufreader"]);
+    assert_fails(&run(&["files", "--file", "/etc/passwd"]), 2, &["--file", "files"]);
+    assert_fails(&run(&["files", "--ways", "libaio"]), 2, &["table files", "ring"]);
+    assert_fails(&run(&["zipf", "--size", "8M"]), 2, &["--size", "64 MiB"]);
+    assert_fails(&run(&["zipf", "--file", "/etc/passwd"]), 2, &["--file", "zipf"]);
+    assert_fails(&run(&["readwrite", "--file", "/etc/passwd"]), 2, &["--file", "readwrite"]);
+    assert_fails(&run(&["readwrite", "--ways", "pread"]), 2, &["table readwrite", "threads-dsync"]);
     assert_fails(&run(&["log", "--ways", "pwrite"]), 2, &["table log", "thread-batch"]);
     assert_fails(&run(&["log", "--ways", "direct-dsync", "--writers", "8"]), 2, &["table log", "--writers"]);
     assert_fails(&run(&["log", "--file", "/etc/passwd"]), 2, &["--file"]);
@@ -289,6 +296,31 @@ fn the_version_is_that_of_the_command_and_its_commit() {
     let version = text(&output.stdout);
     assert!(version.starts_with(concat!("nowait ", env!("CARGO_PKG_VERSION"))), "{version}");
     assert_eq!(version.contains('('), option_env!("NOWAIT_COMMIT").is_some(), "{version}");
+}
+
+#[test]
+fn small_runs_of_everyday_work_print_tables_and_write_json() {
+    let dir = directory();
+    let json = dir.path().join("result.json");
+    let tables = ["scan", "files", "readwrite", "--quick", "--rounds", "1", "--size", "2M", "--depths", "2"];
+    let ways = ["--blocks", "16K", "--ways", "threads,nowait", "--dir", dir.path().to_str().unwrap()];
+    let output = run(&[&tables[..], &ways, &["--json", json.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    let words = ["scan: ", "block=16K depth=2", "stride=4 block=16K", "read/asked", "files: ", "data-cold depth=2"];
+    let more = ["open=128 hot depth=1000", "(inodes-warm)", "readwrite: ", "buffered depth=2", "write p99 µs"];
+    for words in words.into_iter().chain(more) {
+        assert!(tables.contains(words), "{words}: {tables}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    for row in report["rows"].as_array().unwrap() {
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        let of = |table: &str| row["table"] == table;
+        assert_eq!(row["pages_read_per_page"].is_f64(), of("scan"), "{row}");
+        assert_eq!(row["durable_writes_per_s"].is_f64() && row["write_latency_ns"]["p99"].is_u64(), of("readwrite"));
+    }
+    fs::remove_file(json).unwrap();
+    assert_empty(dir.path());
 }
 
 #[test]

@@ -25,6 +25,10 @@ fn made() -> serde_json::Value {
         ("dd", &["read block=16K depth=1", "read block=1M depth=1", "copy block=1M depth=1"]),
         ("log", &["writers=1 size=128", "writers=64 size=128"]),
         ("prefault", &["populate", "rows"]),
+        ("scan", &["block=4K depth=1", "block=16K depth=1", "stride=4 block=4K depth=1"]),
+        ("files", &["data-cold depth=1", "data-cold depth=16", "open=128 hot depth=1000"]),
+        ("zipf", &["s=0.99 depth=1", "s=0.99 depth=16", "s=1.20 depth=16"]),
+        ("readwrite", &["direct depth=1", "buffered depth=1"]),
         ("<b>new & odd</b>", &["a case with \"quotes\""]),
     ];
     let ways = ["pread", "threads", "libaio", "ring", "nowait", "nowait-tokio"];

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::machine::load::Transfers;
-use crate::measure::work::Batch;
+use crate::measure::work::{Access, Batch};
 use crate::sys::{RingWorkers, Runs, Usage, busy_us_of_machine};
 
 /// Two digits and 32-bit counters: the whole histogram stays in the CPU's nearest caches.
@@ -178,6 +178,50 @@ impl<'a> Tally<'a> {
         self.latencies += &other.latencies;
         self.sampled.extend_from_slice(&other.sampled);
         self.stalled += other.stalled;
+    }
+}
+
+/// Latencies of reads and of durable writes, where a round has both.
+#[derive(Debug, Clone)]
+pub struct Apart {
+    pub reads: Latencies,
+    pub writes: Latencies,
+}
+
+impl Default for Apart {
+    fn default() -> Self {
+        Self { reads: latencies(), writes: latencies() }
+    }
+}
+
+impl Apart {
+    #[inline]
+    pub fn add(&mut self, access: Access, (started, now): (Instant, Instant)) {
+        let kind = if access.writes { &mut self.writes } else { &mut self.reads };
+        kind.saturating_record((now - started).as_nanos() as u64);
+    }
+
+    /// The same, and tells the tally, which checks what was read.
+    #[inline]
+    pub fn tell(&mut self, access: Access, bytes: &[u8], (started, now): (Instant, Instant), tally: &mut Tally<'_>) {
+        self.add(access, (started, now));
+        if access.writes {
+            tally.committed(bytes.len(), started, now);
+        } else {
+            tally.block(access.offset, bytes, started, now);
+        }
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.reads += &other.reads;
+        self.writes += &other.writes;
+    }
+
+    pub fn sum(all: impl IntoIterator<Item = Self>) -> Self {
+        all.into_iter().fold(Self::default(), |mut sum, one| {
+            sum.merge(&one);
+            sum
+        })
     }
 }
 

@@ -42,7 +42,8 @@ pub struct Options {
     pub memory_limit: Option<u64>,
     /// Also write on file systems of our own, where they can be mounted.
     pub own_file_systems: bool,
-    /// Drop the machine's caches of inodes, names and pages before cold rounds of the table `files`.
+    /// Drop the machine's caches of inodes, names and pages before cold rounds of the table
+    /// `files`.
     pub drop_caches: bool,
     /// Lower the system's limit of dirty data for the table `stall`, where that is allowed.
     pub lower_dirty_limit: bool,

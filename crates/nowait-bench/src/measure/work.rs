@@ -108,6 +108,59 @@ impl Spread<'_> {
     }
 }
 
+/// Random reads of one file and durable writes to it, `depth` of both together in flight at any
+/// time, begun in this order.
+#[derive(Clone, Copy)]
+pub struct Mixed<'a> {
+    /// Open for both, without readahead. Shared, for tasks that outlive a borrow.
+    pub file: &'a Arc<File>,
+    /// For ways that open the file themselves.
+    pub path: &'a Path,
+    /// Past the page cache.
+    pub direct: bool,
+    pub block: usize,
+    pub depth: usize,
+    pub accesses: &'a Arc<[Access]>,
+    pub contents: Contents,
+    pub cancel: &'a AtomicBool,
+}
+
+/// One read, or one write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    pub offset: u64,
+    pub writes: bool,
+}
+
+impl Mixed<'_> {
+    /// The access of this index; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn access(&self, index: usize) -> Option<Access> {
+        self.accesses.get(index).filter(|_| !self.cancel.load(Ordering::Relaxed)).copied()
+    }
+
+    pub fn template(&self) -> Template {
+        let mut block = vec![0; self.block];
+        self.contents.prepare(&mut block, self.block);
+        Template { block: block.into(), contents: self.contents }
+    }
+}
+
+/// Makes blocks to be written where there were others: a copy, and its marks.
+#[derive(Debug, Clone)]
+pub struct Template {
+    block: Arc<[u8]>,
+    contents: Contents,
+}
+
+impl Template {
+    #[inline]
+    pub fn make(&self, block: &mut [u8], offset: u64) {
+        block.copy_from_slice(&self.block);
+        self.contents.place(block, offset);
+    }
+}
+
 /// Writes of one block each, `depth` of them in flight at any time, until there are `blocks`: from
 /// the start of an empty file on, or over what is there.
 #[derive(Clone, Copy)]

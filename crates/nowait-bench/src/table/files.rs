@@ -1,11 +1,11 @@
-//! The table `files`: many small files, each opened, read to its end and closed; and random reads of
-//! hundreds of open files by thousands of tasks.
+//! The table `files`: many small files, each opened, read to its end and closed; and random reads
+//! of hundreds of open files by thousands of tasks.
 //!
 //! Compared is the time from the names of the files to the bytes of all of them in memory; and from
 //! places in open files to a block of each. Ways do not know how long a file is, only what no file
-//! exceeds. All read the same files in the same random order, hot or cold. `cold` has the inodes and
-//! names forgotten, too, and what describes them on the disk: that takes root, and drops the caches
-//! of the whole machine. Without it `data-cold` drops the files' own pages.
+//! exceeds. All read the same files in the same random order, hot or cold. `cold` has the inodes
+//! and names forgotten, too, and what describes them on the disk: that takes root, and drops the
+//! caches of the whole machine. Without it `data-cold` drops the files' own pages.
 
 use std::path::PathBuf;
 use std::sync::Arc;

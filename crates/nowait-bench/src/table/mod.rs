@@ -16,6 +16,7 @@ pub mod new_file;
 pub mod prefault;
 pub mod reading;
 pub mod reads;
+pub mod readwrite;
 pub mod scan;
 pub mod stall;
 pub mod whole;
@@ -47,6 +48,7 @@ pub static TABLES: &[&dyn Table] = &[
     &scan::SCAN,
     &files::FILES,
     &zipf::ZIPF,
+    &readwrite::READWRITE,
     &prefault::PREFAULT,
     &writes::WRITES,
     &stall::STALL,

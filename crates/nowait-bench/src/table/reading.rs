@@ -1,8 +1,8 @@
 //! Reads of a file: the work of the tables `reads`, `whole`, `cached`, `gather` and `zipf`.
 //!
 //! The state of the page cache is made and verified before each round. Every way gets the same
-//! offsets (by a Zipf distribution: as many of the same distribution), into the same kind of buffer. A warm-up finds how many operations fill a round at the
-//! middling way's speed.
+//! offsets (by a Zipf distribution: as many of the same distribution), into the same kind of
+//! buffer. A warm-up finds how many operations fill a round at the middling way's speed.
 
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;

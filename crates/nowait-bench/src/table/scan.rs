@@ -2,10 +2,10 @@
 //! by block size, depth and stride.
 //!
 //! Compared is the time from a cold file to the last block in a buffer of the caller's: all ways
-//! read the same blocks of the same file, in the same order. The file is opened anew for each round,
-//! as usual (without `POSIX_FADV_RANDOM`), since an open file remembers how it was read before. A
-//! stride of 4 reads every fourth block. Readahead may bring in the others, too: how much each way
-//! read is a figure of its row.
+//! read the same blocks of the same file, in the same order. The file is opened anew for each
+//! round, as usual (without `POSIX_FADV_RANDOM`), since an open file remembers how it was read
+//! before. A stride of 4 reads every fourth block. Readahead may bring in the others, too: how much
+//! each way read is a figure of its row.
 
 use std::fs::File;
 use std::sync::atomic::AtomicBool;

@@ -1,11 +1,12 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
-//! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`], [`indexers`] or
-//! [`filers`]. One that does several kinds of work lives where it reads.
+//! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`], [`indexers`],
+//! [`filers`] or [`mixers`]. One that does several kinds of work lives where it reads.
 
 mod files;
 mod log;
 pub(crate) mod map;
+mod mix;
 mod queue;
 mod read;
 pub mod runtime;
@@ -15,9 +16,9 @@ pub(crate) mod write;
 
 use std::io;
 
-use crate::measure::meter::Round;
+use crate::measure::meter::{Apart, Round};
 use crate::measure::options::Direction;
-use crate::measure::work::{Commits, Gather, Populate, Reads, SmallFiles, Spread, Stream, Writes};
+use crate::measure::work::{Commits, Gather, Mixed, Populate, Reads, SmallFiles, Spread, Stream, Writes};
 use crate::sys::Mapping;
 
 pub use log::commit::{Folder, by_writers};
@@ -147,6 +148,15 @@ pub trait FileWay: Way {
     /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
     /// for each of those.
     fn spread(&self, job: &Spread<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+}
+
+/// One way of reading a file and writing to it durably at the same time.
+pub trait MixWay: Way {
+    /// Completes all of `job`, `job.depth` of its accesses in flight at a time. A write is complete
+    /// when its bytes are on stable storage. `buffer` has a block for each of those in flight; a
+    /// block to be written is [made](crate::measure::work::Template) just before the clock is read
+    /// for its submission.
+    fn mix(&self, job: &Mixed<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart>;
 }
 
 /// A file's bytes in memory, whoever has mapped them.
@@ -308,6 +318,19 @@ pub const fn filers() -> &'static [&'static dyn FileWay] {
         &read::pread::Pread,
         &read::threads::Threads,
         &files::ring::Ring,
+        &read::spawn_blocking::SpawnBlocking,
+        &read::nowait::Blocking,
+        &read::nowait::Tokio,
+    ]
+}
+
+/// Every way of the table of reads beside durable writes, in its order.
+pub const fn mixers() -> &'static [&'static dyn MixWay] {
+    &[
+        &mix::threads::FDATASYNC,
+        &mix::threads::DSYNC,
+        &mix::ring::FDATASYNC,
+        &mix::ring::DSYNC,
         &read::spawn_blocking::SpawnBlocking,
         &read::nowait::Blocking,
         &read::nowait::Tokio,

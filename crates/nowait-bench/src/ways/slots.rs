@@ -1,5 +1,5 @@
 //! A ring whose requests go in short chains, each in a slot with a buffer of its own: small files
-//! that are opened, read and closed, and reads of many files.
+//! that are opened, read and closed, reads of many files, and durable writes beside reads.
 //!
 //! Set up and submitted as the way `ring` is ([`super::read::ring`]): owned by one thread,
 //! completions run at its next system call, the first chain after a wait goes alone, and each
@@ -62,6 +62,15 @@ enum Work {
     Write {
         len: usize,
     },
+}
+
+/// Durable writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::ways) enum Durable {
+    /// One request (`RWF_DSYNC`).
+    Dsync,
+    /// An `fdatasync` linked to the write.
+    Linked,
 }
 
 impl<'p> Slots<'p> {
@@ -136,9 +145,28 @@ impl<'p> Slots<'p> {
         self.start(slot, work, [read])
     }
 
-    /// Keeps every slot at work. `start` begins the work of an index in a slot, and says what it is;
-    /// nothing after the last. `done` is told of each with its bytes, and when its completion was
-    /// seen.
+    /// Writes the first `len` bytes of the slot's buffer. Complete when they are on stable storage.
+    pub(in crate::ways) fn write(
+        &mut self,
+        slot: usize,
+        (file, offset): (u32, u64),
+        len: usize,
+        durable: Durable,
+    ) -> io::Result<()> {
+        let (at, file) = (self.bytes(slot)[..len].as_ptr(), types::Fixed(file));
+        let write = opcode::Write::new(file, at, len as u32).offset(offset);
+        match durable {
+            Durable::Dsync => self.start(slot, Work::Write { len }, [write.rw_flags(libc::RWF_DSYNC).build()]),
+            Durable::Linked => {
+                let sync = opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build();
+                self.start(slot, Work::Write { len }, [write.build().flags(Flags::IO_LINK), sync])
+            }
+        }
+    }
+
+    /// Keeps every slot at work. `start` begins the work of an index in a slot, and says what it
+    /// is; nothing after the last. `done` is told of each with its bytes, and when its completion
+    /// was seen.
     pub(in crate::ways) fn keep_busy<W: Copy>(
         &mut self,
         round: &mut Round<'_>,
@@ -230,6 +258,8 @@ impl<'p> Slots<'p> {
                     return Err(io::Error::other("the file is longer than it was to be"));
                 }
                 Work::Whole => return Ok(Some((slot, count[1]))),
+                Work::Write { len } if count[0] == len => return Ok(Some((slot, len))),
+                Work::Write { .. } => return Err(io::ErrorKind::WriteZero.into()),
                 Work::Read { .. } if count[0] == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Work::Read { want, have, .. } if have + count[0] >= want => return Ok(Some((slot, want))),
                 Work::Read { file, offset, want, have } => {
@@ -299,6 +329,16 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
+    /// What comes of the one chain in flight.
+    fn done(slots: &mut Slots<'_>) -> io::Result<(usize, usize)> {
+        loop {
+            slots.turn()?;
+            if let Some(done) = slots.next()? {
+                return Ok(done);
+            }
+        }
+    }
+
     fn available() -> bool {
         let refused = refused_by_name();
         refused.iter().for_each(|why| eprintln!("skipped: {why}"));
@@ -313,17 +353,9 @@ mod tests {
         let mut slots = Slots::by_name(2, 8 << 20).unwrap();
         let (first, second) = (slots.take().unwrap(), slots.take().unwrap());
         slots.read_whole(first, c"/nothing/of/this/name").unwrap();
-        while !slots.is_idle() {
-            slots.turn().unwrap();
-        }
-        assert_eq!(slots.next().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(done(&mut slots).unwrap_err().kind(), io::ErrorKind::NotFound);
         slots.read_whole(second, c"/proc/self/status").unwrap();
-        let (slot, len) = loop {
-            slots.turn().unwrap();
-            if let Some(done) = slots.next().unwrap() {
-                break done;
-            }
-        };
+        let (slot, len) = done(&mut slots).unwrap();
         assert_eq!(slot, second);
         assert!(slots.bytes(slot)[..len].starts_with(b"Name:"));
     }
@@ -337,20 +369,18 @@ mod tests {
         let all: Vec<usize> = std::iter::from_fn(|| slots.take()).collect();
         assert_eq!(all.len(), 4);
         slots.read(all[0], 0, 0, 100).unwrap();
-        slots.turn().unwrap();
-        let (slot, read) = slots.next().unwrap().unwrap();
+        let (slot, read) = done(&mut slots).unwrap();
         let mut expected = [0; 100];
         files[0].read_exact_at(&mut expected, 0).unwrap();
         assert_eq!((read, &slots.bytes(slot)[..100]), (100, &expected[..]));
         // Half of it is behind the end.
         slots.read(all[1], 0, len - 10, 20).unwrap();
-        let error = loop {
-            slots.turn().unwrap();
-            if let Err(error) = slots.next() {
-                break error;
-            }
-        };
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(done(&mut slots).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        // It was opened for reading.
+        for durable in [Durable::Dsync, Durable::Linked] {
+            slots.write(all[2], (0, 0), 512, durable).unwrap();
+            assert_eq!(done(&mut slots).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        }
         slots.read(all[3], 0, 0, 100).unwrap();
     }
 }

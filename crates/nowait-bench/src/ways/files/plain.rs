@@ -55,6 +55,7 @@ impl FileWay for Threads {
             }
             Ok(())
         })
+        .map(drop)
     }
 
     fn spread(&self, job: &Spread<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -65,6 +66,7 @@ impl FileWay for Threads {
             }
             Ok(())
         })
+        .map(drop)
     }
 }
 

@@ -39,6 +39,7 @@ impl ReadWay for Threads {
         at_once(job.depth, job.block, buffer, round, |block, tally| {
             read_until_done(job, schedule.get_or_init(|| job.schedule()), &next, block, tally)
         })
+        .map(drop)
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
@@ -58,19 +59,20 @@ impl ReadWay for Threads {
 impl WriteWay for Threads {
     fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let next = AtomicU64::new(0);
-        at_once(job.depth, job.block, buffer, round, |block, tally| write_until_done(job, &next, block, tally))
+        let work = |block: &mut [u8], tally: &mut Tally<'_>| write_until_done(job, &next, block, tally);
+        at_once(job.depth, job.block, buffer, round, work).map(drop)
     }
 }
 
 /// Runs `work` on `depth` threads, each with a block of its own. They are there before the clock
-/// runs.
-pub(in crate::ways) fn at_once(
+/// runs. Gives what each has given.
+pub(in crate::ways) fn at_once<T: Send>(
     depth: usize,
     block: usize,
     buffer: &mut [u8],
     round: &mut Round<'_>,
-    work: impl Fn(&mut [u8], &mut Tally<'_>) -> io::Result<()> + Sync,
-) -> io::Result<()> {
+    work: impl Fn(&mut [u8], &mut Tally<'_>) -> io::Result<T> + Sync,
+) -> io::Result<Vec<T>> {
     let ready = Barrier::new(depth + 1);
     let complete = Barrier::new(depth + 1);
     thread::scope(|scope| {
@@ -84,7 +86,7 @@ pub(in crate::ways) fn at_once(
                     ready.wait();
                     let result = work(block, &mut tally);
                     complete.wait();
-                    result.map(|()| tally)
+                    result.map(|given| (tally, given))
                 })
             })
             .collect();
@@ -92,10 +94,13 @@ pub(in crate::ways) fn at_once(
         ready.wait();
         complete.wait();
         round.stop();
+        let mut all = Vec::with_capacity(depth);
         for worker in workers {
-            round.tally.merge(&worker.join().expect("a worker does not panic")?);
+            let (tally, given) = worker.join().expect("a worker does not panic")?;
+            round.tally.merge(&tally);
+            all.push(given);
         }
-        Ok(())
+        Ok(all)
     })
 }
 

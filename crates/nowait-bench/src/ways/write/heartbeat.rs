@@ -83,6 +83,7 @@ impl WriteWay for Threads {
             }
             Ok(())
         })
+        .map(drop)
     }
 }
 

@@ -1,0 +1,54 @@
+//! io_uring by hand, from one thread. `ring`: a durable write is one request (`RWF_DSYNC`).
+//! `ring-fdatasync`: a write and an `fdatasync` that is linked to it.
+
+use std::io;
+use std::slice;
+use std::time::Instant;
+
+use crate::measure::meter::{Apart, Round};
+use crate::measure::work::Mixed;
+use crate::ways::slots::{Durable, Slots};
+use crate::ways::{MixWay, Way};
+
+pub(crate) struct Ring {
+    name: &'static str,
+    durable: Durable,
+}
+
+pub(crate) const DSYNC: Ring = Ring { name: "ring", durable: Durable::Dsync };
+pub(crate) const FDATASYNC: Ring = Ring { name: "ring-fdatasync", durable: Durable::Linked };
+
+impl Way for Ring {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn refused(&self) -> Option<String> {
+        io_uring::IoUring::new(2).err().map(|error| format!("io_uring_setup: {error}"))
+    }
+}
+
+impl MixWay for Ring {
+    fn mix(&self, job: &Mixed<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        let (template, mut apart) = (job.template(), Apart::default());
+        let mut slots = Slots::over(slice::from_ref(&**job.file), job.depth, job.block)?;
+        slots.keep_busy(
+            round,
+            |slots, slot, index| {
+                let Some(access) = job.access(index) else { return Ok(None) };
+                if access.writes {
+                    template.make(slots.bytes(slot), access.offset);
+                }
+                let started = Instant::now();
+                if access.writes {
+                    slots.write(slot, (0, access.offset), job.block, self.durable)?;
+                } else {
+                    slots.read(slot, 0, access.offset, job.block)?;
+                }
+                Ok(Some((access, started)))
+            },
+            |(access, started), bytes, now, tally| apart.tell(access, bytes, (started, now), tally),
+        )?;
+        Ok(apart)
+    }
+}

@@ -1,0 +1,53 @@
+//! Native threads in plain calls. `threads`: `pwrite` and `fdatasync`, which waits for what others
+//! wrote, too. `threads-dsync`: `pwritev2(RWF_DSYNC)`, for these bytes alone.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::measure::meter::{Apart, Round};
+use crate::measure::work::Mixed;
+use crate::ways::log::commit::write_durable;
+use crate::ways::read::threads::at_once;
+use crate::ways::{MixWay, Way};
+
+pub(crate) struct Threads {
+    name: &'static str,
+    dsync: bool,
+}
+
+pub(crate) const FDATASYNC: Threads = Threads { name: "threads", dsync: false };
+pub(crate) const DSYNC: Threads = Threads { name: "threads-dsync", dsync: true };
+
+impl Way for Threads {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl MixWay for Threads {
+    fn mix(&self, job: &Mixed<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+        let (next, template) = (AtomicUsize::new(0), job.template());
+        let apart = at_once(job.depth, job.block, buffer, round, |block, tally| {
+            let mut apart = Apart::default();
+            while let Some(access) = job.access(next.fetch_add(1, Ordering::Relaxed)) {
+                if access.writes {
+                    template.make(block, access.offset);
+                }
+                let started = Instant::now();
+                if !access.writes {
+                    job.file.read_exact_at(block, access.offset)?;
+                } else if self.dsync {
+                    write_durable(job.file, block, access.offset)?;
+                } else {
+                    job.file.write_all_at(block, access.offset)?;
+                    job.file.sync_data()?;
+                }
+                apart.tell(access, block, (started, Instant::now()), tally);
+            }
+            Ok(apart)
+        })?;
+        Ok(Apart::sum(apart))
+    }
+}
