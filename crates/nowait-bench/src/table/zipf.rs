@@ -87,7 +87,7 @@ impl Table for Zipf {
             return Err(usage("the file of zipf is made for its memory cgroup; leave out --file"));
         }
         if Self::size(options) < LIMIT_MIN * BEYOND {
-            return Err(usage(format!("zipf needs a --size of {} MiB, or more", LIMIT_MIN * BEYOND >> 20)));
+            return Err(usage(format!("zipf needs a --size of {} MiB, or more", (LIMIT_MIN * BEYOND) >> 20)));
         }
         self.0.check(options)
     }
