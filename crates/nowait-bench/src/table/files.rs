@@ -226,10 +226,10 @@ impl Files {
             let (count, inputs) = (VERIFIED, Inputs::default());
             let mut bench =
                 Bench { table, ways, name, work, state, depth, tree: &tree, open, options, cancel, count, inputs };
-            let name = format!("{table} {}", bench.name);
-            let timed = match run.case(&name, &mut bench) {
+            let name = bench.name.clone();
+            let timed = match run.case(table, &name, ways, &mut bench) {
                 Err(error) if error.kind() == ErrorKind::NotCold => {
-                    run.report.note(Code::CaseLeftOut, format!("{name}: {error}"));
+                    run.report.note(Code::CaseLeftOut, format!("{table} {name}: {error}"));
                     continue;
                 }
                 timed => timed?,

@@ -458,7 +458,21 @@ impl<'a> Bench<'a> {
         };
         let (inputs, hits) = (Inputs::default(), vec![Vec::new(); ways.len()]);
         let (cached_after, turns) = (0, 0);
-        Self { table, ways, case, file, options, cancel, operations, inputs, cached_after, device, popular, turns, hits }
+        Self {
+            table,
+            ways,
+            case,
+            file,
+            options,
+            cancel,
+            operations,
+            inputs,
+            cached_after,
+            device,
+            popular,
+            turns,
+            hits,
+        }
     }
 
     fn blocks(&self, block: usize) -> u64 {

@@ -193,7 +193,7 @@ impl Table for ReadWrite {
                     written,
                     apart,
                 };
-                let timed = run.case(&format!("{table} {}", bench.name), &mut bench)?;
+                let timed = run.case(table, &bench.name.clone(), ways, &mut bench)?;
                 run.report.rows.extend(bench.rows(&timed));
             }
         }
@@ -304,6 +304,11 @@ impl interleave::Case for Bench<'_, '_> {
             self.apart[way].merge(&apart);
         }
         Ok(sample)
+    }
+
+    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        self.written.file.make_cold()?;
+        Ok(self.turn(self.ways[way], stage)?.0)
     }
 
     fn completed(&mut self, stage: Stage, samples: &[Sample]) {

@@ -164,7 +164,7 @@ impl Table for Scan {
             let (offsets, pages_read) = (Vec::new(), vec![Vec::new(); ways.len()]);
             let mut bench =
                 Bench { table, ways, name, shape, file, options, cancel, blocks: VERIFIED, offsets, pages_read };
-            let timed = run.case(&format!("{table} {}", bench.name), &mut bench)?;
+            let timed = run.case(table, &bench.name.clone(), ways, &mut bench)?;
             let figures = bench.pages_read.iter().map(|pages| Figures { pages_read_per_page: Some(median(pages)) });
             let rows = rows(table, &bench.name, ways, &timed).into_iter().zip(figures);
             run.report.rows.extend(rows.map(|(row, figures)| row.with(figures)));

@@ -71,7 +71,7 @@ impl Table for Zipf {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        self.0.names()
+        self.0.names(&Self::cases(&Options::new(false, 0)))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -89,7 +89,7 @@ impl Table for Zipf {
         if Self::size(options) < LIMIT_MIN * BEYOND {
             return Err(usage(format!("zipf needs a --size of {} MiB, or more", (LIMIT_MIN * BEYOND) >> 20)));
         }
-        self.0.check(options)
+        self.0.check(options, &Self::cases(options))
     }
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {

@@ -150,6 +150,7 @@ impl RowWay for Threads {
             }
             Ok(())
         })
+        .map(drop)
     }
 }
 
