@@ -1,6 +1,8 @@
 //! Kinds of requests that are asked for.
 
-use crate::single::Ask;
+use crate::kernel::PAGE;
+use crate::ring::Ask;
+use crate::twin::PART;
 
 /// A kind of request, and the state of its pages.
 #[non_exhaustive]
@@ -81,6 +83,26 @@ impl Case {
 
     pub(crate) fn grows(self) -> bool {
         matches!(self, Case::Append | Case::AppendAllocated | Case::DirectAppend | Case::DirectUnwritten)
+    }
+
+    /// Bytes of a request that is made alone; a sync has none.
+    pub(crate) fn bytes(self) -> Option<u32> {
+        match self {
+            Case::Sync => None,
+            Case::ColdPartialWrite => Some(PART as u32),
+            _ => Some(PAGE as u32),
+        }
+    }
+
+    /// Whether it is asked for at other depths. io_uring gives every sync to a worker, and a control
+    /// is one at any depth.
+    pub(crate) fn has_depths(self) -> bool {
+        !matches!(self, Case::Sync | Case::ForcedRead)
+    }
+
+    /// Whether it is asked for at other sizes. A part of a page is what it is.
+    pub(crate) fn has_sizes(self) -> bool {
+        self.has_depths() && self != Case::ColdPartialWrite
     }
 
     pub(crate) fn ask(self, offset: u64, length: usize) -> Ask {

@@ -1,10 +1,11 @@
 //! Facts from the kernel that neither std nor rustix asks for: about a page, this thread and a
 //! tracepoint.
 //!
-//! `unsafe` here: `mincore(2)` on a mapping that is never touched, `getrusage(2)`, and
-//! `perf_event_open(2)`.
+//! `unsafe` here: `mincore(2)` on a mapping that is never touched, `getrusage(2)`,
+//! `perf_event_open(2)` and its `ioctl(2)`.
 
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -59,20 +60,33 @@ struct Attributes {
 /// `PERF_TYPE_TRACEPOINT`, `PERF_FLAG_FD_CLOEXEC` of linux/perf_event.h.
 const TRACEPOINT: u32 = 2;
 const CLOEXEC: u64 = 8;
+/// `PERF_EVENT_IOC_SET_FILTER`, `_IOW('$', 6, char *)`, of linux/perf_event.h; where the direction
+/// has three bits (MIPS, PowerPC, SPARC) it is another number, and the kernel says so.
+const SET_FILTER: u64 = 0x4000_2406 | (size_of::<usize>() as u64) << 16;
 
 impl Passes {
-    /// Begins to count: of the thread with this number, zero for the calling one. Needs
-    /// CAP_PERFMON, or a low `kernel.perf_event_paranoid`.
-    pub(super) fn count(tracepoint: u64, thread: i32) -> Result<Passes, Errno> {
+    /// Begins to count: of the thread with this number, zero for the calling one; with a filter,
+    /// only passes that it lets through (Documentation/trace/events.rst). Needs CAP_PERFMON, or a
+    /// low `kernel.perf_event_paranoid`.
+    pub(super) fn count(tracepoint: u64, thread: i32, filter: Option<&str>) -> Result<Passes, Errno> {
         let size = size_of::<Attributes>() as u32;
         let attributes = Attributes { kind: TRACEPOINT, size, config: tracepoint, ..Attributes::default() };
         // SAFETY: the kernel reads the struct, as many bytes of it as it says it has.
         let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attributes, thread, -1, -1, CLOEXEC) };
-        match i32::try_from(fd) {
+        let passes = match i32::try_from(fd) {
             // SAFETY: a new descriptor that nobody else has.
-            Ok(fd) if fd >= 0 => Ok(Passes(unsafe { OwnedFd::from_raw_fd(fd) })),
-            _ => Err(last_errno()),
+            Ok(fd) if fd >= 0 => Passes(unsafe { OwnedFd::from_raw_fd(fd) }),
+            _ => return Err(last_errno()),
+        };
+        if let Some(filter) = filter {
+            let filter = CString::new(filter).map_err(|_| Errno::INVAL)?;
+            // SAFETY: the kernel reads the string, up to its zero.
+            match unsafe { libc::ioctl(passes.0.as_raw_fd(), SET_FILTER as _, filter.as_ptr()) } {
+                0 => {}
+                _ => return Err(last_errno()),
+            }
         }
+        Ok(passes)
     }
 
     /// How often so far.

@@ -44,14 +44,17 @@
 
 mod abilities;
 mod case;
+mod depth;
 mod kernel;
+mod observer;
 mod place;
 mod reach;
 mod reason;
 mod report;
 mod ring;
-mod single;
+mod tracepoints;
 mod twin;
+mod verdict;
 mod watch;
 mod workers;
 
@@ -70,12 +73,13 @@ pub use abilities::Abilities;
 pub use case::Case;
 use kernel::{PAGE, page_is_cached};
 use nowait::{Buf, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result};
+use observer::{Blind, Observer};
 pub use place::{AtomicWrites, Device, Place};
 pub use reach::Reach;
 pub use reason::Reason;
-pub use report::{Controls, Evidence, Outcome, Rates, Report, Row, Served, Spread, Subject, Traced};
-use single::{Blind, Single};
+pub use report::{Controls, Evidence, Outcome, Rates, Report, Row, Served, Spread, Step, Subject, Traced};
 use twin::errno_of;
+pub use verdict::{Verdict, Way};
 pub use watch::{KernelThread, Watched, watch};
 use workers::Workers;
 
@@ -96,6 +100,9 @@ pub fn probe(path: impl AsRef<Path>) -> Result<Report> {
 pub struct Options {
     requests: u32,
     evict: bool,
+    shallow: bool,
+    /// The ring keeps completions back, where the kernel can. Off: as before Linux 6.1.
+    defer: bool,
 }
 
 impl Default for Options {
@@ -105,12 +112,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// 32 requests of each kind, and nothing is dropped from the page cache.
+    /// 32 requests of each kind one at a time, then submissions of more and longer ones; nothing is
+    /// dropped from the page cache.
     pub fn new() -> Self {
-        Options { requests: REQUESTS, evict: false }
+        Options { requests: REQUESTS, evict: false, shallow: false, defer: true }
     }
 
-    /// How many requests of each kind, up to 4096. A scratch file has 16 KiB for each.
+    /// How many requests of each kind one at a time, up to 4096. A scratch file has 16 KiB for each.
     pub fn requests(mut self, requests: u32) -> Self {
         self.requests = requests.clamp(1, REQUESTS_MAX);
         self
@@ -123,9 +131,18 @@ impl Options {
         self
     }
 
+    /// Requests are made one at a time only, of a page or less. Default: no. Else they are also
+    /// submitted 32, 256 and 1024 together, and at 1 and 32 of 128 KiB and 1 MiB
+    /// ([`Row::steps`]). That takes 33 MiB of the disk and of memory, and writes some 300 MiB.
+    pub fn shallow(mut self, shallow: bool) -> Self {
+        self.shallow = shallow;
+        self
+    }
+
     /// Probes. Of a directory, scratch files in it; of a file, scratch files beside it, and reads
-    /// of it; of a block device, reads of it. Takes about a second, on a thread of its own, whose
-    /// kernel workers are nobody else's.
+    /// of it; of a block device, reads of it. Takes a few seconds, or about one if it is
+    /// [`shallow`](Options::shallow), on a thread of its own, whose kernel workers are nobody
+    /// else's.
     ///
     /// # Errors
     /// Those of `stat(2)`; [`ErrorKind::NotSeekable`] for a FIFO, a socket or a terminal; those of
@@ -154,7 +171,7 @@ impl Options {
         };
         let real = fs::canonicalize(&**path).map_err(|error| failed(&error))?;
         let nowait = Nowait::builder().build()?;
-        let reach = Reach::of(&nowait);
+        let mut reach = Reach::of(&nowait);
         let file = match (subject, open_quietly(&real)) {
             (Subject::Directory, file) => {
                 file.map_err(|errno| Error::from_raw_os_error(ErrorOp::Open, errno.raw_os_error()).at(path)).map(Some)
@@ -177,7 +194,8 @@ impl Options {
         let mut place = file.as_ref().map_or_else(Place::default, |opened| Place::of(&opened.file));
         place.attributes = twin::attribute_names(attributes);
 
-        let mut eye = Eye::open();
+        let mut eye = Eye::open(if self.shallow { 1 } else { depth::DEPTH_MAX }, self.defer);
+        reach.defers = eye.defers();
         let mut abilities = Abilities::default();
         let (mut scratch, mut scratch_error) = (Vec::new(), None);
         if let Some(dir) = &dir {
@@ -191,11 +209,21 @@ impl Options {
                 }
             }
         }
-        let mut rows = Vec::new();
+        let (mut rows, mut size_of_reads) = (Vec::new(), None);
         if let (Some(opened), true) = (&file, subject != Subject::Directory) {
             match self.reads(opened, &nowait, &mut eye, &mut abilities) {
-                Ok(read) => rows = read,
+                Ok((size, read)) => (size_of_reads, rows) = (Some(size), read),
                 Err(error) => file_error = Some(failed(&error)),
+            }
+        }
+        let mut steps_missing = self.shallow.then(|| "only one request at a time was asked for".to_owned());
+        if !self.shallow {
+            if let (Some(dir), None) = (&dir, &scratch_error) {
+                steps_missing = depth::of_scratch(dir, attributes, &mut eye, &mut scratch);
+            }
+            if let (Some(opened), Some(size)) = (&file, size_of_reads) {
+                let missing = depth::of_file(&opened.file, size, &mut eye, &mut rows);
+                steps_missing = steps_missing.or(missing);
             }
         }
         let evidence = eye.evidence();
@@ -212,6 +240,7 @@ impl Options {
             scratch_error,
             file: rows,
             file_error,
+            steps_missing,
         };
         report.judge();
         Ok(report)
@@ -239,7 +268,7 @@ impl Options {
                 }
                 Err(error) => return Err(error),
             };
-            let ring = eye.look(case, &tested);
+            let ring = eye.look(case, &tested, 1);
             drop(tested);
             let tested = make()?;
             rows.push(Row {
@@ -247,24 +276,25 @@ impl Options {
                 ring,
                 nowait: serve(nowait, eye.workers(), case, &tested, false, abilities),
                 reason: None,
+                steps: Vec::new(),
             });
         }
         Ok(rows)
     }
 
-    /// A row for each case that only reads, of the file itself.
+    /// The file's size, and a row for each case that only reads, of the file itself.
     fn reads(
         &self,
         opened: &Opened,
         nowait: &Nowait,
         eye: &mut Eye,
         abilities: &mut Abilities,
-    ) -> std::io::Result<Vec<Row>> {
+    ) -> std::io::Result<(u64, Vec<Row>)> {
         let file = &opened.file;
         // Of a block device, too.
         let size = (&*file).seek(SeekFrom::End(0))?;
         if size == 0 {
-            return Ok(Vec::new());
+            return Ok((size, Vec::new()));
         }
         abilities.atomic_writes = abilities.atomic_writes.or_else(|| AtomicWrites::of(file));
         rustix::fs::fadvise(file, 0, None, Advice::Random)?;
@@ -296,13 +326,13 @@ impl Options {
             // the end.
             let length = if case.is_direct() { PAGE } else { size.min(PAGE as u64) as usize };
             let mut tested = Tested { file: file.try_clone()?, direct, offsets: half(0), length };
-            let ring = eye.look(case, &tested);
+            let ring = eye.look(case, &tested, 1);
             tested.offsets = half(1);
             let served = serve(nowait, eye.workers(), case, &tested, opened.quietly, abilities);
-            rows.push(Row { case, ring, nowait: served, reason: None });
+            rows.push(Row { case, ring, nowait: served, reason: None, steps: Vec::new() });
         }
         rows.sort_by_key(|row| Case::ALL.iter().position(|case| *case == row.case));
-        Ok(rows)
+        Ok((size, rows))
     }
 }
 
@@ -342,82 +372,101 @@ impl Tested {
     /// Sees to it that what a request at `offset` needs is so. False: it is not, and cannot be had.
     fn is_ready(&self, case: Case, offset: u64) -> bool {
         let start = offset - offset % PAGE as u64;
-        let mut page = [0; PAGE];
         match case {
             Case::ColdRead | Case::ColdPartialWrite => !page_is_cached(self.file.as_fd(), start).unwrap_or(true),
-            Case::CachedRead | Case::CachedOverwrite => self.file.read_at(&mut page, start).is_ok(),
-            Case::Sync => self.file.write_all_at(&page, start).is_ok(),
+            Case::CachedRead | Case::CachedOverwrite => {
+                let mut bytes = vec![0; self.length.max(PAGE)];
+                self.file.read_at(&mut bytes, start).is_ok()
+            }
+            Case::Sync => self.file.write_all_at(&[0; PAGE], start).is_ok(),
             _ => true,
         }
     }
 }
 
-/// Sees what becomes of single requests, where that can be seen.
+/// Sees what becomes of requests, where that can be seen.
 enum Eye {
-    Open { single: Box<Single>, controls: Controls },
+    Open { observer: Box<Observer>, controls: Controls },
     Blind(String),
 }
 
 impl Eye {
-    fn open() -> Eye {
-        let mut single = match Single::new(PAGE) {
-            Ok(single) => Box::new(single),
+    fn open(depth: u32, defer: bool) -> Eye {
+        let mut observer = match Observer::new(depth, defer) {
+            Ok(observer) => Box::new(observer),
             Err(Blind::Refused(errno)) => return Eye::Blind(format!("io_uring is refused: {errno}")),
             Err(Blind::Broken(errno)) => return Eye::Blind(format!("the ring cannot be used: {errno}")),
             Err(Blind::NoWorkers(why)) => {
                 let text = "kernel workers cannot be seen in /proc/self/task, as before Linux 5.12, or not told apart; and the \
-                            kernel's tracepoint cannot be counted";
+                            kernel's tracepoints cannot be counted";
                 return Eye::Blind(format!("{text}: {why}"));
             }
         };
         let mut controls = Controls::default();
-        match controls.add(&mut single) {
-            Ok(()) => Eye::Open { single, controls },
+        match controls.add(&mut observer) {
+            Ok(()) => Eye::Open { observer, controls },
             Err(errno) => Eye::Blind(format!("the ring cannot be used: {errno}")),
         }
     }
 
-    fn workers(&self) -> Option<&Workers> {
+    fn observer(&self) -> Option<&Observer> {
         match self {
-            Eye::Open { single, .. } => single.workers.as_ref(),
+            Eye::Open { observer, .. } => Some(observer),
             Eye::Blind(_) => None,
         }
+    }
+
+    fn workers(&self) -> Option<&Workers> {
+        self.observer()?.workers.as_ref()
     }
 
     fn evidence(&self) -> Option<Evidence> {
-        match self {
-            Eye::Open { single, .. } => Some(single.evidence()),
-            Eye::Blind(_) => None,
-        }
+        self.observer().map(Observer::evidence)
     }
 
-    fn look(&mut self, case: Case, tested: &Tested) -> Outcome {
-        let single = match self {
-            Eye::Open { single, .. } => single,
+    fn defers(&self) -> bool {
+        self.observer().is_some_and(Observer::defers)
+    }
+
+    /// The most requests that can be submitted together; none where nothing is seen.
+    fn depth_max(&self) -> u32 {
+        self.observer().map_or(0, Observer::depth_max)
+    }
+
+    /// Makes the requests of a case, `depth` of them in each submission.
+    fn look(&mut self, case: Case, tested: &Tested, depth: u32) -> Outcome {
+        let observer = match self {
+            Eye::Open { observer, .. } => observer,
             Eye::Blind(why) => return Outcome::CannotTell(why.clone()),
         };
-        let mut rates = Rates { traced: single.is_confirmed().then(Traced::default), ..Rates::default() };
+        let is_compared = !matches!(observer.evidence(), Evidence::Threads { .. });
+        let mut rates = Rates { traced: is_compared.then(Traced::default), ..Rates::default() };
         let (mut submits_ns, mut totals_ns) = (Vec::new(), Vec::new());
-        for offset in &tested.offsets {
-            if !tested.is_ready(case, *offset) {
+        for offsets in tested.offsets.chunks(depth.max(1) as usize) {
+            let ready = offsets.iter().filter(|offset| tested.is_ready(case, **offset));
+            let asks: Vec<_> = ready.map(|offset| case.ask(*offset, tested.length)).collect();
+            // Of much fewer requests it would be another depth.
+            if asks.len() * 8 < offsets.len() * 7 || asks.is_empty() {
                 continue;
             }
-            let seen = match single.ask(tested.descriptor().as_fd(), case.ask(*offset, tested.length)) {
+            let seen = match observer.ask(tested.descriptor().as_fd(), &asks) {
                 Ok(seen) => seen,
                 Err(errno) => {
                     *self = Eye::Blind(format!("the ring cannot be used any more: {errno}"));
                     return Outcome::CannotTell(format!("the ring was given up: {errno}"));
                 }
             };
-            match seen.result {
-                Err(errno) if rates.requests == 0 => return Outcome::Refused(errno.raw_os_error()),
-                Err(_) => rates.failed += 1,
-                Ok(_) => {
+            match seen.errno {
+                Some(errno) if rates.requests == 0 && seen.failed as usize == asks.len() => {
+                    return Outcome::Refused(errno.raw_os_error());
+                }
+                Some(_) => {}
+                None => {
                     submits_ns.push(seen.submit_ns);
                     totals_ns.push(seen.total_ns);
                 }
             }
-            rates.add(&seen);
+            rates.add(asks.len() as u32, &seen);
         }
         (rates.submit_ns, rates.total_ns) = (Spread::of(submits_ns), Spread::of(totals_ns));
         if rates.requests == 0 { Outcome::NotInState } else { Outcome::Seen(rates) }
@@ -425,8 +474,8 @@ impl Eye {
 
     /// The controls once more: what held at first may not any longer.
     fn close(self) -> Option<Controls> {
-        let Eye::Open { mut single, mut controls } = self else { return None };
-        controls.add(&mut single).ok()?;
+        let Eye::Open { mut observer, mut controls } = self else { return None };
+        controls.add(&mut observer).ok()?;
         Some(controls)
     }
 }
@@ -487,6 +536,40 @@ async fn request(file: &File, case: Case, offset: u64, length: usize) -> bool {
         Case::Append | Case::AppendAllocated | Case::DirectAppend => file.append(Buf::zeroed(length)).await.is_ok(),
         case if case.is_read() => file.read_at(Buf::zeroed(length), offset).await.is_ok(),
         _ => file.write_all_at(Buf::zeroed(length), offset).await.is_ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As on Linux 5.10 and 5.15: the whole probe on a ring without SINGLE_ISSUER and DEFER_TASKRUN.
+    #[test]
+    fn a_kernel_that_keeps_no_completions_back_is_probed() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let report = Options { defer: false, ..Options::new() }.run(dir.path()).unwrap();
+        if report.evidence.is_none() {
+            return eprintln!("skipped: {:?}", report.row(Case::Sync));
+        }
+        assert!(!report.reach.defers);
+        assert!(report.controls.is_some_and(|controls| controls.hold()), "{:?}", report.controls);
+        assert!(report.scratch_error.is_none(), "{:?}", report.scratch_error);
+        for row in &report.scratch {
+            let steps = row.steps.iter().map(|step| &step.ring);
+            for ring in [&row.ring].into_iter().chain(steps) {
+                let Outcome::Seen(rates) = ring else { continue };
+                let sum = rates.inline + rates.asynchronous + rates.worker + rates.unclear;
+                assert_eq!((sum, rates.failed), (rates.requests, 0), "{}: {rates:?}", row.case.name());
+                if let Some(traced) = rates.traced {
+                    assert_eq!(traced.inline_differs, 0, "what is inline is not compared here: {rates:?}");
+                    assert_eq!(traced.worker_differs, 0, "{}: {rates:?}", row.case.name());
+                }
+            }
+        }
+        for case in [Case::Sync, Case::ForcedRead] {
+            let Some(Outcome::Seen(rates)) = report.row(case).map(|row| &row.ring) else { panic!("{}", case.name()) };
+            assert_eq!(rates.worker + rates.unclear, rates.requests, "{}: {rates:?}", case.name());
+        }
     }
 }
 

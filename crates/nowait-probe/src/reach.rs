@@ -69,8 +69,6 @@ impl Reach {
                 reach.operations = OPERATIONS.map(|(name, code)| (name, probe.is_supported(code))).to_vec();
             }
         }
-        reach.defers =
-            IoUring::<io_uring::squeue::Entry>::builder().setup_single_issuer().setup_defer_taskrun().build(2).is_ok();
         reach
     }
 }

@@ -8,10 +8,10 @@ use rustix::io::Errno;
 
 use crate::abilities::Abilities;
 use crate::case::Case;
+use crate::observer::{Observer, Seen};
 use crate::place::Place;
 use crate::reach::Reach;
 use crate::reason::Reason;
-use crate::single::{Seen, Single, Took};
 use crate::twin::errno_of;
 
 /// Findings about a path.
@@ -40,6 +40,8 @@ pub struct Report {
     pub file: Vec<Row>,
     /// Why it could not be read.
     pub file_error: Option<Error>,
+    /// Why other depths and sizes ([`Row::steps`]) are missing, or some of them.
+    pub steps_missing: Option<String>,
 }
 
 impl Report {
@@ -48,15 +50,36 @@ impl Report {
         self.scratch.iter().chain(&self.file).find(|row| row.case == case)
     }
 
-    /// Sum of the tracepoint's counts over all requests; `None` where the kernel has none, or where
-    /// it alone was asked.
+    /// Sum of the comparisons with the kernel's tracepoints, over all requests; `None` where they
+    /// were not counted.
     pub fn traced(&self) -> Option<Traced> {
         let rows = self.scratch.iter().chain(&self.file);
-        let all = rows.filter_map(|row| match &row.ring {
+        let outcomes = rows.flat_map(|row| [&row.ring].into_iter().chain(row.steps.iter().map(|step| &step.ring)));
+        let all = outcomes.filter_map(|outcome| match outcome {
             Outcome::Seen(rates) => rates.traced,
             _ => None,
         });
-        all.reduce(|a, b| Traced { requests: a.requests + b.requests, agreed: a.agreed + b.agreed })
+        all.reduce(Traced::and)
+    }
+
+    /// Why the verdicts are not confirmed, and the next step to take; `None` where the kernel's
+    /// tracepoints say the same of every request.
+    pub fn unconfirmed(&self) -> Option<String> {
+        match (&self.evidence, self.traced()) {
+            (None, _) => Some("nothing could be observed".to_owned()),
+            (Some(Evidence::Threads { untraced }), _) => Some(untraced.clone()),
+            (_, Some(traced)) if traced.requests > 0 && traced.agreed == traced.requests => None,
+            (_, Some(traced)) if traced.requests > 0 => Some(format!(
+                "the kernel's tracepoints say otherwise of {} of {} requests (worker {}, inline {}, slept {}): probe again, \
+                 on an idle machine",
+                traced.requests - traced.agreed,
+                traced.requests,
+                traced.worker_differs,
+                traced.inline_differs,
+                traced.slept_differs
+            )),
+            _ => Some("no request could be compared with the kernel's tracepoints: probe again".to_owned()),
+        }
     }
 
     /// Takes back what cannot be told, and says why things are as they are.
@@ -69,6 +92,9 @@ impl Report {
         for row in scratch.iter_mut().chain(file) {
             let Outcome::Seen(rates) = &row.ring else { continue };
             let forced_fails = row.case == Case::ForcedRead && rates.worker + rates.unclear < rates.requests;
+            if failed.is_some() || forced_fails {
+                row.steps.clear();
+            }
             if let Some(why) = &failed {
                 row.ring = Outcome::CannotTell(why.clone());
             } else if forced_fails {
@@ -81,18 +107,20 @@ impl Report {
     }
 }
 
-/// Source that tells whether a request was given to a kernel worker.
+/// Source that tells which way a request took.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evidence {
-    /// The workers' threads, and what the kernel's tracepoint says: see [`Report::traced`].
+    /// The completion queue, the workers' threads and the thread's count of sleeps; and beside
+    /// them the kernel's tracepoints: see [`Report::traced`].
     ThreadsAndTracepoint,
-    /// The workers' threads alone.
+    /// The same without the tracepoints: verdicts are not confirmed.
     Threads {
-        /// Why the tracepoint could not be counted: tracefs is not mounted, say.
+        /// Why the tracepoints could not be counted, and the next step: tracefs is not mounted,
+        /// say.
         untraced: String,
     },
-    /// The tracepoint alone. Before Linux 5.12 workers are no threads of the process.
+    /// Of workers, the tracepoint alone. Before Linux 5.12 they are no threads of the process.
     Tracepoint,
 }
 
@@ -120,12 +148,27 @@ pub struct Row {
     pub nowait: Option<Served>,
     /// Why io_uring does as it does, where that is known and not as one would wish.
     pub reason: Option<Reason>,
+    /// By io_uring, at other depths and sizes, in order of size and depth: see [`Row::verdicts`].
+    pub steps: Vec<Step>,
 }
 
 impl Row {
     pub(crate) fn refused(case: Case, error: &std::io::Error) -> Row {
-        Row { case, ring: Outcome::Refused(errno_of(error).raw_os_error()), nowait: None, reason: None }
+        let ring = Outcome::Refused(errno_of(error).raw_os_error());
+        Row { case, ring, nowait: None, reason: None, steps: Vec::new() }
     }
+}
+
+/// How requests of one size are served, of which some are submitted together.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Requests of one submission.
+    pub depth: u32,
+    /// Bytes of a request.
+    pub bytes: u32,
+    /// By io_uring.
+    pub ring: Outcome,
 }
 
 /// Outcome of requests to io_uring.
@@ -150,6 +193,8 @@ pub enum Outcome {
 pub struct Rates {
     /// Requests made.
     pub requests: u32,
+    /// Submissions that they were made in: as many, where they came one at a time.
+    pub submissions: u32,
     /// Complete when the submission returned. Where the kernel does not keep completions back
     /// ([`Reach::defers`]), also what the device completed before.
     pub inline: u32,
@@ -157,35 +202,42 @@ pub struct Rates {
     pub asynchronous: u32,
     /// Given to a kernel worker.
     pub worker: u32,
-    /// A worker ran that need not have been for this one.
+    /// A worker ran that need not have been for this one; or some ran for requests that were
+    /// submitted together, and the tracepoint was not there to say for how many.
     pub unclear: u32,
-    /// The submission slept. Also counted as one of the above.
+    /// Submissions that slept.
     pub slept: u32,
     /// Ended in an error. Also counted as one of the above.
     pub failed: u32,
-    /// How long submissions took.
+    /// How long submissions took, each with all of its requests.
     pub submit_ns: Spread,
-    /// How long requests took, from submission to completion. They come one at a time, with a look
+    /// How long they took, from submission to the last completion. They come one at a time, with a look
     /// at the workers between them, during which caches go cold: a figure to compare with those of
     /// other cases, and with none of [`Served`].
     pub total_ns: Spread,
-    /// Count of the kernel's tracepoint.
+    /// Comparison with the kernel's tracepoints.
     pub traced: Option<Traced>,
 }
 
 impl Rates {
-    pub(crate) fn add(&mut self, seen: &Seen) {
-        self.requests += 1;
+    pub(crate) fn add(&mut self, requests: u32, seen: &Seen) {
+        self.requests += requests;
+        self.submissions += 1;
         self.slept += u32::from(seen.slept);
-        *match seen.took {
-            Took::Inline => &mut self.inline,
-            Took::Async => &mut self.asynchronous,
-            Took::Worker => &mut self.worker,
-            Took::Unclear => &mut self.unclear,
-        } += 1;
-        if let (Some(traced), Some(to_worker), true) = (&mut self.traced, seen.traced, seen.took != Took::Unclear) {
-            traced.requests += 1;
-            traced.agreed += u32::from(to_worker == (seen.took == Took::Worker));
+        self.failed += seen.failed;
+        self.inline += seen.inline;
+        self.asynchronous += seen.asynchronous;
+        self.worker += seen.worker;
+        self.unclear += seen.unclear;
+        if let (Some(traced), Some(compared)) = (&mut self.traced, seen.compared) {
+            let differs = |agrees: bool| if agrees { 0 } else { requests };
+            *traced = traced.and(Traced {
+                requests,
+                agreed: requests - differs(compared.worker && compared.inline && compared.slept),
+                worker_differs: differs(compared.worker),
+                inline_differs: differs(compared.inline),
+                slept_differs: differs(compared.slept),
+            });
         }
     }
 
@@ -193,19 +245,52 @@ impl Rates {
     /// (A few are on some file systems, once a clock tick: the slower they come, the larger their
     /// share.)
     pub fn is_waited_for(&self) -> bool {
-        (self.worker + self.slept) * 2 > self.requests
+        let [requests, submissions, worker, slept] =
+            [self.requests, self.submissions, self.worker, self.slept].map(u64::from);
+        (worker * submissions + slept * requests) * 2 > requests * submissions
+    }
+
+    /// Whether the kernel's tracepoints say the same of every request; `None` where they were not
+    /// counted, or nothing could be compared.
+    pub fn is_confirmed(&self) -> Option<bool> {
+        let traced = self.traced.filter(|traced| traced.requests > 0)?;
+        Some(traced.agreed == traced.requests)
     }
 }
 
-/// Requests of which the kernel's tracepoint (`io_uring_queue_async_work`) was asked whether they
-/// went to a worker.
+/// Requests whose way was compared with the kernel's tracepoints. What is seen without privilege is
+/// one side: whether a completion was there when the submission returned, whether a worker's thread
+/// ran, whether the thread slept in the submission (`ru_nvcsw`). The other is how often the thread
+/// passed `io_uring_complete` in the submission, `io_uring_queue_async_work`, and `sched_switch`
+/// other than runnable. Where completions are not kept back ([`Reach::defers`]), inline is not
+/// compared; where workers are no threads of the process ([`Evidence::Tracepoint`]), workers are
+/// not.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traced {
-    /// How many.
+    /// Requests compared.
     pub requests: u32,
-    /// How many of them it said the same of as was seen without it.
+    /// Those of which both sides say the same. Requests that are submitted together are compared
+    /// together.
     pub agreed: u32,
+    /// Those of which they do not say the same about workers,
+    pub worker_differs: u32,
+    /// about being inline,
+    pub inline_differs: u32,
+    /// about sleep in the submission.
+    pub slept_differs: u32,
+}
+
+impl Traced {
+    fn and(self, other: Traced) -> Traced {
+        Traced {
+            requests: self.requests + other.requests,
+            agreed: self.agreed + other.agreed,
+            worker_differs: self.worker_differs + other.worker_differs,
+            inline_differs: self.inline_differs + other.inline_differs,
+            slept_differs: self.slept_differs + other.slept_differs,
+        }
+    }
 }
 
 /// A median and the most.
@@ -263,8 +348,8 @@ pub struct Controls {
 }
 
 impl Controls {
-    pub(crate) fn add(&mut self, single: &mut Single) -> std::result::Result<(), Errno> {
-        let more = single.control()?;
+    pub(crate) fn add(&mut self, observer: &mut Observer) -> std::result::Result<(), Errno> {
+        let more = observer.control()?;
         self.forced += more.forced;
         self.forced_seen += more.forced_seen;
         self.plain += more.plain;

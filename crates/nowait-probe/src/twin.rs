@@ -18,7 +18,10 @@ use super::{Case, Tested};
 /// Requests are so far apart that a page which one of them reads is none of another's.
 pub(super) const STRIDE: u64 = 4 * PAGE as u64;
 /// Of a partial write.
-const PART: usize = 100;
+pub(super) const PART: usize = 100;
+const PART_OFFSET: u64 = 1000;
+/// A prime, so that its multiples go through all numbers below one that is no multiple of it.
+const SHUFFLE: u64 = 619;
 /// A page just read may sit in another processor's list, and stays then.
 const DROP_ATTEMPTS: u32 = 6;
 
@@ -64,8 +67,8 @@ pub(super) fn path_of(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Makes the scratch file of a case, for so many requests.
-pub(super) fn make(dir: &Path, attributes: IFlags, case: Case, requests: u32) -> io::Result<Tested> {
+/// A new file with these attributes, without read-ahead.
+fn empty(dir: &Path, attributes: IFlags) -> io::Result<File> {
     let file = nameless(dir)?;
     if !attributes.is_empty() {
         // Attributes that cannot be given are left out, such as compression beside direct I/O.
@@ -73,6 +76,12 @@ pub(super) fn make(dir: &Path, attributes: IFlags, case: Case, requests: u32) ->
         let _ = rustix::fs::ioctl_setflags(&file, own | attributes);
     }
     rustix::fs::fadvise(&file, 0, None, Advice::Random)?;
+    Ok(file)
+}
+
+/// Makes the scratch file of a case, for so many requests.
+pub(super) fn make(dir: &Path, attributes: IFlags, case: Case, requests: u32) -> io::Result<Tested> {
+    let file = empty(dir, attributes)?;
     let length = u64::from(requests) * STRIDE;
     match case {
         Case::Append | Case::DirectAppend => fill(&file, PAGE as u64)?,
@@ -89,12 +98,61 @@ pub(super) fn make(dir: &Path, attributes: IFlags, case: Case, requests: u32) ->
     }
     let offsets = (0..u64::from(requests)).map(|number| match case {
         Case::Append | Case::AppendAllocated | Case::DirectAppend => (number + 1) * PAGE as u64,
-        Case::ColdPartialWrite => number * STRIDE + 1000,
+        Case::ColdPartialWrite => number * STRIDE + PART_OFFSET,
         _ => number * STRIDE,
     });
     let offsets = offsets.collect();
     let length = if case == Case::ColdPartialWrite { PART } else { PAGE };
     Ok(Tested { direct: if case.is_direct() { Some(direct(&file)?) } else { None }, file, offsets, length })
+}
+
+/// Makes a scratch file that is written already, for cases that do not make it grow.
+pub(super) fn make_data(dir: &Path, attributes: IFlags, length: u64) -> io::Result<File> {
+    let file = empty(dir, attributes)?;
+    fill(&file, length)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+/// Requests within a file that is written already, and is long enough: of so many bytes, a page
+/// apart, so that no two of them are one to the device.
+pub(super) fn within(file: &File, case: Case, bytes: u32, count: u32) -> io::Result<Tested> {
+    let stride = (u64::from(bytes).next_multiple_of(PAGE as u64)) + PAGE as u64;
+    let first = if case == Case::ColdPartialWrite { PART_OFFSET } else { 0 };
+    let offsets = (0..u64::from(count)).map(|number| number * stride + first).collect();
+    if case.is_cold() {
+        // What is dirty is not dropped. Past the page cache, too, what is there makes a request
+        // wait (`kiocb_write_and_wait`, `kiocb_invalidate_pages`, mm/filemap.c).
+        file.sync_data()?;
+        drop_pages(file, u64::from(count) * stride)?;
+    }
+    let direct = case.is_direct().then(|| direct(file)).transpose()?;
+    Ok(Tested { file: file.try_clone()?, direct, offsets, length: bytes as usize })
+}
+
+/// Makes the scratch file of a case that has it grow, for so many requests of so many bytes.
+pub(super) fn make_growing(dir: &Path, attributes: IFlags, case: Case, bytes: u32, count: u32) -> io::Result<Tested> {
+    let file = empty(dir, attributes)?;
+    let (bytes, count, page) = (u64::from(bytes), u64::from(count), PAGE as u64);
+    let length = count * bytes;
+    if case != Case::DirectUnwritten {
+        fill(&file, page)?;
+    }
+    match case {
+        Case::AppendAllocated => allocate(&file, FallocateFlags::KEEP_SIZE, length)?,
+        Case::DirectUnwritten => allocate(&file, FallocateFlags::empty(), length)?,
+        _ => {}
+    }
+    file.sync_all()?;
+    let offsets = (0..count).map(|number| match case {
+        // No two neighbours in turn, which would be one to the device; and all in the end, since a
+        // file in thousands of extents takes seconds to remove (ext4 with `discard`).
+        Case::DirectUnwritten => number * SHUFFLE % count * bytes,
+        _ => page + number * bytes,
+    });
+    let offsets = offsets.collect();
+    let direct = case.is_direct().then(|| direct(&file)).transpose()?;
+    Ok(Tested { file, direct, offsets, length: bytes as usize })
 }
 
 /// The same file past the page cache.
@@ -144,4 +202,24 @@ pub(super) fn drop_pages(file: &File, length: u64) -> io::Result<()> {
 /// The errno of an error of std.
 pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_into_allocated_space_fill_it_and_are_no_neighbours_in_turn() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        for count in [96, 768, 2048, 192, 384, 1024, 12, 24, 48, 64, 32] {
+            let made = make_growing(dir.path(), IFlags::empty(), Case::DirectUnwritten, PAGE as u32, count);
+            // Without direct I/O, or without allocating ahead.
+            let Ok(tested) = made else { return eprintln!("skipped: {made:?}", made = made.err()) };
+            let near = tested.offsets.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == PAGE as u64);
+            assert_eq!(near.count(), 0, "{count}");
+            let mut sorted = tested.offsets.clone();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq((0..u64::from(count)).map(|number| number * PAGE as u64)), "{count}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::kernel::Passes;
+use super::tracepoints;
 use super::twin::errno_of;
 use super::workers::{self, Thread};
 use nowait::{Error, ErrorOp};
@@ -102,7 +103,7 @@ fn count_punts(process: &Path) -> std::io::Result<Result<Vec<Passes>, String>> {
     let numbers = fs::read_dir(process.join("task"))?.flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let (mut passes, mut why) = (Vec::new(), "the process has no threads any more".to_owned());
-    for counted in numbers.map(workers::count_punts) {
+    for counted in numbers.map(tracepoints::count_punts) {
         match counted {
             Ok(counted) => passes.push(counted),
             Err(refused) => why = refused,

@@ -9,8 +9,6 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::kernel::Passes;
-
 const NAME: &str = "iou-wrk-";
 /// Two looks so far apart see the same: nobody is on his way to sleep.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
@@ -129,58 +127,4 @@ fn runs(threads: Vec<Thread>) -> Runs {
 fn all() -> BTreeMap<i32, (String, u64)> {
     let threads = threads(Path::new("/proc/self"), &[NAME]).unwrap_or_default();
     threads.into_iter().map(|thread| (thread.number, (thread.name, thread.runs))).collect()
-}
-
-/// Where tracefs is mounted, or debugfs mounts it when asked (Documentation/trace/ftrace.rst).
-const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-
-/// Counts what a thread gives to workers, by the kernel's own tracepoint; or says what that takes.
-pub(super) fn count_punts(thread: i32) -> Result<Passes, String> {
-    let number = tracepoint(&TRACEFS.map(Path::new))?;
-    Passes::count(number, thread)
-        .map_err(|errno| format!("perf_event_open is refused ({errno}): it takes root, or CAP_PERFMON"))
-}
-
-/// The number of the tracepoint, from the first of these folders that has it.
-fn tracepoint(roots: &[&Path]) -> Result<u64, String> {
-    let mut why = None;
-    for root in roots {
-        match fs::read_to_string(root.join("events/io_uring/io_uring_queue_async_work/id")) {
-            Ok(text) => match text.trim().parse() {
-                Ok(number) => return Ok(number),
-                Err(_) => why = Some(format!("{} has a tracepoint without a number", root.display())),
-            },
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                why = Some("tracefs is for root only".to_owned());
-            }
-            // Without tracefs the folder is there, and empty.
-            Err(_) if root.join("events").exists() => {
-                why = Some("this kernel has no tracepoint io_uring_queue_async_work".to_owned());
-            }
-            Err(_) => {}
-        }
-    }
-    Err(why.unwrap_or_else(|| "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing".to_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tracepoint_that_cannot_be_counted_says_what_it_takes() {
-        let dir = tempfile::tempdir().unwrap();
-        let (empty, other, full) = (dir.path().join("empty"), dir.path().join("other"), dir.path().join("full"));
-        fs::create_dir(&empty).unwrap();
-        fs::create_dir_all(other.join("events/sched")).unwrap();
-        let event = full.join("events/io_uring/io_uring_queue_async_work");
-        fs::create_dir_all(&event).unwrap();
-        fs::write(event.join("id"), "1234\n").unwrap();
-
-        assert!(
-            tracepoint(&[&empty, &dir.path().join("missing")]).unwrap_err().contains("not mounted: mount -t tracefs")
-        );
-        assert!(tracepoint(&[&empty, &other]).unwrap_err().contains("no tracepoint"));
-        assert_eq!(tracepoint(&[&empty, &full]), Ok(1234));
-    }
 }

@@ -22,7 +22,8 @@ const MANY: u32 = 208;
 const MANY_OF_A_DEVICE: u32 = 520;
 
 fn probe_many(path: &Path, requests: u32) -> Report {
-    let report = Options::new().requests(requests).run(path).unwrap();
+    // An emulated processor takes minutes for the other depths and sizes.
+    let report = Options::new().requests(requests).shallow(is_slow()).run(path).unwrap();
     print(&report);
     report
 }
@@ -53,7 +54,12 @@ fn print(report: &Report) {
             );
         }
     }
-    println!("  controls {:?}, traced {:?}", report.controls, report.traced());
+    for row in report.scratch.iter().chain(&report.file) {
+        for sentence in row.changes() {
+            println!("  {:<20} {sentence}", row.case.name());
+        }
+    }
+    println!("  controls {:?}, traced {:?}, {:?}", report.controls, report.traced(), report.steps_missing);
 }
 
 fn seen(row: &Row) -> &Rates {
@@ -78,7 +84,18 @@ fn is_sound(report: &Report, least: u32) {
         let few = if is_slow() { 5 } else { 50 };
         assert!(rates.unclear * few <= rates.requests, "{}: {rates:?}", row.case.name());
         assert_eq!(rates.failed, 0, "{}: {rates:?}", row.case.name());
+        assert_eq!(rates.submissions, rates.requests, "{}: {rates:?}", row.case.name());
         tells_the_same(row, rates);
+        for step in &row.steps {
+            let rates = match &step.ring {
+                Outcome::Seen(rates) => rates,
+                Outcome::NotInState => continue,
+                other => panic!("{} {}x{}: {other:?}", row.case.name(), step.depth, step.bytes),
+            };
+            let sum = rates.inline + rates.asynchronous + rates.worker + rates.unclear;
+            assert_eq!((sum, rates.failed), (rates.requests, 0), "{}: {step:?}", row.case.name());
+            assert!(rates.requests <= rates.submissions * step.depth && rates.slept <= rates.submissions, "{step:?}");
+        }
     }
     match report.evidence.as_ref().unwrap() {
         Evidence::ThreadsAndTracepoint => {
@@ -86,7 +103,7 @@ fn is_sound(report: &Report, least: u32) {
             assert_eq!(traced.agreed, traced.requests, "the kernel says otherwise");
             assert!(traced.requests >= least, "{traced:?}");
         }
-        Evidence::Tracepoint => eprintln!("skipped: nothing to compare with the tracepoint before Linux 5.12"),
+        Evidence::Tracepoint => eprintln!("skipped: no workers to compare with the tracepoint before Linux 5.12"),
         // tracefs has one place, which is not a test's to mount.
         Evidence::Threads { untraced } if untraced.contains("not mounted") => eprintln!("skipped: {untraced}"),
         Evidence::Threads { untraced } if child::is_root() => {
@@ -113,7 +130,13 @@ fn what_told_it_is_said() {
             assert_eq!(rates.worker + rates.unclear, rates.requests, "a ring gives every fsync to a worker: {rates:?}");
             let tracefs = std::path::Path::new("/sys/kernel/tracing/events").exists();
             if let Some(Evidence::Threads { untraced }) = &report.evidence {
-                let words = ["not mounted: mount -t tracefs", "for root only", "perf_event_open", "no tracepoint"];
+                let words = [
+                    "not mounted: mount -t tracefs",
+                    "for root only",
+                    "perf_event_open",
+                    "no tracepoint",
+                    "no tracefs",
+                ];
                 let said = words.iter().find(|word| untraced.contains(*word));
                 assert!(said.is_some_and(|word| !tracefs || !word.contains("mounted")), "{untraced}");
             }
@@ -324,7 +347,69 @@ fn others_at_work_do_not_count() {
     });
 }
 
+/// Depths and sizes that a kind of request is asked for at, those between two depths left out.
+fn steps(row: &Row) -> Vec<(u32, u32)> {
+    let steps = row.steps.iter().map(|step| (step.depth, step.bytes));
+    steps.filter(|(depth, _)| [1, 32, 256, 1024].contains(depth)).collect()
+}
+
+/// With the kernel's tracepoints, which say the same of every request, alone or with others.
+#[test]
+fn each_depth_and_size_is_confirmed_by_tracepoints() {
+    let folder = mounts::temp_dir();
+    with_tracefs(folder.path());
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    with_tracefs(mount.path());
+}
+
+/// Plays a role where tracefs is mounted: in a mount namespace of its own, if it is not everywhere.
+fn with_tracefs(path: &Path) {
+    const NO_TRACEFS: i32 = 77;
+    let script = "[ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing || exit 77\n\
+                  exec \"$0\" \"$@\"";
+    let inner = child::command_at(TRACED, path);
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(inner.get_program()).args(inner.get_args());
+    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return eprintln!("skipped: unshare: {error}"),
+    };
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.code() == Some(NO_TRACEFS) || text.starts_with("unshare: ") {
+        return eprintln!("skipped: {text}");
+    }
+    assert!(output.status.success(), "{text}");
+    println!("{text}");
+}
+
+#[test]
+fn a_device_is_probed_at_each_depth_and_size() {
+    let bytes = contents(40 << 20, 1);
+    let Some(device) = or_skip("a loop device", LoopDevice::new(&bytes, 512)) else { return };
+    let report = Options::new().run(device.path()).unwrap();
+    print(&report);
+    is_sound(&report, 0);
+    let row = report.row(Case::DirectRead).unwrap();
+    let (page, long, longest) = (4096, 128 << 10, 1 << 20);
+    let all = [(32, page), (256, page), (1024, page), (1, long), (32, long), (1, longest), (32, longest)];
+    assert_eq!(steps(row), all);
+    // Nothing else is read of a device, whose pages would be cached then.
+    assert!(report.file.iter().filter(|row| row.case != Case::DirectRead).all(|row| row.steps.is_empty()));
+    assert!(fs::read(device.path()).unwrap() == bytes);
+    // One that is shorter is asked for less; and for none, if that is said.
+    let bytes = contents(1 << 20, 1);
+    let Some(device) = or_skip("a loop device", LoopDevice::new(&bytes, 512)) else { return };
+    let report = Options::new().run(device.path()).unwrap();
+    let row = report.row(Case::DirectRead).unwrap();
+    assert!(steps(row).contains(&(32, page)) && !steps(row).contains(&(1024, page)), "{:?}", steps(row));
+    let report = Options::new().shallow(true).run(device.path()).unwrap();
+    assert!(report.file.iter().all(|row| row.steps.is_empty() && row.changes().is_empty()));
+    assert!(report.steps_missing.is_some());
+}
+
 const NOBODY: &str = "nobody";
+const TRACED: &str = "traced";
 const NO_RING: &str = "no ring";
 const NO_RING_HERE: &str = "no ring here";
 
@@ -363,6 +448,29 @@ fn child() {
             assert!(report.scratch_error.is_none(), "{:?}", report.scratch_error);
             is_sound(&report, 0);
             all_by_workers(&report, &[Case::Sync, Case::ForcedRead]);
+        }
+        TRACED => {
+            let report = Options::new().run(&folder).unwrap();
+            print(&report);
+            match &report.evidence {
+                Some(Evidence::ThreadsAndTracepoint | Evidence::Tracepoint) => {}
+                other => return eprintln!("skipped: the tracepoints: {other:?}"),
+            }
+            is_sound(&report, 10_000);
+            assert_eq!(report.unconfirmed(), None, "{:?}", report.traced());
+            let seen = |case| {
+                let row = report.row(case).unwrap();
+                let outcomes = [&row.ring].into_iter().chain(row.steps.iter().map(|step| &step.ring));
+                outcomes.filter_map(|outcome| if let Outcome::Seen(rates) = outcome { Some(rates) } else { None })
+            };
+            assert!(seen(Case::CachedRead).all(|rates| rates.is_confirmed() == Some(true)));
+            // tmpfs has no requests that do not wait, at any depth and size: all are counted.
+            if report.abilities.nowait_reads == Some(false) {
+                assert!(seen(Case::CachedRead).all(|rates| rates.worker == rates.requests));
+                assert!(report.scratch.iter().all(|row| row.changes().is_empty()));
+            }
+            let row = report.row(Case::CachedRead).unwrap();
+            assert!(report.steps_missing.is_some() || steps(row).len() == 7, "{:?}", steps(row));
         }
         NO_RING => {
             forbid(libc::SYS_io_uring_setup);
