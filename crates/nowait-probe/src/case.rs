@@ -94,8 +94,8 @@ impl Case {
         }
     }
 
-    /// Whether it is asked for at other depths. io_uring gives every sync to a worker, and a control
-    /// is one at any depth.
+    /// Whether it is asked for at other depths. io_uring gives every sync to a worker, and a
+    /// control is one at any depth.
     pub(crate) fn has_depths(self) -> bool {
         !matches!(self, Case::Sync | Case::ForcedRead)
     }

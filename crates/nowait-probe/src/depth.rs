@@ -1,8 +1,8 @@
-//! The same requests at other depths and sizes: a file that is served well one request at a time may
-//! not be where many are submitted together, or long ones.
+//! The same requests at other depths and sizes: a file that is served well one request at a time
+//! may not be where many are submitted together, or long ones.
 //!
-//! Sizes are asked for one at a time and at one depth, depths at one size. Where the verdict changes
-//! between two depths, those between are asked for as well.
+//! Sizes are asked for one at a time and at one depth, depths at one size. Where the verdict
+//! changes between two depths, those between are asked for as well.
 
 use std::fs::File;
 use std::io;
@@ -55,7 +55,7 @@ pub(super) fn of_scratch(dir: &Path, attributes: IFlags, eye: &mut Eye, rows: &m
 
 /// On the file itself: past the page cache, which would fill up otherwise.
 pub(super) fn of_file(file: &File, size: u64, eye: &mut Eye, rows: &mut [Row]) -> Option<String> {
-    let Some(row) = rows.iter_mut().find(|row| row.case == Case::DirectRead) else { return None };
+    let row = rows.iter_mut().find(|row| row.case == Case::DirectRead)?;
     steps(eye, std::slice::from_mut(row), &|case, bytes, submissions, depth| {
         let one = u64::from(depth) * u64::from(bytes + PAGE as u32);
         // Of a short file, fewer.
@@ -64,8 +64,8 @@ pub(super) fn of_file(file: &File, size: u64, eye: &mut Eye, rows: &mut [Row]) -
     })
 }
 
-/// All steps of all rows. Those of one request at a time come first: many workers are idle after the
-/// others, and end one by one.
+/// All steps of all rows. Those of one request at a time come first: many workers are idle after
+/// the others, and end one by one.
 fn steps(eye: &mut Eye, rows: &mut [Row], make: &Make<'_>) -> Option<String> {
     let depth_max = eye.depth_max();
     let is_seen = |row: &&mut Row| matches!(row.ring, Outcome::Seen(_)) && row.case.has_depths();

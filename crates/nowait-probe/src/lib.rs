@@ -1,13 +1,16 @@
 //! How a file is served: asked of the kernel, request by request, and of this library.
 //!
 //! A file system that claims support may lack it, so nothing here is looked up. A scratch file
-//! beside the one that is asked about, with the same attributes, is brought into a state; then
-//! single requests go through a ring that shows what became of each: complete when its submission
-//! returned, completed later, or given to a kernel worker. The same requests are then made through
-//! a [`File`] of `nowait` on another such file, and its counters say which way it took: the very
-//! code that chooses for every file, with what it learned there. There is no second table of rules,
-//! and the library does not ask here before it chooses: it learns the same of each file from the
-//! file's own operations, where it also sees what happened to that file before.
+//! beside the one that is asked about, with the same attributes, is brought into a state. Single
+//! requests then go through a ring that shows what became of each: complete when its submission
+//! returned, completed later, or given to a kernel worker. The same is done with requests that are
+//! submitted together, and with longer ones ([`Row::steps`]): a device's queue is full at some
+//! depth, and its submissions sleep from there on.
+//!
+//! Single requests are then made through a [`File`] of `nowait` on another such file, and its
+//! counters say which way it took. That is the code that chooses for every file, with what it
+//! learned there. There is no second table of rules, and the library does not ask here before it
+//! chooses: it learns the same from each file's own operations.
 //!
 //! ```
 //! # fn main() -> nowait::Result<()> {
@@ -34,13 +37,16 @@
 //!
 //! # What it cannot see
 //!
-//! * Blocks that say where a file's data is are cached for a new file. Where they are not, a ring's
-//!   submission sleeps for them.
-//! * What happened to a file before: on btrfs one that ever had space allocated ahead is written
-//!   inline, its twin is not.
-//! * Whether the controls hold tells whether the rest can be believed. They are requests whose way
-//!   is known: some that are forced on a worker, and some that need none. Where they fail, the
-//!   verdict is that it cannot be told.
+//! * A new file's metadata is cached. Where it is not, a ring's submission sleeps for it.
+//! * A file's history: on btrfs one that ever had space allocated ahead is written inline, its twin
+//!   is not.
+//!
+//! # Whether to believe it
+//!
+//! Controls are requests whose way is known: some are forced on a worker, some need none. Where
+//! they are not seen to go that way, the verdict is that it cannot be told. Beside that, each request is
+//! compared with the kernel's tracepoints ([`Traced`]), where they can be counted;
+//! [`Report::unconfirmed`] says why not, and what to do.
 
 mod abilities;
 mod case;
@@ -118,7 +124,8 @@ impl Options {
         Options { requests: REQUESTS, evict: false, shallow: false, defer: true }
     }
 
-    /// How many requests of each kind one at a time, up to 4096. A scratch file has 16 KiB for each.
+    /// How many requests of each kind one at a time, up to 4096. A scratch file has 16 KiB for
+    /// each.
     pub fn requests(mut self, requests: u32) -> Self {
         self.requests = requests.clamp(1, REQUESTS_MAX);
         self
@@ -520,7 +527,7 @@ fn serve(
         // Only a ring has workers. To look after each request that needed none would slow down the
         // next: caches go cold.
         if let (Some(workers), true) = (workers, after.ring > before.ring) {
-            served.worker += u32::from(at_rest.is_some_and(|before| workers.ran_since(&before)));
+            served.worker += u32::from(at_rest.is_some_and(|before| !workers.ran_since(&before).is_empty()));
             at_rest = workers.at_rest();
         }
     }
@@ -543,7 +550,8 @@ async fn request(file: &File, case: Case, offset: u64, length: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// As on Linux 5.10 and 5.15: the whole probe on a ring without SINGLE_ISSUER and DEFER_TASKRUN.
+    /// As on Linux 5.10 and 5.15: the whole probe, on a ring without SINGLE_ISSUER and
+    /// DEFER_TASKRUN.
     #[test]
     fn a_kernel_that_keeps_no_completions_back_is_probed() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -14,6 +14,7 @@
 //! submission returned counts as inline. Before 5.12 workers are the kernel's own threads, of which
 //! this process sees nothing: its tracepoint has to tell then.
 
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -22,13 +23,15 @@ use rustix::io::Errno;
 use super::Evidence;
 use super::ring::{Ask, Ring};
 use super::tracepoints::Tracepoints;
-use super::workers::Workers;
+use super::workers::{Runs, Workers};
 
 /// Requests of each kind whose way is known beforehand.
 const CONTROLS: u32 = 8;
-/// A worker that has been idle for longer is woken before it wakes by itself
-/// (`WORKER_IDLE_TIMEOUT`, io_uring/io-wq.c).
+/// A worker that has been idle for longer is woken before it wakes by itself.
 const IDLE_MAX: Duration = Duration::from_secs(3);
+/// A little less than the time after which an idle worker wakes (`WORKER_IDLE_TIMEOUT`, 5 s,
+/// io_uring/io-wq.c).
+const WAKES_AFTER: Duration = Duration::from_millis(4500);
 
 /// Which way a request took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,33 @@ pub(super) struct Observer {
     tracepoints: Result<Tracepoints, String>,
     /// When a worker was last seen to run.
     ran: Instant,
+    idle: Idle,
+}
+
+/// How long each worker may have been idle.
+struct Idle {
+    /// By its thread number: how often it has run, and a time after which it last did.
+    since: BTreeMap<i32, (u64, Instant)>,
+    looked: Instant,
+}
+
+impl Idle {
+    fn note(&mut self, runs: &Runs, now: Instant) {
+        let Idle { since, looked } = self;
+        since.retain(|number, _| runs.contains_key(number));
+        for (number, runs) in runs {
+            if since.get(number).is_none_or(|(before, _)| before != runs) {
+                since.insert(*number, (*runs, *looked));
+            }
+        }
+        *looked = now;
+    }
+
+    /// Whether a worker may have run because its time was up, which it is five seconds after its
+    /// last request.
+    fn may_have_woken(&self, number: i32, now: Instant) -> bool {
+        self.since.get(&number).is_some_and(|(_, since)| now.duration_since(*since) > WAKES_AFTER)
+    }
 }
 
 /// Why requests cannot be watched.
@@ -100,7 +130,11 @@ impl Observer {
         let tracepoints = Tracepoints::count(0);
         match (&workers, &tracepoints) {
             (None, Err(why)) => Err(Blind::NoWorkers(why.clone())),
-            _ => Ok(Observer { ring, workers, tracepoints, ran: Instant::now() }),
+            _ => {
+                let now = Instant::now();
+                let idle = Idle { since: BTreeMap::new(), looked: now };
+                Ok(Observer { ring, workers, tracepoints, ran: now, idle })
+            }
         }
     }
 
@@ -136,12 +170,18 @@ impl Observer {
         run: impl FnOnce(&mut Ring, Option<&Tracepoints>) -> Result<super::ring::Ran, Errno>,
     ) -> Result<Seen, Errno> {
         if self.ran.elapsed() > IDLE_MAX {
+            // So that the one that runs now is known to have run after this.
+            self.rest();
             self.ring.nop(true, None)?;
             self.ran = Instant::now();
         }
-        let at_rest = self.workers.as_ref().and_then(Workers::at_rest);
+        let at_rest = self.rest();
         let ran = run(&mut self.ring, self.tracepoints.as_ref().ok())?;
-        let worker_ran = self.workers.as_ref().and_then(|workers| Some(workers.ran_since(at_rest.as_ref()?)));
+        let ran_since = self.workers.as_ref().and_then(|workers| Some(workers.ran_since(at_rest.as_ref()?)));
+        let now = Instant::now();
+        let worker_ran = ran_since.as_ref().map(|numbers| !numbers.is_empty());
+        let by_themselves =
+            ran_since.is_some_and(|numbers| numbers.iter().all(|number| self.idle.may_have_woken(*number, now)));
         let facts = Facts {
             requests,
             present: ran.present,
@@ -149,7 +189,7 @@ impl Observer {
             punts: ran.traced.map(|traced| traced.punts),
             workers_are_seen: self.workers.is_some(),
             defers: self.ring.defers,
-            is_long_ago: self.ran.elapsed() > IDLE_MAX,
+            by_themselves,
         };
         let mut seen = facts.ways();
         seen.slept = ran.sleeps > 0;
@@ -177,6 +217,13 @@ impl Observer {
         Ok(seen)
     }
 
+    /// How often each worker has run, now that none does.
+    fn rest(&mut self) -> Option<Runs> {
+        let runs = self.workers.as_ref()?.at_rest()?;
+        self.idle.note(&runs, Instant::now());
+        Some(runs)
+    }
+
     /// Source that told whether a worker ran, and why no better one did.
     pub(super) fn evidence(&self) -> Evidence {
         match (&self.workers, &self.tracepoints) {
@@ -198,8 +245,8 @@ struct Facts {
     punts: Option<u64>,
     workers_are_seen: bool,
     defers: bool,
-    /// A worker may have woken by itself.
-    is_long_ago: bool,
+    /// Those that ran may have woken by themselves.
+    by_themselves: bool,
 }
 
 impl Facts {
@@ -228,15 +275,15 @@ impl Facts {
             // One that woke by itself: what is complete when the submission returns is nobody's but
             // its thread's. (Where completions are not kept back, a worker may have been quick.)
             Some(true) if inline && self.defers => Took::Unclear,
-            Some(true) if self.is_long_ago => Took::Unclear,
+            Some(true) if self.by_themselves => Took::Unclear,
             Some(true) => Took::Worker,
             Some(false) if inline => Took::Inline,
             Some(false) => Took::Async,
         }
     }
 
-    /// Of several requests: by the tracepoint if it is counted, since a worker's runs are fewer than
-    /// its requests.
+    /// Of several requests: by the tracepoint if it is counted, since a worker's runs are fewer
+    /// than its requests.
     fn together(&self) -> Seen {
         let mut seen = Seen::default();
         if let Some(punts) = self.punts {
@@ -247,6 +294,8 @@ impl Facts {
         let rest = self.requests - seen.worker - seen.inline;
         match (self.punts, self.worker_ran) {
             (Some(_), _) | (None, Some(false)) => seen.asynchronous = rest,
+            // Requests go to the worker that ran last.
+            (None, Some(true)) if self.by_themselves => seen.asynchronous = rest,
             (None, _) => seen.unclear = rest,
         }
         seen
@@ -294,7 +343,7 @@ mod tests {
     }
 
     fn facts(requests: u32, present: u32, worker_ran: Option<bool>, punts: Option<u64>) -> Facts {
-        Facts { requests, present, worker_ran, punts, workers_are_seen: true, defers: true, is_long_ago: false }
+        Facts { requests, present, worker_ran, punts, workers_are_seen: true, defers: true, by_themselves: false }
     }
 
     #[test]
@@ -313,7 +362,7 @@ mod tests {
         }
         // Where completions are not kept back, a worker may be done before the submission returns.
         assert_eq!(Facts { defers: false, ..facts(1, 1, Some(true), None) }.alone(), Took::Worker);
-        assert_eq!(Facts { is_long_ago: true, ..facts(1, 0, Some(true), None) }.alone(), Took::Unclear);
+        assert_eq!(Facts { by_themselves: true, ..facts(1, 0, Some(true), None) }.alone(), Took::Unclear);
         let traced = |punts| Facts { workers_are_seen: false, ..facts(1, 0, None, punts) }.alone();
         assert_eq!([traced(Some(1)), traced(Some(0)), traced(None)], [Took::Worker, Took::Async, Took::Unclear]);
     }
@@ -333,5 +382,24 @@ mod tests {
         assert_eq!(ways(facts(32, 2, Some(true), None)), [2, 0, 0, 30]);
         assert_eq!(ways(facts(32, 2, Some(false), None)), [2, 30, 0, 0]);
         assert_eq!(ways(facts(32, 2, None, None)), [2, 0, 0, 30]);
+        assert_eq!(ways(Facts { by_themselves: true, ..facts(32, 2, Some(true), None) }), [2, 30, 0, 0]);
+    }
+
+    /// Symptom: a request that the device completed was told to be a worker's, while another of two
+    /// workers had been idle for five seconds, and ended.
+    #[test]
+    fn each_worker_has_an_idle_time_of_its_own() {
+        let begun = Instant::now();
+        let at = |seconds: u64| begun + Duration::from_secs(seconds);
+        let mut idle = Idle { since: BTreeMap::new(), looked: begun };
+        idle.note(&[(1, 5), (2, 5)].into(), at(1));
+        idle.note(&[(1, 6), (2, 5)].into(), at(4));
+        // The first ran after the first look; the second before it.
+        assert!(!idle.may_have_woken(1, at(5)) && idle.may_have_woken(2, at(5)));
+        assert!(idle.may_have_woken(1, at(6)));
+        // One that was not there before has just been made.
+        assert!(!idle.may_have_woken(3, at(9)));
+        idle.note(&[(1, 6)].into(), at(5));
+        assert!(!idle.may_have_woken(2, at(9)) && idle.may_have_woken(1, at(6)));
     }
 }

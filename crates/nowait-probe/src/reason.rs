@@ -15,19 +15,19 @@ pub enum Reason {
     Always,
     /// It was asked to.
     Forced,
-    /// The file takes no requests that do not wait.
+    /// The file refuses non-blocking requests (`RWF_NOWAIT`).
     NoNowait,
-    /// It takes no writes through the page cache that do not wait.
+    /// It refuses non-blocking buffered writes.
     NoNowaitWrites,
-    /// The device takes no requests that do not wait.
+    /// The device refuses non-blocking requests.
     Device,
     /// Overwritten data gets a new place.
     CopyOnWrite,
-    /// The file gains blocks, or notes that they are in use.
+    /// The write allocates blocks, or marks them as written.
     Grows,
-    /// The rest of its pages or blocks has to be read first.
+    /// The rest of its pages or blocks is read first.
     ReadsFirst,
-    /// Once a clock tick the file's times change.
+    /// The first write after a clock tick updates the file's timestamps.
     Times,
 }
 
@@ -64,13 +64,13 @@ impl Reason {
         match self {
             Reason::Always => "always by a worker",
             Reason::Forced => "a control",
-            Reason::NoNowait => "no requests that do not wait",
-            Reason::NoNowaitWrites => "no writes that do not wait",
-            Reason::Device => "the device waits",
+            Reason::NoNowait => "no non-blocking requests",
+            Reason::NoNowaitWrites => "no non-blocking buffered writes",
+            Reason::Device => "the device blocks in submission",
             Reason::CopyOnWrite => "copy-on-write",
-            Reason::Grows => "the file gains blocks",
+            Reason::Grows => "allocates blocks",
             Reason::ReadsFirst => "reads the page first",
-            Reason::Times => "the file's times, once a tick",
+            Reason::Times => "timestamps, once a tick",
         }
     }
 
@@ -78,37 +78,37 @@ impl Reason {
     pub fn explanation(self) -> &'static str {
         match self {
             Reason::Always => {
-                "io_uring gives every sync to a kernel worker, whatever the file system. This library takes a thread of its own, and \
-                 syncs at the same time share one call."
+                "io_uring gives every sync to a kernel worker, whatever the file system. This library uses a pool thread, and syncs of \
+                 one file at the same time share one call."
             }
-            Reason::Forced => "These reads were forced on a kernel worker, to see that one can be seen.",
+            Reason::Forced => "These reads were forced on a kernel worker, to check that a worker is seen.",
             Reason::NoNowait => {
-                "The file refuses RWF_NOWAIT (EOPNOTSUPP): overlayfs, tmpfs and FUSE have no requests that do not wait, so that io_uring \
-                 gives each to a kernel worker, cached or not. This library makes plain calls while they are quick, and else takes a \
-                 thread of its own. A volume that is bound into a container is not under its overlay."
+                "The file refuses RWF_NOWAIT (EOPNOTSUPP), as on overlayfs, tmpfs and most FUSE file systems. io_uring gives each request \
+                 to a kernel worker, cached or not. This library makes plain calls while they are quick, and otherwise uses a pool \
+                 thread. A volume that is bound into a container is not on its overlay."
             }
             Reason::NoNowaitWrites => {
-                "The file system has no writes through the page cache that do not wait (EOPNOTSUPP), so that io_uring gives each to a \
-                 kernel worker. This library makes a plain call where that is not expected to wait."
+                "The file system refuses non-blocking buffered writes (EOPNOTSUPP), so io_uring gives each to a kernel worker. This \
+                 library makes a plain call where it should not block."
             }
             Reason::Device => {
-                "The device works on requests in their submission, or is made of parts of which one does (RAM disks, zram, some of device \
-                 mapper): it takes none that do not wait, and io_uring gives each to a kernel worker."
+                "The device serves requests in their submission, or one of its parts does (RAM disks, zram, some device-mapper targets). \
+                 It refuses non-blocking requests, and io_uring gives each to a kernel worker."
             }
             Reason::CopyOnWrite => {
-                "btrfs writes data to a new place, and has to reserve it first. Files with the attribute C (chattr +C, on an empty file or \
-                 on the directory), or that had space allocated, are overwritten in place."
+                "btrfs writes data to a new place, and reserves it first. Files with the attribute C are overwritten in place (chattr +C, \
+                 on an empty file or on the directory), as are files with preallocated space."
             }
             Reason::Grows => {
-                "The file gains blocks, or space that was allocated becomes data: the file system changes its own records for that, which \
-                 may wait. Files that were written once, with zeros, do not."
+                "The write allocates blocks, or turns preallocated space into data. The file system changes its metadata for that, which \
+                 may block. Overwriting a file that was once written in full, with zeros for instance, does not."
             }
             Reason::ReadsFirst => {
-                "A part of a page is written, and the page is not cached: the rest of it is read from the device first."
+                "Part of a page is written, and the page is not cached: the rest is read from the device first."
             }
             Reason::Times => {
-                "A write changes the file's times, at most once a clock tick. The first one after a tick cannot do that without waiting, and \
-                 goes to a kernel worker."
+                "A write updates the file's timestamps at most once a clock tick. The first one after a tick cannot do that without \
+                 blocking, and goes to a kernel worker."
             }
         }
     }

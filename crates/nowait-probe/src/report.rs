@@ -211,9 +211,9 @@ pub struct Rates {
     pub failed: u32,
     /// How long submissions took, each with all of its requests.
     pub submit_ns: Spread,
-    /// How long they took, from submission to the last completion. They come one at a time, with a look
-    /// at the workers between them, during which caches go cold: a figure to compare with those of
-    /// other cases, and with none of [`Served`].
+    /// How long they took, from submission to the last completion. Submissions come one at a time,
+    /// with a look at the workers between them, during which caches go cold: a figure to compare
+    /// with those of other cases, and with none of [`Served`].
     pub total_ns: Spread,
     /// Comparison with the kernel's tracepoints.
     pub traced: Option<Traced>,

@@ -1,6 +1,7 @@
 //! The ring: submits requests by one enter, and tells what was complete when that returned.
 //!
-//! `unsafe` here: pushing entries whose memory the ring keeps until their completion, and the enter.
+//! `unsafe` here: pushing entries whose memory the ring keeps until their completion, and the
+//! enter.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;

@@ -227,7 +227,10 @@ mod tests {
         Row { case, ring: Outcome::Seen(alone), nowait: None, reason: None, steps: steps.collect() }
     }
 
-    fn by_depth(steps: &[(u32, Way, bool)]) -> Vec<String> {
+    /// Depth, the way of all requests, whether all submissions slept.
+    type Served = (u32, Way, bool);
+
+    fn by_depth(steps: &[Served]) -> Vec<String> {
         let (first, rest) = steps.split_first().unwrap();
         let rest: Vec<_> = rest.iter().map(|(depth, way, sleeps)| (*depth, 4 * KIB, all(*way, *sleeps))).collect();
         row(Case::DirectRead, all(first.1, first.2), &rest).changes()
@@ -253,7 +256,7 @@ mod tests {
     #[test]
     fn changes_with_depth_are_told_in_one_line() {
         use Way::{Async, Inline, PartlyWorker, Unclear, Worker};
-        let cases: [(&[(u32, Way, bool)], Option<&str>); 9] = [
+        let cases: [(&[Served], Option<&str>); 9] = [
             (&[(1, Async, false), (32, Async, false), (256, Async, false), (1024, Async, false)], None),
             (
                 &[(1, Async, false), (32, Async, false), (128, Async, false), (256, Async, true), (1024, Async, true)],

@@ -107,10 +107,11 @@ impl Workers {
         }
     }
 
-    /// Whether one of them has run since.
-    pub(super) fn ran_since(&self, before: &Runs) -> bool {
-        let now = runs(self.threads());
-        now.iter().any(|(number, runs)| before.get(number).is_none_or(|before| runs > before))
+    /// Those of them that have run since.
+    pub(super) fn ran_since(&self, before: &Runs) -> Vec<i32> {
+        let mut now = runs(self.threads());
+        now.retain(|number, runs| before.get(number).is_none_or(|before| *runs > *before));
+        now.into_keys().collect()
     }
 
     fn threads(&self) -> Vec<Thread> {

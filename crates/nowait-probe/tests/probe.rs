@@ -82,7 +82,7 @@ fn is_sound(report: &Report, least: u32) {
         let sum = rates.inline + rates.asynchronous + rates.worker + rates.unclear;
         assert_eq!(sum, rates.requests, "{}: {rates:?}", row.case.name());
         let few = if is_slow() { 5 } else { 50 };
-        assert!(rates.unclear * few <= rates.requests, "{}: {rates:?}", row.case.name());
+        assert!(rates.unclear * few <= rates.requests.max(few), "{}: {rates:?}", row.case.name());
         assert_eq!(rates.failed, 0, "{}: {rates:?}", row.case.name());
         assert_eq!(rates.submissions, rates.requests, "{}: {rates:?}", row.case.name());
         tells_the_same(row, rates);
@@ -466,7 +466,7 @@ fn child() {
             assert!(seen(Case::CachedRead).all(|rates| rates.is_confirmed() == Some(true)));
             // tmpfs has no requests that do not wait, at any depth and size: all are counted.
             if report.abilities.nowait_reads == Some(false) {
-                assert!(seen(Case::CachedRead).all(|rates| rates.worker == rates.requests));
+                assert!(seen(Case::CachedRead).all(|rates| rates.worker + rates.unclear == rates.requests));
                 assert!(report.scratch.iter().all(|row| row.changes().is_empty()));
             }
             let row = report.row(Case::CachedRead).unwrap();
