@@ -8,7 +8,7 @@ use comfy_table::Cell;
 use nowait::DirectIo;
 use nowait_bench::report::figures::micro;
 use nowait_probe::{
-    Case, Device, Evidence, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Subject, watch,
+    Case, Device, Evidence, Options, Outcome, Place, Rates, Reach, Report, Row, Served, Step, Subject, Traced, watch,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +28,8 @@ pub(crate) fn run(options: &cli::Probe) -> Result<()> {
     let mut reports = Vec::new();
     let mut outcome = Ok(());
     for path in &options.paths {
-        let probed = Options::new().requests(options.requests).evict(options.evict).run(path);
+        let how = Options::new().requests(options.requests).evict(options.evict).shallow(options.shallow);
+        let probed = how.run(path);
         let judged = match probed {
             Ok(report) => {
                 let judged = judge(&report, &options.require);
@@ -117,31 +118,76 @@ fn text(report: &Report, explain: bool) -> String {
         text += &format!("\n  cannot tell: {why}\n");
     }
     if let Some(controls) = &report.controls {
+        text += &format!("\n{}", changes(report));
         let believed = if controls.hold() { "controls hold" } else { "CONTROLS FAIL" };
-        text += &format!("\n  {believed}: {controls}\n");
-        text += &match (report.traced(), &report.evidence) {
-            (Some(traced), _) if traced.agreed == traced.requests => {
-                format!("  confirmed by the kernel's tracepoint for {} requests\n", traced.requests)
-            }
-            (Some(traced), _) => {
-                format!("  the kernel's tracepoint agrees on {} of {}\n", traced.agreed, traced.requests)
-            }
-            (None, Some(Evidence::Threads { untraced })) => {
-                format!("  inferred from the workers' threads, not confirmed by the kernel's tracepoint: {untraced}\n")
-            }
-            (None, _) => {
-                "  told by the kernel's tracepoint alone: its workers are no threads of this process\n".to_owned()
-            }
-        };
-        if !report.reach.defers {
-            text += "  this kernel does not keep completions back: inline is also what the device completed before the \
-                     submission returned\n";
-        }
+        text += &format!("\n  {believed}: {controls}\n  {}\n", confirmation(report));
     }
     if explain {
         text += &explanations(report);
     }
     text + "\n"
+}
+
+/// Where verdicts change with depth or size.
+fn changes(report: &Report) -> String {
+    let on_scratch = report.scratch.iter().map(|row| (row.case.name().to_owned(), row));
+    let of_file = report.file.iter().map(|row| (format!("{}, the file itself", row.case.name()), row));
+    let asked: Vec<_> = on_scratch.chain(of_file).filter(|(_, row)| !row.steps.is_empty()).collect();
+    if asked.is_empty() {
+        return report
+            .steps_missing
+            .as_ref()
+            .map_or(String::new(), |why| format!("  one in flight, one size: {why}\n"));
+    }
+    let mut text = "  with 1 to 1024 in flight, and 4 KiB to 1 MiB:\n".to_owned();
+    let width = asked.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut same = 0;
+    for (name, row) in &asked {
+        let sentences = row.changes();
+        same += usize::from(sentences.is_empty());
+        for (number, sentence) in sentences.iter().enumerate() {
+            let name = if number == 0 { name } else { "" };
+            text += &format!("    {name:<width$}  {sentence}\n");
+        }
+    }
+    text += match same {
+        0 => "",
+        same if same == asked.len() => "    no change\n",
+        _ => "    others: no change\n",
+    };
+    if let Some(why) = &report.steps_missing {
+        text += &format!("    incomplete: {why}\n");
+    }
+    let reasons: BTreeSet<_> = asked.iter().flat_map(|(_, row)| &row.steps).filter_map(step_unseen).collect();
+    for why in reasons {
+        text += &format!("    incomplete: {why}\n");
+    }
+    text
+}
+
+fn step_unseen(step: &Step) -> Option<String> {
+    match &step.ring {
+        Outcome::Seen(_) | Outcome::NotInState => None,
+        Outcome::CannotTell(why) => Some(why.clone()),
+        other => Some(unseen(other)),
+    }
+}
+
+/// Whether the kernel's tracepoints say the same, or the next step to take.
+fn confirmation(report: &Report) -> String {
+    let mut text = match (report.unconfirmed(), report.traced()) {
+        (Some(why), _) => format!("UNCONFIRMED by the kernel's tracepoints: {why}"),
+        (None, traced) => {
+            format!("confirmed by the kernel's tracepoints for {} requests", traced.map_or(0, |traced| traced.agreed))
+        }
+    };
+    if report.evidence == Some(Evidence::Tracepoint) {
+        text += "\n  workers are no threads of this process: the tracepoint alone told of them";
+    }
+    if !report.reach.defers {
+        text += "\n  inline is unconfirmed: before Linux 6.1 it is also what the device completed before the submission returned";
+    }
+    text
 }
 
 fn on(place: &Place) -> String {
@@ -289,15 +335,20 @@ fn way(served: &Served) -> String {
 
 fn explanations(report: &Report) -> String {
     let mut text = "
-  inline      complete when io_uring_enter, which submitted it, returned
+  inline      complete when the io_uring_enter that submitted it returned
   async       completed later, without a thread
-  worker      handed to a thread of the kernel, which makes a plain call
-  slept       the thread slept inside io_uring_enter; counted beside the three
-  submit      how long io_uring_enter took, at the median; total: until the completion. Requests come one at a time,
-              with pauses, so that they are slower than those of a busy program
-  nowait      where this library's own counters say that the same requests went, one at a time: on the caller's
-              thread, to a ring, or to a thread of the library
-  no cold pages   they stay in memory (tmpfs), or all of the file is cached (--evict)
+  worker      given to a kernel thread, which makes a plain call
+  slept       the thread slept inside io_uring_enter; counted beside the three above
+  submit      time of io_uring_enter, median; total: until the completion. Requests come one at a time, with pauses:
+              they are slower than those of a busy program
+  nowait      where this library's counters say that the same requests went, one at a time: inline on the caller's
+              thread, to a ring, to libaio, or to a pool thread
+  no cold pages   pages stay in memory (tmpfs), or all of the file is cached (--evict)
+  in flight   requests submitted by one io_uring_enter; the table has one at a time. \"By workers\" is more than half of
+              the requests, \"partly\" more than a quarter; \"sleeps\" is more than half of the submissions. \"Perhaps\":
+              workers ran, and without tracepoints their requests cannot be counted
+  confirmed   of every request, the tracepoints that the submitting thread passed say the same: io_uring_complete inside
+              the submission (inline), io_uring_queue_async_work (worker), sched_switch inside it (slept)
 "
     .to_owned();
     let reasons: BTreeSet<_> = report.scratch.iter().chain(&report.file).filter_map(|row| row.reason).collect();
@@ -388,7 +439,10 @@ fn as_json(report: &Report) -> Value {
             Some(Evidence::Threads { untraced }) => json!(untraced),
             _ => Value::Null,
         },
-        "traced": report.traced().map(|traced| json!({ "requests": traced.requests, "agreed": traced.agreed })),
+        "traced": report.traced().map(traced_as_json),
+        "confirmed": report.unconfirmed().is_none(),
+        "unconfirmed": report.unconfirmed(),
+        "steps_missing": report.steps_missing,
         "scratch": report.scratch.iter().map(row_as_json).collect::<Vec<_>>(),
         "scratch_error": report.scratch_error.as_ref().map(ToString::to_string),
         "file": report.file.iter().map(row_as_json).collect::<Vec<_>>(),
@@ -397,10 +451,29 @@ fn as_json(report: &Report) -> Value {
 }
 
 fn row_as_json(row: &Row) -> Value {
-    let ring = match &row.ring {
+    let nowait = row.nowait.map(|served| {
+        json!({
+            "requests": served.requests, "inline": served.inline, "ring": served.ring, "aio": served.aio,
+            "pool": served.pool, "worker": served.worker, "failed": served.failed,
+            "total_median_ns": served.total_ns.median, "total_max_ns": served.total_ns.max,
+        })
+    });
+    let steps = row.steps.iter();
+    let steps = steps.map(|step| json!({ "depth": step.depth, "bytes": step.bytes, "ring": ring_as_json(&step.ring) }));
+    json!({
+        "case": row.case.name(), "ring": ring_as_json(&row.ring), "nowait": nowait,
+        "reason": row.reason.map(|reason| reason.name()), "steps": steps.collect::<Vec<_>>(), "changes": row.changes(),
+    })
+}
+
+fn ring_as_json(ring: &Outcome) -> Value {
+    match ring {
         Outcome::Seen(rates) => json!({
             "outcome": "seen",
-            "requests": rates.requests, "inline": rates.inline, "async": rates.asynchronous, "worker": rates.worker,
+            "verdict": rates.verdict().way.name(), "sleeps": rates.verdict().sleeps,
+            "confirmed": rates.is_confirmed(), "traced": rates.traced.map(traced_as_json),
+            "requests": rates.requests, "submissions": rates.submissions,
+            "inline": rates.inline, "async": rates.asynchronous, "worker": rates.worker,
             "unclear": rates.unclear, "slept": rates.slept, "failed": rates.failed,
             "submit_median_ns": rates.submit_ns.median, "submit_max_ns": rates.submit_ns.max,
             "total_median_ns": rates.total_ns.median, "total_max_ns": rates.total_ns.max,
@@ -409,16 +482,13 @@ fn row_as_json(row: &Row) -> Value {
         Outcome::NotInState => json!({ "outcome": "not in state" }),
         Outcome::CannotTell(why) => json!({ "outcome": "cannot tell", "why": why }),
         other => json!({ "outcome": format!("{other:?}") }),
-    };
-    let nowait = row.nowait.map(|served| {
-        json!({
-            "requests": served.requests, "inline": served.inline, "ring": served.ring, "aio": served.aio,
-            "pool": served.pool, "worker": served.worker, "failed": served.failed,
-            "total_median_ns": served.total_ns.median, "total_max_ns": served.total_ns.max,
-        })
-    });
+    }
+}
+
+fn traced_as_json(traced: Traced) -> Value {
     json!({
-        "case": row.case.name(), "ring": ring, "nowait": nowait, "reason": row.reason.map(|reason| reason.name()),
+        "requests": traced.requests, "agreed": traced.agreed, "worker_differs": traced.worker_differs,
+        "inline_differs": traced.inline_differs, "slept_differs": traced.slept_differs,
     })
 }
 
@@ -446,7 +516,7 @@ fn watch_process(options: &cli::Probe, process: u32) -> Result<()> {
     say!("process {process} ({}), watched for {seconds:.1} s", name.trim_end());
     match watched.punts {
         Some(punts) => {
-            say!("  {:.0} requests a second given to workers, says the kernel's tracepoint", punts as f64 / seconds)
+            say!("  {:.0} requests a second given to workers, by the kernel's tracepoint", punts as f64 / seconds)
         }
         None => say!(
             "  the kernel's tracepoint cannot be counted: {}",
