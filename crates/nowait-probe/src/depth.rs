@@ -40,7 +40,8 @@ pub(super) fn of_scratch(dir: &Path, attributes: IFlags, eye: &mut Eye, rows: &m
         return Some(why);
     }
     let (bytes, depth) = (SIZES[SIZES.len() - 1], TOGETHER);
-    let data = match twin::make_data(dir, attributes, u64::from(depth) * u64::from(bytes + PAGE as u32)) {
+    let length = u64::from(depth) * u64::from(bytes + PAGE as u32);
+    let data = match twin::make_data(dir, attributes, length) {
         Ok(data) => data,
         Err(error) => return Some(format!("no file for them can be made: {error}")),
     };
@@ -48,7 +49,10 @@ pub(super) fn of_scratch(dir: &Path, attributes: IFlags, eye: &mut Eye, rows: &m
         let count = submissions * depth;
         match case.grows() {
             true => twin::make_growing(dir, attributes, case, bytes, count).map(Some),
-            false => twin::within(&data, case, bytes, count).map(Some),
+            false => {
+                twin::cool(&data, case, length)?;
+                twin::within(&data, case, bytes, count).map(Some)
+            }
         }
     })
 }

@@ -120,14 +120,19 @@ pub(super) fn within(file: &File, case: Case, bytes: u32, count: u32) -> io::Res
     let stride = (u64::from(bytes).next_multiple_of(PAGE as u64)) + PAGE as u64;
     let first = if case == Case::ColdPartialWrite { PART_OFFSET } else { 0 };
     let offsets = (0..u64::from(count)).map(|number| number * stride + first).collect();
-    if case.is_cold() {
-        // What is dirty is not dropped. Past the page cache, too, what is there makes a request
-        // wait (`kiocb_write_and_wait`, `kiocb_invalidate_pages`, mm/filemap.c).
-        file.sync_data()?;
-        drop_pages(file, u64::from(count) * stride)?;
-    }
     let direct = case.is_direct().then(|| direct(file)).transpose()?;
     Ok(Tested { file: file.try_clone()?, direct, offsets, length: bytes as usize })
+}
+
+/// Drops a scratch file's pages, for cases that are asked for cold: never those of the file itself.
+pub(super) fn cool(file: &File, case: Case, length: u64) -> io::Result<()> {
+    if !case.is_cold() {
+        return Ok(());
+    }
+    // What is dirty is not dropped. Past the page cache, too, what is there makes a request wait
+    // (`kiocb_write_and_wait`, `kiocb_invalidate_pages`, mm/filemap.c).
+    file.sync_data()?;
+    drop_pages(file, length)
 }
 
 /// Makes the scratch file of a case that has it grow, for so many requests of so many bytes.
