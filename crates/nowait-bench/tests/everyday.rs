@@ -14,7 +14,7 @@ use nowait_bench::machine::tree::Tree;
 use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::meter::{Apart, Round, Sample};
 use nowait_bench::measure::options::Options;
-use nowait_bench::measure::work::{Access, Buffer, Contents, Mixed, Reads, SmallFiles, Spread, Target};
+use nowait_bench::measure::work::{Access, Buffer, Contents, Reads, ReadsAndWrites, SmallFiles, Spread, Target};
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
@@ -22,7 +22,7 @@ use nowait_bench::table::files::{Files, Sizes};
 use nowait_bench::table::readwrite::{self, READWRITE, ReadWrite};
 use nowait_bench::table::scan::{self, SCAN, Scan};
 use nowait_bench::table::{Phase, Run, Table};
-use nowait_bench::ways::{self, FileWay, MixWay, RowWay, Way};
+use nowait_bench::ways::{self, FileWay, ReadWriteWay, RowWay, Way};
 use nowait_bench::{ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -168,7 +168,7 @@ fn a_scan_that_reads_other_blocks_is_found_out() {
 
 /// The sample of a way's work on a file of its own, and the file.
 fn mixed(
-    way: &dyn MixWay,
+    way: &dyn ReadWriteWay,
     direct: bool,
     depth: usize,
     accesses: &Arc<[Access]>,
@@ -178,11 +178,11 @@ fn mixed(
     let open = fs::OpenOptions::new().read(true).write(true).custom_flags(flags).open(file.path());
     let (opened, cancel) = (Arc::new(open?), AtomicBool::new(false));
     let (path, contents) = (file.path(), Contents::new(SEED));
-    let job = Mixed { file: &opened, path, direct, block: 4096, depth, accesses, contents, cancel: &cancel };
+    let job = ReadsAndWrites { file: &opened, path, direct, block: 4096, depth, accesses, contents, cancel: &cancel };
     let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
     let gate = Barrier::new(1);
     let mut round = Round::new(&gate, Some(&check));
-    let apart = way.mix(&job, Buffer::new(4096 * depth).bytes(), &mut round)?;
+    let apart = way.read_write(&job, Buffer::new(4096 * depth).bytes(), &mut round)?;
     let sample = Sample::of(&[round]).unwrap();
     let writes = accesses.iter().filter(|access| access.writes).count() as u64;
     assert_eq!((apart.writes.len(), apart.reads.len() + writes), (writes, sample.operations), "{}", way.name());
@@ -196,7 +196,7 @@ fn reads_beside_durable_writes_are_right_and_so_is_the_file_at_every_depth() {
     let access = |(index, place): (usize, u64)| Access { offset: place * 4096, writes: index % 3 == 0 };
     let accesses: Arc<[Access]> = places.map(access).collect();
     let refused = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(small_file().path()).is_err();
-    for way in usable(ways::mixers()) {
+    for way in usable(ways::readwriters()) {
         for (direct, depth) in [(false, 1), (false, 7), (true, 1), (true, 300)] {
             if direct && (refused) {
                 eprintln!("skipped: O_DIRECT");
@@ -222,7 +222,7 @@ fn reads_beside_durable_writes_are_right_and_so_is_the_file_at_every_depth() {
 fn a_read_behind_the_end_beside_writes_is_an_error_and_not_a_hang() {
     let access = |at: u64| Access { offset: at * 4096, writes: at % 2 == 0 };
     let accesses: Arc<[Access]> = (0..20).map(access).chain([Access { offset: 2 * SIZE, writes: false }]).collect();
-    for way in usable(ways::mixers()) {
+    for way in usable(ways::readwriters()) {
         for depth in [1, 4] {
             assert!(mixed(way, false, depth, &accesses).is_err(), "{} depth {depth}", way.name());
         }
@@ -234,7 +234,7 @@ fn a_run_of_reads_and_writes_fills_a_row_for_each_case_and_way() {
     let options = Options { size: Some(2 << 20), ..tiny() };
     let Some(report) = measure(&READWRITE, &options, None) else { return };
     let kinds = if report.notes.iter().any(|note| note.code == Code::DirectRefused) { 1 } else { 2 };
-    assert_eq!(report.rows.len(), kinds * 2 * usable(ways::mixers()).len());
+    assert_eq!(report.rows.len(), kinds * 2 * usable(ways::readwriters()).len());
     for row in &report.rows {
         let figures = row.figures::<readwrite::Figures>();
         let (reads, writes) = (figures.reads_per_s.unwrap(), figures.durable_writes_per_s.unwrap());
@@ -255,8 +255,8 @@ impl Way for Lazy {
     }
 }
 
-impl MixWay for Lazy {
-    fn mix(&self, job: &Mixed<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<Apart> {
+impl ReadWriteWay for Lazy {
+    fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<Apart> {
         let mut apart = Apart::default();
         round.start();
         for access in job.accesses.iter() {

@@ -111,7 +111,7 @@ impl Spread<'_> {
 /// Random reads of one file and durable writes to it, `depth` of both together in flight at any
 /// time, begun in this order.
 #[derive(Clone, Copy)]
-pub struct Mixed<'a> {
+pub struct ReadsAndWrites<'a> {
     /// Open for both, without readahead. Shared, for tasks that outlive a borrow.
     pub file: &'a Arc<File>,
     /// For ways that open the file themselves.
@@ -132,7 +132,7 @@ pub struct Access {
     pub writes: bool,
 }
 
-impl Mixed<'_> {
+impl ReadsAndWrites<'_> {
     /// The access of this index; `None` after the last, and when the user wants to stop.
     #[inline]
     pub fn access(&self, index: usize) -> Option<Access> {

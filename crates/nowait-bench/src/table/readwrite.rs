@@ -29,18 +29,18 @@ use crate::measure::interleave::{self, Stage, steps};
 use crate::measure::meter::{Apart, Check, Sample};
 use crate::measure::options::Options;
 use crate::measure::turn::{Turn, alone};
-use crate::measure::work::{Access, Buffer, Contents, Mixed};
+use crate::measure::work::{Access, Buffer, Contents, ReadsAndWrites};
 use crate::random::Random;
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
 use crate::report::{Latency, Row, median};
-use crate::ways::{self, MixWay};
+use crate::ways::{self, ReadWriteWay};
 
 pub struct ReadWrite {
-    pub ways: &'static [&'static dyn MixWay],
+    pub ways: &'static [&'static dyn ReadWriteWay],
 }
 
-pub static READWRITE: ReadWrite = ReadWrite { ways: ways::mixers() };
+pub static READWRITE: ReadWrite = ReadWrite { ways: ways::readwriters() };
 
 const BLOCK: usize = 4 << 10;
 const DEPTHS: [usize; 3] = [1, 16, 64];
@@ -256,7 +256,7 @@ impl Written<'_> {
 /// One case, ready to be measured.
 struct Bench<'a, 'f> {
     table: &'a str,
-    ways: &'a [&'static dyn MixWay],
+    ways: &'a [&'static dyn ReadWriteWay],
     name: String,
     direct: bool,
     depth: usize,
@@ -326,7 +326,7 @@ impl interleave::Case for Bench<'_, '_> {
 
 impl Bench<'_, '_> {
     fn rows(&self, timed: &[Vec<Sample>]) -> Vec<Row> {
-        let row = |((way, samples), apart): ((&&'static dyn MixWay, &Vec<Sample>), &Apart)| {
+        let row = |((way, samples), apart): ((&&'static dyn ReadWriteWay, &Vec<Sample>), &Apart)| {
             let row = Row::of(self.table, &self.name, way.name(), samples);
             let figures = Figures::of(&row, apart);
             row.with(figures)
@@ -335,12 +335,12 @@ impl Bench<'_, '_> {
     }
 
     /// One way, once.
-    fn turn(&mut self, way: &dyn MixWay, stage: Stage) -> Result<(Sample, Apart)> {
+    fn turn(&mut self, way: &dyn ReadWriteWay, stage: Stage) -> Result<(Sample, Apart)> {
         let turn = Turn { way: way.name(), table: self.table, case: &self.name, cancel: self.cancel };
         let file = Arc::new(self.opened()?);
         self.written.turns += 1;
         let contents = self.written.contents(self.written.turns);
-        let job = Mixed {
+        let job = ReadsAndWrites {
             file: &file,
             path: self.written.file.path(),
             direct: self.direct,
@@ -354,7 +354,7 @@ impl Bench<'_, '_> {
         let matches = |offset: u64, bytes: &[u8]| self.written.matches(offset, bytes);
         let check: Option<&Check<'_>> = if verify { Some(&matches) } else { None };
         let mut buffer = Buffer::new(BLOCK * self.depth);
-        let outcome = alone(check, |round| way.mix(&job, buffer.bytes(), round));
+        let outcome = alone(check, |round| way.read_write(&job, buffer.bytes(), round));
         let (sample, apart) = turn.sample(outcome, |error| turn.failed(error))?;
         turn.require_right(&sample)?;
         let count = self.accesses.len() as u64;

@@ -1,14 +1,14 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
 //! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`], [`indexers`],
-//! [`filers`] or [`mixers`]. One that does several kinds of work lives where it reads.
+//! [`filers`] or [`readwriters`]. One that does several kinds of work lives where it reads.
 
 mod files;
 mod log;
 pub(crate) mod map;
-mod mix;
 mod queue;
 mod read;
+mod readwrite;
 pub mod runtime;
 mod slots;
 mod stream;
@@ -18,7 +18,7 @@ use std::io;
 
 use crate::measure::meter::{Apart, Round};
 use crate::measure::options::Direction;
-use crate::measure::work::{Commits, Gather, Mixed, Populate, Reads, SmallFiles, Spread, Stream, Writes};
+use crate::measure::work::{Commits, Gather, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream, Writes};
 use crate::sys::Mapping;
 
 pub use log::commit::{Folder, by_writers};
@@ -151,12 +151,12 @@ pub trait FileWay: Way {
 }
 
 /// One way of reading a file and writing to it durably at the same time.
-pub trait MixWay: Way {
+pub trait ReadWriteWay: Way {
     /// Completes all of `job`, `job.depth` of its accesses in flight at a time. A write is complete
     /// when its bytes are on stable storage. `buffer` has a block for each of those in flight; a
     /// block to be written is [made](crate::measure::work::Template) just before the clock is read
     /// for its submission.
-    fn mix(&self, job: &Mixed<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart>;
+    fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart>;
 }
 
 /// A file's bytes in memory, whoever has mapped them.
@@ -325,12 +325,12 @@ pub const fn filers() -> &'static [&'static dyn FileWay] {
 }
 
 /// Every way of the table of reads beside durable writes, in its order.
-pub const fn mixers() -> &'static [&'static dyn MixWay] {
+pub const fn readwriters() -> &'static [&'static dyn ReadWriteWay] {
     &[
-        &mix::threads::FDATASYNC,
-        &mix::threads::DSYNC,
-        &mix::ring::FDATASYNC,
-        &mix::ring::DSYNC,
+        &readwrite::threads::FDATASYNC,
+        &readwrite::threads::DSYNC,
+        &readwrite::ring::FDATASYNC,
+        &readwrite::ring::DSYNC,
         &read::spawn_blocking::SpawnBlocking,
         &read::nowait::Blocking,
         &read::nowait::Tokio,

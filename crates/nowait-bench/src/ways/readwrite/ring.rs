@@ -6,9 +6,9 @@ use std::slice;
 use std::time::Instant;
 
 use crate::measure::meter::{Apart, Round};
-use crate::measure::work::Mixed;
+use crate::measure::work::ReadsAndWrites;
 use crate::ways::slots::{Durable, Slots};
-use crate::ways::{MixWay, Way};
+use crate::ways::{ReadWriteWay, Way};
 
 pub(crate) struct Ring {
     name: &'static str,
@@ -28,8 +28,8 @@ impl Way for Ring {
     }
 }
 
-impl MixWay for Ring {
-    fn mix(&self, job: &Mixed<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+impl ReadWriteWay for Ring {
+    fn read_write(&self, job: &ReadsAndWrites<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
         let (template, mut apart) = (job.template(), Apart::default());
         let mut slots = Slots::over(slice::from_ref(&**job.file), job.depth, job.block)?;
         slots.keep_busy(

@@ -12,8 +12,8 @@ use std::time::Instant;
 use nowait::{Buf, File, Nowait, OpenOptions};
 
 use crate::measure::meter::{Apart, Round};
-use crate::measure::work::{Access, Buffer, Mixed, Template};
-use crate::ways::MixWay;
+use crate::measure::work::{Access, Buffer, ReadsAndWrites, Template};
+use crate::ways::ReadWriteWay;
 use crate::ways::log::commit::write_durable;
 use crate::ways::read::nowait::{Blocking, Tokio};
 use crate::ways::read::spawn_blocking::SpawnBlocking;
@@ -28,7 +28,7 @@ struct Left {
 }
 
 impl Left {
-    fn of(job: &Mixed<'_>) -> Self {
+    fn of(job: &ReadsAndWrites<'_>) -> Self {
         Self { next: Arc::default(), accesses: job.accesses.clone(), template: job.template() }
     }
 
@@ -55,7 +55,7 @@ impl Told {
 }
 
 /// Runs a task for each operation in flight while the clock runs, and then tells what they saw.
-fn on_tokio<F>(job: &Mixed<'_>, round: &mut Round<'_>, task: impl Fn(Left, Told) -> F) -> io::Result<Apart>
+fn on_tokio<F>(job: &ReadsAndWrites<'_>, round: &mut Round<'_>, task: impl Fn(Left, Told) -> F) -> io::Result<Apart>
 where
     F: Future<Output = io::Result<Told>> + Send + 'static,
 {
@@ -72,8 +72,8 @@ where
     Ok(Apart::sum(apart))
 }
 
-impl MixWay for SpawnBlocking {
-    fn mix(&self, job: &Mixed<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+impl ReadWriteWay for SpawnBlocking {
+    fn read_write(&self, job: &ReadsAndWrites<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
         on_tokio(job, round, |left, mut told| {
             let (file, mut buffer) = (job.file.clone(), Buffer::new(job.block));
             async move {
@@ -97,7 +97,7 @@ impl MixWay for SpawnBlocking {
 }
 
 /// As a user opens it.
-fn open(job: &Mixed<'_>) -> io::Result<File> {
+fn open(job: &ReadsAndWrites<'_>) -> io::Result<File> {
     let options = OpenOptions::new().read(true).write(true).direct(job.direct).clone();
     Ok(options.open_in(Nowait::shared(), job.path).wait()?)
 }
@@ -110,8 +110,8 @@ async fn one(file: &File, access: Access, buffer: Buf) -> nowait::Result<Buf> {
     }
 }
 
-impl MixWay for Blocking {
-    fn mix(&self, job: &Mixed<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+impl ReadWriteWay for Blocking {
+    fn read_write(&self, job: &ReadsAndWrites<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
         let (file, left, mut apart) = (open(job)?, Left::of(job), Apart::default());
         let mut buffers: Vec<Buf> = (0..job.depth).map(|_| Buf::zeroed(job.block)).collect();
         if let (1, Some(mut buffer)) = (job.depth, buffers.pop()) {
@@ -148,8 +148,8 @@ impl MixWay for Blocking {
     }
 }
 
-impl MixWay for Tokio {
-    fn mix(&self, job: &Mixed<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+impl ReadWriteWay for Tokio {
+    fn read_write(&self, job: &ReadsAndWrites<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
         let file = open(job)?;
         on_tokio(job, round, |left, mut told| {
             let (file, mut buffer) = (file.clone(), Buf::zeroed(job.block));

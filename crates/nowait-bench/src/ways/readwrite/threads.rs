@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::measure::meter::{Apart, Round};
-use crate::measure::work::Mixed;
+use crate::measure::work::ReadsAndWrites;
 use crate::ways::log::commit::write_durable;
 use crate::ways::read::threads::at_once;
-use crate::ways::{MixWay, Way};
+use crate::ways::{ReadWriteWay, Way};
 
 pub(crate) struct Threads {
     name: &'static str,
@@ -26,8 +26,8 @@ impl Way for Threads {
     }
 }
 
-impl MixWay for Threads {
-    fn mix(&self, job: &Mixed<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
+impl ReadWriteWay for Threads {
+    fn read_write(&self, job: &ReadsAndWrites<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<Apart> {
         let (next, template) = (AtomicUsize::new(0), job.template());
         let apart = at_once(job.depth, job.block, buffer, round, |block, tally| {
             let mut apart = Apart::default();
