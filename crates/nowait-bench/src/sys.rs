@@ -227,6 +227,11 @@ pub fn drop_cache(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
+/// The same for a range of whole pages.
+pub fn drop_cache_of(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    Ok(fadvise(file, offset, NonZeroU64::new(len), Advice::DontNeed)?)
+}
+
 /// Turns readahead off on this open file, so that a read of 4 KiB is a read of 4 KiB.
 pub fn expect_random(file: &File) -> io::Result<()> {
     Ok(fadvise(file, 0, None, Advice::Random)?)

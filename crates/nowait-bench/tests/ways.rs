@@ -12,7 +12,8 @@ use std::time::Duration;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::meter::{Round, Sample};
-use nowait_bench::measure::options::{Direction, Options};
+use nowait_bench::measure::mixed::{self, BEAT, Layout, Mixture, Neighbour, Plan};
+use nowait_bench::measure::options::{Beside, Direction, Options};
 use nowait_bench::measure::work::{
     Buffer, Commits, Contents, Gather, Populate, Range, Reads, Records, Route, Stream, Target, Writes,
 };
@@ -23,13 +24,16 @@ use nowait_bench::table::cached::CACHED;
 use nowait_bench::table::dd::{self, DD, Dd};
 use nowait_bench::table::gather::GATHER;
 use nowait_bench::table::log::{self, LOG, Log};
+use nowait_bench::table::mixed::{Figures, MIXED, Mixed};
 use nowait_bench::table::prefault::{self, PREFAULT, Prefault};
 use nowait_bench::table::reads::READS;
 use nowait_bench::table::stall::{self, Stall};
 use nowait_bench::table::whole::{self, WHOLE};
 use nowait_bench::table::writes::WRITES;
 use nowait_bench::table::{Phase, Run, Table, new_file};
-use nowait_bench::ways::{self, LogWay, PopulateWay, Populated, ReadWay, RowWay, StreamWay, Way, WriteWay, Written};
+use nowait_bench::ways::{
+    self, LogWay, MixedWay, PopulateWay, Populated, ReadWay, RowWay, StreamWay, Way, WriteWay, Written,
+};
 use nowait_bench::{Error, ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -903,4 +907,202 @@ fn a_way_that_has_not_populated_its_map_is_found_out() {
 fn a_run_of_maps_stops_when_told() {
     let error = fails(&MAPPING, &tiny_maps(), Some(&small_file()), true);
     assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&error.kind()), "{error}");
+}
+
+fn usable_mixers() -> impl Iterator<Item = &'static dyn MixedWay> {
+    ways::mixers().iter().copied().filter(|way| way.refused().is_none())
+}
+
+/// One way, once: the sample and what it told, with each read's bytes compared, and how often each
+/// page was read.
+fn mix(
+    way: &dyn MixedWay,
+    job: &mixed::Mixed<'_>,
+    file: &TestFile,
+) -> std::io::Result<(Sample, Mixture, std::collections::HashMap<u64, u64>)> {
+    let read = std::sync::Mutex::new(std::collections::HashMap::new());
+    let check = |offset, bytes: &[u8]| {
+        *read.lock().unwrap().entry(offset).or_insert(0) += 1;
+        bytes.len() == 4096 && file.matches(offset, bytes)
+    };
+    let gate = std::sync::Barrier::new(1);
+    let mut round = Round::new(&gate, Some(&check));
+    let told = way.mixed(job, &mut round)?;
+    let sample = Sample::of(&[round]).unwrap();
+    Ok((sample, told, read.into_inner().unwrap()))
+}
+
+#[test]
+fn tasks_read_what_the_plan_says_beside_a_heartbeat_and_others() {
+    let file = file_of(4 << 20);
+    let layout = Layout::of(file.size());
+    let (written, path) = empty_file("beside");
+    let folder = format!("{}/beside-log-{}", on_disk(), std::process::id());
+    fs::create_dir(&folder).unwrap();
+    let options = nowait_log::Options::new().create(true).segment_bytes(1 << 20);
+    let (log, _) = nowait_log::Log::open(&folder, &options).wait().unwrap();
+    let others = [Neighbour::Nobody, Neighbour::Writer { file: &written, path: &path }, Neighbour::Log(&log)];
+    for way in usable_mixers() {
+        for (tasks, workers, hot) in [(1, 1, 90), (1, 2, 50), (7, 1, 0), (64, 1, 90), (64, 2, 90), (40, 3, 100)] {
+            for beside in others {
+                let plan = Plan::new(layout, tasks, 320, hot, &mut Random::new(SEED));
+                let (target, marks) = (target(&file), file.marks());
+                let job = mixed::Mixed { target, marks, plan: &plan, workers, beside };
+                let (sample, told, read) = mix(way, &job, &file).unwrap();
+                let name = format!("{} {tasks} tasks {workers} workers {hot} %", way.name());
+                let all = plan.reads();
+                assert_eq!((sample.operations, sample.bytes, sample.wrong), (all, all * PAGE, None), "{name}");
+                assert_eq!((told.cold.len(), told.hot.len()), (plan.cold, all - plan.cold), "{name}");
+                assert_eq!(sample.latencies.len(), all, "{name}");
+                let mut planned = std::collections::HashMap::new();
+                let reads = plan.tasks.iter().flat_map(|reads| reads.iter());
+                reads.for_each(|read| *planned.entry(read.offset()).or_insert(0) += 1);
+                assert_eq!(read, planned, "{name}");
+                // Every beat that was due is told of. A thread in `block_on` has a heart of its own,
+                // until its tasks are through.
+                let due = (sample.seconds / BEAT.as_secs_f64()) as u64;
+                let (beats, of_threads) = (told.late.len(), way.name() == ways::OURS);
+                let least = if of_threads { 0 } else { due.saturating_sub(2) };
+                assert!((least..=(due + 2) * workers as u64).contains(&beats), "{name}: {beats} of {due}");
+                assert!(!matches!(beside, Neighbour::Nobody) || told.beside == 0, "{name}");
+            }
+        }
+    }
+    // A round that is long enough for them has beats, writes and records.
+    let plan = Plan::new(layout, 16, 20_000, 100, &mut Random::new(SEED));
+    let job = |beside| mixed::Mixed { target: target(&file), marks: file.marks(), plan: &plan, workers: 2, beside };
+    for way in usable_mixers() {
+        let (_, told, _) = mix(way, &job(Neighbour::Nobody), &file).unwrap();
+        assert!(told.late.len() > 1, "{}", way.name());
+    }
+    for beside in &others[1..] {
+        let (_, told, _) = mix(ways::mixers()[0], &job(*beside), &file).unwrap();
+        assert!(told.beside > 0);
+    }
+    let mut block = vec![0; 4096];
+    std::os::unix::fs::FileExt::read_exact_at(&*written, &mut block, 0).unwrap();
+    assert_eq!(block, vec![0xa5; 4096]);
+    log.close().wait().unwrap();
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_mixed_load_on_a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
+    let path = format!("{}/mixed-cut-short-{}", on_disk(), std::process::id());
+    fs::write(&path, vec![7; SMALLEST as usize]).unwrap();
+    let file = TestFile::existing(path.as_ref()).unwrap();
+    let plan = Plan::new(Layout::of(SMALLEST), 8, 400, 50, &mut Random::new(SEED));
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(SMALLEST / 2).unwrap();
+    for way in usable_mixers() {
+        for workers in [1, 2] {
+            let target = target(&file);
+            let job = mixed::Mixed { target, marks: file.marks(), plan: &plan, workers, beside: Neighbour::Nobody };
+            let gate = std::sync::Barrier::new(1);
+            assert!(way.mixed(&job, &mut Round::new(&gate, None)).is_err(), "{}", way.name());
+        }
+    }
+    fs::remove_file(path).unwrap();
+}
+
+fn tiny_mixture() -> Options {
+    Options {
+        rounds: 2,
+        mixed_time: Duration::from_millis(5),
+        hot: vec![75, 100],
+        tasks: vec![4],
+        workers: vec![1, 2],
+        beside: vec![Beside::Nobody, Beside::Writes, Beside::Log],
+        ..tiny()
+    }
+}
+
+#[test]
+fn a_run_of_mixed_loads_fills_a_row_for_each_case_and_way() {
+    let (result, report, quiet) = measure(&[&MIXED], &tiny_mixture(), Some(&file_of(4 << 20)), &AtomicBool::new(false));
+    match result {
+        // The build's directory is in memory.
+        Err(error) if error.kind() == ErrorKind::NotCold => return,
+        other => other.unwrap(),
+    }
+    assert_eq!(quiet.done, quiet.steps);
+    assert_eq!(report.rows.len(), 2 * 2 * 3 * usable_mixers().count());
+    for row in &report.rows {
+        assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == "mixed", "{row:?}");
+        let figures = row.figures::<Figures>();
+        let hot = figures.hot_latency_ns.unwrap();
+        assert!(hot.p50 <= hot.p999 && hot.p999 <= hot.max, "{row:?}");
+        assert_eq!(figures.cold_latency_ns.is_some(), row.case.starts_with("hot=75 "), "{row:?}");
+        assert_eq!(figures.beside_per_s.is_some(), row.case.contains(" beside="), "{row:?}");
+        assert_eq!(figures.beats.is_some(), figures.late_ns.is_some(), "{row:?}");
+        assert_eq!(row.inline_fraction.is_some(), row.way.starts_with("nowait"), "{row:?}");
+        let json = serde_json::to_value(row).unwrap();
+        assert_eq!(json["hot_latency_ns"]["p99"], hot.p99, "{json}");
+    }
+    // A slow round has beats; the whole of a run has.
+    assert!(report.rows.iter().any(|row| row.figures::<Figures>().beats.is_some_and(|beats| beats > 1)));
+    // What it is to be shown by is there.
+    assert!(nowait_bench::report::page::page(&report).contains("mixed latencies"));
+}
+
+/// Reads nothing and says that it has.
+struct Dreamer;
+
+impl Way for Dreamer {
+    fn name(&self) -> &'static str {
+        "dreamer"
+    }
+}
+
+impl MixedWay for Dreamer {
+    fn mixed(&self, job: &mixed::Mixed<'_>, round: &mut Round<'_>) -> std::io::Result<Mixture> {
+        round.start();
+        let mut seen = Vec::new();
+        for reads in &job.plan.tasks {
+            let mut of_task = mixed::Seen::new(reads, job.marks, &round.tally);
+            reads.iter().for_each(|read| of_task.add(read.offset(), &[0xa5; 4096], std::time::Instant::now()));
+            seen.push(of_task);
+        }
+        round.stop();
+        let late = nowait_bench::measure::meter::latencies();
+        Ok(Mixture::tell(job, seen, late, 0, &mut round.tally))
+    }
+}
+
+#[test]
+fn a_way_that_has_not_read_its_pages_is_found_out_also_on_the_clock() {
+    let file = file_of(1 << 20);
+    let plan = Plan::new(Layout::of(file.size()), 4, 40, 75, &mut Random::new(SEED));
+    let job =
+        mixed::Mixed { target: target(&file), marks: file.marks(), plan: &plan, workers: 1, beside: Neighbour::Nobody };
+    let gate = std::sync::Barrier::new(1);
+    let mut round = Round::new(&gate, None);
+    Dreamer.mixed(&job, &mut round).unwrap();
+    assert!(Sample::of(&[round]).unwrap().wrong.is_some());
+    let error = fails(&[&Mixed { ways: &[&Dreamer] }], &tiny_mixture(), Some(&file), false);
+    assert!(error.kind() == ErrorKind::NotCold || error.to_string().contains("wrong bytes"), "{error}");
+}
+
+#[test]
+fn a_run_of_mixed_loads_stops_when_told() {
+    let error = fails(&[&MIXED], &tiny_mixture(), Some(&file_of(1 << 20)), true);
+    assert!([ErrorKind::Interrupted, ErrorKind::NotCold].contains(&error.kind()), "{error}");
+}
+
+#[test]
+fn hot_pages_are_cached_and_cold_ones_are_not_whatever_was_before() {
+    let file = file_of((1 << 20) + 1234);
+    let layout = Layout::of(file.size());
+    let cached = || nowait_bench::sys::residency(file.through_the_cache(), file.size()).unwrap();
+    let befores: [fn(&TestFile) -> Result<()>; 2] = [TestFile::make_cold, TestFile::make_warm];
+    for before in befores {
+        match before(&file).and_then(|()| file.make_mixed(layout.runs())) {
+            // The build's directory is in memory.
+            Err(error) if error.kind() == ErrorKind::NotCold => return,
+            other => other.unwrap(),
+        }
+        let pages = cached();
+        for (run, hot) in layout.runs() {
+            assert!(run.clone().all(|page| pages[page as usize] == hot), "{run:?}");
+        }
+    }
 }

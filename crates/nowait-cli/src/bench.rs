@@ -178,6 +178,10 @@ fn asked(options: &cli::Bench) -> Options {
         blocks: sorted(options.blocks.clone()),
         writers: as_sizes(&options.writers),
         sizes: sorted(options.sizes.clone()),
+        hot: as_sizes(&options.hot),
+        tasks: as_sizes(&options.tasks),
+        workers: as_sizes(&options.workers),
+        beside: sorted(options.beside.iter().map(|name| name.beside()).collect()),
         stall_size: options.stall_size,
         memory_limit: thorough.then(limit),
         own_file_systems: thorough,
@@ -188,10 +192,10 @@ fn asked(options: &cli::Bench) -> Options {
 }
 
 /// Each once.
-fn sorted(mut numbers: Vec<usize>) -> Vec<usize> {
-    numbers.sort_unstable();
-    numbers.dedup();
-    numbers
+fn sorted<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+    values.sort_unstable();
+    values.dedup();
+    values
 }
 
 fn test_file(options: &cli::Bench, usual_size: u64, seed: u64, cancel: &AtomicBool, bar: &mut Bar) -> Result<TestFile> {

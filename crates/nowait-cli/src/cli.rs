@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::machine::testfile::SMALLEST;
-use nowait_bench::measure::options::Direction;
+use nowait_bench::measure::options::{Beside, Direction};
 use nowait_bench::measure::work::Records;
 use nowait_bench::report::figures::parse_bytes;
 use nowait_bench::report::notes::Code;
-use nowait_bench::table::{self, dd, log};
+use nowait_bench::table::{self, dd, log, mixed};
 use nowait_probe::Case;
 
 const EXIT_CODES: &str = "\
@@ -276,6 +276,11 @@ pub(crate) struct TortureWriter {
 /// The table `readwrite` makes a file of 512 MiB (32 MiB with --quick), reads it at random and
 /// writes to it durably, 70 to 30, past the page cache and through it.
 ///
+/// In the table `mixed`, tasks on one runtime read 4 KiB at a time, most of it cached, beside a
+/// heartbeat of 1 ms on the same runtime: tokio, smol, or threads in `nowait::block_on`. How late the
+/// heartbeat comes depends on the runtime's timer, too: compare ways of the same runtime. The whole
+/// table takes ten minutes.
+///
 /// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
 /// of 4 KiB: 128 at a time, but for touch and random, which wait for each. How long populating stalls the calling thread is in `stall`.
 #[derive(Debug, Clone, Args)]
@@ -355,6 +360,22 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
     pub sizes: Vec<usize>,
 
+    /// Measure only these shares of cached reads, in percent, in `mixed`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub hot: Vec<u32>,
+
+    /// Measure only these numbers of tasks in `mixed`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=mixed::TASKS_MAX as i64))]
+    pub tasks: Vec<u32>,
+
+    /// Measure only these numbers of a runtime's threads in `mixed`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=mixed::WORKERS_MAX as i64))]
+    pub workers: Vec<u32>,
+
+    /// Measure `mixed` only beside these on the same runtime
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "WORK")]
+    pub beside: Vec<BesideName>,
+
     /// Write all figures to FILE, or to stdout if it is - (the tables then go to stderr). After an
     /// interrupt or an error it holds the complete figures, and `partial` says that there were to
     /// be more
@@ -409,6 +430,26 @@ impl StreamName {
             Self::Read => Direction::Read,
             Self::Copy => Direction::Copy,
             Self::Write => Direction::Write,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum BesideName {
+    /// Reads alone
+    Nobody,
+    /// A task that writes a file, 32 MB/s through the page cache
+    Writes,
+    /// A task that appends to a durable log
+    Log,
+}
+
+impl BesideName {
+    pub(crate) fn beside(self) -> Beside {
+        match self {
+            Self::Nobody => Beside::Nobody,
+            Self::Writes => Beside::Writes,
+            Self::Log => Beside::Log,
         }
     }
 }

@@ -169,6 +169,11 @@ fn wrong_usage_is_2() {
         &["log", "--sizes", "15"],
         &["log", "--sizes", "2M"],
         &["log", "--writers", "0"],
+        &["mixed", "--hot", "101"],
+        &["mixed", "--tasks", "0"],
+        &["mixed", "--workers", "0"],
+        &["mixed", "--beside", "everything"],
+        &["mixed", "--direct"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -264,6 +269,9 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["log", "--ways", "direct-dsync", "--writers", "8"]), 2, &["table log", "--writers"]);
     assert_fails(&run(&["log", "--file", "/etc/passwd"]), 2, &["--file"]);
     assert_fails(&run(&["writes", "--writers", "8"]), 2, &["--writers", "log"]);
+    assert_fails(&run(&["reads", "--hot", "90"]), 2, &["--hot", "mixed"]);
+    assert_fails(&run(&["log", "--beside", "log"]), 2, &["--beside", "mixed"]);
+    assert_fails(&run(&["mixed", "--ways", "dd"]), 2, &["table mixed", "nowait-smol"]);
     assert_fails(&run(&["prefault", "--ways", "pwrite"]), 2, &["table prefault", "map-populate", "random"]);
     assert_fails(&run(&["stall", "--quick", "--ways", "random"]), 2, &["table stall", "map-populate", "pwrite"]);
     assert_fails(&run(&["gather", "--rate", "9"]), 2, &["--rate", "cached"]);
@@ -359,6 +367,55 @@ fn a_small_run_of_dd_prints_tables_and_writes_json() {
         let reads = !row["case"].as_str().unwrap().starts_with("write");
         assert!(row["cpu_ms_per_gib"].as_f64().unwrap() > 0.0, "{row}");
         assert_eq!(row["source_pages_cached"].is_f64(), reads, "{row}");
+    }
+    fs::remove_file(json).unwrap();
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_small_run_of_mixed_prints_tables_and_writes_json() {
+    let dir = directory();
+    let json = dir.path().join("result.json");
+    let output = run(&[
+        "mixed",
+        "--quick",
+        "--rounds",
+        "1",
+        "--size",
+        "4M",
+        "--hot",
+        "100,90",
+        "--tasks",
+        "8",
+        "--workers",
+        "1",
+        "--beside",
+        "nobody,log",
+        "--ways",
+        "plain,nowait,nowait-tokio",
+        "--dir",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+    ]);
+    if output.status.code() == Some(6) {
+        return eprintln!("skipped: {}", text(&output.stderr));
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["mixed: ", "hot=90 tasks=8 workers=1 beside=log", "cold p50", "late p50 ms", "beside/s"] {
+        assert!(tables.contains(words), "{tables}");
+    }
+    assert!(tables.lines().filter(|line| line.starts_with("  ")).all(|line| line.chars().count() <= 100), "{tables}");
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4 * 3);
+    for row in rows {
+        let case = row["case"].as_str().unwrap();
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0 && row["hot_latency_ns"]["p99"].is_u64(), "{row}");
+        assert_eq!(row["cold_latency_ns"]["p50"].is_u64(), case.starts_with("hot=90 "), "{row}");
+        assert_eq!(row["beside_per_s"].is_f64(), case.ends_with("beside=log"), "{row}");
+        assert!(row["beats"].as_u64().is_none_or(|beats| beats > 0 && row["late_ns"]["max"].is_u64()), "{row}");
     }
     fs::remove_file(json).unwrap();
     assert_empty(dir.path());

@@ -8,6 +8,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -52,6 +53,20 @@ enum Content {
     Seeded(u64),
     /// The user's: compared with what `pread` says.
     Foreign,
+}
+
+/// The first bytes of every page, so that a timed round can tell a page from all others for some
+/// nanoseconds. Those of a user's file are not known.
+#[derive(Debug, Clone, Copy)]
+pub struct Marks(Option<u64>);
+
+impl Marks {
+    /// Returns whether `page` begins as the file does at `offset`, a multiple of the page size.
+    #[inline]
+    pub fn hold(self, offset: u64, page: &[u8]) -> bool {
+        let Some(seed) = self.0 else { return true };
+        page.starts_with(&Random::at(seed, offset / 8).number().to_le_bytes())
+    }
 }
 
 impl TestFile {
@@ -162,6 +177,13 @@ impl TestFile {
         Ok(bytes)
     }
 
+    pub fn marks(&self) -> Marks {
+        match self.content {
+            Content::Seeded(seed) => Marks(Some(seed)),
+            Content::Foreign => Marks(None),
+        }
+    }
+
     /// Drops every page of the file from the cache and verifies that (all but one in a thousand)
     /// are gone.
     pub fn make_cold(&self) -> Result<()> {
@@ -244,6 +266,56 @@ impl TestFile {
             }
         }
         Err(self.not_cached(missing, expected))
+    }
+
+    /// Has the pages of these runs in the cache, or not, as each says, and verifies it: all that are
+    /// to be there, and of the others no more than one in a thousand. What is as it should be is
+    /// left alone, so that a round in between costs little.
+    pub fn make_mixed(&self, runs: impl Iterator<Item = (Range<u64>, bool)> + Clone) -> Result<()> {
+        let count = |pages: &[bool], run: &Range<u64>, cached: bool| {
+            pages[run.start as usize..run.end as usize].iter().filter(|&&page| page == cached).count() as u64
+        };
+        let (mut missing, mut surplus, mut hot, mut cold) = (0, 0, 0, 0);
+        for attempt in 0..COLD_ATTEMPTS {
+            if attempt > 1 {
+                let _ = self.random.sync_data();
+                thread::sleep(Duration::from_millis(10 << attempt));
+            }
+            let pages = self.residency()?;
+            (missing, surplus, hot, cold) = (0, 0, 0, 0);
+            for (run, is_hot) in runs.clone() {
+                let wrong = count(&pages, &run, !is_hot);
+                let len = run.end - run.start;
+                if is_hot {
+                    (missing += wrong, hot += len)
+                } else {
+                    (surplus += wrong, cold += len)
+                };
+                if wrong > 0 {
+                    self.put(&run, is_hot)?;
+                }
+            }
+            // The first look is at what the last round left, the second one at what was made of it.
+            if missing == 0 && surplus <= cold / 1000 {
+                return Ok(());
+            }
+        }
+        if missing > 0 {
+            return Err(self.not_cached(missing, hot));
+        }
+        let advice = "choose a --dir on a disk, or a file system on which readahead can be turned off";
+        Err(self.not_cold(surplus, cold, advice))
+    }
+
+    /// Has a run of pages cached, or not.
+    fn put(&self, run: &Range<u64>, cached: bool) -> Result<()> {
+        let (offset, len) = (run.start * PAGE, (run.end - run.start) * PAGE);
+        if cached {
+            let read = self.random.read_exact_at(&mut vec![0; len as usize], offset);
+            return read.map_err(|error| Error::io("read", &self.path, &error));
+        }
+        let dropped = sys::drop_cache_of(&self.random, offset, len);
+        dropped.map_err(|error| Error::io("fadvise DONTNEED on", &self.path, &error))
     }
 
     /// Numbers of cached pages in the first halves of these blocks, and in the second.

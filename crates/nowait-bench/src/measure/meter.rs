@@ -135,6 +135,18 @@ impl<'a> Tally<'a> {
         self.bytes += bytes;
     }
 
+    /// Blocks of this size that tasks have read and timed by themselves.
+    pub fn read_by_tasks(&mut self, latencies: &Latencies, block: usize) {
+        self.operations += latencies.len();
+        self.bytes += latencies.len() * block as u64;
+        self.latencies += latencies;
+    }
+
+    /// The bytes of this offset were compared elsewhere, and are others.
+    pub fn is_wrong(&mut self, offset: u64) {
+        self.wrong.get_or_insert(offset);
+    }
+
     /// A thread was away from its other work between these two moments. Recorded as a latency.
     #[inline]
     pub fn gap(&mut self, left: Instant, back: Instant) {

@@ -3,6 +3,7 @@
 
 pub mod interleave;
 pub mod meter;
+pub mod mixed;
 pub mod options;
 pub mod pace;
 pub mod turn;

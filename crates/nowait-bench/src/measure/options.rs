@@ -16,6 +16,8 @@ pub struct Options {
     pub round_time: Duration,
     /// Duration of a round of commits at a middling way's speed.
     pub commit_time: Duration,
+    /// Duration of a round of mixed load at a middling way's speed.
+    pub mixed_time: Duration,
     pub seed: u64,
     /// The user's own file, which is only read.
     pub file: Option<PathBuf>,
@@ -34,6 +36,11 @@ pub struct Options {
     pub blocks: Vec<usize>,
     pub writers: Vec<usize>,
     pub sizes: Vec<usize>,
+    /// Hot reads in a hundred.
+    pub hot: Vec<usize>,
+    pub tasks: Vec<usize>,
+    pub workers: Vec<usize>,
+    pub beside: Vec<Beside>,
 
     /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data,
     /// within bounds.
@@ -57,9 +64,22 @@ pub enum Direction {
     Write,
 }
 
+/// Other work of the runtime that reads a mixed load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Beside {
+    Nobody,
+    /// A task that writes a file steadily, through the page cache.
+    Writes,
+    /// A task that appends to a durable log.
+    Log,
+}
+
 const FULL_ROUND: Duration = Duration::from_millis(300);
 const FULL_COMMITS: Duration = Duration::from_millis(700);
 const QUICK_COMMITS: Duration = Duration::from_millis(150);
+/// A round has some hundred beats, of which one in a hundred is to be told.
+const FULL_MIXED: Duration = Duration::from_millis(500);
+const QUICK_MIXED: Duration = Duration::from_millis(100);
 /// For the timed rounds of all reads of a quick run, at a middling way's speed. The slow ways take
 /// as long again.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
@@ -74,6 +94,7 @@ impl Options {
             rounds: if quick { 3 } else { 5 },
             round_time: FULL_ROUND,
             commit_time: if quick { QUICK_COMMITS } else { FULL_COMMITS },
+            mixed_time: if quick { QUICK_MIXED } else { FULL_MIXED },
             seed,
             file: None,
             size: None,
@@ -86,6 +107,10 @@ impl Options {
             blocks: Vec::new(),
             writers: Vec::new(),
             sizes: Vec::new(),
+            hot: Vec::new(),
+            tasks: Vec::new(),
+            workers: Vec::new(),
+            beside: Vec::new(),
             stall_size: None,
             memory_limit: None,
             own_file_systems: false,
@@ -113,6 +138,16 @@ impl Options {
     /// Returns whether a way of this name was asked for.
     pub fn chooses(&self, way: &str) -> bool {
         self.ways.is_empty() || self.ways.iter().any(|name| name == way)
+    }
+}
+
+impl Beside {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody",
+            Self::Writes => "writes",
+            Self::Log => "log",
+        }
     }
 }
 

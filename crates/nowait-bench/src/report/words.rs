@@ -37,9 +37,12 @@ fn own_meaning(way: &str) -> &'static str {
         "cp-reflink-auto" => "the installed cp, which shares the blocks if the file system can; then fdatasync",
         "libaio" => "io_submit; through the page cache all work happens inside the submission",
         "ring-plain" => "io_uring as it is usually driven: no flags, one submission a call",
-        "ring" => "io_uring tuned by hand, from one thread; direct with registered buffers",
+        "ring" => {
+            "io_uring tuned by hand, from one thread, direct with registered buffers; in mixed, a ring for each of tokio's workers"
+        }
         "ring-1m" => "the same ring, a stream in requests of 1 MiB, whatever --blocks and --depths say",
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it; a gather in at most 32 of them",
+        "plain" => "pread inside the task, on tokio's worker, which it keeps until the device is through",
         "append-fdatasync" => "each writer: a lock, a write, an fdatasync",
         "direct-dsync" => "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
         "thread-batch" => "group commit by one thread: a write and an fdatasync for what arrived meanwhile",
@@ -54,6 +57,7 @@ fn own_meaning(way: &str) -> &'static str {
         "nowait-aio" => "this library by libaio, as where io_uring is refused: block_on at every depth",
         "nowait-await" => "this library: one future under block_on, which awaits one read after the other",
         "nowait-tokio-await" => "this library: one task on tokio, which awaits one read after the other",
+        "nowait-smol" => "this library, on smol's executor",
         "nowait-tokio" => "this library, on tokio's multi-thread runtime",
         "fio-psync" | "fio-io_uring" | "fio-libaio" => {
             "fio with this engine, on its own clock, not interleaved with the others"

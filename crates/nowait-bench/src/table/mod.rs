@@ -12,6 +12,7 @@ pub mod dd;
 pub mod files;
 pub mod gather;
 pub mod log;
+pub mod mixed;
 pub mod new_file;
 pub mod prefault;
 pub mod reading;
@@ -44,6 +45,7 @@ pub static TABLES: &[&dyn Table] = &[
     &whole::WHOLE,
     &cached::CACHED,
     &gather::GATHER,
+    &mixed::MIXED,
     &dd::DD,
     &scan::SCAN,
     &files::FILES,
@@ -299,7 +301,7 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
 const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
 
 /// Every option that some table takes ([`Table::takes`]), and whether it was given.
-fn given(options: &Options) -> [(&'static str, bool); 9] {
+fn given(options: &Options) -> [(&'static str, bool); 13] {
     [
         ("--direct", options.direct),
         ("--rate", options.rate.is_some()),
@@ -310,6 +312,10 @@ fn given(options: &Options) -> [(&'static str, bool); 9] {
         ("--streams", !options.streams.is_empty()),
         ("--writers", !options.writers.is_empty()),
         ("--sizes", !options.sizes.is_empty()),
+        ("--hot", !options.hot.is_empty()),
+        ("--tasks", !options.tasks.is_empty()),
+        ("--workers", !options.workers.is_empty()),
+        ("--beside", !options.beside.is_empty()),
     ]
 }
 

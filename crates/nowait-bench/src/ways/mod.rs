@@ -1,11 +1,13 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
 //! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`], [`indexers`],
-//! [`filers`] or [`readwriters`]. One that does several kinds of work lives where it reads.
+//! [`filers`], [`readwriters`] or [`mixers`]. One that does several kinds of work lives where it
+//! reads.
 
 mod files;
 mod log;
 pub(crate) mod map;
+mod mixed;
 mod queue;
 mod read;
 mod readwrite;
@@ -17,6 +19,7 @@ pub(crate) mod write;
 use std::io;
 
 use crate::measure::meter::{Apart, Round};
+use crate::measure::mixed::{Mixed, Mixture};
 use crate::measure::options::Direction;
 use crate::measure::work::{Commits, Gather, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream, Writes};
 use crate::sys::Mapping;
@@ -199,6 +202,18 @@ impl<W: ReadWay> RowWay for W {
     }
 }
 
+/// One way of reading from tasks that share a runtime.
+pub trait MixedWay: Way {
+    /// Completes all reads of `job.plan`, the list of each task in a task of its own, beside a
+    /// heartbeat of the same runtime and the job's neighbour. The clock stops when the last task is
+    /// through. A runtime is made before the clock starts; what a way makes on first use in it is
+    /// there after the verification.
+    ///
+    /// A task begins its next read when it has its bytes. A way that would never let others run,
+    /// since its reads do not await anything, gives way after each; a way that awaits does not.
+    fn mixed(&self, job: &Mixed<'_>, round: &mut Round<'_>) -> io::Result<Mixture>;
+}
+
 /// Every way that reads, in the order of the tables.
 pub const fn readers() -> &'static [&'static dyn ReadWay] {
     &[
@@ -358,6 +373,18 @@ pub const fn indexers() -> &'static [&'static dyn RowWay] {
         &map::touch::WillNeed,
         &read::ring::TUNED,
         &map::nowait::Nowait,
+    ]
+}
+
+/// Every way of the table of mixed loads, in its order.
+pub const fn mixers() -> &'static [&'static dyn MixedWay] {
+    &[
+        &mixed::plain::Plain,
+        &mixed::spawn_blocking::SpawnBlocking,
+        &mixed::ring::Ring,
+        &mixed::nowait::BlockOn,
+        &mixed::nowait::OnTokio,
+        &mixed::nowait::OnSmol,
     ]
 }
 

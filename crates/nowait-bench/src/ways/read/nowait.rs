@@ -337,7 +337,7 @@ impl Session {
     /// Through the page cache on the open file that the other ways have: there are file systems
     /// (FUSE) where to open a file again empties its cache. Past it on one of its own, as users
     /// open it: what the library finds out then it does not find out later.
-    pub(super) fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
+    pub(in crate::ways) fn reading(instance: &Nowait, target: Target<'_>) -> io::Result<Session> {
         if target.direct {
             let options = OpenOptions::new().read(true).direct(true).clone();
             return Ok(Session::of(instance, options.open_in(instance, target.path).wait()?));

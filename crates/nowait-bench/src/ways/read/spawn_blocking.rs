@@ -123,7 +123,12 @@ impl WriteWay for SpawnBlocking {
 }
 
 /// The first `len` bytes of the buffer; gives it back.
-async fn read_exact_at(file: &Arc<File>, mut buffer: Vec<u8>, len: usize, offset: u64) -> io::Result<Vec<u8>> {
+pub(in crate::ways) async fn read_exact_at(
+    file: &Arc<File>,
+    mut buffer: Vec<u8>,
+    len: usize,
+    offset: u64,
+) -> io::Result<Vec<u8>> {
     let file = file.clone();
     let read = task::spawn_blocking(move || file.read_exact_at(&mut buffer[..len], offset).map(|()| buffer));
     read.await.map_err(io::Error::other)?
