@@ -13,9 +13,9 @@
 //!   own).
 //! * [`measure`]: [`options`](measure::options) (what was asked for), [`pace`](measure::pace) (when
 //!   a read starts, at a rate), [`work`](measure::work) (what a way is asked to do, as plain data),
-//!   [`meter`](measure::meter) (one round on the clock), [`mixed`](measure::mixed) (tasks that share
-//!   a runtime: their plan, and what they saw), [`turn`](measure::turn) (one way's turn, and how its
-//!   failure is told), [`interleave`](measure::interleave) (the loop).
+//!   [`meter`](measure::meter) (one round on the clock), [`mixed`](measure::mixed) (tasks that
+//!   share a runtime: their plan, and what they saw), [`turn`](measure::turn) (one way's turn, and
+//!   how its failure is told), [`interleave`](measure::interleave) (the loop).
 //! * [`ways`]: the ways that are compared, a room for each kind of work.
 //! * [`report`], its data: rows and notes, [`figures`](report::figures) as text,
 //!   [`axes`](report::axes) of cases, and [`fio`](report::fio).

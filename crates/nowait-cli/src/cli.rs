@@ -277,9 +277,9 @@ pub(crate) struct TortureWriter {
 /// writes to it durably, 70 to 30, past the page cache and through it.
 ///
 /// In the table `mixed`, tasks on one runtime read 4 KiB at a time, most of it cached, beside a
-/// heartbeat of 1 ms on the same runtime: tokio, smol, or threads in `nowait::block_on`. How late the
-/// heartbeat comes depends on the runtime's timer, too: compare ways of the same runtime. The whole
-/// table takes ten minutes.
+/// heartbeat of 1 ms on the same runtime: tokio, smol, or threads in `nowait::block_on`. How late
+/// the heartbeat comes depends on the runtime's timer, too: compare ways of the same runtime. The
+/// whole table takes about ten minutes.
 ///
 /// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
 /// of 4 KiB: 128 at a time, but for touch and random, which wait for each. How long populating stalls the calling thread is in `stall`.

@@ -3,17 +3,17 @@
 //!
 //! Before each round the hot pages are in the page cache and the cold ones are not, verified by
 //! `mincore`. The reads of each task are drawn by seed, the same for all ways, and no cold page is
-//! read twice in a round. Every page that a round reads is compared by its first bytes, and those of
-//! the first round as a whole. All ways of a case make as many reads a round as the middling way
+//! read twice in a round. Every page that a round reads is compared by its first bytes, and those
+//! of the first round as a whole. All ways of a case make as many reads a round as the middling way
 //! makes in the time of a round.
 
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,8 @@ const WARM_UP: usize = 4096;
 const SLOWEST: f64 = 4.0;
 /// Segments of the log beside the reads.
 const SEGMENT_BYTES: u64 = 16 << 20;
+/// Time in which a segment is prepared.
+const PREPARED: Duration = Duration::from_secs(10);
 
 /// Figures of this table's rows, over all rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -424,7 +426,9 @@ struct OwnLog {
 
 impl OwnLog {
     fn new(folder: &Path) -> Result<Self> {
-        let dir = folder.join(format!(".nowait-bench-mixed-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = folder.join(format!(".nowait-bench-mixed-{}-{number}", std::process::id()));
         let failed = |error: &std::io::Error| Error::io("make a log in", &dir, error);
         fs::create_dir(&dir).map_err(|error| failed(&error))?;
         let options = nowait_log::Options::new().create(true).segment_bytes(SEGMENT_BYTES);
@@ -435,8 +439,10 @@ impl OwnLog {
                 return Err(failed(&error.into()));
             }
         };
-        // The next segment is ready, as in a log that has run for a while.
-        while log.stats().spares == 0 {
+        // The next segment is ready, as in a log that has run for a while. One that cannot be
+        // prepared is told by an append.
+        let began = Instant::now();
+        while log.stats().spares == 0 && began.elapsed() < PREPARED {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(Self { log, dir })

@@ -1,8 +1,8 @@
 //! Tasks that share a runtime: what each way has of its own, and what all of them run.
 //!
 //! A way is an open file ([`Handle`]) and a runtime: tokio ([`tokio`]), smol ([`smol`]), or threads
-//! in `nowait::block_on` ([`block_on`]). The tasks, the heartbeat and the neighbour are the same for
-//! all ways of a runtime. The heartbeat and the neighbour's pace are timers of that runtime
+//! in `nowait::block_on` ([`block_on`]). The tasks, the heartbeat and the neighbour are the same
+//! for all ways of a runtime. The heartbeat and the neighbour's pace are timers of that runtime
 //! ([`Ticks`]).
 
 mod block_on;
@@ -71,8 +71,8 @@ impl<H: Handle> Other<H> {
         })
     }
 
-    /// Works until it is stopped; counts its writes, or records. `ticks` are those of the heartbeat:
-    /// what could not be written in time is written later.
+    /// Works until it is stopped; counts its writes, or records. `ticks` are those of the
+    /// heartbeat: what could not be written in time is written later.
     async fn work(self, mut ticks: impl Ticks, stop: Stop) -> io::Result<u64> {
         let mut count = 0;
         let goes_on = || !stop.load(Ordering::Relaxed);

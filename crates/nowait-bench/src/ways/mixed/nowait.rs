@@ -1,5 +1,5 @@
-//! `nowait` as its users call it, `file.read_exact_at(…).await` in a loop, under three executors. A
-//! task gives way when the library, or the executor's budget, has it do so.
+//! `nowait` as its users call it, `file.read_exact_at(…).await` in a loop, under three executors.
+//! A task gives way when the library, or the executor's budget, has it do so.
 
 use std::io;
 
