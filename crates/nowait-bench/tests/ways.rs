@@ -1105,5 +1105,11 @@ fn hot_pages_are_cached_and_cold_ones_are_not_whatever_was_before() {
         for (run, hot) in layout.runs() {
             assert!(run.clone().all(|page| pages[page as usize] == hot), "{run:?}");
         }
+        // One cold page that a round has read is as many as there may be of the next round's plan.
+        let (cold, _) = layout.runs().find(|(_, hot)| !hot).unwrap();
+        let offset = cold.start * PAGE;
+        std::os::unix::fs::FileExt::read_exact_at(file.open(), &mut [0; 4096], offset).unwrap();
+        file.make_mixed(layout.runs()).unwrap();
+        assert!(!cached()[cold.start as usize]);
     }
 }
