@@ -16,13 +16,13 @@ use nowait_bench::report::Report;
 fn main() -> ExitCode {
     let (mut reports, mut controls, mut wrong) = (0, 0, 0);
     let mut distances = Vec::new();
-    for path in std::env::args_os().skip(1) {
+    for path in std::env::args().skip(1) {
         let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
         let report: Report = match text.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()))
         {
             Ok(report) => report,
             Err(error) => {
-                eprintln!("controls: {}: {error}; give what `nowait bench --json` wrote", path.display());
+                eprintln!("controls: {}: {error}; give what `nowait bench --json` wrote", path);
                 return ExitCode::from(2);
             }
         };
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             if control.misleads() {
                 wrong += 1;
                 let (table, case, way) = (&control.table, &control.case, &control.way);
-                println!("{}: {table} {case}: {way} is {:.3} of itself", path.display(), ratio.middle);
+                println!("{}: {table} {case}: {way} is {:.3} of itself", path, ratio.middle);
             }
         }
     }
