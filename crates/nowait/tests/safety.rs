@@ -144,6 +144,10 @@ fn line_is_first_come_first_served() {
 
 #[test]
 fn abandoned_waiters_do_not_pile_up() {
+    // glibc before 2.38 does not find the holes of aligned memory again, and takes 800 MiB for 11.
+    if !common::has_memory(1 << 30) {
+        return;
+    }
     let (sim, nowait, file) = manual(6, &contents(1000, 4), |faults| faults.not_now = 1.0);
     sim.set_depth(1);
     let mut wanted = Vec::new();
@@ -224,6 +228,9 @@ fn thread_ends_with_abandoned_operations() {
 
 #[test]
 fn full_queues_finish_in_full() {
+    if !common::has_memory(128 << 20) {
+        return;
+    }
     let _watchdog = Watchdog::new("full_queues_finish_in_full", 60);
     const READS: usize = 5000;
     const LEN: usize = 20 << 20;
