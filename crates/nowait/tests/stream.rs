@@ -710,7 +710,7 @@ mod with_tokio {
 
     #[test]
     fn readers_and_writers_are_tokios() {
-        if !common::has_memory(128 << 20) {
+        if !super::common::has_memory(128 << 20) {
             return;
         }
         each("tokio", |nowait, path, direct| {

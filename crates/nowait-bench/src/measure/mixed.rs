@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_plan_has_its_share_of_cold_reads_in_every_task_and_no_page_of_them_twice() {
         let layout = Layout::of(SIZE);
-        for (tasks, reads, hot) in [(1, 1000, 90), (16, 1600, 50), (64, 6400, 99), (64, 640, 100), (7, 100, 0)] {
+        for (tasks, reads, hot) in [(1, 1000, 90), (16, 800, 50), (64, 6400, 99), (64, 640, 100), (7, 100, 0)] {
             let plan = Plan::new(layout, tasks, reads, hot, &mut Random::new(1));
             let of_task = reads / tasks;
             assert!(plan.tasks.len() == tasks && plan.tasks.iter().all(|reads| reads.len() == of_task));
