@@ -115,8 +115,9 @@ impl Way for Throttled {
 
 impl ReadWay for Throttled {
     fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        // One round verifies and one warms up; of those that follow, the last three are slow.
-        let slow = self.0.fetch_add(1, Ordering::Relaxed) >= 4;
+        // One turn verifies and one warms up; of the five rounds of two turns, the last three are
+        // slow.
+        let slow = self.0.fetch_add(1, Ordering::Relaxed) >= 2 + 2 * 2;
         let wait = Duration::from_millis(if slow { 5 } else { 1 });
         round.start();
         for offset in job.each_offset() {

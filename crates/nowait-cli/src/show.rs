@@ -60,7 +60,7 @@ pub(crate) fn environment(environment: &Environment) -> String {
 fn under_load(environment: &Environment) -> String {
     match environment.load.disturbances().join("; ") {
         told if told.is_empty() => told,
-        told => format!("UNDER LOAD: {told}. The figures are worth less.\n"),
+        told => wrapped(&format!("UNDER LOAD: {told}. The figures are worth less."), "") + "\n",
     }
 }
 
@@ -134,7 +134,8 @@ fn legend(report: &Report, details: bool) -> String {
     let ways = report.ways();
     let longest = ways.iter().map(|way| way.len()).max().unwrap_or(0);
     for way in ways {
-        text += &format!("  {way:<longest$}  {}\n", meaning(report, way));
+        let meaning = wrapped(meaning(report, way), &" ".repeat(longest + 2 * GAP));
+        text += &format!("  {way:<longest$}  {}\n", meaning.trim_start());
     }
     if details {
         text += &format!("\n{}\n", wrapped(DETAILS, ""));
@@ -192,23 +193,30 @@ fn bar(ratio: f64) -> char {
 
 /// A grid that only this table has; nothing where no row has a line in it.
 fn own_figures(report: &Report, table: &str, columns: &Columns, colour: Colour) -> String {
-    let shown = match columns {
-        Columns::Rows { name, line, has, columns } => {
-            let header = std::iter::once(*name).chain(columns.iter().map(|column| column.name));
-            let mut grid = grid(header.map(heading).collect(), 2, colour);
-            for (case, rows) in report.cases(table) {
-                if *line == Line::UnderCase {
-                    grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
-                }
-                rows.into_iter().filter(|row| has(row)).for_each(|row| {
-                    grid.add_row(own_cells(row, *line, columns));
-                });
-            }
-            grid
+    let (name, line, has, columns) = match columns {
+        Columns::Rows { name, line, has, columns } => (name, line, has, columns),
+        Columns::Ways { name, figure, largest } => {
+            let of = |ways: &[&str]| lines(&by_way(report, table, ways, name, *figure, *largest, colour));
+            let ways = report.ways_of(table);
+            let blocks = ways.len().div_ceil(WAYS_ABREAST).max(1);
+            return ways.chunks(ways.len().div_ceil(blocks).max(1)).map(of).collect();
         }
-        Columns::Ways { name, figure, largest } => by_way(report, table, name, *figure, *largest, colour),
     };
-    if shown.is_empty() { String::new() } else { lines(&shown) }
+    let shown = |gap: usize| {
+        let header = std::iter::once(*name).chain(columns.iter().map(|column| column.name));
+        let mut grid = grid(header.map(heading).collect(), gap as u16, colour);
+        for (case, rows) in report.cases(table) {
+            if *line == Line::UnderCase {
+                grid.add_row([Cell::new(case).add_attribute(Attribute::Bold)]);
+            }
+            rows.into_iter().filter(|row| has(row)).for_each(|row| {
+                grid.add_row(own_cells(row, *line, columns));
+            });
+        }
+        if grid.is_empty() { String::new() } else { lines(&grid) }
+    };
+    let wide = shown(GAP);
+    if wide.lines().any(|line| line.chars().count() > WIDTH) { shown(1) } else { wide }
 }
 
 /// The line of a row. A figure that is unknown is a `?`.
@@ -218,16 +226,17 @@ fn own_cells(row: &Row, line: Line, columns: &[Column]) -> Vec<Cell> {
     cells(std::iter::once(way).chain(figures))
 }
 
-/// A line per case, a column per way, and a line with the largest of another figure.
+/// A line per case, a column per way of these, and a line with the largest of another figure.
 fn by_way(
     report: &Report,
     table: &str,
+    ways: &[&str],
     name: &str,
     figure: fn(&Row) -> Option<f64>,
     (largest_name, largest): (&str, fn(&Row) -> Option<f64>),
     colour: Colour,
 ) -> Grid {
-    let (cases, ways) = (report.cases(table), report.ways_of(table));
+    let cases = report.cases(table);
     let header = std::iter::once(heading(name)).chain(ways.iter().map(|way| heading(way)));
     let mut grid = grid(header.collect(), 2, colour);
     let mut line = |name: &str, of_way: &dyn Fn(&str) -> Option<f64>| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::measure::meter::{Apart, Round, Tally};
-use crate::measure::work::{Access, Contents, Gather, Writes};
+use crate::measure::work::{Access, Batch, Contents, Range, Writes};
 
 /// With a worker per processor.
 pub fn runtime() -> &'static tokio::runtime::Runtime {
@@ -45,23 +45,6 @@ where
     let seen = finish(tasks);
     round.stop();
     seen?.into_iter().for_each(|seen| seen.tell(&mut round.tally));
-    Ok(())
-}
-
-/// A batch that a task has gathered: its two moments, and its bytes if they are to be verified.
-pub type Gathered = (Instant, Instant, Option<Vec<u8>>);
-
-/// Runs a task that gathers all batches of `job`, and then tells of each.
-pub fn gather_on_the_clock<T>(job: &Gather<'_>, task: T, output: &[u8], round: &mut Round<'_>) -> io::Result<()>
-where
-    T: Future<Output = io::Result<Vec<Gathered>>> + Send + 'static,
-{
-    round.start();
-    let gathered = finish(vec![runtime().spawn(task)]);
-    round.stop();
-    for (batch, (started, now, bytes)) in job.each_batch().zip(gathered?.into_iter().flatten()) {
-        round.tally.batch(batch, bytes.as_deref().unwrap_or(output), started, now);
-    }
     Ok(())
 }
 
@@ -107,6 +90,19 @@ impl Seen {
         self.tally.block(offset, bytes, started, Instant::now());
         if let Some(kept) = &mut self.kept {
             kept.push((offset, bytes.to_vec()));
+        }
+    }
+
+    /// A batch: its records, in order, at the start of `output`.
+    pub fn add_batch(&mut self, ranges: &[Range], output: &[u8], started: Instant) {
+        let bytes = ranges.iter().map(|range| range.len as usize).sum();
+        self.tally.batch(Batch { ranges, bytes }, output, started, Instant::now());
+        let Some(kept) = &mut self.kept else { return };
+        let mut rest = output;
+        for range in ranges {
+            let (record, after) = rest.split_at(range.len as usize);
+            kept.push((range.offset, record.to_vec()));
+            rest = after;
         }
     }
 

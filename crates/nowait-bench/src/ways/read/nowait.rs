@@ -23,8 +23,8 @@ use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
 use crate::measure::meter::Round;
 use crate::measure::pace::Alarm;
-use crate::measure::work::{Gather, Reads, Target, Writes};
-use crate::ways::runtime::{Blocks, Seen, gather_on_the_clock, run_on_the_clock};
+use crate::measure::work::{Batch, Gather, Range, Reads, Target, Writes};
+use crate::ways::runtime::{Blocks, Seen, run_on_the_clock};
 use crate::ways::{ON_TOKIO, ReadWay, Way, WriteWay};
 
 pub(crate) struct Blocking;
@@ -222,21 +222,20 @@ impl ReadWay for Tokio {
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::reading(Nowait::shared(), job.target)?;
-        let ranges = extents(job);
+        let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
         let (file, mut buffer) = (session.file.clone(), vec![0xa5; output.len()]);
-        let keep = round.tally.verifies();
+        let (extents, mut seen) = (extents(job), Seen::new(&round.tally));
         let task = async move {
-            let mut seen = Vec::with_capacity(ranges.len());
-            for ranges in &ranges {
+            for (extents, ranges) in extents.iter().zip(&batches) {
                 let started = Instant::now();
-                let gathered = file.gather(ranges).into_buffer(buffer).await?;
+                let gathered = file.gather(extents).into_buffer(buffer).await?;
                 in_full(gathered.exceptions())?;
                 buffer = gathered.into_buffer();
-                seen.push((started, Instant::now(), keep.then(|| buffer.clone())));
+                seen.add_batch(ranges, &buffer, started);
             }
             io::Result::Ok(seen)
         };
-        gather_on_the_clock(job, task, output, round)?;
+        run_on_the_clock(vec![task], round)?;
         session.report(round);
         Ok(())
     }
@@ -249,9 +248,7 @@ fn in_full(exceptions: &nowait::Exceptions) -> io::Result<()> {
 }
 
 fn extents(job: &Gather<'_>) -> Vec<Vec<(u64, usize)>> {
-    let extents = |batch: crate::measure::work::Batch<'_>| {
-        batch.ranges.iter().map(|range| (range.offset, range.len as usize)).collect()
-    };
+    let extents = |batch: Batch<'_>| batch.ranges.iter().map(|range| (range.offset, range.len as usize)).collect();
     job.each_batch().map(extents).collect()
 }
 

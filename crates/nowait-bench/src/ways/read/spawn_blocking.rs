@@ -18,7 +18,7 @@ use tokio::task;
 use crate::measure::meter::Round;
 use crate::measure::work::{Batch, Gather, Range, Reads, Writes};
 use crate::ways::read::threads::GATHER_THREADS;
-use crate::ways::runtime::{Blocks, Seen, gather_on_the_clock, run_on_the_clock};
+use crate::ways::runtime::{Blocks, Seen, run_on_the_clock};
 use crate::ways::{ReadWay, Way, WriteWay};
 
 pub(crate) struct SpawnBlocking;
@@ -54,14 +54,14 @@ impl ReadWay for SpawnBlocking {
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = Arc::new(job.target.file.try_clone()?);
-        let batches: Vec<Vec<Share>> =
+        let batches: Vec<Box<[Range]>> = job.each_batch().map(|batch| batch.ranges.into()).collect();
+        let shares: Vec<Vec<Share>> =
             job.each_batch().map(|batch| batch.shares(GATHER_THREADS).map(Share::of).collect()).collect();
         let mut memory = BytesMut::zeroed(output.len());
-        let keep = round.tally.verifies();
+        let mut seen = Seen::new(&round.tally);
         let task = async move {
-            let mut gathered = Vec::with_capacity(batches.len());
             let mut reads = Vec::with_capacity(GATHER_THREADS);
-            for shares in batches {
+            for (shares, ranges) in shares.into_iter().zip(batches) {
                 let started = Instant::now();
                 for share in shares {
                     let (file, part) = (file.clone(), memory.split_to(share.bytes));
@@ -71,13 +71,13 @@ impl ReadWay for SpawnBlocking {
                 for read in reads.drain(..) {
                     whole.unsplit(read.await.map_err(io::Error::other)??);
                 }
-                gathered.push((started, Instant::now(), keep.then(|| whole.to_vec())));
+                seen.add_batch(&ranges, &whole, started);
                 whole.unsplit(memory);
                 memory = whole;
             }
-            io::Result::Ok(gathered)
+            io::Result::Ok(seen)
         };
-        gather_on_the_clock(job, task, output, round)
+        run_on_the_clock(vec![task], round)
     }
 }
 
