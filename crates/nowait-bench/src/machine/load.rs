@@ -1,4 +1,4 @@
-//! What else the machine did: load, stolen time, and other writers to the disk. A figure that was
+//! Other work of the machine: load, stolen time, and other users of the disk. A figure that was
 //! taken beside them is not worth what it says.
 
 use std::fs;
@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(300);
 /// The kernel's unit in the statistics of block devices (Documentation/block/stat.rst).
 const SECTOR: u64 = 512;
 
-/// What others did while the bench did nothing, and what was taken from it while it ran.
+/// Work of others while the bench did nothing, and time taken from it while it ran.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Load {
@@ -59,7 +59,7 @@ impl Watch {
         Watch { begun: ticks_after, load }
     }
 
-    /// What was seen so far.
+    /// Returns what was seen so far.
     pub fn load(&self) -> Load {
         let passed = self.begun.zip(Ticks::now()).map(|(before, after)| after.since(before));
         Load { stolen: passed.and_then(|passed| passed.share(passed.stolen)), ..self.load.clone() }

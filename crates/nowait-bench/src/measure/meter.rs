@@ -323,7 +323,7 @@ pub struct Sample {
     pub latencies: Latencies,
     /// Checksums of some of the blocks, in rounds that check none at once.
     pub sampled: Vec<Sampled>,
-    /// What the device did in the meantime, in rounds that are to read from it.
+    /// Transfers of the device in the meantime, in rounds that are to read from it.
     pub device: Option<Transfers>,
     /// Usage of the whole process, kernel workers included.
     pub usage: Usage,

@@ -96,8 +96,8 @@ pub struct Row {
     pub punts_per_op: Option<f64>,
     /// The share served on the caller's thread without waiting; `None` where the way cannot tell.
     pub inline_fraction: Option<f64>,
-    /// What the way prepared before the clock ran (files opened, threads, rings, a log's calibration
-    /// and its first segments), the median. Not told by older versions.
+    /// Time of what was prepared before the clock ran (files opened, threads, rings, a log's
+    /// calibration and its first segments), the median. Not told by older versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prepared_ms: Option<f64>,
     /// Operations per second of each round, in order.

@@ -51,7 +51,7 @@ pub(super) fn cpu(row: &Row) -> Option<String> {
     Some(format!("{:.1}", row.cpu_us_per_op.total))
 }
 
-/// What a way made ready off the clock.
+/// Time in which a way made ready, off the clock.
 pub(super) fn prepared(row: &Row) -> Option<String> {
     Some(format!("{:.1}", row.prepared_ms?))
 }

@@ -10,10 +10,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use super::columns::{Column, Grid, Line, P50, P99, P999, cpu, every};
 use super::new_file::{free_bytes, require_room};
-use super::{Phase, Run, Table, chosen, names, rows, usage};
+use super::{Phase, Run, Table, chosen, names, operations_in, require_ways, rows, usage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::testfile;
 use crate::machine::tree::Tree;
@@ -23,8 +24,8 @@ use crate::measure::options::Options;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Buffer, SmallFiles, Spread};
 use crate::random::Random;
+use crate::report::Row;
 use crate::report::notes::Code;
-use crate::report::{Row, median};
 use crate::sys;
 use crate::ways::{self, FileWay};
 
@@ -71,7 +72,7 @@ const QUICK_DEPTHS: [usize; 2] = [1, 16];
 const VERIFIED: usize = 256;
 const WARM_UP: usize = 1024;
 /// A round of a full run takes all files, unless it would be longer than this at a middling speed.
-const LONGEST_ROUND_S: f64 = 20.0;
+const LONGEST_ROUND: Duration = Duration::from_secs(20);
 
 const COLUMNS: &[Column] = &[
     P50,
@@ -154,11 +155,7 @@ impl Table for Files {
         if options.file.is_some() {
             return Err(usage("--file names one file; leave it out of files"));
         }
-        if chosen(self.ways, options).is_empty() {
-            let all = names(self.ways).join(", ");
-            return Err(usage(format!("none of --ways is in the table {}; choose among {all}", self.name())));
-        }
-        Ok(())
+        require_ways(self.name(), self.ways, options)
     }
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {
@@ -318,12 +315,11 @@ impl interleave::Case for Bench<'_> {
 
     fn completed(&mut self, stage: Stage, samples: &[Sample]) {
         if stage == Stage::WarmUp {
-            let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
-            let longest = match (self.options.quick, self.work) {
-                (false, Work::Whole) => LONGEST_ROUND_S,
-                _ => self.options.round_time.as_secs_f64(),
+            let time = match (self.options.quick, self.work) {
+                (false, Work::Whole) => LONGEST_ROUND,
+                _ => self.options.round_time,
             };
-            self.count = (median(&speeds) * longest) as usize;
+            self.count = operations_in(time, samples);
         }
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, Line, PageGrid, cpu, every};
-use super::{Phase, Run, Table, chosen, names, usage};
+use super::{Phase, Run, Table, names, require_ways, usage};
 use crate::error::{Error, Result};
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::interleave::{self, Stage, steps};
@@ -224,11 +224,7 @@ impl Table for Mixed {
     }
 
     fn check(&self, options: &Options) -> Result<()> {
-        if chosen(self.ways, options).is_empty() {
-            let all = self.ways().join(", ");
-            return Err(usage(format!("none of --ways is in the table {}; choose among {all}", self.name())));
-        }
-        Ok(())
+        require_ways(self.name(), self.ways, options)
     }
 
     fn file_size(&self, options: &Options) -> Option<u64> {

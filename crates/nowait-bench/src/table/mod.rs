@@ -26,8 +26,10 @@ pub mod zipf;
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine::memory_limit::Limited;
 use crate::machine::testfile::TestFile;
 use crate::measure::interleave::{Case, Progress, interleave};
 use crate::measure::meter::Sample;
@@ -35,7 +37,7 @@ use crate::measure::options::Options;
 use crate::random::Random;
 use crate::report::fio;
 use crate::report::notes::Note;
-use crate::report::{Control, Report, Row};
+use crate::report::{Control, Report, Row, median};
 use crate::ways::{OURS, Way};
 use columns::{Column, Grid, PageGrid};
 
@@ -365,6 +367,30 @@ fn usage(text: impl Into<String>) -> Error {
 
 fn chosen<W: Way + ?Sized>(ways: &[&'static W], options: &Options) -> Vec<&'static W> {
     ways.iter().copied().filter(|way| options.chooses(way.name())).collect()
+}
+
+/// Rejects a choice of ways of which the table has none.
+fn require_ways<W: Way + ?Sized>(table: &str, ways: &[&'static W], options: &Options) -> Result<()> {
+    if chosen(ways, options).is_empty() {
+        let all = names(ways).join(", ");
+        return Err(usage(format!("none of --ways is in the table {table}; choose among {all}")));
+    }
+    Ok(())
+}
+
+/// Allows this process `bytes` of memory from here on, in which no page of the file lies; or says
+/// why that cannot be.
+fn limited(file: &TestFile, bytes: u64) -> Result<std::result::Result<Limited, String>> {
+    match file.make_cold() {
+        Err(error) if error.kind() == ErrorKind::NotCold => Ok(Err(error.to_string())),
+        cold => cold.map(|()| Limited::new(bytes)),
+    }
+}
+
+/// Operations that a middling way does in this time, at the speeds of these samples.
+fn operations_in(time: Duration, samples: &[Sample]) -> usize {
+    let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
+    (median(&speeds) * time.as_secs_f64()) as usize
 }
 
 fn names<W: Way + ?Sized>(ways: &[&'static W]) -> Vec<&'static str> {

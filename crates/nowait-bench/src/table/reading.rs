@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::columns::Column;
-use super::{Run, Table, chosen, listed, names, rows, usage};
+use super::{Run, Table, chosen, listed, names, operations_in, rows, usage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::load::Transfers;
 use crate::machine::testfile::TestFile;
@@ -403,40 +403,20 @@ impl interleave::Case for Bench<'_> {
     }
 
     fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        // Other places for each turn: the same ones would be cached by the turn before.
-        if let (Some(_), Inputs::Offsets(offsets)) = (&self.popular, &self.inputs) {
-            let count = offsets.len();
-            self.turns += 1;
-            self.inputs = self.inputs((1 << 32) + self.turns, count);
-        }
-        self.make_state()?;
-        let file = self.file;
-        let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
-        let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
-        let before = self.device.and_then(Transfers::of);
-        let read_before = sys::read_bytes();
-        let mut sample = self.turn(self.ways[way], check)?;
-        sample.device = before.zip(self.device.and_then(Transfers::of)).map(|(before, after)| after.since(before));
+        let (sample, hits) = self.turn_and_hits(way, stage)?;
         if let Stage::Timed(_) = stage {
-            let read = read_before.zip(sys::read_bytes()).map(|(before, now)| (now - before) as f64);
-            self.hits[way].push(read.map(|read| (1.0 - read / sample.bytes.max(1) as f64).max(0.0)));
-        }
-        // To check what it read, a file of a user is read through the cache.
-        if self.file.is_direct() && stage != Stage::Verify {
-            self.cached_after = self.cached_after.max(self.file.cached_pages()?);
-        }
-        if let Stage::Timed(_) = stage {
-            let turn =
-                Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
-            turn.require_sampled(&sample, |offset, len| self.file.checksum(offset, len))?;
+            self.hits[way].push(hits);
         }
         Ok(sample)
     }
 
+    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        Ok(self.turn_and_hits(way, stage)?.0)
+    }
+
     fn completed(&mut self, stage: Stage, samples: &[Sample]) {
         if stage == Stage::WarmUp {
-            let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
-            self.operations = (median(&speeds) * self.options.round_time.as_secs_f64()) as usize;
+            self.operations = operations_in(self.options.round_time, samples);
         }
     }
 }
@@ -552,6 +532,36 @@ impl<'a> Bench<'a> {
             }
             _ => self.file.make_warm(),
         }
+    }
+
+    /// One way, once, from the state of the case; and the share of its bytes that was cached.
+    fn turn_and_hits(&mut self, way: usize, stage: Stage) -> Result<(Sample, Option<f64>)> {
+        // Other places for each turn: the same ones would be cached by the turn before.
+        if let (Some(_), Inputs::Offsets(offsets)) = (&self.popular, &self.inputs) {
+            let count = offsets.len();
+            self.turns += 1;
+            self.inputs = self.inputs((1 << 32) + self.turns, count);
+        }
+        self.make_state()?;
+        let file = self.file;
+        let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
+        let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
+        let before = self.device.and_then(Transfers::of);
+        let read_before = sys::read_bytes();
+        let mut sample = self.turn(self.ways[way], check)?;
+        sample.device = before.zip(self.device.and_then(Transfers::of)).map(|(before, after)| after.since(before));
+        let read = read_before.zip(sys::read_bytes()).map(|(before, now)| (now - before) as f64);
+        let hits = read.map(|read| (1.0 - read / sample.bytes.max(1) as f64).max(0.0));
+        // To check what it read, a file of a user is read through the cache.
+        if self.file.is_direct() && stage != Stage::Verify {
+            self.cached_after = self.cached_after.max(self.file.cached_pages()?);
+        }
+        if let Stage::Timed(_) = stage {
+            let turn =
+                Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
+            turn.require_sampled(&sample, |offset, len| self.file.checksum(offset, len))?;
+        }
+        Ok((sample, hits))
     }
 
     /// One way, once.

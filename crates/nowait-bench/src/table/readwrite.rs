@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::columns::{Column, Grid, Line, cpu, every};
 use super::dd::allows_direct;
 use super::new_file::{free_bytes, require_room};
-use super::{Phase, Run, Table, chosen, names, usage};
+use super::{Phase, Run, Table, names, require_ways, usage};
 use crate::error::{Error, Result};
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::interleave::{self, Stage, steps};
@@ -144,11 +144,7 @@ impl Table for ReadWrite {
         if options.file.is_some() {
             return Err(usage("--file is only read; leave it out of readwrite"));
         }
-        if chosen(self.ways, options).is_empty() {
-            let all = names(self.ways).join(", ");
-            return Err(usage(format!("none of --ways is in the table {}; choose among {all}", self.name())));
-        }
-        Ok(())
+        require_ways(self.name(), self.ways, options)
     }
 
     fn writes_into(&self, options: &Options) -> Option<(u64, &'static str)> {

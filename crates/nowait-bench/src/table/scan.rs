@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Grid, Line, P50, P99, cpu, every};
 use super::reading::file_size;
-use super::{Phase, Run, Table, chosen, names, rows, usage};
+use super::{Phase, Run, Table, chosen, names, operations_in, require_ways, rows};
 use crate::error::{Error, Result};
 use crate::machine::testfile::TestFile;
 use crate::measure::interleave::{self, Stage, steps};
@@ -132,11 +132,7 @@ impl Table for Scan {
     }
 
     fn check(&self, options: &Options) -> Result<()> {
-        if chosen(self.ways, options).is_empty() {
-            let all = names(self.ways).join(", ");
-            return Err(usage(format!("none of --ways is in the table {}; choose among {all}", self.name())));
-        }
-        Ok(())
+        require_ways(self.name(), self.ways, options)
     }
 
     fn file_size(&self, options: &Options) -> Option<u64> {
@@ -232,10 +228,14 @@ impl interleave::Case for Bench<'_> {
         Ok(sample)
     }
 
+    fn round_again(&mut self, way: usize, stage: Stage) -> Result<Sample> {
+        self.file.make_cold()?;
+        self.turn(self.ways[way], stage == Stage::Verify)
+    }
+
     fn completed(&mut self, stage: Stage, samples: &[Sample]) {
         if stage == Stage::WarmUp {
-            let speeds: Vec<f64> = samples.iter().map(Sample::per_second).collect();
-            self.blocks = (median(&speeds) * self.options.round_time.as_secs_f64()) as usize;
+            self.blocks = operations_in(self.options.round_time, samples);
         }
     }
 }

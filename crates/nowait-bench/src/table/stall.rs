@@ -10,10 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::columns::{Column, Grid, LONGEST, Line, P50, P99, P999, PageGrid, cpu, every};
 use super::new_file::{BLOCK, Cases, Ground, Place, Rules, free_bytes, require_room};
 use super::prefault::{self, POPULATE};
-use super::{Phase, Run, Table, chosen, names, usage, writes};
+use super::{Phase, Run, Table, chosen, limited, names, usage, writes};
 use crate::error::{ErrorKind, Result};
 use crate::machine::dirty_limit::{self, Lowered};
-use crate::machine::memory_limit::Limited;
 use crate::machine::mounts::Kind;
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::meter::Sample;
@@ -122,11 +121,7 @@ impl Stall {
         require_room(free_bytes(&testfile::create_nameless(dir)?, dir)?, bytes, "--stall-size", dir)?;
         run.progress.begin("making the file to overwrite", bytes);
         let file = TestFile::make(dir, bytes, seed, run.cancel, |bytes| run.progress.step(bytes))?;
-        let cold = match file.make_cold() {
-            Err(error) if error.kind() == ErrorKind::NotCold => Err(error.to_string()),
-            other => Ok(other?),
-        };
-        let _limited = match cold.and_then(|()| Limited::new(limit)) {
+        let _limited = match limited(&file, limit)? {
             Ok(limited) => limited,
             Err(why) => {
                 run.report.note(Code::CaseLeftOut, format!("stall: {name} is left out: {why}"));

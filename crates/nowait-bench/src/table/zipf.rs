@@ -9,9 +9,8 @@
 use super::columns::{Column, Grid, Line, P50, P99, P999, cpu, every};
 use super::new_file::{free_bytes, require_room};
 use super::reading::{Case, Hits, Readers, State, Work, as_it_is, read_popular};
-use super::{Phase, Run, Table, usage};
-use crate::error::{ErrorKind, Result};
-use crate::machine::memory_limit::Limited;
+use super::{Phase, Run, Table, limited, usage};
+use crate::error::Result;
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::options::Options;
 use crate::report::notes::Code;
@@ -110,11 +109,7 @@ impl Table for Zipf {
         run.progress.begin("making the file", size);
         let file = TestFile::make(dir, size, options.seed, run.cancel, |bytes| run.progress.step(bytes))?;
         // From here on, the pages that are read are those of the cgroup.
-        let cold = match file.make_cold() {
-            Err(error) if error.kind() == ErrorKind::NotCold => Err(error.to_string()),
-            other => Ok(other?),
-        };
-        let _limited = match cold.and_then(|()| Limited::new(limit)) {
+        let _limited = match limited(&file, limit)? {
             Ok(limited) => limited,
             Err(why) => {
                 run.report.note(Code::CaseLeftOut, format!("{table} is left out: {why}"));
@@ -140,6 +135,7 @@ impl Table for Zipf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn cases_are_named_by_exponent_and_depth() {
