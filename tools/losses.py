@@ -138,11 +138,12 @@ def head(rows):
         "",
         *summary(rows),
         "",
-        "The ratio is the geometric mean of the rounds' ratios, with its interval, as the verdict of",
-        "`nowait bench` has it: the truth lies below it in one run of 40, above it in one of 200. The best",
-        "other way is the one to which the ratio is lowest. Of many ways that are level one always seems",
-        "quicker, so the upper end is the farther out the more ways there are. Bold: the whole interval is",
-        "below 1. A row whose interval reaches 1 may be no loss; a row that is not here may be one.",
+        "The ratio is the geometric mean of the rounds' ratios, with its interval: the truth lies below it",
+        "in one row of 40, above it in one of 1000. The best other way is the one to which the ratio is",
+        "lowest. Of many ways that are level one always seems quicker, so the upper end is the farther out",
+        "the more ways there are; the verdict of `nowait bench` has it farther out still, by the number of",
+        "cases of its run. Bold: the whole interval is below 1. A row whose interval reaches 1 may be no",
+        "loss; a row that is not here may be one.",
     ]
 
 

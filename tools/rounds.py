@@ -13,7 +13,7 @@ import statistics
 RESAMPLES = 2000
 ROUNDS_MIN = 3
 BELOW = 0.025
-ABOVE = 0.005
+ABOVE = 0.001
 
 NORMAL = statistics.NormalDist()
 WORD = (1 << 64) - 1
@@ -33,16 +33,16 @@ def mean(values):
     return middle, math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1) / n)
 
 
-def interval(ours, other, rivals=1):
-    """Ratio of two ways and the ends of its interval, as `Ratio::of_rounds` has it: the truth lies below it
-    in one run of 40, above it in one of 200. None for too few rounds."""
+def interval(ours, other, comparisons=1):
+    """Ratio of two ways and the ends of its interval, as `Ratio::of_rounds` has it. `comparisons` are
+    those of the run. None for too few rounds."""
     values = logs(ours, other)
     if values is None or len(values) < ROUNDS_MIN:
         return None
     n = len(values)
     means = sorted(sum(values[place] for place in places) / n for places in resamples(n))
     middle, error = mean(values)
-    above = ABOVE / max(rivals, 1)
+    above = ABOVE / max(comparisons, 1)
     low = min(means[place(BELOW, n)], middle - error * student(BELOW, n - 1))
     high = max(means[RESAMPLES - 1 - place(above, n)], middle + error * student(above, n - 1))
     return math.exp(middle), math.exp(low), math.exp(high)

@@ -22,19 +22,19 @@ fn main() -> ExitCode {
         {
             Ok(report) => report,
             Err(error) => {
-                eprintln!("controls: {}: {error}; give what `nowait bench --json` wrote", path);
+                eprintln!("controls: {path}: {error}; give what `nowait bench --json` wrote");
                 return ExitCode::from(2);
             }
         };
         reports += 1;
         for control in &report.controls {
-            let Some(ratio) = control.ratio() else { continue };
+            let Some(distance) = control.distance() else { continue };
             controls += 1;
-            distances.push((ratio.distance() - 1.0) * 100.0);
-            if control.misleads() {
+            distances.push((distance - 1.0) * 100.0);
+            if control.misleads(report.controls.len()) {
                 wrong += 1;
                 let (table, case, way) = (&control.table, &control.case, &control.way);
-                println!("{}: {table} {case}: {way} is {:.3} of itself", path, ratio.middle);
+                println!("{path}: {table} {case}: {way} is {distance:.3} times as fast as itself");
             }
         }
     }

@@ -57,15 +57,16 @@ impl Control {
         Self { table, case, way, rounds: speeds(first), again: speeds(again) }
     }
 
-    /// Ratio of the two turns. `None` if there are too few rounds.
-    pub fn ratio(&self) -> Option<Ratio> {
-        Ratio::of_rounds(&self.again, &self.rounds, 1)
+    /// How far the way is from itself ([`compare::distance`]). `None` if there are too few rounds.
+    pub fn distance(&self) -> Option<f64> {
+        compare::distance(&self.again, &self.rounds)
     }
 
-    /// Returns whether one of the two turns would be called behind the other.
-    pub fn misleads(&self) -> bool {
+    /// Returns whether one of the two turns would be called behind the other, in a run of so many
+    /// cases.
+    pub fn misleads(&self, cases: usize) -> bool {
         let rounds = [(&self.rounds, &self.again), (&self.again, &self.rounds)];
-        let ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other, 1));
+        let ratios = rounds.into_iter().filter_map(|(one, other)| Ratio::of_rounds(one, other, cases));
         ratios.into_iter().any(|ratio| ratio.finding(1.0) == Finding::Behind)
     }
 

@@ -36,42 +36,52 @@ pub struct Stand<'a> {
 }
 
 pub fn standings(report: &Report) -> Vec<Standing<'_>> {
+    let context = Context::of(report);
     let standing = |table, case, rows: Vec<_>| {
         let best = quickest(rows.iter().copied())?;
-        Some(Standing { table, case, best, ours: stand(&rows, OURS, distance(report, table, case)) })
+        Some(Standing { table, case, best, ours: context.stand(table, case, &rows, OURS) })
     };
     let of_table = |table| report.cases(table).into_iter().filter_map(move |(case, rows)| standing(table, case, rows));
     report.tables().into_iter().flat_map(of_table).collect()
-}
-
-/// How far a way of the case was from itself; 1 in reports that are older than the question.
-fn distance(report: &Report, table: &str, case: &str) -> f64 {
-    report.control(table, case).and_then(Control::ratio).map_or(1.0, |ratio| ratio.distance())
 }
 
 fn quickest<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
     rows.max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s))
 }
 
-/// Compares a way with the others; the library's own ways are not compared with each other.
-/// `control`: see [`Ratio::finding`].
-fn stand<'a>(rows: &[&'a Row], way: &str, control: f64) -> Option<Stand<'a>> {
-    let row = rows.iter().copied().find(|row| row.way == way)?;
-    let is_ours = |way: &str| way.starts_with(OURS);
-    let others: Vec<&Row> =
-        rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
-    let ratio = |other: &Row| Ratio::of_rounds(&row.rounds, &other.rounds, others.len());
-    let found = others.iter().map(|other| {
-        let ratio = ratio(other);
-        (ratio.map_or(Finding::CannotTell, |ratio| ratio.finding(control)), *other, ratio)
-    });
-    // One way that is ahead decides, whatever the others are; then one that may be.
-    let decides =
-        found.max_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.ops_per_s.total_cmp(&other.ops_per_s)));
-    let finding = decides.map_or(Finding::Level, |(finding, ..)| finding);
-    let rival = decides.map(|(_, other, ratio)| (other, ratio));
-    let best = quickest(rows.iter().copied())?;
-    Some(Stand { row, share: row.ops_per_s / best.ops_per_s, rival, finding })
+/// The run in which a way stands.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    report: &'a Report,
+    /// Of all tables.
+    cases: usize,
+}
+
+impl<'a> Context<'a> {
+    fn of(report: &'a Report) -> Self {
+        Self { report, cases: report.tables().into_iter().map(|table| report.cases(table).len()).sum() }
+    }
+
+    /// Compares a way with the others; the library's own ways are not compared with each other.
+    fn stand(&self, table: &str, case: &str, rows: &[&'a Row], way: &str) -> Option<Stand<'a>> {
+        let row = rows.iter().copied().find(|row| row.way == way)?;
+        let is_ours = |way: &str| way.starts_with(OURS);
+        let others: Vec<&Row> =
+            rows.iter().copied().filter(|other| other.way != way && !(is_ours(way) && is_ours(&other.way))).collect();
+        // How far a way of the case was from itself; 1 in reports that are older than the question.
+        let control = self.report.control(table, case).and_then(Control::distance).unwrap_or(1.0);
+        let found = others.iter().map(|other| {
+            let ratio = Ratio::of_rounds(&row.rounds, &other.rounds, others.len() * self.cases);
+            (ratio.map_or(Finding::CannotTell, |ratio| ratio.finding(control)), *other, ratio)
+        });
+        // One way that is ahead decides, whatever the others are; then one that may be.
+        let decides =
+            found.max_by(|(a, one, _), (b, other, _)| a.cmp(b).then_with(|| one.ops_per_s.total_cmp(&other.ops_per_s)));
+        let finding = decides.map_or(Finding::Level, |(finding, ..)| finding);
+        let rival = decides.map(|(_, other, ratio)| (other, ratio));
+        let best = quickest(rows.iter().copied())?;
+        Some(Stand { row, share: row.ops_per_s / best.ops_per_s, rival, finding })
+    }
 }
 
 pub fn sentences(report: &Report) -> Vec<String> {
@@ -91,7 +101,7 @@ pub fn sentences(report: &Report) -> Vec<String> {
 /// How far ways were from themselves.
 fn controlled(report: &Report) -> Option<String> {
     let mut found: Vec<(f64, &Control)> =
-        report.controls.iter().filter_map(|control| Some((control.ratio()?.distance(), control))).collect();
+        report.controls.iter().filter_map(|control| Some((control.distance()?, control))).collect();
     found.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let (most, control) = found.last()?;
     let middle = median(&found.iter().map(|(distance, _)| *distance).collect::<Vec<_>>());
@@ -106,7 +116,7 @@ fn controlled(report: &Report) -> Option<String> {
         control.case,
         control.way,
     );
-    match found.iter().filter(|(_, control)| control.misleads()).count() {
+    match found.iter().filter(|(_, control)| control.misleads(found.len())).count() {
         0 => {}
         wrong => text += &format!(", and in {} by more than its rounds scatter", counted(wrong)),
     }
@@ -133,10 +143,11 @@ fn ways_of_ours(report: &Report) -> Vec<&str> {
 
 /// Standing of a way of the library's in a table.
 fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
+    let context = Context::of(report);
     let stands: Vec<(&str, Stand<'_>)> = report
         .cases(table)
         .into_iter()
-        .filter_map(|(case, rows)| Some((case, stand(&rows, way, distance(report, table, case))?)))
+        .filter_map(|(case, rows)| Some((case, context.stand(table, case, &rows, way)?)))
         .filter(|(_, stand)| stand.rival.is_some())
         .collect();
     if stands.is_empty() {
@@ -274,7 +285,7 @@ mod tests {
         let said_of = |ours: Row| said(vec![ring.clone(), ours]);
         let text = said_of(slow);
         assert!(
-            text.contains("in 0 of 1 case; behind in 1, at worst with 51 % of ring's speed (41 to 71 %;"),
+            text.contains("in 0 of 1 case; behind in 1, at worst with 51 % of ring's speed (41 to 85 %;"),
             "{text}"
         );
         // One round in which it was the quicker leaves the others' sum in doubt.
