@@ -3,14 +3,14 @@
 //! Read downwards; a file uses those above it, never those below.
 //!
 //! * [`error`]: what can go wrong, sorted by what the user can do about it.
-//! * [`sys`]: the few system calls that need `unsafe`: mappings, page-cache residency, CPU usage,
-//!   kernel workers.
 //! * [`random`]: seeded numbers and permutations, so that a run can be repeated exactly.
+//! * [`sys`]: the few system calls that need `unsafe`: mappings, page-cache residency, CPU usage,
+//!   kernel workers, processes that disturb.
 //! * [`machine`]: [`environment`](machine::environment) (kernel, file system, device, limits),
 //!   [`dirty_limit`](machine::dirty_limit), [`memory_limit`](machine::memory_limit) (a cgroup of
 //!   our own), [`testfile`](machine::testfile) (made cold, warm or half-cached, *verified*),
 //!   [`tree`](machine::tree) (many small files), [`mounts`](machine::mounts) (file systems of our
-//!   own).
+//!   own), [`neighbour`](machine::neighbour) (other programs that disturb).
 //! * [`measure`]: [`options`](measure::options) (what was asked for), [`pace`](measure::pace) (when
 //!   a read starts, at a rate), [`work`](measure::work) (what a way is asked to do, as plain data),
 //!   [`meter`](measure::meter) (one round on the clock), [`mixed`](measure::mixed) (tasks that

@@ -1,8 +1,8 @@
 //! The system's own view of what a round did: pages in the cache, CPU time, context switches,
-//! kernel workers. And a file's mapping.
+//! kernel workers. A file's mapping. And a process that does nothing but disturb.
 //!
 //! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped),
-//! `getrusage` and the ioctl FIEMAP only, for which there is no safe interface.
+//! `getrusage`, the ioctl FIEMAP and `fork` only, for which there is no safe interface.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,6 +14,9 @@ use std::path::Path;
 use std::ptr;
 
 use rustix::fs::{Advice, fadvise};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::random::Random;
 
 pub const PAGE: u64 = 4096;
 
@@ -240,6 +243,79 @@ pub fn expect_random(file: &File) -> io::Result<()> {
 /// Starts reading a range into the cache without waiting for it.
 pub fn will_need(file: &File, offset: u64, len: usize) -> io::Result<()> {
     Ok(fadvise(file, offset, NonZeroU64::new(len as u64), Advice::WillNeed)?)
+}
+
+/// Work of a process that disturbs others.
+#[derive(Debug, Clone, Copy)]
+pub enum Errand<'a> {
+    Compute,
+    /// Reads blocks at random places, which `seed` draws.
+    Read {
+        file: &'a File,
+        blocks: u64,
+        bytes: usize,
+        seed: u64,
+    },
+}
+
+/// A copy of this process that does an errand again and again, until this is dropped or this process
+/// ends.
+#[derive(Debug)]
+pub struct Child(Pid);
+
+impl Child {
+    /// Fails where there may be no more processes.
+    pub fn start(errand: Errand<'_>) -> io::Result<Self> {
+        let parent = rustix::process::getpid();
+        // Made here, since the child may not allocate. Aligned for every disk's direct reads.
+        let bytes = if let Errand::Read { bytes, .. } = errand { bytes } else { 1 };
+        let mut buffer = memmap2::MmapMut::map_anon(bytes)?;
+        // SAFETY: of the threads the child has only this one, and a lock that another held at this
+        // moment stays locked there. So until it ends it may make only calls that are safe in a
+        // signal handler: `disturb` makes system calls and computes, it neither allocates nor panics
+        // nor returns.
+        match unsafe { libc::fork() } {
+            0 => disturb(parent, errand, &mut buffer),
+            id => Pid::from_raw(id).filter(|_| id > 0).map(Self).ok_or_else(io::Error::last_os_error),
+        }
+    }
+
+    pub fn id(&self) -> i32 {
+        self.0.as_raw_nonzero().get()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // One that has ended is waited for, too, so that its number is nobody else's before.
+        let _ = kill_process(self.0, Signal::KILL);
+        while let Err(rustix::io::Errno::INTR) = waitpid(Some(self.0), WaitOptions::empty()) {}
+    }
+}
+
+/// Runs in the child of a fork: see there.
+fn disturb(parent: Pid, errand: Errand<'_>, buffer: &mut [u8]) -> ! {
+    const STEPS: u64 = 1 << 16;
+    let mut number: u64 = 0;
+    while rustix::process::getppid() == Some(parent) {
+        number = number.wrapping_add(1);
+        match errand {
+            Errand::Compute => {
+                for step in 0..STEPS {
+                    number = std::hint::black_box(number ^ step);
+                }
+            }
+            Errand::Read { file, blocks, bytes, seed } => {
+                let block = Random::at(seed, number).below(blocks);
+                // A disk that fails leaves its tenant with nothing to do.
+                if rustix::io::pread(file, &mut *buffer, block * bytes as u64).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    // SAFETY: it ends the process at once, and runs nothing of it.
+    unsafe { libc::_exit(0) }
 }
 
 /// Bytes that this process has had read from storage so far, kernel workers for its rings included;

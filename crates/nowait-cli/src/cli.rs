@@ -372,7 +372,7 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=mixed::WORKERS_MAX as i64))]
     pub workers: Vec<u32>,
 
-    /// Measure `mixed` only beside these on the same runtime
+    /// Measure `mixed` only beside these: tasks of the same runtime, or other processes
     #[arg(long, value_delimiter = ',', value_enum, value_name = "WORK")]
     pub beside: Vec<BesideName>,
 
@@ -442,6 +442,10 @@ pub(crate) enum BesideName {
     Writes,
     /// A task that appends to a durable log
     Log,
+    /// Other processes that keep all processors busy
+    Cpu,
+    /// Another process that reads from the same disk, four times 128 KiB at once
+    Tenant,
 }
 
 impl BesideName {
@@ -450,6 +454,8 @@ impl BesideName {
             Self::Nobody => Beside::Nobody,
             Self::Writes => Beside::Writes,
             Self::Log => Beside::Log,
+            Self::Cpu => Beside::Cpu,
+            Self::Tenant => Beside::Tenant,
         }
     }
 }

@@ -6,5 +6,6 @@ pub mod environment;
 pub mod load;
 pub mod memory_limit;
 pub mod mounts;
+pub mod neighbour;
 pub mod testfile;
 pub mod tree;

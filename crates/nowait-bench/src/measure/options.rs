@@ -64,7 +64,7 @@ pub enum Direction {
     Write,
 }
 
-/// Other work of the runtime that reads a mixed load.
+/// Other work beside a measured load: of the same runtime, or of other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Beside {
     Nobody,
@@ -72,6 +72,10 @@ pub enum Beside {
     Writes,
     /// A task that appends to a durable log.
     Log,
+    /// Other processes keep all processors busy.
+    Cpu,
+    /// Another process reads from the same disk.
+    Tenant,
 }
 
 const FULL_ROUND: Duration = Duration::from_millis(300);
@@ -147,6 +151,8 @@ impl Beside {
             Self::Nobody => "nobody",
             Self::Writes => "writes",
             Self::Log => "log",
+            Self::Cpu => "cpu",
+            Self::Tenant => "tenant",
         }
     }
 }

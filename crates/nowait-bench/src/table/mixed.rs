@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::columns::{Column, Grid, Line, PageGrid, cpu, every};
 use super::{Phase, Run, Table, names, require_ways, usage};
 use crate::error::{Error, Result};
+use crate::machine::neighbour::Programs;
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::interleave::{self, Stage, steps};
 use crate::measure::meter::{Check, Latencies, Sample, latencies};
@@ -78,7 +79,7 @@ pub struct Figures {
     /// Beats that were due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beats: Option<u64>,
-    /// Writes, or records, of the neighbour; `None` where there is none.
+    /// Writes, records or reads of the neighbour; `None` where there is none, or none that counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beside_per_s: Option<f64>,
 }
@@ -98,7 +99,7 @@ impl Figures {
             cold_latency_ns: latency(|told| &told.cold),
             late_ns: latency(|told| &told.late),
             beats: sum(|told| &told.late).map(|late| late.len()),
-            beside_per_s: (beside != Beside::Nobody).then(|| done as f64 / seconds),
+            beside_per_s: (!matches!(beside, Beside::Nobody | Beside::Cpu)).then(|| done as f64 / seconds),
         }
     }
 }
@@ -190,7 +191,7 @@ pub fn shapes(options: &Options) -> Vec<Shape> {
     let others: Vec<usize> = TASKS.into_iter().filter(|&tasks| tasks != USUAL_TASKS).collect();
     add(&HOT, &[USUAL_TASKS], &WORKERS, &[Beside::Nobody]);
     add(&[USUAL_HOT], &others, &WORKERS, &[Beside::Nobody]);
-    add(&[USUAL_HOT], &[USUAL_TASKS], &WORKERS, &[Beside::Writes, Beside::Log]);
+    add(&[USUAL_HOT], &[USUAL_TASKS], &WORKERS, &[Beside::Writes, Beside::Log, Beside::Cpu, Beside::Tenant]);
     shapes
 }
 
@@ -243,7 +244,7 @@ impl Table for Mixed {
         if run.options.memory_limit.is_some() && run.asked.contains(&"stall") {
             // That table must be the first to write.
             shapes.retain(|shape| {
-                let writes = shape.beside != Beside::Nobody;
+                let writes = matches!(shape.beside, Beside::Writes | Beside::Log);
                 if writes {
                     let text = format!("{table} {}: it would write before stall; name the tables apart", shape.name());
                     run.report.note(Code::CaseLeftOut, text);
@@ -253,6 +254,10 @@ impl Table for Mixed {
         }
         run.progress.begin(table, shapes.len() as u64 * steps(ways.len(), run.options.rounds, true));
         for shape in shapes {
+            if let Err(why) = programs(shape.beside, file) {
+                run.report.note(Code::CaseLeftOut, format!("{table} {}: {why}", shape.name()));
+                continue;
+            }
             let mut bench = Bench::new(table, &ways, shape, file, run)?;
             let timed = run.case(table, &bench.name.clone(), &ways, &mut bench)?;
             run.report.rows.extend(bench.rows(&timed));
@@ -290,6 +295,15 @@ impl Table for Mixed {
             })
         };
         report.cases(self.name()).into_iter().find_map(sentence).into_iter().collect()
+    }
+}
+
+/// Starts the other programs of a case.
+fn programs(beside: Beside, file: &TestFile) -> std::io::Result<Option<Programs>> {
+    match beside {
+        Beside::Nobody | Beside::Writes | Beside::Log => Ok(None),
+        Beside::Cpu => Programs::busy().map(Some),
+        Beside::Tenant => Programs::tenant(file.path()).map(Some),
     }
 }
 
@@ -355,8 +369,12 @@ impl<'a> Bench<'a> {
         };
         let (target, marks, plan, workers) = (Target::of(self.file), self.file.marks(), &self.plan, self.shape.workers);
         let job = Job { target, marks, plan, workers, beside };
+        let programs = programs(self.shape.beside, self.file).map_err(|error| turn.failed(error))?;
         let outcome = alone(check, |round| way.mixed(&job, round));
-        let (sample, told) = turn.sample(outcome, |error| turn.failed(error))?;
+        let reads = programs.as_ref().and_then(Programs::reads);
+        drop(programs);
+        let (sample, mut told) = turn.sample(outcome, |error| turn.failed(error))?;
+        told.beside = reads.unwrap_or(told.beside);
         turn.require_right(&sample)?;
         turn.require("reads", &sample, (plan.reads(), plan.reads() * PAGE))?;
         let cold = told.cold.len();
@@ -460,7 +478,7 @@ mod tests {
     #[test]
     fn every_case_has_a_name_of_its_own() {
         let names: Vec<String> = shapes(&Options::new(false, 1)).iter().map(Shape::name).collect();
-        assert_eq!(names.len(), 8 + 6 + 4);
+        assert_eq!(names.len(), 8 + 6 + 8);
         assert!(names.iter().enumerate().all(|(i, name)| !names[..i].contains(name)), "{names:?}");
         assert!(names.contains(&"hot=90 tasks=64 workers=2 beside=log".to_owned()));
         assert_eq!(shapes(&Options::new(true, 1)).len(), 4);
