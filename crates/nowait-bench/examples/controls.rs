@@ -13,28 +13,34 @@ use std::process::ExitCode;
 
 use nowait_bench::report::Report;
 
+/// The reports of a file, one after the other.
+fn read(path: &str) -> Result<Vec<Report>, Box<dyn std::error::Error>> {
+    let text = std::fs::read_to_string(path)?;
+    Ok(serde_json::Deserializer::from_str(&text).into_iter().collect::<Result<_, _>>()?)
+}
+
 fn main() -> ExitCode {
     let (mut reports, mut controls, mut wrong) = (0, 0, 0);
     let mut distances = Vec::new();
     for path in std::env::args().skip(1) {
-        let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-        let report: Report = match text.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()))
-        {
-            Ok(report) => report,
+        let found = match read(&path) {
+            Ok(found) => found,
             Err(error) => {
                 eprintln!("controls: {path}: {error}; give what `nowait bench --json` wrote");
                 return ExitCode::from(2);
             }
         };
-        reports += 1;
-        for control in &report.controls {
-            let Some(distance) = control.distance() else { continue };
-            controls += 1;
-            distances.push((distance - 1.0) * 100.0);
-            if control.misleads(report.controls.len()) {
-                wrong += 1;
-                let (table, case, way) = (&control.table, &control.case, &control.way);
-                println!("{path}: {table} {case}: {way} is {distance:.3} times as fast as itself");
+        for report in found {
+            reports += 1;
+            for control in &report.controls {
+                let Some(distance) = control.distance() else { continue };
+                controls += 1;
+                distances.push((distance - 1.0) * 100.0);
+                if control.misleads(report.controls.len()) {
+                    wrong += 1;
+                    let (table, case, way) = (&control.table, &control.case, &control.way);
+                    println!("{path}: {table} {case}: {way} is {distance:.3} times as fast as itself");
+                }
             }
         }
     }
