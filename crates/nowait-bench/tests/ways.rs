@@ -6,7 +6,7 @@ use std::env;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
@@ -26,7 +26,9 @@ use nowait_bench::table::gather::GATHER;
 use nowait_bench::table::log::{self, LOG, Log};
 use nowait_bench::table::mixed::{Figures, MIXED, Mixed};
 use nowait_bench::table::prefault::{self, PREFAULT, Prefault};
-use nowait_bench::table::reads::READS;
+use nowait_bench::table::reading::Readers;
+use nowait_bench::table::reads::{self, READS};
+use nowait_bench::table::scan::Scan;
 use nowait_bench::table::stall::{self, Stall};
 use nowait_bench::table::whole::{self, WHOLE};
 use nowait_bench::table::writes::WRITES;
@@ -601,6 +603,120 @@ fn what_a_stream_writes_wrong_is_noticed() {
             assert!(error.to_string().contains(&format!("wrong from byte {wrong};")), "{kind:?}: {error}");
         }
     }
+}
+
+/// Reads what it says while bytes are compared; in rounds that are timed, one block only.
+struct Dozer;
+
+impl Way for Dozer {
+    fn name(&self) -> &'static str {
+        "dozer"
+    }
+}
+
+impl ReadWay for Dozer {
+    fn reads(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        round.start();
+        for (index, offset) in job.each_offset().enumerate() {
+            let (block, now) = (&mut buffer[..job.len_at(offset)], std::time::Instant::now());
+            if index == 0 || round.tally.verifies() {
+                job.target.file.read_exact_at(block, offset)?;
+            }
+            round.tally.block(offset, block, now, now);
+        }
+        round.stop();
+        Ok(())
+    }
+
+    fn gather(&self, _: &Gather<'_>, _: &mut [u8], _: &mut Round<'_>) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl StreamWay for Dozer {
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn has_depth(&self) -> bool {
+        false
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let source = fs::File::open(job.source().unwrap())?;
+        round.start();
+        for (index, offset) in job.each_offset().enumerate() {
+            let (block, now) = (&mut buffer[..job.len_at(offset)], std::time::Instant::now());
+            if index == 0 || round.tally.verifies() {
+                source.read_exact_at(block, offset)?;
+            }
+            round.tally.block(offset, block, now, now);
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_way_that_tells_of_bytes_that_it_has_not_read_fails_in_a_timed_round() {
+    // Rounds of at least some MiB, of which one block in each is sampled.
+    let options = Options { round_time: Duration::from_millis(50), rows: Some(1000), ..tiny() };
+    let streams = Options { streams: vec![Direction::Read], blocks: vec![16 << 10], ..options.clone() };
+    let readers: &'static [&'static dyn ReadWay] = &[&Dozer];
+    let tables: [(&dyn Table, &Options); 4] = [
+        (&reads::Reads(Readers { through_the_cache: readers, past_the_cache: readers }), &options),
+        (&Scan { ways: &[&Dozer] }, &options),
+        (&Prefault { populators: &[], indexers: &[&Dozer] }, &options),
+        (&Dd { ways: &[&Dozer] }, &streams),
+    ];
+    for (table, options) in tables {
+        let error = fails(&[table], options, Some(&file_of(4 << 20)), false);
+        let told = error.to_string();
+        let found = told.contains("dozer") && told.contains("a timed round returned wrong bytes");
+        assert!(found || error.kind() == ErrorKind::NotCold, "{}: {told}", table.name());
+    }
+}
+
+/// Writes honestly while bytes are compared, and a block of others in its place later.
+struct Forgetful;
+
+impl Way for Forgetful {
+    fn name(&self) -> &'static str {
+        "forgetful"
+    }
+}
+
+impl StreamWay for Forgetful {
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn has_depth(&self) -> bool {
+        false
+    }
+
+    fn stream(&self, job: &Stream<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        static TURNS: AtomicUsize = AtomicUsize::new(0);
+        let honest = ways::streamers().iter().find(|way| way.name() == "pread-buffered").unwrap();
+        honest.stream(job, buffer, round)?;
+        // The first is the verification.
+        if TURNS.fetch_add(1, Ordering::Relaxed) > 0 {
+            let file = fs::OpenOptions::new().write(true).open(job.destination().unwrap())?;
+            file.write_all_at(&vec![0; 16 << 10], 16 << 10)?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_a_stream_writes_wrong_in_a_timed_round_is_noticed() {
+    let options = Options { streams: vec![Direction::Write], blocks: vec![16 << 10], ..tiny_streams() };
+    let error = fails(&[&Dd { ways: &[&Forgetful] }], &options, Some(&small_file()), false);
+    assert!(error.to_string().contains("forgetful failed in dd"), "{error}");
+    assert!(error.to_string().contains("wrong from byte 16384;"), "{error}");
 }
 
 #[test]

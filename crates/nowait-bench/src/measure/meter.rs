@@ -3,8 +3,8 @@
 //! A way first prepares what is not to be timed (threads, rings), then calls [`Round::start`], does
 //! its work while telling a [`Tally`] of every completion, and calls [`Round::stop`]. A check of
 //! the bytes, when one is wanted, goes through the same calls: so what is verified is what is
-//! timed. Without one, a checksum of a block in [`SAMPLED_EVERY`] is taken on the clock, at the same
-//! price for every way, to be compared after the clock has stopped.
+//! timed. Without one, a checksum of a block in each [`SAMPLED_EVERY`] bytes is taken on the clock, at
+//! the same price for every way, to be compared after the clock has stopped.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -27,9 +27,9 @@ pub fn latencies() -> Latencies {
     Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 2).expect("the bounds are constants")
 }
 
-/// Operations, of which the bytes of one are kept as a checksum: less than a hundredth of the time
-/// of the shortest read.
-pub const SAMPLED_EVERY: u64 = 256;
+/// Bytes, of which the last of one operation are kept as a checksum: of 4 KiB blocks one in 256, of
+/// 1 MiB blocks each. Less than a hundredth of the time of the shortest read.
+pub const SAMPLED_EVERY: u64 = 1 << 20;
 /// Bytes of an operation that the checksum covers: its last, where a short read would be noticed.
 const SAMPLED_BYTES: usize = 4 << 10;
 /// Checksums that a thread keeps in a round.
@@ -81,7 +81,7 @@ impl<'a> Tally<'a> {
         self.record(bytes.len(), started, now);
         if self.check.is_some() {
             self.verify(offset, bytes);
-        } else if self.operations % SAMPLED_EVERY == 1 {
+        } else if self.operations == 1 || self.is_due(bytes.len()) {
             self.sample(offset, bytes);
         }
     }
@@ -105,9 +105,9 @@ impl<'a> Tally<'a> {
                 self.verify(range.offset, record);
                 rest = after;
             }
-        } else if self.operations / SAMPLED_EVERY != (self.operations - batch.ranges.len() as u64) / SAMPLED_EVERY {
+        } else if self.is_due(batch.bytes) && !batch.ranges.is_empty() {
             // Another place in each batch.
-            let index = (self.operations / SAMPLED_EVERY) as usize % batch.ranges.len();
+            let index = (self.bytes / SAMPLED_EVERY) as usize % batch.ranges.len();
             let start: usize = batch.ranges[..index].iter().map(|range| range.len as usize).sum();
             let range = batch.ranges[index];
             self.sample(range.offset, &output[start..start + range.len as usize]);
@@ -174,6 +174,12 @@ impl<'a> Tally<'a> {
         if self.check.is_some_and(|holds| !holds(offset, bytes)) {
             self.wrong.get_or_insert(offset);
         }
+    }
+
+    /// Returns whether the operation that moved the last `bytes` is to be sampled.
+    #[inline]
+    fn is_due(&self, bytes: usize) -> bool {
+        self.bytes / SAMPLED_EVERY != (self.bytes - bytes as u64) / SAMPLED_EVERY
     }
 
     #[cold]
@@ -420,12 +426,12 @@ mod tests {
         let mut round = Round::new(&gate, None);
         round.start();
         let (bytes, now) = ([7; 8192], Instant::now());
-        for block in 0..2 * SAMPLED_EVERY {
+        for block in 0..2 * SAMPLED_EVERY / 8192 {
             round.tally.block(block * 8192, &bytes, now, now);
         }
         round.stop();
         let sample = Sample::of(&[round]).unwrap();
-        let ends = [4096, SAMPLED_EVERY * 8192 + 4096];
+        let ends = [4096, SAMPLED_EVERY - 4096, 2 * SAMPLED_EVERY - 4096];
         assert_eq!(sample.sampled, ends.map(|offset| Sampled::of(offset, &bytes[..4096])));
         let changed = Sampled::of(0, &[&[7; 4095][..], &[8]].concat());
         assert_ne!(sample.sampled[0].crc, changed.crc);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::meter::{Check, Round, Sample};
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine::testfile::TestFile;
 
 /// Which way, in which case of which table.
 #[derive(Clone, Copy)]
@@ -57,11 +58,10 @@ impl Turn<'_> {
         Err(self.failed(format!("({what}, bytes) are {done:?} instead of {wanted:?}")))
     }
 
-    /// Holds the checksums of a timed round to the bytes of the file. `checksum`: of so many bytes
-    /// at an offset.
-    pub fn require_sampled(&self, sample: &Sample, checksum: impl Fn(u64, usize) -> Result<u32>) -> Result<()> {
+    /// Holds the checksums of a round that compared no bytes to those of the file.
+    pub fn require_sampled(&self, sample: &Sample, file: &TestFile) -> Result<()> {
         for sampled in &sample.sampled {
-            if checksum(sampled.offset, sampled.len)? != sampled.crc {
+            if file.checksum(sampled.offset, sampled.len)? != sampled.crc {
                 return Err(self.failed(format!("a timed round returned wrong bytes for offset {}", sampled.offset)));
             }
         }

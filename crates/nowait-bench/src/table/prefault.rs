@@ -4,7 +4,8 @@
 //! Every round begins with a file that was verified to be cold, and with memory at hand. When a
 //! populate says that all is there, the file's pages must be in the page cache (`mincore` answers
 //! for the file, whichever mapping is asked) and a pass over the map must cause no fault: else it
-//! is an error. A way's bytes are compared once for each case, before it is timed.
+//! is an error. A way's bytes are compared once for each case, before it is timed; of rows, checksums
+//! are compared in the timed rounds, too. A populate copies no bytes that could be sampled.
 //!
 //! A map is populated by one thread, whichever that is. Of the rows every way has as many under way
 //! at a time (requests of a ring, advice, threads that touch), as `nowait` has; but for `touch` and
@@ -396,6 +397,7 @@ impl Case for RowCase<'_> {
         turn.require_right(&sample)?;
         let bytes = offsets.iter().map(|&offset| job.len_at(offset) as u64).sum();
         turn.require("rows", &sample, (offsets.len() as u64, bytes))?;
+        turn.require_sampled(&sample, self.file)?;
         Ok(sample)
     }
 }

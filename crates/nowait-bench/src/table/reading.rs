@@ -556,11 +556,8 @@ impl<'a> Bench<'a> {
         if self.file.is_direct() && stage != Stage::Verify {
             self.cached_after = self.cached_after.max(self.file.cached_pages()?);
         }
-        if let Stage::Timed(_) = stage {
-            let turn =
-                Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
-            turn.require_sampled(&sample, |offset, len| self.file.checksum(offset, len))?;
-        }
+        let turn = Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
+        turn.require_sampled(&sample, self.file)?;
         Ok((sample, hits))
     }
 

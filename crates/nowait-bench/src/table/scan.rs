@@ -5,7 +5,8 @@
 //! read the same blocks of the same file, in the same order. The file is opened anew for each
 //! round, as usual (without `POSIX_FADV_RANDOM`), since an open file remembers how it was read
 //! before. A stride of 4 reads every fourth block. Readahead may bring in the others, too: how much
-//! each way read is a figure of its row.
+//! each way read is a figure of its row. Checksums of blocks of each timed round are compared with
+//! the file.
 
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
@@ -266,6 +267,7 @@ impl Bench<'_> {
         turn.require_right(&sample)?;
         let bytes = self.offsets.iter().map(|&offset| job.len_at(offset) as u64).sum();
         turn.require("reads", &sample, (self.offsets.len() as u64, bytes))?;
+        turn.require_sampled(&sample, self.file)?;
         Ok(sample)
     }
 }

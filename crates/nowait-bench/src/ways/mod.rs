@@ -42,6 +42,8 @@ pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 /// work, [`Round::stop`]. Read the clock once before each submission of an operation (or batch) and
 /// once per harvest of completions, and tell the tally of each. Read into the buffer that the
 /// caller gives. Do nothing for a particular case: a way does not know whether the file is cached.
+/// Tell the tally of the bytes themselves: of a part of them it keeps checksums on the clock, which
+/// are compared with the file in tables whose ways read one file and nothing else.
 pub trait Way: Sync {
     fn name(&self) -> &'static str;
 
