@@ -51,6 +51,7 @@ fn own_meaning(way: &str) -> &'static str {
         "ring-dsync" => "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
         "nowait" => "this library: its log; else blocking at depth 1, block_on with more in flight",
         "nowait-buffered" => "this library, through the page cache",
+        "nowait-stream" => "this library's sequential Reader, through the page cache, asked for a block at a time",
         "nowait-strict" => "this library, never a plain call on the caller's thread",
         "nowait-rotating" => "this library's log with segments of 4 MiB: a round goes through several",
         "nowait-refused" => "this library's log without io_uring",

@@ -192,6 +192,12 @@ pub trait PopulateWay: Way {
 
 /// One way of taking rows out of a cold file that is, or could be, mapped.
 pub trait RowWay: Way {
+    /// Keeps a place in the file, and reads from there on: takes part in cases of blocks that follow
+    /// each other, one at a time.
+    fn from_a_place(&self) -> bool {
+        false
+    }
+
     /// Copies every row into `buffer`, which has a block for each of the `job.depth` that a way has
     /// under way, if it does not wait for one after the other.
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
@@ -245,6 +251,7 @@ pub const fn scanners() -> &'static [&'static dyn RowWay] {
         &read::ring::TUNED,
         &read::spawn_blocking::SpawnBlocking,
         &read::nowait::Blocking,
+        &stream::nowait::Blocks,
         &read::nowait::Tokio,
     ]
 }

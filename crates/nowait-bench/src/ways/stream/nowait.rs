@@ -5,16 +5,20 @@
 //!
 //! A reader is asked for `chunk`, and a copy `put`s it: the guide's calls for who needs no trait of
 //! std's. No block is copied, and none has a size that the bench chose.
+//!
+//! Blocks of a scan (`nowait-stream`) have a size, and lie where the caller wants them: there the
+//! reader is asked as any reader of std's is (`read_exact`).
 
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::time::Instant;
 
-use nowait::OpenOptions;
 use nowait::stream::{Reader, Writer};
+use nowait::{Nowait, OpenOptions};
 
 use crate::measure::meter::Round;
-use crate::measure::work::{Contents, Route, Stream};
-use crate::ways::{StreamWay, Way};
+use crate::measure::work::{Contents, Reads, Route, Stream};
+use crate::ways::read::nowait::Session;
+use crate::ways::{RowWay, StreamWay, Way};
 
 pub(crate) struct Streamed {
     name: &'static str,
@@ -55,6 +59,39 @@ impl StreamWay for Streamed {
             writer.sync_data().wait()?;
         }
         round.stop();
+        Ok(())
+    }
+}
+
+/// Blocks in order, by a reader.
+pub(crate) struct Blocks;
+
+impl Way for Blocks {
+    fn name(&self) -> &'static str {
+        "nowait-stream"
+    }
+}
+
+impl RowWay for Blocks {
+    fn from_a_place(&self) -> bool {
+        true
+    }
+
+    fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let session = Session::reading(Nowait::shared(), job.target)?;
+        let mut reader = Reader::new(&session.file, job.offset(0).unwrap_or(0));
+        round.start();
+        for offset in job.each_offset() {
+            let block = &mut buffer[..job.len_at(offset)];
+            let started = Instant::now();
+            if reader.position() != offset {
+                reader.seek(SeekFrom::Start(offset))?;
+            }
+            reader.read_exact(block)?;
+            round.tally.block(offset, block, started, Instant::now());
+        }
+        round.stop();
+        session.report(round);
         Ok(())
     }
 }
