@@ -23,34 +23,43 @@ const SYMBOLS: usize = 6;
 const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
 
 /// The looks of a table's ways: the library's share one hue, and each other way has the same in all
-/// tables where that can be.
+/// tables, as long as a table has no more ways than there are hues.
 pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
-    let (mut taken, mut ours) = ([false; HUES], 0);
+    let (mut taken, mut claimed, mut ours) = ([0; HUES], [0; HUES], 0);
+    ways.iter().filter_map(|way| wanted(way)).for_each(|hue| claimed[hue] += 1);
     let look = |way: &&'a str| {
         if way.starts_with("nowait") {
             ours += 1;
             return (*way, Look { hue: 0, symbol: (ours - 1) % SYMBOLS, dash: (ours - 1) % DASHES.len() });
         }
-        let wanted = wanted(way);
-        // Where there are more ways than hues: as the one whose hue it is, but dashed.
-        let free = (0..HUES).map(|step| (wanted + step) % HUES).find(|&hue| !taken[hue]);
-        let (hue, again) = (free.unwrap_or(wanted), usize::from(free.is_none()));
-        taken[hue] = true;
-        (*way, Look { hue: hue + 1, symbol: (hue + 1 + again) % SYMBOLS, dash: again })
+        // A way that nobody knows leaves the hues of those that are known to them.
+        let hue = wanted(way).unwrap_or_else(|| {
+            let hue = (0..HUES).min_by_key(|&hue| claimed[hue]).unwrap_or(0);
+            claimed[hue] += 1;
+            hue
+        });
+        // Of the ways with one hue, the second is dashed, and so on.
+        let again = taken[hue];
+        taken[hue] += 1;
+        (*way, Look { hue: hue + 1, symbol: (hue + 1 + again) % SYMBOLS, dash: again % DASHES.len() })
     };
     ways.iter().map(look).collect()
 }
 
-fn wanted(way: &str) -> usize {
-    match way {
-        "pread" | "pwrite" | "append-fdatasync" => 0,
-        "threads" | "thread-batch" => 1,
-        "willneed" | "dd" | "tokio" | "direct-dsync" => 2,
-        "libaio" | "thread-batch-direct" => 3,
-        "ring-plain" | "ring-linked" | "pread-buffered" => 4,
+/// The hue of a way of this crate that is not the library's. No two of a table have the same, unless
+/// it has more ways than there are hues.
+fn wanted(way: &str) -> Option<usize> {
+    Some(match way {
+        "pread" | "pwrite" | "append-fdatasync" | "plain" | "random-threads" | "threads-dsync" => 0,
+        "threads" | "thread-batch" | "thread" | "ring-1m" => 1,
+        "willneed" | "direct-dsync" | "dd" => 2,
+        "libaio" | "thread-batch-direct" | "madvise" => 3,
+        "ring-plain" | "ring-linked" | "ring-fdatasync" | "pread-buffered" | "touch" => 4,
         "ring" | "ring-dsync" => 5,
-        _ => 6,
-    }
+        "tokio" | "cat" | "random" => 6,
+        "bufreader" | "pwritev-16" | "map-populate" | "cp-reflink-never" | "cp-reflink-auto" => 7,
+        _ => return None,
+    })
 }
 
 impl Look {
@@ -406,15 +415,39 @@ fn trimmed(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::in_order;
+    use std::collections::HashSet;
 
     #[test]
-    fn every_way_of_a_table_looks_different() {
-        let ways: Vec<&str> = crate::ways::readers().iter().map(|way| way.name()).collect();
-        let looks = looks(&ways);
-        for (index, (_, look)) in looks.iter().enumerate() {
-            assert!(looks[..index].iter().all(|(_, other)| other != look));
+    fn every_way_of_a_table_looks_different_and_the_same_in_all() {
+        for way in crate::table::way_names() {
+            assert!(wanted(way).is_some() != way.starts_with("nowait"), "{way}");
         }
-        assert_eq!(look_of(&looks, "nowait").hue, 0);
+        for table in crate::table::TABLES {
+            let ways = in_order(table.ways().into_iter());
+            let looks = looks(&ways);
+            for (index, (way, look)) in looks.iter().enumerate() {
+                assert!(looks[..index].iter().all(|(_, other)| other != look), "{} {way}", table.name());
+                assert_eq!(look.hue, wanted(way).map_or(0, |hue| hue + 1), "{} {way}", table.name());
+            }
+            let others = ways.iter().filter_map(|way| wanted(way));
+            let hues: HashSet<usize> = others.clone().collect();
+            assert_eq!(hues.len(), others.count().min(HUES), "{}: each has a hue of its own", table.name());
+        }
+    }
+
+    #[test]
+    fn ways_that_nobody_knows_look_different_from_those_that_are_known() {
+        for count in [6, 20] {
+            let others: Vec<String> = (0..count).map(|number| format!("other-{number}")).collect();
+            let ways: Vec<&str> = others.iter().map(String::as_str).chain(["pread", "ring", "nowait"]).collect();
+            let looks = looks(&ways);
+            for (index, (way, look)) in looks.iter().enumerate() {
+                assert!(looks[..index].iter().all(|(_, other)| other != look), "{way}: {look:?}");
+                assert!(count > 6 || look.dash == 0, "{way}: {look:?}");
+            }
+            assert_eq!([look_of(&looks, "pread").hue, look_of(&looks, "ring").hue], [1, 6]);
+        }
     }
 
     #[test]
