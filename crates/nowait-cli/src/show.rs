@@ -56,7 +56,8 @@ pub(crate) fn environment(environment: &Environment) -> String {
     lines.collect::<String>() + &under_load(environment) + "\n"
 }
 
-/// A warning where others used the machine.
+/// A warning where others used the machine. The notes after the figures say it again, and what became
+/// known during the run.
 fn under_load(environment: &Environment) -> String {
     match environment.load.disturbances().join("; ") {
         told if told.is_empty() => told,
@@ -69,7 +70,6 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
     if let Some(why) = &report.partial {
         text += &format!("PARTIAL: {why}. What is here is complete in itself; what is missing was not measured.\n\n");
     }
-    text += &under_load(&report.environment);
     for table in report.tables() {
         text += &format!("{}\n", title(table));
         text += &speeds(report, table, colour);
@@ -370,6 +370,19 @@ mod tests {
             [row("records=4096,cached", way, speed), row("records=1,cold", way, 1.2e6 - 10.0 * speed)]
         });
         Report { rows: rows.collect(), ..Report::default() }
+    }
+
+    #[test]
+    fn a_run_under_load_says_so_at_its_top_and_in_its_notes_and_nowhere_else() {
+        let mut run = sample();
+        run.environment.load.others = Some(0.98);
+        nowait_bench::report::preflight::look_at_load(&mut run);
+        let (top, rest) = (environment(&run.environment), report(&run, false, Colour::Off));
+        let said = |text: &str, what: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").matches(what).count();
+        assert_eq!([&top, &rest].map(|text| said(text, "UNDER LOAD")), [1, 0]);
+        assert_eq!([&top, &rest].map(|text| said(text, "had 98 % of the processors")), [1, 1], "{top}{rest}");
+        let calm = sample();
+        assert!(!environment(&calm.environment).contains("UNDER LOAD"));
     }
 
     #[test]
