@@ -128,7 +128,7 @@ fn a_run_of_scans_fills_a_row_for_each_case_and_way() {
     let Some(report) = measure(&SCAN, &options, Some(&file)) else { return };
     let rows = |at_a_place| {
         let cases = if at_a_place { 2 } else { 2 * 2 * 2 };
-        cases * usable(ways::scanners()).iter().filter(|way| way.from_a_place() == at_a_place).count()
+        cases * usable(ways::scanners()).iter().filter(|way| way.keeps_a_place() == at_a_place).count()
     };
     assert_eq!(report.rows.len(), rows(true) + rows(false));
     for row in &report.rows {

@@ -82,7 +82,7 @@ impl Shape {
     /// Those of `ways` that take part.
     fn suited(self, ways: &[&'static dyn RowWay]) -> Vec<&'static dyn RowWay> {
         let in_order = self.stride == 1 && self.depth == 1;
-        ways.iter().copied().filter(|way| in_order || !way.from_a_place()).collect()
+        ways.iter().copied().filter(|way| in_order || !way.keeps_a_place()).collect()
     }
 
     /// Blocks of the file that are asked for.

@@ -194,7 +194,7 @@ pub trait PopulateWay: Way {
 pub trait RowWay: Way {
     /// Keeps a place in the file, and reads from there on: takes part in cases of blocks that follow
     /// each other, one at a time.
-    fn from_a_place(&self) -> bool {
+    fn keeps_a_place(&self) -> bool {
         false
     }
 

@@ -73,7 +73,7 @@ impl Way for Blocks {
 }
 
 impl RowWay for Blocks {
-    fn from_a_place(&self) -> bool {
+    fn keeps_a_place(&self) -> bool {
         true
     }
 
