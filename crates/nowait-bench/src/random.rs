@@ -26,6 +26,11 @@ impl Random {
         Self { state: seed.wrapping_add(skip.wrapping_mul(STEP)) }
     }
 
+    /// The generator of one of a seed's sequences, of which none continues another.
+    pub fn of(seed: u64, sequence: u64) -> Self {
+        Self::new(Self::at(seed, sequence).number())
+    }
+
     pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(STEP);
         let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -19,6 +19,18 @@ pub enum Stage {
     Timed(usize),
 }
 
+impl Stage {
+    /// Random numbers of this stage, or of this round, the same for every way.
+    pub fn random(self, seed: u64) -> Random {
+        let number = match self {
+            Self::Verify => 0,
+            Self::WarmUp => 1,
+            Self::Timed(round) => round as u64 + 2,
+        };
+        Random::of(seed, number)
+    }
+}
+
 /// Samples of the timed rounds.
 pub struct Rounds {
     /// For each way, one of each round.
@@ -151,6 +163,14 @@ mod tests {
             assert!(samples.iter().map(|sample| sample.operations).eq(0..3));
             self.completed.push((stage, samples.len()));
         }
+    }
+
+    #[test]
+    fn every_stage_and_round_draws_numbers_of_its_own_and_the_same_again() {
+        let stages = || [Stage::Verify, Stage::WarmUp].into_iter().chain((0..20).map(Stage::Timed));
+        let drawn = |seed| stages().map(|stage| stage.random(seed).number()).collect::<Vec<u64>>();
+        assert_eq!(drawn(7).into_iter().collect::<BTreeSet<u64>>().len(), 22);
+        assert!(drawn(7) == drawn(7) && drawn(7) != drawn(8));
     }
 
     #[test]

@@ -48,6 +48,14 @@ impl Turn<'_> {
         Ok((sample.ok_or_else(|| self.failed("it did not run its clock"))?, given))
     }
 
+    /// The sample of a turn that did what was to be done ([`Turn::require`]), with the right bytes.
+    pub fn complete<T>(&self, what: &str, wanted: (u64, u64), outcome: Outcome<T>) -> Result<(Sample, T)> {
+        let (sample, given) = self.sample(outcome, |error| self.failed(error))?;
+        self.require_right(&sample)?;
+        self.require(what, &sample, wanted)?;
+        Ok((sample, given))
+    }
+
     /// Holds the sample to the operations and bytes that were to be done. `what`: `reads`, as a
     /// failure names them.
     pub fn require(&self, what: &str, sample: &Sample, wanted: (u64, u64)) -> Result<()> {

@@ -56,6 +56,11 @@ impl Reads<'_> {
         (0..).map_while(|index| self.offset(index))
     }
 
+    /// Operations and bytes.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.offsets.len() as u64, self.offsets.iter().map(|&offset| self.len_at(offset) as u64).sum())
+    }
+
     /// Begins now.
     pub fn schedule(&self) -> Schedule {
         Schedule::new(self.interval)

@@ -214,7 +214,8 @@ impl Table for Dd {
         for &direction in &directions {
             for &block in &blocks {
                 let ways = ways.iter().copied().filter(|way| way.suits(direction));
-                let contestants: Vec<Contestant> = ways.flat_map(|way| Contestant::all(way, &depths)).collect();
+                let all = ways.flat_map(|way| Contestant::all(way, direction, block, &depths));
+                let contestants: Vec<Contestant> = all.collect();
                 let cancel = run.cancel;
                 groups.push(Group { table, direction, block, contestants, file, dir, options, cancel });
             }
@@ -308,14 +309,16 @@ struct Group<'a> {
 struct Contestant {
     way: &'static dyn StreamWay,
     depth: usize,
+    case: String,
     /// Cached pages of the source after each timed round; none if there is no source.
     cached_pages: Vec<u64>,
 }
 
 impl Contestant {
-    fn all(way: &'static dyn StreamWay, depths: &[usize]) -> Vec<Self> {
+    fn all(way: &'static dyn StreamWay, direction: Direction, block: usize, depths: &[usize]) -> Vec<Self> {
         let depths = if way.has_depth() { depths } else { &[1] };
-        depths.iter().map(|&depth| Self { way, depth, cached_pages: Vec::new() }).collect()
+        let one = |&depth| Self { way, depth, case: case(direction, block, depth), cached_pages: Vec::new() };
+        depths.iter().map(one).collect()
     }
 }
 
@@ -371,21 +374,21 @@ impl Group<'_> {
         }
     }
 
+    fn turn<'b>(&'b self, contestant: &'b Contestant) -> Turn<'b> {
+        Turn { way: contestant.way.name(), table: self.table, case: &contestant.case, cancel: self.cancel }
+    }
+
     /// Gives the sample back if its checksums are those of the source, where there is one.
     fn require_sampled(&self, contestant: &Contestant, sample: Sample) -> Result<Sample> {
         if self.direction.reads() {
-            let case = case(self.direction, self.block, contestant.depth);
-            let turn = Turn { way: contestant.way.name(), table: self.table, case: &case, cancel: self.cancel };
-            turn.require_sampled(&sample, self.file)?;
+            self.turn(contestant).require_sampled(&sample, self.file)?;
         }
         Ok(sample)
     }
 
     /// One way, once; from a cold file, if it reads.
     fn stream(&self, contestant: &Contestant, verify: bool) -> Result<Sample> {
-        let Contestant { way, depth, .. } = *contestant;
-        let case = case(self.direction, self.block, depth);
-        let turn = Turn { way: way.name(), table: self.table, case: &case, cancel: self.cancel };
+        let (&Contestant { way, depth, .. }, turn) = (contestant, self.turn(contestant));
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 no_room(self.file.size(), "--size", self.dir, &error.to_string())

@@ -23,7 +23,6 @@ use crate::measure::meter::{Check, Sample};
 use crate::measure::options::Options;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Buffer, SmallFiles, Spread};
-use crate::random::Random;
 use crate::report::Row;
 use crate::report::notes::Code;
 use crate::sys;
@@ -280,13 +279,12 @@ impl interleave::Case for Bench<'_> {
     }
 
     fn prepare(&mut self, stage: Stage) {
-        let (round, count) = match stage {
-            Stage::Verify => (0, VERIFIED),
-            Stage::WarmUp => (1, WARM_UP),
-            Stage::Timed(round) => (round as u64 + 2, self.count),
+        let count = match stage {
+            Stage::Verify => VERIFIED,
+            Stage::WarmUp => WARM_UP,
+            Stage::Timed(_) => self.count,
         };
-        let mut random = Random::new(Random::at(self.options.seed, round).number());
-        let count = count.max(2 * self.depth);
+        let (mut random, count) = (stage.random(self.options.seed), count.max(2 * self.depth));
         self.inputs = match self.work {
             Work::Whole => {
                 let numbers: Vec<u64> = random.permutation(self.tree.files()).into_iter().take(count).collect();

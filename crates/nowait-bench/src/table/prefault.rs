@@ -257,13 +257,12 @@ impl PopulateCase<'_> {
         let turn = Turn { way: way.name(), table: self.table, case: POPULATE, cancel: self.cancel };
         self.file.have_memory_at_hand()?;
         self.file.make_cold()?;
-        let mut random = random(self.seed, number(stage));
+        let mut random = stage.random(self.seed);
         let (announced, warm) = (self.samples(&mut random), self.samples(&mut random));
         let (file, path, size, cancel) = (&self.opened, self.file.path(), self.file.size(), self.cancel);
         let job = work::Populate { file, path, size, samples: &announced, cancel };
         let outcome = alone(None, |round| way.populate(&job, round));
-        let (sample, populated) = turn.sample(outcome, |error| turn.failed(error))?;
-        turn.require("pages", &sample, (job.pages(), size))?;
+        let (sample, populated) = turn.complete("pages", (job.pages(), size), outcome)?;
         let touched = populated.touches.len();
         if touched != announced.len() as u64 {
             return Err(turn.failed(format!("it announced {touched} of {} chunks", announced.len())));
@@ -372,7 +371,7 @@ impl Case for RowCase<'_> {
     }
 
     fn prepare(&mut self, stage: Stage) {
-        let order = random(self.seed, number(stage)).permutation(self.file.pages());
+        let order = stage.random(self.seed).permutation(self.file.pages());
         self.places = order.into_iter().take(self.count).map(|page| page * PAGE).collect();
         // Where the file ends, and a row may be shorter.
         let last = (self.file.pages() - 1) * PAGE;
@@ -393,23 +392,10 @@ impl Case for RowCase<'_> {
         let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
         let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
         let outcome = alone(check, |round| way.rows(&job, buffer.bytes(), round));
-        let (sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
-        turn.require_right(&sample)?;
-        let bytes = offsets.iter().map(|&offset| job.len_at(offset) as u64).sum();
-        turn.require("rows", &sample, (offsets.len() as u64, bytes))?;
+        let (sample, ()) = turn.complete("rows", job.totals(), outcome)?;
         turn.require_sampled(&sample, self.file)?;
         Ok(sample)
     }
-}
-
-/// Number of a timed round; 0 before.
-fn number(stage: Stage) -> u64 {
-    if let Stage::Timed(round) = stage { round as u64 + 1 } else { 0 }
-}
-
-/// Random numbers of a round, the same for every way.
-fn random(seed: u64, round: u64) -> Random {
-    Random::new(Random::at(seed, round).number())
 }
 
 fn merged(rounds: &[Latencies]) -> Latencies {

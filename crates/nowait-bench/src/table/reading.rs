@@ -393,13 +393,17 @@ impl interleave::Case for Bench<'_> {
     }
 
     fn prepare(&mut self, stage: Stage) {
-        self.inputs = match stage {
-            Stage::Verify => self.with_tail(self.inputs(0, VERIFIED)),
-            Stage::WarmUp if self.case.state == State::Cached => self.inputs(1, WARM_UP_CACHED),
-            Stage::WarmUp if self.case.state == State::AsLeft => self.inputs(1, WARM_UP_ZIPF),
-            Stage::WarmUp => self.inputs(1, WARM_UP_COLD),
-            Stage::Timed(round) => self.inputs(round as u64 + 2, self.operations),
+        let operations = match (stage, self.case.state) {
+            (Stage::Verify, _) => VERIFIED,
+            (Stage::WarmUp, State::Cached) => WARM_UP_CACHED,
+            (Stage::WarmUp, State::AsLeft) => WARM_UP_ZIPF,
+            (Stage::WarmUp, _) => WARM_UP_COLD,
+            (Stage::Timed(_), _) => self.operations,
         };
+        self.inputs = self.inputs(stage.random(self.options.seed), operations);
+        if stage == Stage::Verify {
+            self.add_tail();
+        }
     }
 
     fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
@@ -461,8 +465,7 @@ impl<'a> Bench<'a> {
 
     /// About `operations` random operations. Unless the file is cached, no page is in two of them,
     /// and there are no more than the file has room for.
-    fn inputs(&self, round: u64, operations: usize) -> Inputs {
-        let mut random = Random::new(Random::at(self.options.seed, round).number());
+    fn inputs(&self, mut random: Random, operations: usize) -> Inputs {
         match self.case.work {
             Work::Reads { block, depth, callers } => {
                 let count = operations.max(depth * callers * 2);
@@ -501,9 +504,9 @@ impl<'a> Bench<'a> {
     }
 
     /// Puts the file's very end among the inputs, where a read may be shorter than a block.
-    fn with_tail(&self, mut inputs: Inputs) -> Inputs {
+    fn add_tail(&mut self) {
         let size = self.file.size();
-        match (&mut inputs, self.case.work) {
+        match (&mut self.inputs, self.case.work) {
             (Inputs::Ranges(ranges), _) => {
                 if let Some(last) = ranges.last_mut() {
                     last.offset = size - u64::from(last.len);
@@ -520,7 +523,6 @@ impl<'a> Bench<'a> {
             }
             _ => {}
         }
-        inputs
     }
 
     fn make_state(&self) -> Result<()> {
@@ -540,7 +542,7 @@ impl<'a> Bench<'a> {
         if let (Some(_), Inputs::Offsets(offsets)) = (&self.popular, &self.inputs) {
             let count = offsets.len();
             self.turns += 1;
-            self.inputs = self.inputs((1 << 32) + self.turns, count);
+            self.inputs = self.inputs(Random::of(self.options.seed, (1 << 32) + self.turns), count);
         }
         self.make_state()?;
         let file = self.file;
@@ -548,7 +550,8 @@ impl<'a> Bench<'a> {
         let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
         let before = self.device.and_then(Transfers::of);
         let read_before = sys::read_bytes();
-        let mut sample = self.turn(self.ways[way], check)?;
+        let turn = Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
+        let mut sample = self.once(self.ways[way], turn, check)?;
         sample.device = before.zip(self.device.and_then(Transfers::of)).map(|(before, after)| after.since(before));
         let read = read_before.zip(sys::read_bytes()).map(|(before, now)| (now - before) as f64);
         let hits = read.map(|read| (1.0 - read / sample.bytes.max(1) as f64).max(0.0));
@@ -556,14 +559,12 @@ impl<'a> Bench<'a> {
         if self.file.is_direct() && stage != Stage::Verify {
             self.cached_after = self.cached_after.max(self.file.cached_pages()?);
         }
-        let turn = Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
         turn.require_sampled(&sample, self.file)?;
         Ok((sample, hits))
     }
 
     /// One way, once.
-    fn turn(&self, way: &dyn ReadWay, check: Option<&Check<'_>>) -> Result<Sample> {
-        let turn = Turn { way: way.name(), table: self.table, case: &self.case.name, cancel: self.cancel };
+    fn once(&self, way: &dyn ReadWay, turn: Turn<'_>, check: Option<&Check<'_>>) -> Result<Sample> {
         let target = Target::of(self.file);
         let outcome = match (self.case.work, &self.inputs) {
             (Work::Reads { block, depth, callers }, Inputs::Offsets(offsets)) => {
@@ -587,10 +588,8 @@ impl<'a> Bench<'a> {
             }
             _ => unreachable!("inputs() makes what the work needs"),
         };
-        let (sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
-        turn.require_right(&sample)?;
-        turn.require("operations", &sample, self.inputs.totals(&self.case.work, target.size))?;
-        Ok(sample)
+        let wanted = self.inputs.totals(&self.case.work, target.size);
+        turn.complete("operations", wanted, outcome).map(|(sample, ())| sample)
     }
 }
 

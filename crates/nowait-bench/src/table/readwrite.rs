@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::columns::{Column, Grid, Line, cpu, every};
 use super::dd::allows_direct;
 use super::new_file::{free_bytes, require_room};
-use super::{Phase, Run, Table, names, require_ways, usage};
+use super::{Phase, Run, Table, names, require_ways, rows, usage};
 use crate::error::{Error, Result};
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::interleave::{self, Stage, steps};
@@ -30,7 +30,6 @@ use crate::measure::meter::{Apart, Check, Sample};
 use crate::measure::options::Options;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Access, Buffer, Contents, ReadsAndWrites};
-use crate::random::Random;
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
 use crate::report::{Latency, Row, median};
@@ -276,12 +275,7 @@ impl interleave::Case for Bench<'_, '_> {
     }
 
     fn prepare(&mut self, stage: Stage) {
-        let round = match stage {
-            Stage::Verify => 0,
-            Stage::WarmUp => 1,
-            Stage::Timed(round) => round as u64 + 2,
-        };
-        let mut random = Random::new(Random::at(self.options.seed, round).number());
+        let mut random = stage.random(self.options.seed);
         let blocks = self.written.file.size() / BLOCK as u64;
         let count = self.count.max(2 * self.depth);
         let places: Vec<u64> = match stage {
@@ -322,12 +316,12 @@ impl interleave::Case for Bench<'_, '_> {
 
 impl Bench<'_, '_> {
     fn rows(&self, timed: &[Vec<Sample>]) -> Vec<Row> {
-        let row = |((way, samples), apart): ((&&'static dyn ReadWriteWay, &Vec<Sample>), &Apart)| {
-            let row = Row::of(self.table, &self.name, way.name(), samples);
+        let rows = rows(self.table, &self.name, self.ways, timed);
+        let with_figures = |(row, apart): (Row, &Apart)| {
             let figures = Figures::of(&row, apart);
             row.with(figures)
         };
-        self.ways.iter().zip(timed).zip(&self.apart).map(row).collect()
+        rows.into_iter().zip(&self.apart).map(with_figures).collect()
     }
 
     /// One way, once.
@@ -351,10 +345,8 @@ impl Bench<'_, '_> {
         let check: Option<&Check<'_>> = if verify { Some(&matches) } else { None };
         let mut buffer = Buffer::new(BLOCK * self.depth);
         let outcome = alone(check, |round| way.read_write(&job, buffer.bytes(), round));
-        let (sample, apart) = turn.sample(outcome, |error| turn.failed(error))?;
-        turn.require_right(&sample)?;
         let count = self.accesses.len() as u64;
-        turn.require("operations", &sample, (count, count * BLOCK as u64))?;
+        let (sample, apart) = turn.complete("operations", (count, count * BLOCK as u64), outcome)?;
         let writes: Vec<u64> =
             self.accesses.iter().filter(|access| access.writes).map(|access| access.offset).collect();
         let told = (apart.reads.len(), apart.writes.len());

@@ -216,12 +216,12 @@ impl interleave::Case for Bench<'_> {
     }
 
     fn prepare(&mut self, stage: Stage) {
-        let (round, blocks) = match stage {
-            Stage::Verify => (0, VERIFIED),
-            Stage::WarmUp => (1, WARM_UP_BYTES / self.shape.block),
-            Stage::Timed(round) => (round as u64 + 2, self.blocks),
+        let blocks = match stage {
+            Stage::Verify => VERIFIED,
+            Stage::WarmUp => WARM_UP_BYTES / self.shape.block,
+            Stage::Timed(_) => self.blocks,
         };
-        self.offsets = self.in_order(round, blocks.max(2 * self.shape.depth));
+        self.offsets = self.in_order(stage.random(self.options.seed), blocks.max(2 * self.shape.depth));
         // Where a read may be shorter than a block.
         if stage == Stage::Verify {
             let tail = (self.file.size() - 1) / self.shape.block as u64 * self.shape.block as u64;
@@ -254,11 +254,11 @@ impl interleave::Case for Bench<'_> {
 
 impl Bench<'_> {
     /// As many blocks as there are, from a place of the seed's choice on.
-    fn in_order(&self, round: u64, blocks: usize) -> Vec<u64> {
+    fn in_order(&self, mut random: Random, blocks: usize) -> Vec<u64> {
         let Shape { block, stride, .. } = self.shape;
         let places = self.shape.places(self.file.size());
         let blocks = places.min(blocks as u64);
-        let first = Random::at(self.options.seed, round).below(places - blocks + 1);
+        let first = random.below(places - blocks + 1);
         (first..first + blocks).map(|place| place * stride * block as u64).collect()
     }
 
@@ -274,10 +274,7 @@ impl Bench<'_> {
         let check: Option<&Check<'_>> = if verify { Some(&matches) } else { None };
         let mut buffer = Buffer::new(block * depth);
         let outcome = alone(check, |round| way.rows(&job, buffer.bytes(), round));
-        let (sample, ()) = turn.sample(outcome, |error| turn.failed(error))?;
-        turn.require_right(&sample)?;
-        let bytes = self.offsets.iter().map(|&offset| job.len_at(offset) as u64).sum();
-        turn.require("reads", &sample, (self.offsets.len() as u64, bytes))?;
+        let (sample, ()) = turn.complete("reads", job.totals(), outcome)?;
         turn.require_sampled(&sample, self.file)?;
         Ok(sample)
     }
