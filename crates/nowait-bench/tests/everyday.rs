@@ -106,7 +106,7 @@ fn scans_are_right_in_order_and_by_strides_up_to_the_short_block_at_the_end() {
             let offsets: Vec<u64> = (0..SIZE).step_by(block * stride).collect();
             let opened = fs::File::open(file.path()).unwrap();
             let target = Target { file: &opened, path: file.path(), size: SIZE, direct: false };
-            let job = Reads { target, block, depth, offsets: &offsets, interval: None, cancel: &cancel };
+            let job = Reads { target, block, depth, offsets: &offsets, pace: None, cancel: &cancel };
             let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
             let gate = Barrier::new(1);
             let mut round = Round::new(&gate, Some(&check));

@@ -3,30 +3,67 @@
 //! slow one are slow, too, as they are for whoever asked for them; a closed loop would not even ask
 //! meanwhile ("coordinated omission").
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::error::{Error, ErrorKind, Result};
+use crate::random::Random;
+
+/// Moments at which the operations of a round are to begin.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pace {
+    /// At a fixed interval.
+    Every(Duration),
+    /// This long after the round's start, in ascending order.
+    At(Arc<[Duration]>),
+}
+
+impl Pace {
+    /// Draws a Poisson process: `count` arrivals, with exponential gaps, scaled so that they and the
+    /// gap after the last take exactly the time of `count` at this rate. Else the rate of a round
+    /// with a thousand arrivals would be off by three in a hundred.
+    pub fn poisson(per_second: f64, count: usize, random: &mut Random) -> Self {
+        // Never the logarithm of 0.
+        let mut gap = || -(1.0 - (random.number() >> 11) as f64 / (1u64 << 53) as f64).ln();
+        let mut sum = 0.0;
+        let mut next = || {
+            sum += gap();
+            sum
+        };
+        let drawn: Vec<f64> = (0..count).map(|_| next()).collect();
+        let scale = count as f64 / per_second / next();
+        Self::At(drawn.into_iter().map(|at| Duration::from_secs_f64(at * scale)).collect())
+    }
+}
+
 /// When each operation of a round is to begin.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Schedule {
     began: Instant,
     /// `None`: as soon as it can.
-    interval: Option<Duration>,
+    pace: Option<Pace>,
 }
 
 impl Schedule {
     /// Begins now.
-    pub fn new(interval: Option<Duration>) -> Self {
-        Self { began: Instant::now(), interval }
+    pub fn new(pace: Option<&Pace>) -> Self {
+        Self { began: Instant::now(), pace: pace.cloned() }
     }
 
-    /// When operation `index` is to begin.
+    /// When operation `index` is to begin. `None` without a pace, and after the last arrival.
     #[inline]
     pub fn due(&self, index: usize) -> Option<Instant> {
-        Some(self.began + self.interval?.mul_f64(index as f64))
+        let after = match self.pace.as_ref()? {
+            Pace::Every(interval) => interval.mul_f64(index as f64),
+            Pace::At(moments) => *moments.get(index)?,
+        };
+        Some(self.began + after)
     }
 
     /// Sleeps until then, and gives the moment from which the latency counts.
@@ -45,42 +82,83 @@ pub fn sleep_until(due: Instant) {
     }
 }
 
-/// Wakes futures when they are due, from a thread of its own, which ends with the last of these.
-#[derive(Clone)]
-pub struct Alarm(Sender<(Instant, Waker)>);
+/// Exact sleeps of this thread and of those that it starts, until it is dropped. The usual slack of
+/// 50 µs would be most of a latency.
+pub struct ExactTimers(());
 
-impl Alarm {
-    pub fn new() -> Self {
-        let (sender, receiver) = mpsc::channel::<(Instant, Waker)>();
-        // They come in the order in which they are due: operations are taken one after the other.
-        thread::spawn(move || {
-            for (due, waker) in receiver {
-                sleep_until(due);
-                waker.wake();
-            }
-        });
-        Self(sender)
-    }
-
-    /// Ready from then on.
-    pub fn at(&self, due: Instant) -> impl Future<Output = ()> {
-        let mut set = false;
-        poll_fn(move |context| {
-            if Instant::now() >= due {
-                return Poll::Ready(());
-            }
-            if !set {
-                set = true;
-                let _ = self.0.send((due, context.waker().clone()));
-            }
-            Poll::Pending
-        })
+impl ExactTimers {
+    pub fn set() -> Result<Self> {
+        let exact = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        exact.map_err(|error| Error::new(ErrorKind::Other, format!("prctl PR_SET_TIMERSLACK: {error}")))?;
+        Ok(Self(()))
     }
 }
 
-impl Default for Alarm {
-    fn default() -> Self {
-        Self::new()
+impl Drop for ExactTimers {
+    fn drop(&mut self) {
+        // Without a value it is the usual one, which cannot fail.
+        let _ = rustix::thread::set_current_timer_slack(None);
+    }
+}
+
+/// Operations of a round for the futures that share them: each takes the next one, and is woken at
+/// its moment by a thread, as by the reactor that has seen a request. The thread ends with the last
+/// of these.
+#[derive(Clone)]
+pub struct Arrivals(Arc<Inner>);
+
+struct Inner {
+    pace: Option<Pace>,
+    /// Begins with the first operation that is asked for, when the clock runs.
+    schedule: OnceLock<Schedule>,
+    count: usize,
+    next: AtomicUsize,
+    /// Of the thread that wakes; `None` without a pace.
+    alarm: Option<Mutex<Sender<(Instant, Waker)>>>,
+}
+
+impl Arrivals {
+    /// So many operations.
+    pub fn new(pace: Option<&Pace>, count: usize) -> Self {
+        let alarm = pace.map(|_| {
+            let (sender, receiver) = mpsc::channel::<(Instant, Waker)>();
+            thread::spawn(move || {
+                for (due, waker) in receiver {
+                    sleep_until(due);
+                    waker.wake();
+                }
+            });
+            Mutex::new(sender)
+        });
+        let (schedule, next) = (OnceLock::new(), AtomicUsize::new(0));
+        Self(Arc::new(Inner { pace: pace.cloned(), schedule, count, next, alarm }))
+    }
+
+    /// Takes the next operation: its index, and the moment from which its latency counts. Ready from
+    /// then on. `None` after the last.
+    pub async fn next(&self) -> Option<(usize, Instant)> {
+        let inner = &*self.0;
+        let take = || Some(inner.next.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < inner.count);
+        let Some(alarm) = &inner.alarm else { return take().map(|index| (index, Instant::now())) };
+        let mut taken = None;
+        poll_fn(|context| {
+            let (index, due) = match taken {
+                Some(taken) => taken,
+                None => {
+                    // Operations are taken and told in the same order, which is that of their moments.
+                    let alarm = alarm.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Some(index) = take() else { return Poll::Ready(None) };
+                    let schedule = inner.schedule.get_or_init(|| Schedule::new(inner.pace.as_ref()));
+                    let Some(due) = schedule.due(index) else { return Poll::Ready(None) };
+                    if Instant::now() < due {
+                        let _ = alarm.send((due, context.waker().clone()));
+                    }
+                    *taken.insert((index, due))
+                }
+            };
+            if Instant::now() < due { Poll::Pending } else { Poll::Ready(Some((index, due))) }
+        })
+        .await
     }
 }
 
@@ -90,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_waits_behind_a_slow_operation_is_slow_too() {
-        let schedule = Schedule::new(Some(Duration::from_millis(1)));
+        let schedule = Schedule::new(Some(&Pace::Every(Duration::from_millis(1))));
         let mut late = 0;
         for index in 0..60 {
             let started = schedule.wait(index);
@@ -110,10 +188,46 @@ mod tests {
     }
 
     #[test]
-    fn a_future_is_woken_when_it_is_due() {
-        let alarm = Alarm::new();
-        let due = Instant::now() + Duration::from_millis(20);
-        nowait::block_on(alarm.at(due));
-        assert!(Instant::now() >= due);
+    fn arrivals_are_a_poisson_process_and_the_same_for_the_same_seed() {
+        let draw = |seed| Pace::poisson(1000.0, 100_000, &mut Random::new(seed));
+        let Pace::At(moments) = draw(1) else { panic!("no moments") };
+        assert!(draw(1) == draw(1) && draw(1) != draw(2));
+        assert!(moments.len() == 100_000 && moments.is_sorted());
+        let last = moments[99_999].as_secs_f64();
+        assert!((99.9..=100.0).contains(&last), "{last}");
+        let gaps: Vec<f64> = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        // Of an exponential distribution both are 1, and so many gaps are longer than the mean.
+        assert!((mean - 1.0).abs() < 0.01 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
+        let longer = gaps.iter().filter(|gap| **gap > 1.0).count() as f64 / gaps.len() as f64;
+        assert!((longer - (-1f64).exp()).abs() < 0.01, "{longer}");
+    }
+
+    #[test]
+    fn a_schedule_ends_with_its_arrivals() {
+        let pace = Pace::At([1, 3].map(Duration::from_millis).into());
+        let schedule = Schedule::new(Some(&pace));
+        let (first, second) = (schedule.due(0).unwrap(), schedule.due(1).unwrap());
+        assert_eq!(second - first, Duration::from_millis(2));
+        assert!(schedule.due(2).is_none());
+    }
+
+    #[test]
+    fn futures_take_each_operation_once_and_none_before_its_moment() {
+        for pace in [Some(Pace::poisson(2000.0, 100, &mut Random::new(7))), None] {
+            let arrivals = Arrivals::new(pace.as_ref(), 100);
+            let tasks = (0..8).map(|_| async {
+                let mut taken = Vec::new();
+                while let Some((index, due)) = arrivals.next().await {
+                    assert!(Instant::now() >= due);
+                    taken.push(index);
+                }
+                taken
+            });
+            let mut all = nowait::block_on(futures_util::future::join_all(tasks)).concat();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..100));
+        }
     }
 }

@@ -4,12 +4,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use memmap2::{Advice, MmapMut};
 
 use crate::machine::testfile::{self, TestFile};
-use crate::measure::pace::Schedule;
+use crate::measure::pace::{Pace, Schedule};
 
 const PAGE: usize = 4096;
 
@@ -38,9 +37,9 @@ pub struct Reads<'a> {
     pub block: usize,
     pub depth: usize,
     pub offsets: &'a [u64],
-    /// Between the moments at which one read and the next are to begin, for ways that are
-    /// [paced](crate::ways::ReadWay::paced); without it, as soon as there is room.
-    pub interval: Option<Duration>,
+    /// When reads are to begin, for ways that are [paced](crate::ways::ReadWay::paced); without it,
+    /// as soon as there is room.
+    pub pace: Option<&'a Pace>,
     pub cancel: &'a AtomicBool,
 }
 
@@ -63,7 +62,7 @@ impl Reads<'_> {
 
     /// Begins now.
     pub fn schedule(&self) -> Schedule {
-        Schedule::new(self.interval)
+        Schedule::new(self.pace)
     }
 
     /// Length of a read at `offset`: a block, or less at the end of the file.
@@ -506,7 +505,7 @@ mod tests {
     fn the_last_block_is_short_and_cancel_stops() {
         with_target(10_000, |target| {
             let cancel = AtomicBool::new(false);
-            let reads = Reads { target, block: 4096, depth: 1, offsets: &[8192, 0], interval: None, cancel: &cancel };
+            let reads = Reads { target, block: 4096, depth: 1, offsets: &[8192, 0], pace: None, cancel: &cancel };
             assert_eq!(reads.each_offset().map(|at| reads.len_at(at)).collect::<Vec<_>>(), [1808, 4096]);
             cancel.store(true, Ordering::Relaxed);
             assert_eq!(reads.each_offset().count(), 0);

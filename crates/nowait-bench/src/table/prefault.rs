@@ -387,7 +387,7 @@ impl Case for RowCase<'_> {
         self.file.have_memory_at_hand()?;
         self.file.make_cold()?;
         let target = Target::of(self.file);
-        let job = Reads { target, block: ROW, depth: ROW_DEPTH, offsets, interval: None, cancel: self.cancel };
+        let job = Reads { target, block: ROW, depth: ROW_DEPTH, offsets, pace: None, cancel: self.cancel };
         let mut buffer = Buffer::new(ROW * ROW_DEPTH);
         let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
         let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };

@@ -4,7 +4,6 @@
 //! offsets (by a Zipf distribution: as many of the same distribution), into the same kind of
 //! buffer. A warm-up finds how many operations fill a round at the middling way's speed.
 
-use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +20,7 @@ use crate::machine::testfile::TestFile;
 use crate::measure::interleave::{self, Stage, steps};
 use crate::measure::meter::{Check, Round, Sample};
 use crate::measure::options::Options;
+use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::turn::{Outcome, Turn, alone};
 use crate::measure::work::{Buffer, Gather, Range, Reads, Target};
 use crate::random::{Random, Zipf};
@@ -188,11 +188,8 @@ impl Readers {
         };
         let refused = |way: &(dyn ReadWay + 'static)| way.refused().or_else(|| unpaced(way));
         let ways = run.usable_as(self.of(options), str::to_owned, refused);
+        let _exact = options.rate.map(|_| ExactTimers::set()).transpose()?;
         if let (Some(rate), false) = (options.rate, ways.is_empty()) {
-            // Of this thread and those that it starts: 50 µs by default, which would be most of a
-            // latency.
-            let exact = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-            exact.map_err(|error| Error::new(ErrorKind::Other, format!("prctl PR_SET_TIMERSLACK: {error}")))?;
             run.report
                 .note_once(Code::Rate, format!("{rate} reads a second were to begin, whatever became of those before"));
         }
@@ -568,17 +565,18 @@ impl<'a> Bench<'a> {
         let target = Target::of(self.file);
         let outcome = match (self.case.work, &self.inputs) {
             (Work::Reads { block, depth, callers }, Inputs::Offsets(offsets)) => {
-                let interval = self.options.rate.filter(|_| check.is_none()).map(|rate| Duration::from_secs(1) / rate);
-                let job = Reads { target, block, depth, offsets, interval, cancel: self.cancel };
+                let rate = self.options.rate.filter(|_| check.is_none());
+                let pace = rate.map(|rate| Pace::Every(Duration::from_secs(1) / rate));
+                let job = Reads { target, block, depth, offsets, pace: pace.as_ref(), cancel: self.cancel };
                 reads_round(way, job, callers, check)
             }
             (Work::Zipf { depth, .. }, Inputs::Offsets(offsets)) => {
                 let block = PAGE_BLOCK;
-                let job = Reads { target, block, depth, offsets, interval: None, cancel: self.cancel };
+                let job = Reads { target, block, depth, offsets, pace: None, cancel: self.cancel };
                 reads_round(way, job, 1, check)
             }
             (Work::WholeFile { block, depth }, Inputs::Offsets(offsets)) => {
-                let job = Reads { target, block, depth, offsets, interval: None, cancel: self.cancel };
+                let job = Reads { target, block, depth, offsets, pace: None, cancel: self.cancel };
                 reads_round(way, job, 1, check)
             }
             (Work::Gather { records }, Inputs::Ranges(ranges)) => {

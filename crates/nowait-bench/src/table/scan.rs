@@ -269,7 +269,7 @@ impl Bench<'_> {
         let opened = File::open(path).map_err(|error| Error::io("open", path, &error))?;
         let target = Target { file: &opened, path, size, direct: false };
         let Shape { block, depth, .. } = self.shape;
-        let job = Reads { target, block, depth, offsets: &self.offsets, interval: None, cancel: self.cancel };
+        let job = Reads { target, block, depth, offsets: &self.offsets, pace: None, cancel: self.cancel };
         let matches = |offset: u64, bytes: &[u8]| self.file.matches(offset, bytes);
         let check: Option<&Check<'_>> = if verify { Some(&matches) } else { None };
         let mut buffer = Buffer::new(block * depth);

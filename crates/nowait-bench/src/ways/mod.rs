@@ -206,7 +206,7 @@ pub trait RowWay: Way {
 /// Rows are reads without a schedule.
 impl<W: ReadWay> RowWay for W {
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
-        self.reads(&Reads { interval: None, ..*job }, buffer, round)
+        self.reads(&Reads { pace: None, ..*job }, buffer, round)
     }
 }
 

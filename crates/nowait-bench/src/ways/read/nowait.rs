@@ -14,7 +14,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use nowait::{Buf, Engine, File, Nowait, OpenOptions, Stats};
 
 use crate::measure::meter::Round;
-use crate::measure::pace::Alarm;
+use crate::measure::pace::Arrivals;
 use crate::measure::work::{Batch, Gather, Range, Reads, Target, Writes};
 use crate::ways::runtime::{Blocks, Seen, run_on_the_clock};
 use crate::ways::{ON_TOKIO, ReadWay, Way, WriteWay};
@@ -152,25 +152,15 @@ pub(crate) fn first_read(target: Target<'_>, block: usize) -> io::Result<FirstRe
 
 /// Keeps `job.depth` reads in flight from this thread.
 fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<()> {
-    let next = AtomicUsize::new(0);
+    let arrivals = Arrivals::new(job.pace, job.offsets.len());
     let buffers: Vec<Buf> = (0..job.depth).map(|_| buffer(job.block)).collect();
-    let alarm = job.interval.map(|_| Alarm::new());
     round.start();
-    let schedule = job.schedule();
     let tally = RefCell::new(&mut round.tally);
     let loops = buffers.into_iter().map(|mut buffer| {
-        let (next, tally, alarm) = (&next, &tally, &alarm);
+        let (arrivals, tally) = (&arrivals, &tally);
         async move {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(offset) = job.offset(index) else { return Ok(()) };
-                let started = match (schedule.due(index), alarm) {
-                    (Some(due), Some(alarm)) => {
-                        alarm.at(due).await;
-                        due
-                    }
-                    _ => Instant::now(),
-                };
+            while let Some((index, started)) = arrivals.next().await {
+                let Some(offset) = job.offset(index) else { break };
                 let length;
                 (length, buffer) = file.read_at(buffer, offset).await?;
                 if length != job.len_at(offset) {
@@ -178,6 +168,7 @@ fn in_flight(file: &File, job: &Reads<'_>, round: &mut Round<'_>) -> io::Result<
                 }
                 tally.borrow_mut().block(offset, &buffer[..length], started, Instant::now());
             }
+            Ok(())
         }
     });
     let result: io::Result<Vec<()>> = nowait::block_on(futures_util::future::join_all(loops)).into_iter().collect();
@@ -192,18 +183,22 @@ impl Way for Tokio {
 }
 
 impl ReadWay for Tokio {
+    fn paced(&self) -> bool {
+        true
+    }
+
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let session = Session::reading(Nowait::shared(), job.target)?;
-        let next = Arc::new(AtomicUsize::new(0));
+        let arrivals = Arrivals::new(job.pace, job.offsets.len());
         let offsets: Arc<[(u64, usize)]> = job.offsets.iter().map(|&offset| (offset, job.len_at(offset))).collect();
         let tasks: Vec<_> = (0..job.depth)
             .map(|_| {
-                let (file, next, offsets) = (session.file.clone(), next.clone(), offsets.clone());
+                let (file, arrivals, offsets) = (session.file.clone(), arrivals.clone(), offsets.clone());
                 let mut buffer = buffer(job.block);
                 let mut seen = Seen::new(&round.tally);
                 async move {
-                    while let Some(&(offset, expected)) = offsets.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let started = Instant::now();
+                    while let Some((index, started)) = arrivals.next().await {
+                        let (offset, expected) = offsets[index];
                         let length;
                         (length, buffer) = file.read_at(buffer, offset).await?;
                         if length != expected {

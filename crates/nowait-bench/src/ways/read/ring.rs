@@ -86,7 +86,7 @@ impl ReadWay for Ring {
             ring = ring.registering(buffer);
         }
         let mut desk = Desk::new(ring);
-        if job.interval.is_some() { desk.paced_reads(job, buffer, round) } else { desk.reads(job, buffer, round) }
+        if job.pace.is_some() { desk.paced_reads(job, buffer, round) } else { desk.reads(job, buffer, round) }
     }
 
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {

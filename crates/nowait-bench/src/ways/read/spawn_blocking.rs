@@ -9,13 +9,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::BytesMut;
 use tokio::task;
 
 use crate::measure::meter::Round;
+use crate::measure::pace::Arrivals;
 use crate::measure::work::{Batch, Gather, Range, Reads, Writes};
 use crate::ways::read::threads::GATHER_THREADS;
 use crate::ways::runtime::{Blocks, Seen, run_on_the_clock};
@@ -30,18 +30,22 @@ impl Way for SpawnBlocking {
 }
 
 impl ReadWay for SpawnBlocking {
+    fn paced(&self) -> bool {
+        true
+    }
+
     fn reads(&self, job: &Reads<'_>, _: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = Arc::new(job.target.file.try_clone()?);
-        let next = Arc::new(AtomicUsize::new(0));
-        let offsets: Arc<[(u64, usize)]> = job.each_offset().map(|offset| (offset, job.len_at(offset))).collect();
+        let arrivals = Arrivals::new(job.pace, job.offsets.len());
+        let offsets: Arc<[(u64, usize)]> = job.offsets.iter().map(|&offset| (offset, job.len_at(offset))).collect();
         let tasks: Vec<_> = (0..job.depth)
             .map(|_| {
-                let (file, next, offsets) = (file.clone(), next.clone(), offsets.clone());
+                let (file, arrivals, offsets) = (file.clone(), arrivals.clone(), offsets.clone());
                 let mut buffer = vec![0xa5; job.block];
                 let mut seen = Seen::new(&round.tally);
                 async move {
-                    while let Some(&(offset, len)) = offsets.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let started = Instant::now();
+                    while let Some((index, started)) = arrivals.next().await {
+                        let (offset, len) = offsets[index];
                         buffer = read_exact_at(&file, buffer, len, offset).await?;
                         seen.add(offset, &buffer[..len], started);
                     }
