@@ -182,6 +182,8 @@ fn asked(options: &cli::Bench) -> Options {
         tasks: as_sizes(&options.tasks),
         workers: as_sizes(&options.workers),
         beside: sorted(options.beside.iter().map(|name| name.beside()).collect()),
+        loads: sorted(options.loads.iter().map(|name| name.arriving()).collect()),
+        rates: as_sizes(&options.rates),
         stall_size: options.stall_size,
         memory_limit: thorough.then(limit),
         own_file_systems: thorough,

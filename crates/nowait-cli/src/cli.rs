@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::machine::testfile::SMALLEST;
-use nowait_bench::measure::options::{Beside, Direction};
+use nowait_bench::measure::options::{Arriving, Beside, Direction};
 use nowait_bench::measure::work::Records;
 use nowait_bench::report::figures::parse_bytes;
 use nowait_bench::report::notes::Code;
-use nowait_bench::table::{self, dd, log, mixed};
+use nowait_bench::table::{self, dd, load, log, mixed};
 use nowait_probe::Case;
 
 const EXIT_CODES: &str = "\
@@ -281,6 +281,12 @@ pub(crate) struct TortureWriter {
 /// the heartbeat comes depends on the runtime's timer, too: compare ways of the same runtime. The
 /// whole table takes about ten minutes.
 ///
+/// In the table `load`, cold reads of 4 KiB, gathers of 64 of them, and durable appends of 100 bytes
+/// arrive by chance (Poisson), at a rate that doubles until no way keeps up; with --quick, reads
+/// alone, at rates four times apart. Latency counts from the arrival. At most 64 are at work at a
+/// time; others wait. A way that does less than 0.95 of what is offered has no rows at higher rates.
+/// The whole table takes about ten minutes.
+///
 /// The table `prefault` maps the test file, cold, and brings in all its pages, or reads 4000 rows
 /// of 4 KiB: 128 at a time, but for touch and random, which wait for each. How long populating stalls the calling thread is in `stall`.
 #[derive(Debug, Clone, Args)]
@@ -376,6 +382,14 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_enum, value_name = "WORK")]
     pub beside: Vec<BesideName>,
 
+    /// Measure only these in `load`
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
+    pub loads: Vec<LoadName>,
+
+    /// Measure only these rates in `load`, in arrivals a second
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=load::RATE_MAX as i64))]
+    pub rates: Vec<u32>,
+
     /// Write all figures to FILE, or to stdout if it is - (the tables then go to stderr). After an
     /// interrupt or an error it holds the complete figures, and `partial` says that there were to
     /// be more
@@ -456,6 +470,26 @@ impl BesideName {
             Self::Log => Beside::Log,
             Self::Cpu => Beside::Cpu,
             Self::Tenant => Beside::Tenant,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LoadName {
+    /// Cold reads of 4 KiB
+    Reads,
+    /// Gathers of 64 cold records of 4 KiB
+    Gather,
+    /// Durable appends of 100 bytes
+    Log,
+}
+
+impl LoadName {
+    pub(crate) fn arriving(self) -> Arriving {
+        match self {
+            Self::Reads => Arriving::Reads,
+            Self::Gather => Arriving::Gather,
+            Self::Log => Arriving::Log,
         }
     }
 }

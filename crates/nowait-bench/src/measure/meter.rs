@@ -114,6 +114,30 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// A gather is complete, which counts as one operation: these records, in order. A checksum is
+    /// taken of as many of them as of single blocks.
+    #[inline]
+    pub fn gathered<'r>(
+        &mut self,
+        offsets: &[u64],
+        records: impl Iterator<Item = &'r [u8]>,
+        bytes: usize,
+        (started, now): (Instant, Instant),
+    ) {
+        self.operations += 1;
+        self.record(bytes, started, now);
+        let every = (SAMPLED_EVERY / offsets.len().max(1) as u64).max(1);
+        if self.check.is_some() {
+            offsets.iter().zip(records).for_each(|(&offset, record)| self.verify(offset, record));
+        } else if self.operations % every == 1 % every {
+            // Another place in each gather.
+            let place = (self.operations / every) as usize % offsets.len();
+            if let Some((&offset, record)) = offsets.iter().zip(records).nth(place) {
+                self.sample(offset, record);
+            }
+        }
+    }
+
     /// A record is on stable storage, and the writer knows it. `started`: the clock just before the
     /// writer handed it over.
     #[inline]

@@ -18,6 +18,8 @@ pub struct Options {
     pub commit_time: Duration,
     /// Duration of a round of mixed load at a middling way's speed.
     pub mixed_time: Duration,
+    /// Time in which the arrivals of a round come.
+    pub load_time: Duration,
     pub seed: u64,
     /// The user's own file, which is only read.
     pub file: Option<PathBuf>,
@@ -41,6 +43,10 @@ pub struct Options {
     pub tasks: Vec<usize>,
     pub workers: Vec<usize>,
     pub beside: Vec<Beside>,
+
+    /// Kinds of operations that arrive by chance, and their rates.
+    pub loads: Vec<Arriving>,
+    pub rates: Vec<usize>,
 
     /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data,
     /// within bounds.
@@ -78,12 +84,23 @@ pub enum Beside {
     Tenant,
 }
 
+/// Kind of operation that arrives by chance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Arriving {
+    Reads,
+    Gather,
+    Log,
+}
+
 const FULL_ROUND: Duration = Duration::from_millis(300);
 const FULL_COMMITS: Duration = Duration::from_millis(700);
 const QUICK_COMMITS: Duration = Duration::from_millis(150);
 /// A round has some hundred beats, of which one in a hundred is to be told.
 const FULL_MIXED: Duration = Duration::from_millis(500);
 const QUICK_MIXED: Duration = Duration::from_millis(100);
+/// At the lowest rate of gathers there are a hundred in a round.
+const FULL_LOAD: Duration = Duration::from_secs(1);
+const QUICK_LOAD: Duration = Duration::from_millis(200);
 /// For the timed rounds of all reads of a quick run, at a middling way's speed. The slow ways take
 /// as long again.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
@@ -99,6 +116,7 @@ impl Options {
             round_time: FULL_ROUND,
             commit_time: if quick { QUICK_COMMITS } else { FULL_COMMITS },
             mixed_time: if quick { QUICK_MIXED } else { FULL_MIXED },
+            load_time: if quick { QUICK_LOAD } else { FULL_LOAD },
             seed,
             file: None,
             size: None,
@@ -115,6 +133,8 @@ impl Options {
             tasks: Vec::new(),
             workers: Vec::new(),
             beside: Vec::new(),
+            loads: Vec::new(),
+            rates: Vec::new(),
             stall_size: None,
             memory_limit: None,
             own_file_systems: false,
@@ -153,6 +173,18 @@ impl Beside {
             Self::Log => "log",
             Self::Cpu => "cpu",
             Self::Tenant => "tenant",
+        }
+    }
+}
+
+impl Arriving {
+    pub const ALL: [Self; 3] = [Self::Reads, Self::Gather, Self::Log];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reads => "reads",
+            Self::Gather => "gather",
+            Self::Log => "log",
         }
     }
 }

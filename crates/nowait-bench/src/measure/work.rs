@@ -72,6 +72,63 @@ impl Reads<'_> {
     }
 }
 
+/// Gathers that arrive at moments of their own, at most `depth` of them at a time.
+#[derive(Clone, Copy)]
+pub struct Gathers<'a> {
+    pub target: Target<'a>,
+    /// Bytes of a record.
+    pub block: usize,
+    /// Records of a gather.
+    pub records: usize,
+    pub depth: usize,
+    /// Of all records. Each is whole.
+    pub offsets: &'a [u64],
+    pub pace: &'a Pace,
+    pub cancel: &'a AtomicBool,
+}
+
+impl<'a> Gathers<'a> {
+    pub fn count(&self) -> usize {
+        self.offsets.len() / self.records
+    }
+
+    /// Bytes of a gather.
+    pub fn output_len(&self) -> usize {
+        self.records * self.block
+    }
+
+    /// The records of gather number `index`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn gather(&self, index: usize) -> Option<&'a [u64]> {
+        let start = index.checked_mul(self.records)?;
+        self.offsets.get(start..start + self.records).filter(|_| !self.cancel.load(Ordering::Relaxed))
+    }
+}
+
+/// Records of one size that arrive at moments of their own, each to be on stable storage; at most
+/// `depth` of them at a time.
+#[derive(Clone, Copy)]
+pub struct Appends<'a> {
+    /// As long as all records, if the way [fills](crate::ways::AppendWay::fills) it.
+    pub file: &'a File,
+    /// For a way that makes files of its own.
+    pub folder: &'a Path,
+    pub size: usize,
+    pub depth: usize,
+    pub count: usize,
+    pub pace: &'a Pace,
+    pub records: Records,
+    pub cancel: &'a AtomicBool,
+}
+
+impl Appends<'_> {
+    /// The number of record `index`; `None` after the last, and when the user wants to stop.
+    #[inline]
+    pub fn number(&self, index: usize) -> Option<u64> {
+        (index < self.count && !self.cancel.load(Ordering::Relaxed)).then(|| Records::number(0, index as u64))
+    }
+}
+
 /// Small files, each opened, read to its end and closed, `depth` of them at a time.
 #[derive(Clone, Copy)]
 pub struct SmallFiles<'a> {

@@ -114,6 +114,9 @@ codes! {
          kind does: a thread sleeps, a ring's wait has a time-out, a future is woken by another thread. What that takes is in the figures."
     RateMissed "rate-missed"
         "A way could not keep the rate (--rate) and fell behind more and more; its latencies mostly tell the length of the round. Ask for less, or for more --depths."
+    LoadMissed "load-missed"
+        "In the table load a way did less than 0.95 of what was offered, and fell behind more and more. At that rate its latencies mostly tell \
+         the length of the round; at higher rates it was not measured. The rate before is the highest that it keeps, or choose finer --rates."
     Fio "fio"
         "Rows named fio-… are fio's own, read from its JSON. They were measured on the same machine and not interleaved with ours, so a \
          disk that drifts shows in them. fio counts the processor time of the thread that submits only: what its requests cost in kernel \

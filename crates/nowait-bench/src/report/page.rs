@@ -112,7 +112,8 @@ fn command(html: &mut Html, report: &Report) {
 
 /// Which way wins each case, and how far the library is off.
 fn map(html: &mut Html, report: &Report) {
-    let standings = standings(report);
+    let mut standings = standings(report);
+    standings.retain(|standing| table::by_name(standing.table).is_none_or(|known| known.ranked()));
     html.with_text("h2", &[("id", &"map")], "The best way of each case");
     if standings.is_empty() {
         html.with_text("p", &[], "No case is complete.");
@@ -249,7 +250,7 @@ fn charts(html: &mut Html, report: &Report, table: &str, looks: &[(&str, Look)])
         let name = if panel.name.is_empty() { String::new() } else { format!(": {}", panel.name) };
         html.with_text("h3", &[], format!("{table} by {axis}{name}"));
         html.element("div", &[("class", &"pair")], |html| {
-            for measure in [Measure::speed(table), Measure::cpu()] {
+            for measure in Measure::all_of(table) {
                 html.element("figure", &[], |html| {
                     html.with_text("figcaption", &[], &measure.name);
                     chart::lines(html, panel, axis, &measure, looks);

@@ -19,7 +19,9 @@ fn own_meaning(way: &str) -> &'static str {
     match way {
         "pread" | "pwrite" => "one call at a time on one thread, whatever the depth",
         "pwritev-16" => "one thread that writes up to 16 adjacent blocks, of those in flight, by one pwritev",
-        "threads" => "as many native threads as the depth, each in plain calls; a gather by 32, a share for each",
+        "threads" => {
+            "as many native threads as the depth, each in plain calls; a gather by 32, a share for each, in load by one"
+        }
         "threads-dsync" => "threads whose durable writes are pwritev2(RWF_DSYNC), not a pwrite and an fdatasync",
         "ring-fdatasync" => "ring with an fdatasync linked to each write, not RWF_DSYNC",
         "bufreader" => "preads of 256 KiB into a buffer of the program's own, blocks copied out of it, one at a time",

@@ -30,6 +30,14 @@ pub enum Grid {
     Ways { name: &'static str, figure: fn(&Row) -> Option<f64>, largest: (&'static str, fn(&Row) -> Option<f64>) },
 }
 
+/// A figure that is drawn along the axis of a table, a line per way.
+#[derive(Clone, Copy)]
+pub struct Curve {
+    pub name: &'static str,
+    pub value: fn(&Row) -> Option<f64>,
+    pub logarithmic: bool,
+}
+
 /// A grid on the page, a line per row under the name of its case.
 pub struct PageGrid {
     pub name: &'static str,

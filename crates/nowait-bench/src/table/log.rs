@@ -212,7 +212,7 @@ impl Table for Log {
 }
 
 /// A path by which this process can open a file again that has no name.
-fn path_of(file: &File) -> PathBuf {
+pub(super) fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
@@ -316,7 +316,11 @@ impl Bench<'_> {
             _ => turn.failed(error),
         };
         let mut file = testfile::create_nameless(self.dir)?;
-        self.fill(&mut file, room, way.direct()).map_err(failed)?;
+        fill(&mut file, room, self.cancel).map_err(failed)?;
+        // Else the first direct write to a page would have to drop it.
+        if way.direct() && !turn.interrupted() {
+            sys::drop_cache(&file).map_err(failed)?;
+        }
         if turn.interrupted() {
             return Err(Error::interrupted());
         }
@@ -343,21 +347,20 @@ impl Bench<'_> {
         file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
         Ok((sample, bytes))
     }
+}
 
-    /// Real zeros: room that is only allocated is written to as slowly as a file that grows.
-    fn fill(&self, file: &mut File, room: u64, direct: bool) -> io::Result<()> {
-        let zeros = vec![0; 1 << 20];
-        for offset in (0..room).step_by(zeros.len()) {
-            if self.cancel.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            file.write_all(&zeros[..zeros.len().min((room - offset) as usize)])?;
-            if (offset + zeros.len() as u64) % SYNC_EVERY == 0 {
-                file.sync_data()?;
-            }
+/// Writes `room` real zeros and syncs them: room that is only allocated is written to as slowly as
+/// a file that grows.
+pub(super) fn fill(file: &mut File, room: u64, cancel: &AtomicBool) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    for offset in (0..room).step_by(zeros.len()) {
+        if cancel.load(Ordering::Relaxed) {
+            return Ok(());
         }
-        file.sync_all()?;
-        // Else the first direct write to a page would have to drop it.
-        if direct { sys::drop_cache(file) } else { Ok(()) }
+        file.write_all(&zeros[..zeros.len().min((room - offset) as usize)])?;
+        if (offset + zeros.len() as u64) % SYNC_EVERY == 0 {
+            file.sync_data()?;
+        }
     }
+    file.sync_all()
 }

@@ -11,6 +11,7 @@ pub mod columns;
 pub mod dd;
 pub mod files;
 pub mod gather;
+pub mod load;
 pub mod log;
 pub mod mixed;
 pub mod new_file;
@@ -39,7 +40,7 @@ use crate::report::fio;
 use crate::report::notes::Note;
 use crate::report::{Control, Report, Row, median};
 use crate::ways::{OURS, Way};
-use columns::{Column, Grid, PageGrid};
+use columns::{Column, Curve, Grid, PageGrid};
 
 /// Every table, in the order in which they are measured.
 pub static TABLES: &[&dyn Table] = &[
@@ -48,6 +49,7 @@ pub static TABLES: &[&dyn Table] = &[
     &cached::CACHED,
     &gather::GATHER,
     &mixed::MIXED,
+    &load::LOAD,
     &dd::DD,
     &scan::SCAN,
     &files::FILES,
@@ -104,6 +106,11 @@ pub trait Table: Sync {
         true
     }
 
+    /// Returns whether its speeds say which way is the quickest. They do not where the rate is given.
+    fn ranked(&self) -> bool {
+        true
+    }
+
     /// Rejects options that contradict each other, or leave nothing to measure.
     fn check(&self, _options: &Options) -> Result<()> {
         Ok(())
@@ -144,6 +151,11 @@ pub trait Table: Sync {
     /// A grid of its own on the page.
     fn on_page(&self) -> Option<&'static PageGrid> {
         None
+    }
+
+    /// Figures that the page draws along its axis instead of speed and processor time.
+    fn curves(&self) -> &'static [Curve] {
+        &[]
     }
 
     /// Columns of its own among all figures on the page.
@@ -303,7 +315,7 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
 const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
 
 /// Every option that some table takes ([`Table::takes`]), and whether it was given.
-fn given(options: &Options) -> [(&'static str, bool); 13] {
+fn given(options: &Options) -> [(&'static str, bool); 15] {
     [
         ("--direct", options.direct),
         ("--rate", options.rate.is_some()),
@@ -318,6 +330,8 @@ fn given(options: &Options) -> [(&'static str, bool); 13] {
         ("--tasks", !options.tasks.is_empty()),
         ("--workers", !options.workers.is_empty()),
         ("--beside", !options.beside.is_empty()),
+        ("--loads", !options.loads.is_empty()),
+        ("--rates", !options.rates.is_empty()),
     ]
 }
 

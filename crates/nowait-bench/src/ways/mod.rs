@@ -1,7 +1,8 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
 //! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`], [`indexers`],
-//! [`filers`], [`readwriters`] or [`mixers`]. One that does several kinds of work lives where it
+//! [`filers`], [`readwriters`], [`mixers`], [`load_readers`], [`load_gatherers`] or
+//! [`load_appenders`]. One that does several kinds of work lives where it
 //! reads.
 
 mod files;
@@ -21,7 +22,9 @@ use std::io;
 use crate::measure::meter::{Apart, Round};
 use crate::measure::mixed::{Mixed, Mixture};
 use crate::measure::options::Direction;
-use crate::measure::work::{Commits, Gather, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream, Writes};
+use crate::measure::work::{
+    Appends, Commits, Gather, Gathers, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream, Writes,
+};
 use crate::sys::Mapping;
 
 pub use log::commit::{Folder, by_writers};
@@ -142,6 +145,25 @@ pub trait LogWay: Way {
     /// verifies, it finds each of them and tells the tally
     /// ([`crate::measure::meter::Tally::verify`]) its number and its bytes.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
+}
+
+/// One way of gathering as requests for that arrive, several at a time.
+pub trait GatherWay: Way {
+    /// Begins each gather of `job` when it arrives, or as soon after that as one of `job.depth` is
+    /// free, and counts latency from the arrival. `buffer` has room for each of those.
+    fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+}
+
+/// One way of having records on stable storage as they arrive.
+pub trait AppendWay: Way {
+    /// Writes to the job's file, which then has all its bytes before.
+    fn fills(&self) -> bool;
+
+    /// Begins each append of `job` when its record arrives, or as soon after that as one of
+    /// `job.depth` is free, and counts latency from the arrival. Afterwards, if the round verifies,
+    /// it finds each record, tells the tally ([`crate::measure::meter::Tally::verify`]) its number
+    /// and its bytes, and says how many there were.
+    fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize>;
 }
 
 /// One way of reading many files.
@@ -334,6 +356,33 @@ pub const fn loggers() -> &'static [&'static dyn LogWay] {
         &log::durable::ROTATING,
         &log::durable::REFUSED,
     ]
+}
+
+/// Every way that reads what arrives by chance, in the order of the table of load.
+pub const fn load_readers() -> &'static [&'static dyn ReadWay] {
+    &[
+        &read::threads::Threads,
+        &read::ring::TUNED,
+        &read::spawn_blocking::SpawnBlocking,
+        &read::nowait::Blocking,
+        &read::nowait::Tokio,
+    ]
+}
+
+/// Every way that gathers it.
+pub const fn load_gatherers() -> &'static [&'static dyn GatherWay] {
+    &[
+        &read::threads::Threads,
+        &read::ring::TUNED,
+        &read::spawn_blocking::SpawnBlocking,
+        &read::nowait::Blocking,
+        &read::nowait::Tokio,
+    ]
+}
+
+/// Every way that appends it.
+pub const fn load_appenders() -> &'static [&'static dyn AppendWay] {
+    &[log::arriving::THREADS, log::arriving::FUTURES, &log::arriving::Tasks]
 }
 
 /// Every way of the table of files, in its order.

@@ -13,8 +13,8 @@ use std::slice;
 use std::time::Instant;
 
 use crate::measure::meter::{Round, Tally};
-use crate::measure::pace::sleep_until;
-use crate::measure::work::{Batch, Gather, Reads, Route, Stream, Writes};
+use crate::measure::pace::{Schedule, sleep_until};
+use crate::measure::work::{Batch, Gather, Gathers, Reads, Route, Stream, Writes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ways) enum Direction {
@@ -302,6 +302,64 @@ impl<Q: PacedQueue> Desk<Q> {
                 (_, Some((_, due))) => flight.desk.queue.turn_until(due)?,
             }
             flight.harvest(round, &mut idle)?;
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+impl<Q: PacedQueue> Desk<Q> {
+    /// Begins each gather when it arrives, all its records together, or as soon after that as one of
+    /// `job.depth` is through.
+    pub(in crate::ways) fn paced_gathers(
+        &mut self,
+        job: &Gathers<'_>,
+        buffer: &mut [u8],
+        round: &mut Round<'_>,
+    ) -> io::Result<()> {
+        let (start, records) = (buffer.as_ptr() as usize, job.records);
+        // A slot has a piece for each record of a gather. A piece that is away is in flight.
+        let pieces = buffer.chunks_mut(job.block).take(job.depth * records);
+        let mut pieces: Vec<Option<&mut [u8]>> = pieces.map(Some).collect();
+        let mut idle: Vec<usize> = (0..job.depth).collect();
+        // Of each slot: its gather, when that arrived, and its records in flight.
+        let mut slots: Vec<(&[u64], Instant, usize)> = vec![(&[], Instant::now(), 0); job.depth];
+        let mut flight = self.flight();
+        round.start();
+        let schedule = Schedule::new(Some(job.pace));
+        let mut index = 0;
+        loop {
+            let waiting = loop {
+                let next = job.gather(index).filter(|_| !idle.is_empty()).zip(schedule.due(index));
+                let Some((offsets, due)) = next.filter(|(_, due)| Instant::now() >= *due) else { break next };
+                let Some(slot) = idle.pop() else { break None };
+                slots[slot] = (offsets, due, offsets.len());
+                for (piece, &offset) in pieces[slot * records..].iter_mut().zip(offsets) {
+                    let piece =
+                        piece.take().ok_or_else(|| io::Error::other("a record of an idle slot is in flight"))?;
+                    flight.start(Direction::Read, piece, job.block, offset, due)?;
+                }
+                index += 1;
+            };
+            match (flight.in_flight, waiting) {
+                (0, None) => break,
+                (0, Some((_, due))) => sleep_until(due),
+                (_, None) => flight.turn(1)?,
+                (_, Some((_, due))) => flight.desk.queue.turn_until(due)?,
+            }
+            let now = Instant::now();
+            while let Some(done) = flight.next()? {
+                let place = (done.buffer.as_ptr() as usize - start) / job.block;
+                pieces[place] = Some(done.buffer);
+                let slot = place / records;
+                let (offsets, due, left) = &mut slots[slot];
+                *left -= 1;
+                if *left == 0 {
+                    let all = pieces[slot * records..].iter().take(records).flatten().map(|piece| &**piece);
+                    round.tally.gathered(offsets, all, job.output_len(), (*due, now));
+                    idle.push(slot);
+                }
+            }
         }
         round.stop();
         Ok(())

@@ -7,6 +7,8 @@ use crate::report::axes::Panel;
 use crate::report::figures::short;
 use crate::report::words::{compared, unit};
 use crate::report::{Latency, Row};
+use crate::table;
+use crate::table::columns::Curve;
 
 /// Appearance of a way: the hue that the style sheet has under this number, the symbol, the dash of
 /// its line.
@@ -93,10 +95,10 @@ struct Scale {
 const FAR_APART: f64 = 40.0;
 
 impl Scale {
-    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+    fn of(values: impl Iterator<Item = f64> + Clone, logarithmic: bool) -> Self {
         let most = values.clone().fold(0.0, f64::max);
         let least = values.filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
-        if least.is_finite() && most / least > FAR_APART {
+        if least.is_finite() && (logarithmic || most / least > FAR_APART) {
             return Self::logarithmic(least, most);
         }
         let step = step(most);
@@ -184,22 +186,40 @@ fn symbol(html: &mut Html, look: Look, (x, y): (f64, f64), title: &str) {
 pub(super) struct Measure {
     pub(super) name: String,
     pub(super) value: fn(&Row) -> Option<f64>,
+    /// Whatever the values.
+    pub(super) logarithmic: bool,
 }
 
 impl Measure {
+    /// What the table draws of its own, else speed and processor time.
+    pub(super) fn all_of(table: &str) -> Vec<Self> {
+        let own = table::by_name(table).map_or(&[][..], |known| known.curves());
+        if own.is_empty() {
+            return vec![Self::speed(table), Self::cpu()];
+        }
+        let of =
+            |curve: &Curve| Self { name: curve.name.to_owned(), value: curve.value, logarithmic: curve.logarithmic };
+        own.iter().map(of).collect()
+    }
+
     pub(super) fn speed(table: &str) -> Self {
-        Self { name: unit(table).to_owned(), value: |row| Some(compared(row)) }
+        Self { name: unit(table).to_owned(), value: |row| Some(compared(row)), logarithmic: false }
     }
 
     pub(super) fn cpu() -> Self {
-        Self { name: "CPU µs each, whole process".to_owned(), value: |row| Some(row.cpu_us_per_op.total) }
+        Self {
+            name: "CPU µs each, whole process".to_owned(),
+            value: |row| Some(row.cpu_us_per_op.total),
+            logarithmic: false,
+        }
     }
 }
 
 /// A line per way along the axis of a panel.
 pub(super) fn lines(html: &mut Html, panel: &Panel<'_>, axis: &str, measure: &Measure, looks: &[(&str, Look)]) {
     let rows = || panel.points.iter().flat_map(|point| point.rows.iter().copied());
-    let scale = Scale::of(rows().filter_map(measure.value).collect::<Vec<_>>().into_iter());
+    let values: Vec<f64> = rows().filter_map(measure.value).collect();
+    let scale = Scale::of(values.iter().copied(), measure.logarithmic);
     let (right, base) = (WIDTH - RIGHT, TOP + PLOT);
     let values: Vec<f64> = panel.points.iter().map(|point| point.value.log2()).collect();
     let (first, last) = (values.first().copied().unwrap_or(0.0), values.last().copied().unwrap_or(0.0));
@@ -452,17 +472,17 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_span_the_values() {
-        let scale = Scale::of([3.0, 79_100.0, 30_000.0, 20_000.0].into_iter());
+        let scale = Scale::of([3.0, 79_100.0, 30_000.0, 20_000.0].into_iter(), false);
         assert!(scale.logarithmic);
         assert_eq!(scale.ticks(), [1.0, 10.0, 100.0, 1000.0, 10_000.0, 100_000.0]);
-        let scale = Scale::of([79_100.0, 30_000.0].into_iter());
+        let scale = Scale::of([79_100.0, 30_000.0].into_iter(), false);
         assert_eq!((scale.ticks().len(), scale.high), (9, 80_000.0));
         assert_eq!([0.0, 0.2, 25_000.0, 1e6].map(number), ["0", "0.2", "25k", "1M"]);
     }
 
     #[test]
     fn nothing_and_zero_have_a_scale_too() {
-        for scale in [Scale::of([].into_iter()), Scale::of([0.0].into_iter())] {
+        for scale in [Scale::of([].into_iter(), true), Scale::of([0.0].into_iter(), false)] {
             assert!(scale.place(0.0) == 0.0 && scale.ticks().len() > 1);
         }
         assert!(Spreads::over(&[]).is_none());

@@ -65,7 +65,7 @@ impl LogWay for ThreadBatch {
     }
 }
 
-struct Log {
+pub(super) struct Log {
     open: Mutex<Batch>,
     /// Rung when the thread sleeps and there is a batch.
     bell: Condvar,
@@ -89,7 +89,7 @@ struct Batch {
 
 impl Log {
     /// `capacity`: a record of each writer, since nobody has two.
-    fn new(capacity: usize, direct: bool) -> Self {
+    pub(super) fn new(capacity: usize, direct: bool) -> Self {
         let buffer = Buffer::new(capacity.next_multiple_of(BLOCK));
         let open = Batch { number: 1, buffer, len: 0, place: 0, sleeps: false, closed: false };
         let durable = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -100,7 +100,7 @@ impl Log {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn commit(&self, record: &[u8]) -> io::Result<u64> {
+    pub(super) fn commit(&self, record: &[u8]) -> io::Result<u64> {
         let mut open = self.open();
         if open.closed {
             return Err(Self::gone());
@@ -136,7 +136,7 @@ impl Log {
     }
 
     /// The thread. Gives the end of the log when it is closed.
-    fn write(&self, file: &File) -> io::Result<u64> {
+    pub(super) fn write(&self, file: &File) -> io::Result<u64> {
         let mut spare = Buffer::new(self.open().buffer.bytes().len());
         loop {
             let mut open = self.open();
@@ -189,7 +189,7 @@ impl Log {
         self.durable(last.wrapping_sub(1));
     }
 
-    fn close(&self) {
+    pub(super) fn close(&self) {
         self.open().closed = true;
         self.bell.notify_one();
     }

@@ -195,9 +195,13 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new(job: &Commits<'_>) -> io::Result<Self> {
+        Self::within(job.folder)
+    }
+
+    pub fn within(folder: &Path) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = job.folder.join(format!(".nowait-bench-log-{}-{number}", std::process::id()));
+        let path = folder.join(format!(".nowait-bench-log-{}-{number}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Self(path))
     }

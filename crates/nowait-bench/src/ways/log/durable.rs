@@ -26,6 +26,12 @@ pub(crate) const REFUSED: Durable = Durable {
     options: |usual| Ok(usual.instance(&Nowait::builder().engine(Engine::Pool).build()?)),
 };
 
+impl Durable {
+    pub(super) fn options(&self) -> nowait::Result<Options> {
+        (self.options)(Options::new().create(true))
+    }
+}
+
 impl Way for Durable {
     fn name(&self) -> &'static str {
         self.name
@@ -41,7 +47,7 @@ impl LogWay for Durable {
     /// It makes files of its own.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let folder = Folder::new(job)?;
-        let options = (self.options)(Options::new().create(true))?;
+        let options = self.options()?;
         let (log, _) = Log::open(folder.path(), &options).wait()?;
         // The next segment is ready, as in a log that has run for a while. The wait for it, and the
         // calibration before it, are in what the round tells as prepared.

@@ -1,5 +1,6 @@
 //! Ways that read at random, and what they write, where they do both.
 
+pub(super) mod arriving;
 pub(super) mod awaits;
 pub(super) mod bufreader;
 pub(super) mod libaio;

@@ -237,7 +237,7 @@ impl ReadWay for Tokio {
 }
 
 /// No range failed, and the file did not end before one did.
-fn in_full(exceptions: &nowait::Exceptions) -> io::Result<()> {
+pub(super) fn in_full(exceptions: &nowait::Exceptions) -> io::Result<()> {
     exceptions.errors().first().cloned().map_or(Ok(()), Err)?;
     if exceptions.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }

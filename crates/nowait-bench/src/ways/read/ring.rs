@@ -29,10 +29,10 @@ use std::time::Instant;
 use io_uring::{IoUring, opcode, types};
 
 use crate::measure::meter::Round;
-use crate::measure::work::{Buffer, Gather, Reads, Route, Stream, Writes};
+use crate::measure::work::{Buffer, Gather, Gathers, Reads, Route, Stream, Writes};
 use crate::ways::queue::{Desk, Direction, Files, PacedQueue, Queue};
 use crate::ways::stream::ends::Ends;
-use crate::ways::{ReadWay, StreamWay, Way, WriteWay};
+use crate::ways::{GatherWay, ReadWay, StreamWay, Way, WriteWay};
 
 pub(crate) struct Ring {
     name: &'static str,
@@ -92,6 +92,14 @@ impl ReadWay for Ring {
     fn gather(&self, job: &Gather<'_>, output: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let depth = job.records().min(GATHER_DEPTH);
         Desk::new(Uring::new(Files::both(job.target.file), depth, self.tuned)?.together()).gather(job, output, round)
+    }
+}
+
+impl GatherWay for Ring {
+    fn gathers(&self, job: &Gathers<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
+        let capacity = job.depth * job.records;
+        let ring = Uring::new(Files::both(job.target.file), capacity, self.tuned)?.together();
+        Desk::new(ring).paced_gathers(job, buffer, round)
     }
 }
 
