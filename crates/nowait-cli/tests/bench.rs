@@ -174,6 +174,9 @@ fn wrong_usage_is_2() {
         &["mixed", "--workers", "0"],
         &["mixed", "--beside", "everything"],
         &["mixed", "--direct"],
+        &["load", "--rates", "0"],
+        &["load", "--loads", "writes"],
+        &["load", "--rate", "100"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -272,6 +275,10 @@ fn ways_that_do_not_do_it_and_files_that_are_only_read_are_2() {
     assert_fails(&run(&["reads", "--hot", "90"]), 2, &["--hot", "mixed"]);
     assert_fails(&run(&["log", "--beside", "log"]), 2, &["--beside", "mixed"]);
     assert_fails(&run(&["mixed", "--ways", "dd"]), 2, &["table mixed", "nowait-smol"]);
+    assert_fails(&run(&["load", "--ways", "pread"]), 2, &["table load", "thread-batch"]);
+    assert_fails(&run(&["load", "--quick", "--ways", "thread-batch"]), 2, &["table load", "--loads", "nowait-tokio"]);
+    assert_fails(&run(&["load", "--loads", "log", "--file", "/etc/passwd"]), 2, &["--file", "--loads"]);
+    assert_fails(&run(&["reads", "--rates", "100"]), 2, &["--rates", "load"]);
     assert_fails(&run(&["prefault", "--ways", "pwrite"]), 2, &["table prefault", "map-populate", "random"]);
     assert_fails(&run(&["stall", "--quick", "--ways", "random"]), 2, &["table stall", "map-populate", "pwrite"]);
     assert_fails(&run(&["gather", "--rate", "9"]), 2, &["--rate", "cached"]);
@@ -418,6 +425,55 @@ fn a_small_run_of_mixed_prints_tables_and_writes_json() {
         assert!(row["beats"].as_u64().is_none_or(|beats| beats > 0 && row["late_ns"]["max"].is_u64()), "{row}");
     }
     fs::remove_file(json).unwrap();
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_small_run_of_load_prints_tables_and_writes_json_and_curves() {
+    let dir = directory();
+    let [json, page] = ["result.json", "result.html"].map(|name| dir.path().join(name));
+    let output = run(&[
+        "load",
+        "--quick",
+        "--rounds",
+        "1",
+        "--size",
+        "4M",
+        "--rates",
+        "200,400",
+        "--loads",
+        "reads,log",
+        "--dir",
+        dir.path().to_str().unwrap(),
+        "--json",
+        json.to_str().unwrap(),
+        "--report",
+        page.to_str().unwrap(),
+    ]);
+    if output.status.code() == Some(6) {
+        return eprintln!("skipped: {}", text(&output.stderr));
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let tables = text(&output.stdout);
+    for words in ["load: ", "reads rate=200", "log rate=200", "offered/s", "achieved/s", "kept", "load reads: "] {
+        assert!(tables.contains(words), "{tables}");
+    }
+    assert!(!tables.contains("is the quickest"), "{tables}");
+    assert!(tables.lines().filter(|line| line.starts_with("  ")).all(|line| line.chars().count() <= 100), "{tables}");
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["way"] == "thread-batch") && rows.iter().any(|row| row["way"] == "ring"));
+    for row in rows {
+        let rate: f64 = row["case"].as_str().unwrap().split_once("rate=").unwrap().1.parse().unwrap();
+        assert!(row["offered_per_s"].as_f64() == Some(rate) && row["latency_ns"]["p99"].is_u64(), "{row}");
+        assert!(row["cpu_us_per_op"]["total"].is_f64() && row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let drawn = fs::read_to_string(&page).unwrap();
+    for words in ["load by rate: reads", "load by rate: log", "p50 latency from arrival", "p99 latency from arrival"] {
+        assert!(drawn.contains(words), "{words}");
+    }
+    fs::remove_file(json).unwrap();
+    fs::remove_file(page).unwrap();
     assert_empty(dir.path());
 }
 
