@@ -55,7 +55,7 @@ impl AppendWay for ThreadBatch {
             log.close();
             let end = thread.join().expect("the thread of the log does not panic");
             // Its error tells more than those of the threads that learned of it.
-            end.and_then(|_| places)
+            end.and(places)
         })?;
         if !round.tally.verifies() {
             return Ok(0);
