@@ -12,7 +12,7 @@
 //!   [`tree`](machine::tree) (many small files), [`mounts`](machine::mounts) (file systems of our
 //!   own), [`neighbour`](machine::neighbour) (other programs that disturb).
 //! * [`measure`]: [`options`](measure::options) (what was asked for), [`pace`](measure::pace) (when
-//!   a read starts, at a rate), [`work`](measure::work) (what a way is asked to do, as plain data),
+//!   operations start, at a rate or by chance), [`work`](measure::work) (what a way is asked to do, as plain data),
 //!   [`meter`](measure::meter) (one round on the clock), [`mixed`](measure::mixed) (tasks that
 //!   share a runtime: their plan, and what they saw), [`turn`](measure::turn) (one way's turn, and
 //!   how its failure is told), [`interleave`](measure::interleave) (the loop).

@@ -116,7 +116,12 @@ fn map(html: &mut Html, report: &Report) {
     standings.retain(|standing| table::by_name(standing.table).is_none_or(|known| known.ranked()));
     html.with_text("h2", &[("id", &"map")], "The best way of each case");
     if standings.is_empty() {
-        html.with_text("p", &[], "No case is complete.");
+        let why = if report.rows.is_empty() {
+            "No case is complete."
+        } else {
+            "Where the rate is given, speeds rank no way."
+        };
+        html.with_text("p", &[], why);
         return;
     }
     html.element("div", &[("class", &"wide")], |html| {

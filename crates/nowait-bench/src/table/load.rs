@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Curve, Grid, LONGEST, Line, P50, P99, P999, cpu, every};
 use super::log::fill;
+use super::new_file::no_room;
 use super::reading::file_size;
 use super::{Phase, Run, Table, listed, names, rows, usage};
 use crate::error::Result;
@@ -167,13 +168,19 @@ impl Load {
             let records = Records::new(seed.wrapping_add(round.seed));
             let mut file = testfile::create_nameless(folder)?;
             let room = if way.fills() { (round.count * RECORD) as u64 } else { 0 };
-            fill(&mut file, room, cancel).map_err(|error| turn.failed(error))?;
+            let failed = |error: io::Error| match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    no_room(room, "--rates", folder, &error.to_string())
+                }
+                _ => turn.failed(error),
+            };
+            fill(&mut file, room, cancel).map_err(failed)?;
             let (count, pace) = (round.count, &round.pace);
             let job = Appends { file: &file, folder, size: RECORD, depth: IN_FLIGHT, count, pace, records, cancel };
             let holds = |number: u64, record: &[u8]| records.holds(number, record);
             let check: Option<&Check<'_>> = if round.verify { Some(&holds) } else { None };
             let outcome = alone(check, |clock| way.appends(&job, clock));
-            let (sample, found) = turn.sample(outcome, |error| turn.failed(error))?;
+            let (sample, found) = turn.sample(outcome, failed)?;
             turn.require("records", &sample, (count as u64, (count * RECORD) as u64))?;
             if let Some(number) = sample.wrong {
                 return Err(turn.failed(format!("record {number} is not where it should be")));
@@ -182,7 +189,7 @@ impl Load {
                 return Err(turn.failed(format!("it found {found} of its {count} records")));
             }
             // Now, and not on the clock of whoever comes next.
-            discard(&file).map_err(|error| turn.failed(error))?;
+            discard(&file).map_err(failed)?;
             Ok(sample)
         };
         sweep(self.name(), Arriving::Log, ways, RATE_MAX, run, &work)
