@@ -213,7 +213,7 @@ fn read(
     let check: Option<&Check<'_>> = if round.verify { Some(&matches) } else { None };
     let (sample, ()) = turn.sample(work(check), |error| turn.failed(error))?;
     turn.require_right(&sample)?;
-    turn.require_sampled(&sample, |offset, len| file.checksum(offset, len))?;
+    turn.require_sampled(&sample, file)?;
     Ok(sample)
 }
 
