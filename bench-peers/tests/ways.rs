@@ -109,7 +109,7 @@ fn a_file_that_was_cut_short_is_an_error_and_not_a_hang() {
     for way in gatherers() {
         let mut buffer = Buffer::new(8 * 4096);
         let target = Target::of(&file);
-        let job = Reads { target, block: 4096, depth: 8, offsets: &offsets, interval: None, cancel: &cancel };
+        let job = Reads { target, block: 4096, depth: 8, offsets: &offsets, pace: None, cancel: &cancel };
         assert!(way.reads(&job, buffer.bytes(), &mut Round::new(&gate, None)).is_err(), "{}", way.name());
         if way.name() == "glommio-dma" {
             // Its read_many takes a read to be as long as was asked for, and so gives stale bytes;
@@ -134,7 +134,7 @@ fn wrong_bytes_are_noticed_in_every_way() {
         let gate = std::sync::Barrier::new(1);
         let mut round = Round::new(&gate, Some(&check));
         let target = Target::of(&file);
-        let job = Reads { target, block: 4096, depth: 2, offsets: &offsets, interval: None, cancel: &cancel };
+        let job = Reads { target, block: 4096, depth: 2, offsets: &offsets, pace: None, cancel: &cancel };
         way.reads(&job, Buffer::new(2 * 4096).bytes(), &mut round).unwrap();
         assert_eq!(Sample::of(&[round]).unwrap().wrong, Some(4096), "{}", way.name());
     }

@@ -309,7 +309,7 @@ fn or_unknown(figure: Option<f64>, decimals: usize) -> String {
 
 fn summary(report: &Report, colour: Colour) -> String {
     let mut grid = grid(["way", "worst ratio to the best", "where"].into_iter().map(heading).collect(), 2, colour);
-    for worst in report.worst() {
+    for worst in report.worst(table::ranks) {
         let ratio = Cell::new(format!("{}{}{}", share(worst.ratio), mark(worst.ratio), bar(worst.ratio)))
             .set_alignment(CellAlignment::Right);
         let ratio = if worst.ratio < COLLAPSED { ratio.fg(Color::Red) } else { ratio };

@@ -665,7 +665,9 @@ fn an_interrupt_stops_at_once_and_leaves_nothing() {
     let arguments = ["reads", "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--size", "64M", "--json"];
     let arguments = [&arguments[..], &[json.to_str().unwrap()]].concat();
     let mut child = nowait(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    // It has begun to measure, however busy the machine is.
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
     let began = Instant::now();
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
     let status = child.wait().unwrap();

@@ -284,10 +284,11 @@ impl Report {
         names.into_iter().map(|name| (name, of_case(name))).collect()
     }
 
-    /// Each way's worst ratio to the best way of the case, the best way first.
-    pub fn worst(&self) -> Vec<Worst> {
+    /// Each way's worst ratio to the best way of the case, the best way first, in tables that
+    /// `counts` takes.
+    pub fn worst(&self, counts: impl Fn(&str) -> bool) -> Vec<Worst> {
         let mut worst = BTreeMap::new();
-        for table in self.tables() {
+        for table in self.tables().into_iter().filter(|table| counts(table)) {
             for (case, rows) in self.cases(table) {
                 let best = best(&rows);
                 for row in rows {
@@ -408,7 +409,7 @@ pub(crate) mod tests {
             row("cached", "threads=1", "b", 40.0),
         ];
         let report = Report { rows, ..Report::default() };
-        let worst = report.worst();
+        let worst = report.worst(|_| true);
         assert_eq!((worst[0].way.as_str(), worst[0].ratio, worst[0].case.as_str()), ("a", 0.75, "threads=1"));
         assert_eq!((worst[1].way.as_str(), worst[1].ratio, worst[1].table.as_str()), ("b", 0.5, "reads"));
         assert_eq!(report.tables(), ["reads", "cached"]);

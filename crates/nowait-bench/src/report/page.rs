@@ -113,7 +113,7 @@ fn command(html: &mut Html, report: &Report) {
 /// Which way wins each case, and how far the library is off.
 fn map(html: &mut Html, report: &Report) {
     let mut standings = standings(report);
-    standings.retain(|standing| table::by_name(standing.table).is_none_or(|known| known.ranked()));
+    standings.retain(|standing| table::ranks(standing.table));
     html.with_text("h2", &[("id", &"map")], "The best way of each case");
     if standings.is_empty() {
         let why = if report.rows.is_empty() {

@@ -91,8 +91,9 @@ pub fn sentences(report: &Report) -> Vec<String> {
     let mut said = Vec::from_iter(controlled(report));
     said.extend(table::TABLES.iter().filter_map(|table| table.advice(report)));
     for name in report.tables() {
-        let ranked = table::by_name(name).is_none_or(|table| table.ranked());
-        said.extend(ways_of_ours(report).into_iter().filter(|_| ranked).filter_map(|way| rank(report, name, way)));
+        if table::ranks(name) {
+            said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(report, name, way)));
+        }
         said.extend(punted(report, name));
         said.extend(table::by_name(name).map_or_else(Vec::new, |table| table.findings(report)));
     }

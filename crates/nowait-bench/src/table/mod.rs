@@ -277,6 +277,11 @@ pub fn by_name(name: &str) -> Option<&'static dyn Table> {
     TABLES.iter().copied().find(|table| table.name() == name)
 }
 
+/// Whether the speeds of this table say which way is the quickest.
+pub fn ranks(name: &str) -> bool {
+    by_name(name).is_none_or(|table| table.ranked())
+}
+
 /// Tables that can be asked for by a name of their own.
 pub fn to_ask_for() -> impl Iterator<Item = &'static dyn Table> {
     TABLES.iter().copied().filter(|table| table.name() == table.asked_as())
