@@ -102,6 +102,13 @@ impl Tree {
         expected == bytes
     }
 
+    /// CRC-32C of bytes at a place.
+    pub fn checksum(&self, place: u64, len: usize) -> u32 {
+        let mut bytes = vec![0; len];
+        self.fill(place >> 32, place & u64::from(u32::MAX), &mut bytes);
+        crc32c::crc32c(&bytes)
+    }
+
     pub fn open(&self, number: u64) -> Result<File> {
         let path = self.path(number);
         File::open(&path).map_err(|error| Error::io("open", &path, &error))

@@ -86,6 +86,13 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// A block was read and timed by a task, which kept a checksum of it, or none.
+    pub fn seen(&mut self, len: usize, sampled: Option<Sampled>, started: Instant, now: Instant) {
+        self.operations += 1;
+        self.record(len, started, now);
+        self.sampled.extend(sampled.filter(|_| self.sampled.len() < SAMPLES_MAX));
+    }
+
     /// The first part of a block, which is complete with another.
     pub fn part(&mut self, offset: u64, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;

@@ -226,11 +226,22 @@ impl Written<'_> {
     /// Compares a block with what is to be there.
     fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(&turn) = self.by.get(&offset) else { return self.file.matches(offset, bytes) };
-        let mut expected = vec![0; bytes.len()];
+        self.block(turn, offset) == bytes
+    }
+
+    /// CRC-32C of a block that is to be there.
+    fn checksum(&self, offset: u64) -> Result<u32> {
+        let Some(&turn) = self.by.get(&offset) else { return self.file.checksum(offset, BLOCK) };
+        Ok(crc32c::crc32c(&self.block(turn, offset)))
+    }
+
+    /// The block that a turn writes here.
+    fn block(&self, turn: u64, offset: u64) -> Vec<u8> {
+        let mut block = vec![0; BLOCK];
         let contents = self.contents(turn);
-        contents.prepare(&mut expected, BLOCK);
-        contents.place(&mut expected, offset);
-        expected == bytes
+        contents.prepare(&mut block, BLOCK);
+        contents.place(&mut block, offset);
+        block
     }
 
     /// The first of these blocks that is not on the disk as it is to be.
@@ -356,6 +367,10 @@ impl Bench<'_, '_> {
         }
         let number = self.written.turns;
         self.written.by.extend(writes.iter().map(|&offset| (offset, number)));
+        // Of a block that was written meanwhile a read has the one or the other.
+        let mut lasting = sample.clone();
+        lasting.sampled.retain(|sampled| self.written.by.get(&sampled.offset) != Some(&number));
+        turn.require_checksums(&lasting, |offset, _| self.written.checksum(offset))?;
         let wrong = if verify {
             let last = self.written.file.size() - BLOCK as u64;
             let beside = |&offset: &u64| {

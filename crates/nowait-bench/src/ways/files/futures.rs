@@ -14,51 +14,57 @@ use std::time::Instant;
 use nowait::{Buf, File, Nowait};
 
 use crate::machine::tree::Tree;
-use crate::measure::meter::{Round, Tally};
+use crate::measure::meter::{Round, Sampled, Tally};
 use crate::measure::work::{SmallFiles, Spread};
+use crate::random::Random;
 use crate::ways::FileWay;
 use crate::ways::read::nowait::{Blocking, Tokio};
 use crate::ways::read::spawn_blocking::SpawnBlocking;
 use crate::ways::runtime::{blocking, finish, runtime};
 
+/// A task has too few reads for a sample among its own. So the places decide, as drawn from them.
+const SAMPLED_ONE_IN: u64 = 256;
+
 /// What one task saw. There are thousands of tasks: a histogram for each would take more of the
 /// processor's caches than what is measured.
 struct Noted {
-    seen: Vec<(u64, usize, Instant, Instant)>,
+    seen: Vec<(usize, Instant, Instant)>,
+    sampled: Vec<Sampled>,
     /// Where the round checks them.
-    bytes: Option<Vec<Vec<u8>>>,
+    bytes: Option<Vec<(u64, Vec<u8>)>>,
 }
 
 impl Noted {
     fn new(round: &Tally<'_>, most: usize) -> Self {
-        Self { seen: Vec::with_capacity(most), bytes: round.verifies().then(Vec::new) }
+        Self { seen: Vec::with_capacity(most), sampled: Vec::new(), bytes: round.verifies().then(Vec::new) }
     }
 
     fn add(&mut self, place: u64, bytes: &[u8], started: Instant) {
-        self.seen.push((place, bytes.len(), started, Instant::now()));
+        self.seen.push((bytes.len(), started, Instant::now()));
         if let Some(kept) = &mut self.bytes {
-            kept.push(bytes.to_vec());
+            kept.push((place, bytes.to_vec()));
+        } else if Random::at(place, 0).below(SAMPLED_ONE_IN) == 0 {
+            self.sampled.push(Sampled::of(place, bytes));
         }
     }
 
-    fn tell(self, tally: &mut Tally<'_>, len_max: usize) {
-        let unseen = vec![0; len_max];
-        for (index, (place, len, started, now)) in self.seen.into_iter().enumerate() {
-            let bytes = self.bytes.as_ref().map_or(&unseen[..len], |kept| &kept[index]);
-            tally.block(place, bytes, started, now);
-        }
+    fn tell(self, tally: &mut Tally<'_>) {
+        let kept = self.bytes.into_iter().flatten();
+        kept.for_each(|(place, bytes)| tally.verify(place, &bytes));
+        let mut sampled = self.sampled.into_iter();
+        self.seen.into_iter().for_each(|(len, started, now)| tally.seen(len, sampled.next(), started, now));
     }
 }
 
 /// Runs tasks on tokio while the clock runs, and then tells what they saw.
-fn on_tokio<T>(tasks: Vec<T>, len_max: usize, round: &mut Round<'_>) -> io::Result<()>
+fn on_tokio<T>(tasks: Vec<T>, round: &mut Round<'_>) -> io::Result<()>
 where
     T: Future<Output = io::Result<Noted>> + Send + 'static,
 {
     round.start();
     let noted = finish(tasks.into_iter().map(|task| runtime().spawn(task)).collect());
     round.stop();
-    noted?.into_iter().for_each(|noted| noted.tell(&mut round.tally, len_max));
+    noted?.into_iter().for_each(|noted| noted.tell(&mut round.tally));
     Ok(())
 }
 
@@ -82,7 +88,7 @@ where
             Ok(noted)
         }
     });
-    on_tokio(tasks.collect(), job.len_max, round)
+    on_tokio(tasks.collect(), round)
 }
 
 /// A task for each read in flight.
@@ -93,7 +99,7 @@ where
     let places = Places { next: Arc::default(), places: job.places.clone() };
     let most = job.places.len().div_ceil(job.depth) * 2;
     let tasks = (0..job.depth).map(|_| task(places.clone(), Noted::new(&round.tally, most)));
-    on_tokio(tasks.collect(), job.block, round)
+    on_tokio(tasks.collect(), round)
 }
 
 /// The reads that are still to be made, for tasks, which cannot borrow the job.
