@@ -197,16 +197,21 @@ fn full_queues_finish_in_full() {
     for own in [false, true] {
         let before = nowait.stats();
         let offset = |i: u64| (i * 7919 % 4096) * PAGE as u64;
-        let reads = join_all((0..5000).map(|i| file.read_range(offset(i), PAGE)));
-        let results = if own { nowait::block_on(reads) } else { futures::executor::block_on(reads) };
-        for (i, result) in results.into_iter().enumerate() {
-            assert!(*result.unwrap() == *sample.expected(offset(i as u64), PAGE), "own {own}: read {i}");
+        let mut rounds = 0;
+        // A quick device serves some rounds as they are handed in.
+        while nowait.stats().queued == before.queued && rounds < 20 {
+            let reads = join_all((0..5000).map(|i| file.read_range(offset(i), PAGE)));
+            let results = if own { nowait::block_on(reads) } else { futures::executor::block_on(reads) };
+            for (i, result) in results.into_iter().enumerate() {
+                assert!(*result.unwrap() == *sample.expected(offset(i as u64), PAGE), "own {own}: read {i}");
+            }
+            rounds += 1;
+            assert_settled(&nowait);
+            assert_eq!(nowait.stats().aio - before.aio, rounds * 5000);
         }
-        assert_settled(&nowait);
-        let stats = nowait.stats();
-        assert_eq!(stats.aio - before.aio, 5000);
         // (An interpreted processor hands them in more slowly than the device serves them.)
-        assert!(stats.queued > before.queued || is_slow(), "own {own}: {stats:?}");
+        let full = nowait.stats().queued > before.queued;
+        assert!(full || is_slow(), "own {own}: {:?}", nowait.stats());
     }
 }
 

@@ -53,13 +53,13 @@ pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
 fn wanted(way: &str) -> Option<usize> {
     Some(match way {
         "pread" | "pwrite" | "append-fdatasync" | "plain" | "random-threads" | "threads-dsync" => 0,
-        "threads" | "thread-batch" | "thread" | "ring-1m" => 1,
+        "threads" | "thread" | "ring-1m" => 1,
         "willneed" | "direct-dsync" | "dd" => 2,
         "libaio" | "thread-batch-direct" | "madvise" => 3,
         "ring-plain" | "ring-linked" | "ring-fdatasync" | "pread-buffered" | "touch" => 4,
         "ring" | "ring-dsync" => 5,
         "tokio" | "cat" | "random" => 6,
-        "bufreader" | "pwritev-16" | "map-populate" | "cp-reflink-never" | "cp-reflink-auto" => 7,
+        "thread-batch" | "bufreader" | "pwritev-16" | "map-populate" | "cp-reflink-never" | "cp-reflink-auto" => 7,
         _ => return None,
     })
 }
