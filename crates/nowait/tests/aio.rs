@@ -384,7 +384,15 @@ fn file_and_instance_dropped_with_work_in_flight() {
         }
         assert!(start.elapsed() < at_most(Duration::from_millis(500)), "dropping waits for nobody");
     }
-    assert!(eventually(|| descriptors_of(&sample.path) == 0), "{} are open", descriptors_of(&sample.path));
+    let closed = eventually(|| descriptors_of(&sample.path) == 0);
+    assert!(closed, "{} are open; threads: {}", descriptors_of(&sample.path), threads());
+}
+
+/// The process's threads, and where each sleeps.
+fn threads() -> String {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let read = |task: &std::fs::DirEntry, name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+    tasks.map(|task| format!("{} in {}; ", read(&task, "comm").trim(), read(&task, "wchan"))).collect()
 }
 
 struct Panics;
