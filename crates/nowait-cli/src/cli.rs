@@ -266,7 +266,7 @@ pub(crate) struct TortureWriter {
 /// readahead.
 ///
 /// The table `files` opens, reads and closes 100000 files of 4 to 16 KiB in a folder of its own in
-/// DIR (5000 with --quick), removed at the end; then 4000 tasks read 256 open files of 2 MiB at
+/// DIR (3000 with --quick), removed at the end; then 4000 tasks read 256 open files of 2 MiB at
 /// random. As root, and without --quick, it drops the machine's caches of inodes and pages before
 /// each cold round. `threads` has 128 threads at most there.
 ///

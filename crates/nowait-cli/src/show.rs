@@ -81,9 +81,7 @@ pub(crate) fn report(report: &Report, details: bool, colour: Colour) -> String {
         }
         text.push('\n');
     }
-    if !report.rows.is_empty() {
-        text += &summary(report, colour);
-    }
+    text.extend(summary(report, colour));
     let sentences = sentences(report);
     if !sentences.is_empty() {
         text += "\nWhat it comes to\n";
@@ -307,15 +305,20 @@ fn or_unknown(figure: Option<f64>, decimals: usize) -> String {
     figure.map_or_else(|| "?".to_owned(), |figure| format!("{figure:.decimals$}"))
 }
 
-fn summary(report: &Report, colour: Colour) -> String {
+/// Nothing of tables that rank none.
+fn summary(report: &Report, colour: Colour) -> Option<String> {
+    let worst = report.worst(table::ranks);
+    if worst.is_empty() {
+        return None;
+    }
     let mut grid = grid(["way", "worst ratio to the best", "where"].into_iter().map(heading).collect(), 2, colour);
-    for worst in report.worst(table::ranks) {
+    for worst in worst {
         let ratio = Cell::new(format!("{}{}{}", share(worst.ratio), mark(worst.ratio), bar(worst.ratio)))
             .set_alignment(CellAlignment::Right);
         let ratio = if worst.ratio < COLLAPSED { ratio.fg(Color::Red) } else { ratio };
         grid.add_row([Cell::new(&worst.way), ratio, Cell::new(format!("{} {}", worst.table, worst.case))]);
     }
-    format!("Where each way is worst (▼ below {COLLAPSED} of the best: it has collapsed)\n{}", lines(&grid))
+    Some(format!("Where each way is worst (▼ below {COLLAPSED} of the best: it has collapsed)\n{}", lines(&grid)))
 }
 
 pub(crate) fn heading(name: &str) -> Cell {

@@ -50,7 +50,7 @@ pub struct Sizes {
 impl Sizes {
     pub const USUAL: Self = Self {
         small: 100_000,
-        quick_small: 5_000,
+        quick_small: 3_000,
         open: 256,
         quick_open: 128,
         open_len: 2 << 20,

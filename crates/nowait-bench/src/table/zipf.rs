@@ -21,6 +21,7 @@ pub struct Zipf(pub Readers);
 pub static ZIPF: Zipf = Zipf(Readers::ALL);
 
 const DEPTHS: [usize; 3] = [1, 16, 64];
+const QUICK_DEPTHS: [usize; 2] = [1, 64];
 /// Exponents of the distribution, in hundredths.
 const EXPONENTS: [u32; 2] = [99, 120];
 
@@ -46,7 +47,7 @@ impl Zipf {
     }
 
     pub fn cases(options: &Options) -> Vec<Case> {
-        let depths = options.or_usual(&options.depths, &DEPTHS, &DEPTHS);
+        let depths = options.or_usual(&options.depths, &QUICK_DEPTHS, &DEPTHS);
         let case = |exponent: u32, depth: usize| Case {
             name: format!("s={:.2} depth={depth}", f64::from(exponent) / 100.0),
             state: State::AsLeft,
