@@ -18,8 +18,8 @@ Promised, and simulated with these functions in tools/test_bench_check.py:
 * Both hold where each way's rounds scatter by 5 %, or by 15 % (standard deviation, normal; 7 % and
   21 % of a round's ratio), by 5 % with whole runs off by another 5 %, and as all recorded rounds in
   docs/measurements together, heavy tails included.
-* Where the scatter does not allow it, the answer is "cannot tell": in one check of eight over the
-  recorded cases taken one by one. A loss of 10 % is found in 84 % of these, and passes as "holds" in
+* Where the scatter does not allow it, the answer is "cannot tell": in one check of five over the
+  recorded cases taken one by one. A loss of 10 % is found in 79 % of these, and passes as "holds" in
   less than 5 %.
 
 Not covered:

@@ -68,7 +68,7 @@ def compared(report, way):
         means = {name: sum(of) / len(of) for name, of in logs.items() if of}
         if means:
             best = min(means, key=means.get)
-            yield table, case, best, rounds.interval(ways[way], others[best], len(others))
+            yield table, case, best, rounds.interval(ways[way], others[best], above=rounds.BELOW)
 
 
 def cause(causes, **row):
@@ -139,11 +139,11 @@ def head(rows):
         *summary(rows),
         "",
         "The ratio is the geometric mean of the rounds' ratios, with its interval: the truth lies below it",
-        "in one row of 40, above it in one of 1000. The best other way is the one to which the ratio is",
-        "lowest. Of many ways that are level one always seems quicker, so the upper end is the farther out",
-        "the more ways there are; the verdict of `nowait bench` has it farther out still, by the number of",
-        "cases of its run. Bold: the whole interval is below 1. A row whose interval reaches 1 may be no",
-        "loss; a row that is not here may be one.",
+        "in one row of 40, and above it in one of 40. The best other way is the one to which the ratio is",
+        "lowest. Bold: the whole interval is below 1. This errs against the library: of many ways that are",
+        "level one always seems quicker. The verdict of `nowait bench` has the upper end farther out, by",
+        "the number of ways and cases of its run, and calls fewer rows behind. A row whose interval reaches",
+        "1 may be no loss; a row that is not here may be one.",
     ]
 
 

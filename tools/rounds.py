@@ -33,16 +33,17 @@ def mean(values):
     return middle, math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1) / n)
 
 
-def interval(ours, other, comparisons=1):
+def interval(ours, other, comparisons=1, above=ABOVE):
     """Ratio of two ways and the ends of its interval, as `Ratio::of_rounds` has it. `comparisons` are
-    those of the run. None for too few rounds."""
+    those of the run, `above` the share of runs in which the truth may lie above the interval of any of them.
+    None for too few rounds."""
     values = logs(ours, other)
     if values is None or len(values) < ROUNDS_MIN:
         return None
     n = len(values)
     means = sorted(sum(values[place] for place in places) / n for places in resamples(n))
     middle, error = mean(values)
-    above = ABOVE / max(comparisons, 1)
+    above /= max(comparisons, 1)
     low = min(means[place(BELOW, n)], middle - error * student(BELOW, n - 1))
     high = max(means[RESAMPLES - 1 - place(above, n)], middle + error * student(above, n - 1))
     return math.exp(middle), math.exp(low), math.exp(high)

@@ -26,11 +26,15 @@ fastest round, as fractions of it), processor time of the whole process per oper
     --bars          FILE lists what is to be reached: the ratio to the best of the ways named, and a
                     finding: "met" if its interval lies above the bar, "short" if below, else
                     "cannot tell"
+    --controls      FILEs have a run in each line: how far ways were from themselves, and how often the
+                    verdict's rule would have called one behind itself
     --losses        numbers of rows in which the library loses (losses.py)
 """
 import argparse
 import fnmatch
 import glob
+import json
+import math
 import os
 import re
 import shlex
@@ -153,7 +157,7 @@ def name_of(table, case):
 
 
 def rated(ours, other):
-    if ours is None or other is None or (found := rounds.interval(ours["rounds"], other["rounds"])) is None:
+    if ours is None or other is None or (found := rounds.interval(ours["rounds"], other["rounds"], above=rounds.BELOW)) is None:
         return "–"
     return "{:.2f} ({:.2f}–{:.2f})".format(*found)
 
@@ -252,8 +256,10 @@ def bars(path):
             of = {row["way"]: row for row in rows if row["case"] == case}
             others = {other for other in of if not other.startswith(losses.OURS)}
             others = others if against == "*" else others & set(against.split("|"))
+            if not others or way not in of:
+                raise Refused(f"{point}: {case} of {name} has not both {way} and one of {against}")
             best = max(sorted(others), key=lambda other: statistics.geometric_mean(of[other]["rounds"]))
-            ratio, low, high = rounds.interval(of[way]["rounds"], of[best]["rounds"], len(others))
+            ratio, low, high = rounds.interval(of[way]["rounds"], of[best]["rounds"], above=rounds.BELOW)
             found = "met" if low >= float(bar) else "**short**" if high < float(bar) else "cannot tell"
             said = f"{ratio:.2f} ({low:.2f}–{high:.2f})"
             body.append([point, name_of(of_table, case), way, best, bar, said, found, dearer(of[way], of[best])])
@@ -273,7 +279,7 @@ def dearer(ours, other):
 def made(words, folder):
     parser = argparse.ArgumentParser(prog="tables.py", add_help=False, exit_on_error=False)
     parser.add_argument("files", nargs="*")
-    for flag in ("transpose", "streams", "records", "shares", "bars", "losses"):
+    for flag in ("transpose", "streams", "records", "shares", "bars", "controls", "losses"):
         parser.add_argument(f"--{flag}", action="store_true")
     for option in ("tables", "cases", "ways", "columns", "against"):
         parser.add_argument(f"--{option}")
@@ -285,7 +291,32 @@ def made(words, folder):
         return losses.summary()
     if options.bars:
         return bars(*paths)
+    if options.controls:
+        return controls(paths)
     return shares(*paths) if options.shares else table(paths, options)
+
+
+def controls(paths):
+    body = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            runs = [json.loads(line) for line in file]
+        wrong, distances = 0, []
+        for run in runs:
+            of_run = run["controls"]
+            for one, two in ((control["rounds"], control["again"]) for control in of_run):
+                distances.append(math.exp(abs(statistics.fmean(rounds.logs(one, two)))) - 1)
+                intervals = [rounds.interval(*pair, len(of_run)) for pair in ((one, two), (two, one))]
+                wrong += any(interval is not None and interval[2] < 1 for interval in intervals)
+        distances.sort()
+        at = lambda share: f"{distances[int(len(distances) * share)] * 100:.1f} %"
+        name = os.path.basename(path)
+        dates = [run["environment"]["date"][:16].replace("T", " ") for run in runs]
+        commits = ", ".join(sorted({run["environment"]["commit"] for run in runs}))
+        body.append([f"[{name}]({name})", f"{min(dates)} to {max(dates)[11:]}", commits,
+                     str(len(runs)), str(len(distances)), at(0.5), at(0.9), str(wrong)])
+    return grid(["file", "measured (UTC)", "commit", "runs", "controls", "from itself, middle", "9 in 10 below",
+                 "false claims"], body)
 
 
 def pages():

@@ -221,7 +221,8 @@ class Power(unittest.TestCase):
         self.assertGreater(len(cases), 200)
         scatter = from_recorded(cases)
         self.assertLessEqual(self.alarms(scatter, 200), 0.05)
-        self.assertGreaterEqual(self.share("BROKEN", scatter, 60), 0.8)
+        # As the docstring has it. It depends on the hosts on which the records were made.
+        self.assertGreaterEqual(self.share("BROKEN", scatter, 60), 0.75)
         self.assertLessEqual(self.share("holds", scatter, 60), 0.05)
         noisy = from_recorded([case for case in cases if statistics.pstdev(case) > 0.4])
         self.assertLessEqual(self.share("holds", noisy, 60), 0.05)

@@ -100,6 +100,18 @@ class Made(unittest.TestCase):
         with self.assertRaises(tables.Refused):
             self.listed(line.replace("depth=1", "depth=9").format("1"), "--bars")
 
+    def test_controls_tell_how_often_a_way_was_called_behind_itself(self):
+        def run(again):
+            controls = [{"rounds": [100.0, 101.0, 99.0, 100.0, 100.0], "again": again}]
+            return json.dumps({"environment": {"date": "2026-11-23T10:00:00Z", "commit": "abc"}, "controls": controls})
+
+        level, behind = [100.0, 99.0, 101.0, 100.0, 100.0], [50.0, 50.5, 49.5, 50.0, 50.0]
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "runs.jsonl"), "w", encoding="utf-8") as file:
+                file.write("\n".join(map(run, (level, behind, level))) + "\n")
+            cells = tables.made(["runs.jsonl", "--controls"], folder)[2].split(" | ")
+        self.assertEqual(cells[2:], ["abc", "3", "3", "0.0 %", "100.0 %", "1 |"])
+
     def test_runs_in_turn_with_fio_are_one_run_of_many_rounds(self):
         fio = {"bytes_per_s": 2**30, "runtime_ms": 1000, "usr_cpu": 5.0, "sys_cpu": 5.0}
         stream = {"table": "dd", "case": "read", "way": "dd", "cpu_ms_per_gib": 200.0}
