@@ -24,7 +24,7 @@ impl LogWay for Fjall {
     }
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let folder = Folder::new(job)?;
+        let folder = Folder::new(job.folder)?;
         let open = || {
             let database = Database::builder(folder.path()).manual_journal_persist(true).open()?;
             let options = || KeyspaceCreateOptions::default().max_memtable_size(TABLE_BYTES as u64);

@@ -25,7 +25,7 @@ impl LogWay for OkayWal {
     }
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let folder = Folder::new(job)?;
+        let folder = Folder::new(job.folder)?;
         let configuration = || {
             Configuration::default_for(folder.path())
                 .preallocate_bytes(SEGMENT_BYTES as u32)

@@ -57,7 +57,7 @@ impl LogWay for RaftEngine {
     }
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let folder = Folder::new(job)?;
+        let folder = Folder::new(job.folder)?;
         let configuration = || Config {
             dir: folder.path().to_string_lossy().into_owned(),
             target_file_size: ReadableSize(SEGMENT_BYTES),

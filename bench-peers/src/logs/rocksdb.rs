@@ -24,7 +24,7 @@ impl LogWay for RocksDb {
     }
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let folder = Folder::new(job)?;
+        let folder = Folder::new(job.folder)?;
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_compression_type(DBCompressionType::None);

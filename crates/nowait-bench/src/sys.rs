@@ -5,6 +5,7 @@
 //! `getrusage`, the ioctl FIEMAP and `fork` only, for which there is no safe interface.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroU64;
@@ -318,10 +319,10 @@ fn disturb(parent: Pid, errand: Errand<'_>, buffer: &mut [u8]) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Bytes that this process has had read from storage so far, kernel workers for its rings included;
-/// `None` where the kernel does not count them.
-pub fn read_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/io").ok()?;
+/// Bytes that a process (its number, or `self`) has had read from storage so far, kernel workers for
+/// its rings included; `None` where the kernel does not count them.
+pub fn read_bytes(process: impl fmt::Display) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
 }
 

@@ -248,7 +248,7 @@ fn a_way_that_falls_behind_has_no_rows_at_higher_rates_and_wrong_bytes_are_found
 
 #[test]
 fn every_way_of_a_round_has_the_same_arrivals_and_places() {
-    /// What each turn was given.
+    /// Lists what each turn was given.
     static GIVEN: Mutex<Vec<(Vec<u64>, Pace)>> = Mutex::new(Vec::new());
     struct Listening(&'static str);
     impl Way for Listening {

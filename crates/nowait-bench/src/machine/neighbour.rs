@@ -1,14 +1,14 @@
 //! Other programs on the machine while a way is measured: busy processors, and a second tenant of
 //! the disk. Processes of their own, so that what they use is not the way's.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
 
-use crate::sys::{Child, Errand};
+use crate::sys::{self, Child, Errand};
 
 /// Bytes of a read of the tenant.
 pub const TENANT_BLOCK: usize = 128 << 10;
@@ -33,7 +33,7 @@ impl Programs {
     /// Reads blocks at random places of this file, past the page cache. An error where its file
     /// system has no direct I/O.
     pub fn tenant(path: &Path) -> io::Result<Self> {
-        let file = direct(path)?;
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
         let blocks = file.metadata()?.len() / TENANT_BLOCK as u64;
         if blocks == 0 {
             let text = format!("it is smaller than a tenant's read of {TENANT_BLOCK} bytes");
@@ -47,22 +47,16 @@ impl Programs {
     /// Reads that the tenant has made so far; `None` of programs that read nothing, and where the
     /// kernel does not count them.
     pub fn reads(&self) -> Option<u64> {
-        let bytes = |child: &Child| -> Option<u64> {
-            let text = fs::read_to_string(format!("/proc/{}/io", child.id())).ok()?;
-            text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
-        };
-        let sum: u64 = self.children.iter().map(bytes).collect::<Option<Vec<_>>>()?.iter().sum();
+        let bytes = self.children.iter().map(|child| sys::read_bytes(child.id()));
+        let sum: u64 = bytes.sum::<Option<u64>>()?;
         self.reads.then_some(sum / TENANT_BLOCK as u64)
     }
-}
-
-fn direct(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::time::{Duration, Instant};
 
     fn soon(done: impl Fn() -> bool) -> bool {

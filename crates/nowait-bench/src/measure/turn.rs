@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::meter::{Check, Round, Sample};
+use super::meter::{Check, Round, Sample, Sampled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::testfile::TestFile;
 
@@ -68,12 +68,16 @@ impl Turn<'_> {
 
     /// Holds the checksums of a round that compared no bytes to those of the file.
     pub fn require_sampled(&self, sample: &Sample, file: &TestFile) -> Result<()> {
-        self.require_checksums(sample, |offset, len| file.checksum(offset, len))
+        self.require_checksums(&sample.sampled, |offset, len| file.checksum(offset, len))
     }
 
-    /// Holds them to those of what is to be there.
-    pub fn require_checksums(&self, sample: &Sample, wanted: impl Fn(u64, usize) -> Result<u32>) -> Result<()> {
-        for sampled in &sample.sampled {
+    /// Holds checksums to those of what is to be there.
+    pub fn require_checksums<'s>(
+        &self,
+        sampled: impl IntoIterator<Item = &'s Sampled>,
+        wanted: impl Fn(u64, usize) -> Result<u32>,
+    ) -> Result<()> {
+        for sampled in sampled {
             if wanted(sampled.offset, sampled.len)? != sampled.crc {
                 return Err(self.failed(format!("a timed round returned wrong bytes for offset {}", sampled.offset)));
             }

@@ -2,11 +2,11 @@
 //! not support it.
 
 use crate::report::compare::{Finding, LEVEL, Ratio};
-use crate::report::figures::{micro, short};
+use crate::report::figures::short;
 use crate::report::notes::Code;
 use crate::report::words::{compared, unit};
 use crate::report::{Control, Report, Row, median};
-use crate::table::{self, listed};
+use crate::table::{self, by_p99, listed};
 use crate::ways::{ON_TOKIO, OURS, PLAIN};
 
 /// From this ratio on a difference is worth a word.
@@ -88,11 +88,12 @@ pub fn sentences(report: &Report) -> Vec<String> {
     if report.notes.iter().any(|note| note.code == Code::Rate) {
         return paced(report);
     }
+    let context = Context::of(report);
     let mut said = Vec::from_iter(controlled(report));
     said.extend(table::TABLES.iter().filter_map(|table| table.advice(report)));
     for name in report.tables() {
         if table::ranks(name) {
-            said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(report, name, way)));
+            said.extend(ways_of_ours(report).into_iter().filter_map(|way| rank(&context, report, name, way)));
         }
         said.extend(punted(report, name));
         said.extend(table::by_name(name).map_or_else(Vec::new, |table| table.findings(report)));
@@ -128,11 +129,7 @@ fn controlled(report: &Report) -> Option<String> {
 /// At a fixed rate, only latencies tell ways apart.
 fn paced(report: &Report) -> Vec<String> {
     let sentence = |(table, (case, rows)): (&str, (&str, Vec<&Row>))| {
-        let mut by_p99: Vec<(u64, &str)> =
-            rows.iter().filter_map(|row| Some((row.latency_ns?.p99, row.way.as_str()))).collect();
-        by_p99.sort_unstable();
-        let each: Vec<String> = by_p99.iter().map(|(p99, way)| format!("{way} {} µs", micro(*p99))).collect();
-        format!("{table} {case}: p99 latency from scheduled start: {}.", listed(&each))
+        format!("{table} {case}: p99 latency from scheduled start: {}.", by_p99(&rows))
     };
     let of_table = |table| report.cases(table).into_iter().map(move |case| (table, case));
     report.tables().into_iter().flat_map(of_table).map(sentence).collect()
@@ -144,8 +141,7 @@ fn ways_of_ours(report: &Report) -> Vec<&str> {
 }
 
 /// Standing of a way of the library's in a table.
-fn rank(report: &Report, table: &str, way: &str) -> Option<String> {
-    let context = Context::of(report);
+fn rank(context: &Context<'_>, report: &Report, table: &str, way: &str) -> Option<String> {
     let stands: Vec<(&str, Stand<'_>)> = report
         .cases(table)
         .into_iter()

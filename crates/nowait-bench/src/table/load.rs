@@ -20,7 +20,7 @@ use super::columns::{Column, Curve, Grid, LONGEST, Line, P50, P99, P999, cpu, ev
 use super::log::fill;
 use super::new_file::no_room;
 use super::reading::file_size;
-use super::{Phase, Run, Table, listed, names, rows, usage};
+use super::{Phase, Run, Table, by_p99, each_once, listed, names, rows, usage};
 use crate::error::Result;
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::interleave::{self, Stage, steps};
@@ -30,7 +30,7 @@ use crate::measure::pace::{ExactTimers, Pace};
 use crate::measure::turn::{Outcome, Turn, alone};
 use crate::measure::work::{Appends, Buffer, Gathers, Reads, Records, Target};
 use crate::random::Random;
-use crate::report::figures::{micro, share, short};
+use crate::report::figures::{share, short};
 use crate::report::notes::Code;
 use crate::report::{Report, Row};
 use crate::ways::{self, AppendWay, GatherWay, ReadWay, Way};
@@ -300,12 +300,8 @@ impl<W: Way + ?Sized> interleave::Case for Bench<'_, W> {
 
     fn prepare(&mut self, stage: Stage) {
         let verify = stage == Stage::Verify;
-        let round = match stage {
-            Stage::Timed(round) => round as u64 + 1,
-            _ => 0,
-        };
         let count = if verify { self.count.min(VERIFIED) } else { self.count };
-        let mut random = Random::new(self.seed.wrapping_add(round));
+        let mut random = stage.random(self.seed);
         let pace = Pace::poisson(self.rate, count, &mut random);
         self.arrived = Some(Arrived { pace, count, seed: random.number(), verify });
     }
@@ -340,13 +336,7 @@ impl Table for Load {
     }
 
     fn ways(&self) -> Vec<&'static str> {
-        let mut all = Vec::new();
-        for name in Arriving::ALL.into_iter().flat_map(|arriving| self.names(arriving)) {
-            if !all.contains(&name) {
-                all.push(name);
-            }
-        }
-        all
+        each_once(Arriving::ALL.into_iter().flat_map(|arriving| self.names(arriving)))
     }
 
     fn takes(&self) -> &'static [&'static str] {
@@ -429,12 +419,8 @@ fn finding(report: &Report, table: &str, arriving: Arriving) -> Option<String> {
     let mut text = format!("{table} {name}: ");
     match all {
         Some(rows) => {
-            let mut by_p99: Vec<(u64, &str)> =
-                rows.iter().filter_map(|row| Some((row.latency_ns?.p99, row.way.as_str()))).collect();
-            by_p99.sort_unstable();
-            let each: Vec<String> = by_p99.iter().map(|(p99, way)| format!("{way} {} µs", micro(*p99))).collect();
             let rate = short(rows.first().map_or(0.0, |row| rate(row)));
-            text += &format!("at {rate}/s, the highest rate that all ways keep, p99 from arrival is {}", listed(&each));
+            text += &format!("at {rate}/s, the highest rate that all ways keep, p99 from arrival is {}", by_p99(rows));
         }
         None => text += "no rate is kept by all ways",
     }

@@ -12,8 +12,6 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,13 +26,12 @@ use crate::measure::mixed::{Layout, Mixed as Job, Mixture, Neighbour, Plan};
 use crate::measure::options::{Beside, Options};
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::Target;
-use crate::random::Random;
 use crate::report::figures::{micro, short};
 use crate::report::notes::Code;
 use crate::report::{Latency, Report, Row, median};
 use crate::sys::PAGE;
 use crate::table::reading;
-use crate::ways::{self, MixedWay, OURS};
+use crate::ways::{self, MixedWay, OURS, await_spare};
 
 pub struct Mixed {
     pub ways: &'static [&'static dyn MixedWay],
@@ -61,8 +58,6 @@ const WARM_UP: usize = 4096;
 const SLOWEST: f64 = 4.0;
 /// Segments of the log beside the reads.
 const SEGMENT_BYTES: u64 = 16 << 20;
-/// Time in which a segment is prepared.
-const PREPARED: Duration = Duration::from_secs(10);
 
 /// Figures of this table's rows, over all rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -373,10 +368,8 @@ impl<'a> Bench<'a> {
         let outcome = alone(check, |round| way.mixed(&job, round));
         let reads = programs.as_ref().and_then(Programs::reads);
         drop(programs);
-        let (sample, mut told) = turn.sample(outcome, |error| turn.failed(error))?;
+        let (sample, mut told) = turn.complete("reads", (plan.reads(), plan.reads() * PAGE), outcome)?;
         told.beside = reads.unwrap_or(told.beside);
-        turn.require_right(&sample)?;
-        turn.require("reads", &sample, (plan.reads(), plan.reads() * PAGE))?;
         let cold = told.cold.len();
         if cold != plan.cold {
             return Err(turn.failed(format!("it told {cold} cold reads instead of {}", plan.cold)));
@@ -402,12 +395,12 @@ impl interleave::Case for Bench<'_> {
     }
 
     fn prepare(&mut self, stage: Stage) {
-        let (number, reads) = match stage {
-            Stage::Verify => (0, VERIFIED),
-            Stage::WarmUp => (1, WARM_UP),
-            Stage::Timed(round) => (round as u64 + 2, self.reads),
+        let reads = match stage {
+            Stage::Verify => VERIFIED,
+            Stage::WarmUp => WARM_UP,
+            Stage::Timed(_) => self.reads,
         };
-        let mut random = Random::new(Random::at(self.options.seed, number).number());
+        let mut random = stage.random(self.options.seed);
         self.plan = Plan::new(self.layout, self.shape.tasks, reads, self.shape.hot, &mut random);
     }
 
@@ -453,12 +446,7 @@ impl OwnLog {
                 return Err(failed(&error.into()));
             }
         };
-        // The next segment is ready, as in a log that has run for a while. One that cannot be
-        // prepared is told by an append.
-        let began = Instant::now();
-        while log.stats().spares == 0 && began.elapsed() < PREPARED {
-            thread::sleep(Duration::from_millis(1));
-        }
+        await_spare(&log);
         Ok(Self { log, dir })
     }
 }

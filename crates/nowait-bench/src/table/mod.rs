@@ -36,6 +36,7 @@ use crate::measure::interleave::{Case, Progress, interleave};
 use crate::measure::meter::Sample;
 use crate::measure::options::Options;
 use crate::random::Random;
+use crate::report::figures::micro;
 use crate::report::fio;
 use crate::report::notes::Note;
 use crate::report::{Control, Report, Row, median};
@@ -289,13 +290,18 @@ pub fn to_ask_for() -> impl Iterator<Item = &'static dyn Table> {
 
 /// Names of all ways of all tables, each once.
 pub fn way_names() -> Vec<&'static str> {
-    let mut names = Vec::new();
-    for name in TABLES.iter().flat_map(|table| table.ways()) {
-        if !names.contains(&name) {
-            names.push(name);
+    each_once(TABLES.iter().flat_map(|table| table.ways()))
+}
+
+/// Each of these names where it comes first, and only there.
+fn each_once(names: impl IntoIterator<Item = &'static str>) -> Vec<&'static str> {
+    let mut once = Vec::new();
+    for name in names {
+        if !once.contains(&name) {
+            once.push(name);
         }
     }
-    names
+    once
 }
 
 /// Tables that are measured: those named, else the usual ones that the options allow.
@@ -378,6 +384,14 @@ pub(crate) fn listed<S: AsRef<str>>(names: &[S]) -> String {
         [one] => (*one).to_owned(),
         [first @ .., last] => format!("{} and {last}", first.join(", ")),
     }
+}
+
+/// The ways of a case by their p99, the lowest first: `a 12 µs and b 15 µs`
+pub(crate) fn by_p99(rows: &[&Row]) -> String {
+    let mut ways: Vec<(u64, &str)> =
+        rows.iter().filter_map(|row| Some((row.latency_ns?.p99, row.way.as_str()))).collect();
+    ways.sort_unstable();
+    listed(&ways.iter().map(|(p99, way)| format!("{way} {} µs", micro(*p99))).collect::<Vec<_>>())
 }
 
 fn usage(text: impl Into<String>) -> Error {

@@ -546,11 +546,11 @@ impl<'a> Bench<'a> {
         let matches = |offset: u64, bytes: &[u8]| file.matches(offset, bytes);
         let check: Option<&Check<'_>> = if stage == Stage::Verify { Some(&matches) } else { None };
         let before = self.device.and_then(Transfers::of);
-        let read_before = sys::read_bytes();
+        let read_before = sys::read_bytes("self");
         let turn = Turn { way: self.ways[way].name(), table: self.table, case: &self.case.name, cancel: self.cancel };
         let mut sample = self.once(self.ways[way], turn, check)?;
         sample.device = before.zip(self.device.and_then(Transfers::of)).map(|(before, after)| after.since(before));
-        let read = read_before.zip(sys::read_bytes()).map(|(before, now)| (now - before) as f64);
+        let read = read_before.zip(sys::read_bytes("self")).map(|(before, now)| (now - before) as f64);
         let hits = read.map(|read| (1.0 - read / sample.bytes.max(1) as f64).max(0.0));
         // To check what it read, a file of a user is read through the cache.
         if self.file.is_direct() && stage != Stage::Verify {

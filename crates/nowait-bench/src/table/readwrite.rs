@@ -368,9 +368,8 @@ impl Bench<'_, '_> {
         let number = self.written.turns;
         self.written.by.extend(writes.iter().map(|&offset| (offset, number)));
         // Of a block that was written meanwhile a read has the one or the other.
-        let mut lasting = sample.clone();
-        lasting.sampled.retain(|sampled| self.written.by.get(&sampled.offset) != Some(&number));
-        turn.require_checksums(&lasting, |offset, _| self.written.checksum(offset))?;
+        let lasting = sample.sampled.iter().filter(|sampled| self.written.by.get(&sampled.offset) != Some(&number));
+        turn.require_checksums(lasting, |offset, _| self.written.checksum(offset))?;
         let wrong = if verify {
             let last = self.written.file.size() - BLOCK as u64;
             let beside = |&offset: &u64| {

@@ -2,8 +2,7 @@
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
 //! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`], [`indexers`],
 //! [`filers`], [`readwriters`], [`mixers`], [`load_readers`], [`load_gatherers`] or
-//! [`load_appenders`]. One that does several kinds of work lives where it
-//! reads.
+//! [`load_appenders`]. One that does several kinds of work lives where it reads.
 
 mod files;
 mod log;
@@ -28,6 +27,7 @@ use crate::measure::work::{
 use crate::sys::Mapping;
 
 pub use log::commit::{Folder, by_writers};
+pub(crate) use log::durable::await_spare;
 pub use map::watch::Populated;
 pub(crate) use read::nowait::{FirstRead, first_read};
 pub use read::ring::io_uring_state;
@@ -46,7 +46,7 @@ pub const PLAIN: [&str; 3] = ["pread", "pwrite", "append-fdatasync"];
 /// once per harvest of completions, and tell the tally of each. Read into the buffer that the
 /// caller gives. Do nothing for a particular case: a way does not know whether the file is cached.
 /// Tell the tally of the bytes themselves: of a part of them it keeps checksums on the clock, which
-/// are compared with the file in tables whose ways read one file and nothing else.
+/// the tables compare with those of what is to be there.
 pub trait Way: Sync {
     fn name(&self) -> &'static str;
 

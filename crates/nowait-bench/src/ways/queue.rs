@@ -295,11 +295,8 @@ impl<Q: PacedQueue> Desk<Q> {
                 flight.start(Direction::Read, block, job.len_at(offset), offset, due)?;
                 index += 1;
             };
-            match (flight.in_flight, waiting) {
-                (0, None) => break,
-                (0, Some((_, due))) => sleep_until(due),
-                (_, None) => flight.turn(1)?,
-                (_, Some((_, due))) => flight.desk.queue.turn_until(due)?,
+            if !flight.wait(waiting.map(|(_, due)| due))? {
+                break;
             }
             flight.harvest(round, &mut idle)?;
         }
@@ -341,11 +338,8 @@ impl<Q: PacedQueue> Desk<Q> {
                 }
                 index += 1;
             };
-            match (flight.in_flight, waiting) {
-                (0, None) => break,
-                (0, Some((_, due))) => sleep_until(due),
-                (_, None) => flight.turn(1)?,
-                (_, Some((_, due))) => flight.desk.queue.turn_until(due)?,
+            if !flight.wait(waiting.map(|(_, due)| due))? {
+                break;
             }
             let now = Instant::now();
             while let Some(done) = flight.next()? {
@@ -381,6 +375,20 @@ struct Complete<'b> {
     len: usize,
     offset: u64,
     started: Instant,
+}
+
+impl<Q: PacedQueue> Flight<'_, '_, Q> {
+    /// Waits for a completion or for this moment, whichever is first. False if there is nothing to
+    /// wait for.
+    fn wait(&mut self, due: Option<Instant>) -> io::Result<bool> {
+        match (self.in_flight, due) {
+            (0, None) => return Ok(false),
+            (0, Some(due)) => sleep_until(due),
+            (_, None) => self.turn(1)?,
+            (_, Some(due)) => self.desk.queue.turn_until(due)?,
+        }
+        Ok(true)
+    }
 }
 
 impl<'b, Q: Queue> Flight<'_, 'b, Q> {

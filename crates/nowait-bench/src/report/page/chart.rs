@@ -191,7 +191,7 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// What the table draws of its own, else speed and processor time.
+    /// Those that the table draws of its own, else speed and processor time.
     pub(super) fn all_of(table: &str) -> Vec<Self> {
         let own = table::by_name(table).map_or(&[][..], |known| known.curves());
         if own.is_empty() {

@@ -10,13 +10,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nowait_log::{Log, Options};
+use nowait_log::Log;
 
 use super::batch::{self, ThreadBatch};
-use super::commit::Folder;
-use super::durable::{self, Durable};
+use super::durable::{self, Durable, open, records_of};
 use crate::measure::meter::Round;
 use crate::measure::pace::{Arrivals, Schedule};
 use crate::measure::work::{Appends, Buffer, Records};
@@ -70,26 +69,12 @@ impl AppendWay for ThreadBatch {
     }
 }
 
-/// A log of its own, with the next segment ready, as in one that has run for a while.
-fn open(job: &Appends<'_>, options: &Options) -> io::Result<(Folder, Log)> {
-    let folder = Folder::within(job.folder)?;
-    let (log, _) = Log::open(folder.path(), options).wait()?;
-    while log.stats().spares == 0 {
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok((folder, log))
-}
-
 /// Reads the log from its start, if this round verifies: these records, by their LSNs.
 fn found(log: &Log, lsns: &[(u64, u64)], round: &mut Round<'_>) -> io::Result<usize> {
     if !round.tally.verifies() {
         return Ok(0);
     }
-    let mut reader = log.reader(1);
-    let mut records = vec![Vec::new()];
-    while let Some(record) = reader.next().wait()? {
-        records.push(record.bytes.to_vec());
-    }
+    let records = records_of(log)?;
     for &(number, lsn) in lsns {
         let record = records.get(lsn as usize).map_or(&[][..], Vec::as_slice);
         round.tally.verify(number, record);
@@ -103,7 +88,7 @@ impl AppendWay for Durable {
     }
 
     fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize> {
-        let (_folder, log) = open(job, &self.options()?)?;
+        let (_folder, log) = open(job.folder, &self.options()?)?;
         let arrivals = Arrivals::new(Some(job.pace), job.count);
         let lsns = RefCell::new(Vec::with_capacity(job.count));
         round.start();
@@ -143,7 +128,7 @@ impl AppendWay for Tasks {
     }
 
     fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize> {
-        let (_folder, log) = open(job, &durable::USUAL.options()?)?;
+        let (_folder, log) = open(job.folder, &durable::USUAL.options()?)?;
         let arrivals = Arrivals::new(Some(job.pace), job.count);
         let (records, size, count) = (job.records, job.size, job.count);
         let tasks: Vec<_> = (0..job.depth)

@@ -194,11 +194,7 @@ pub(in crate::ways) fn find(job: &Commits<'_>, round: &mut Round<'_>, places: &[
 pub struct Folder(PathBuf);
 
 impl Folder {
-    pub fn new(job: &Commits<'_>) -> io::Result<Self> {
-        Self::within(job.folder)
-    }
-
-    pub fn within(folder: &Path) -> io::Result<Self> {
+    pub fn new(folder: &Path) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = folder.join(format!(".nowait-bench-log-{}-{number}", std::process::id()));

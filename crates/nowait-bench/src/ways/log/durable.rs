@@ -4,6 +4,9 @@
 //! several, which are prepared meanwhile. `nowait-refused`: as where io_uring is refused.
 
 use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nowait::{Engine, Nowait};
 use nowait_log::{Log, Options};
@@ -32,6 +35,35 @@ impl Durable {
     }
 }
 
+/// Opens a log of its own. The wait for its first spare segment, and the calibration before that, are
+/// in what a round tells as prepared.
+pub(super) fn open(folder: &Path, options: &Options) -> io::Result<(Folder, Log)> {
+    let folder = Folder::new(folder)?;
+    let (log, _) = Log::open(folder.path(), options).wait()?;
+    await_spare(&log);
+    Ok((folder, log))
+}
+
+/// Waits until the log has its next segment ready, as one that has run for a while. One that cannot be
+/// prepared is told by an append.
+pub(crate) fn await_spare(log: &Log) {
+    const PREPARED: Duration = Duration::from_secs(10);
+    let began = Instant::now();
+    while log.stats().spares == 0 && began.elapsed() < PREPARED {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// All records from the log's start on, by their LSNs. The first LSN is 1.
+pub(super) fn records_of(log: &Log) -> io::Result<Vec<Vec<u8>>> {
+    let mut reader = log.reader(1);
+    let mut records = vec![Vec::new()];
+    while let Some(record) = reader.next().wait()? {
+        records.push(record.bytes.to_vec());
+    }
+    Ok(records)
+}
+
 impl Way for Durable {
     fn name(&self) -> &'static str {
         self.name
@@ -46,22 +78,11 @@ impl LogWay for Durable {
 
     /// It makes files of its own.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let folder = Folder::new(job)?;
-        let options = self.options()?;
-        let (log, _) = Log::open(folder.path(), &options).wait()?;
-        // The next segment is ready, as in a log that has run for a while. The wait for it, and the
-        // calibration before it, are in what the round tells as prepared.
-        while log.stats().spares == 0 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        let (_folder, log) = open(job.folder, &self.options()?)?;
         let lsns = by_writers(job, round, || Ok(()), |(), block| Ok(log.append(&block[..job.size]).wait()?.wait()?))?;
         let bytes = log.stats().written_bytes;
         if round.tally.verifies() {
-            let mut reader = log.reader(1);
-            let mut records = vec![Vec::new()];
-            while let Some(record) = reader.next().wait()? {
-                records.push(record.bytes.to_vec());
-            }
+            let records = records_of(&log)?;
             for (writer, lsns) in lsns.iter().enumerate() {
                 for (sequence, &lsn) in (0..).zip(lsns) {
                     let record = records.get(lsn as usize).map_or(&[][..], Vec::as_slice);
