@@ -176,11 +176,15 @@ def measure(figure, looks, enough):
         for name, floor, arguments in SPEEDS:
             if name in speeds:
                 continue
+            if sys.stderr.isatty():
+                print(f"\rrun {runs} of {min(looks)} to {max(looks)}: {name:24}", end="", file=sys.stderr, flush=True)
             values[name].append(figure(name, floor, arguments))
             if runs in looks:
                 speed = {"floor": floor} | summed_up(values[name])
                 if enough(name, speed) or runs == max(looks):
                     speeds[name] = speed
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     return {name: speeds[name] for name in values}
 
 

@@ -154,14 +154,16 @@ impl Tree {
     pub fn forget_inodes(&self, numbers: impl Iterator<Item = u64> + Clone) -> Result<()> {
         let caches = Path::new("/proc/sys/vm/drop_caches");
         let files = numbers.clone().count() as u64;
+        // So that all are in memory, and each one that goes is counted.
+        for number in numbers {
+            let path = self.path(number);
+            fs::metadata(&path).map_err(|error| Error::io("stat", &path, &error))?;
+        }
+        let before = inodes()?;
         let mut forgotten = 0;
+        // What was used a moment ago is only marked by the first of them, and the kernel gives up when
+        // a pass over its lists frees little.
         for _ in 0..ATTEMPTS {
-            // So that all are in memory, and each one that goes is counted.
-            for number in numbers.clone() {
-                let path = self.path(number);
-                fs::metadata(&path).map_err(|error| Error::io("stat", &path, &error))?;
-            }
-            let before = inodes()?;
             fs::write(caches, "3").map_err(|error| Error::io("write 3 to", caches, &error))?;
             forgotten = before.saturating_sub(inodes()?);
             if forgotten >= files - files / 20 {
