@@ -159,6 +159,10 @@ impl Tree {
             let path = self.path(number);
             fs::metadata(&path).map_err(|error| Error::io("stat", &path, &error))?;
         }
+        // One whose time of access has changed stays until it is written.
+        File::open(&self.folder)
+            .and_then(|folder| Ok(rustix::fs::syncfs(folder)?))
+            .map_err(|error| Error::io("syncfs", &self.folder, &error))?;
         let before = inodes()?;
         let mut forgotten = 0;
         // What was used a moment ago is only marked by the first of them, and the kernel gives up when
