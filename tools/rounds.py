@@ -35,8 +35,8 @@ def mean(values):
 
 def interval(ours, other, comparisons=1, above=ABOVE):
     """Ratio of two ways and the ends of its interval, as `Ratio::of_rounds` has it. `comparisons` are
-    those of the run, `above` the share of runs in which the truth may lie above the interval of any of them.
-    None for too few rounds."""
+    those of the run, `above` the share of runs in which the truth may lie above the interval of any of
+    them. None for too few rounds."""
     values = logs(ours, other)
     if values is None or len(values) < ROUNDS_MIN:
         return None

@@ -157,9 +157,10 @@ def name_of(table, case):
 
 
 def rated(ours, other):
-    if ours is None or other is None or (found := rounds.interval(ours["rounds"], other["rounds"], above=rounds.BELOW)) is None:
+    if ours is None or other is None:
         return "–"
-    return "{:.2f} ({:.2f}–{:.2f})".format(*found)
+    found = rounds.interval(ours["rounds"], other["rounds"], above=rounds.BELOW)
+    return "–" if found is None else "{:.2f} ({:.2f}–{:.2f})".format(*found)
 
 
 def table(paths, options):
