@@ -553,6 +553,13 @@ fn a_sync_covers_what_was_written_after_one_that_was_dropped() {
 #[test]
 fn what_is_written_after_a_finish_that_was_dropped_stays() {
     let _watchdog = Watchdog::new("dropped finish", 60);
+    // Another thread relieves one that is held for a second. On a busy machine that second can pass too early.
+    let is_shown = (0..10).any(|_| drops_a_finish_and_goes_on());
+    assert!(is_shown, "the pool was relieved in ten attempts");
+}
+
+/// Writes after a finish that was dropped while the pool was held. False: the pool was relieved before all was seen.
+fn drops_a_finish_and_goes_on() -> bool {
     let folder = temp_dir();
     let nowait = Nowait::builder().pool_threads_max(1).inline_bytes_max(4096).build().unwrap();
     let path = folder.path().join("file");
@@ -579,19 +586,21 @@ fn what_is_written_after_a_finish_that_was_dropped_stays() {
     });
     let held = Instant::now();
     begins.recv().unwrap();
-    // After a second another thread relieves the one that is held.
     let is_relieved = || is_slow() || held.elapsed() > Duration::from_millis(900);
-    for round in 0..2 {
-        let is_pending = poll_once(pin!(writer.finish())).is_pending();
-        assert!(is_pending || is_relieved(), "round {round}");
+    let mut is_shown = true;
+    let mut expect = |is_so: bool, what: &str| {
+        is_shown &= is_so;
+        assert!(is_so || is_relieved(), "{what}");
+    };
+    for _ in 0..2 {
+        expect(poll_once(pin!(writer.finish())).is_pending(), "it waits for the pool");
         assert!(eventually(|| is_written(1)));
     }
-    let reserved = length();
-    assert!(reserved > 1 << 20 || is_relieved(), "space is reserved: {reserved}");
+    expect(length() > 1 << 20, "space is reserved");
     {
         let mut put = pin!(writer.put(buffer(pieces[2])));
         let polled = poll_once(put.as_mut());
-        assert!(polled.is_pending() || is_relieved(), "it waits until the file has its length");
+        expect(polled.is_pending(), "it waits until the file has its length");
         release.send(()).unwrap();
         match polled {
             Poll::Pending => futures::executor::block_on(put).unwrap(),
@@ -601,6 +610,7 @@ fn what_is_written_after_a_finish_that_was_dropped_stays() {
     futures::executor::block_on(writer.put(buffer(pieces[3]))).unwrap();
     writer.finish().wait().unwrap();
     assert!(std::fs::read(&path).unwrap() == bytes);
+    is_shown || is_slow()
 }
 
 #[test]
