@@ -7,8 +7,9 @@ use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::path::{Path as FsPath, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::mounts::{Kind, Mount, or_skip, temp_dir};
@@ -850,12 +851,23 @@ fn writes_that_continue_each_other_share_calls() {
     let nowait = Nowait::builder().engine(Engine::Pool).route(Some(Route::Pool)).pool_threads_max(1).build().unwrap();
     let file = create(&nowait, &folder.path().join("file"));
     let data = contents(100 * 1000, 1);
+    // The only thread of the pool is held until all are submitted.
+    let (begun, begins) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    nowait.metadata(file.path()).on_complete(move |_| {
+        begun.send(()).unwrap();
+        let _ = released.recv();
+    });
+    begins.recv().unwrap();
     let writes = data.chunks(1000).zip(0..).map(|(chunk, i)| file.write_all_at(chunk.to_vec(), i * 1000));
-    futures::executor::block_on(join_all(writes)).into_iter().for_each(|write| drop(write.unwrap()));
+    let mut writes = pin!(join_all(writes));
+    assert!(poll_once(writes.as_mut()).is_pending());
+    release.send(()).unwrap();
+    futures::executor::block_on(writes).into_iter().for_each(|write| drop(write.unwrap()));
     assert!(std::fs::read(file.path()).unwrap() == data);
     let stats = nowait.stats();
-    // And the open.
-    assert!(stats.pool == 101 && stats.joined > 0, "{stats:?}");
+    // And the open, and what held the thread.
+    assert!(stats.pool == 102 && stats.joined > 0, "{stats:?}");
 }
 
 /// Alone in a process: what is dirty is sampled by one thread at a time, and others take the
