@@ -27,12 +27,12 @@ use crate::sys::{self, PAGE};
 pub const SMALLEST: u64 = 1 << 20;
 
 const CHUNK: usize = 1 << 20;
-/// Pages may be taken from us while we fill the cache: another program's pressure, or a
-/// `drop_caches`.
-const CACHE_ATTEMPTS: u32 = 3;
 /// Synced in steps, so that the progress shown is true and an interrupt is obeyed at once.
 const SYNC_EVERY: u64 = 64 << 20;
-const COLD_ATTEMPTS: u32 = 6;
+/// Attempts at having pages cached, or not, with longer and longer pauses. Pages may be taken from
+/// us while we fill the cache (another program's pressure, a `drop_caches`), and stay for a while
+/// that were to go (dirty ones, those in the list of another processor).
+const ATTEMPTS: u32 = 6;
 
 #[derive(Debug)]
 pub struct TestFile {
@@ -188,12 +188,10 @@ impl TestFile {
     /// are gone.
     pub fn make_cold(&self) -> Result<()> {
         let mut cached = 0;
-        for attempt in 0..COLD_ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             if attempt > 0 {
-                // Dirty pages are not dropped, and a page just read may sit in another CPU's list
-                // for a moment.
                 let _ = self.random.sync_data();
-                thread::sleep(Duration::from_millis(10 << attempt));
+                pause(attempt);
             }
             sys::drop_cache(&self.random).map_err(|error| Error::io("fadvise DONTNEED on", &self.path, &error))?;
             cached = self.cached_pages()?;
@@ -219,9 +217,12 @@ impl TestFile {
     /// Reads the whole file into the cache and verifies that it stayed there.
     pub fn make_warm(&self) -> Result<()> {
         let mut missing = self.missing()?;
-        for _ in 0..CACHE_ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             if missing == 0 {
                 return Ok(());
+            }
+            if attempt > 0 {
+                pause(attempt);
             }
             self.read_all()?;
             missing = self.missing()?;
@@ -248,7 +249,10 @@ impl TestFile {
     pub fn make_half_cached(&self, offsets: &[u64], block: usize) -> Result<()> {
         let expected = offsets.len() as u64 * block as u64 / 2 / PAGE;
         let mut missing = 0;
-        for _ in 0..CACHE_ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                pause(attempt);
+            }
             self.make_cold()?;
             let mut half = vec![0; block / 2];
             for &offset in offsets {
@@ -273,7 +277,10 @@ impl TestFile {
     /// the next way. What is as it should be is left alone, so that the next round costs little.
     pub fn make_mixed(&self, runs: impl Iterator<Item = (Range<u64>, bool)> + Clone) -> Result<()> {
         let (mut missing, mut surplus, mut hot, mut cold) = (0, 0, 0, 0);
-        for attempt in 0..COLD_ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
+            if attempt > 1 {
+                pause(attempt);
+            }
             let pages = self.residency()?;
             (missing, surplus, hot, cold) = (0, 0, 0, 0);
             let mut wrong = Vec::new();
@@ -462,6 +469,11 @@ pub(crate) fn fill(seed: u64, offset: u64, buffer: &mut [u8]) {
     for piece in rest.chunks_mut(8) {
         piece.copy_from_slice(&random.number().to_le_bytes()[..piece.len()]);
     }
+}
+
+/// Waits before another attempt.
+fn pause(attempt: u32) {
+    thread::sleep(Duration::from_millis(10 << attempt));
 }
 
 #[cfg(test)]
