@@ -28,7 +28,7 @@ fastest round, as fractions of it), processor time of the whole process per oper
                     "cannot tell"
     --controls      FILEs have a run in each line: how far ways were from themselves, and how often the
                     verdict's rule would have called one behind itself
-    --losses        numbers of rows in which the library loses (losses.py)
+    --losses        numbers of rows in which the library loses, and of latencies (losses.py)
 """
 import argparse
 import fnmatch
@@ -289,7 +289,7 @@ def made(words, folder):
     if options.records:
         return records(folder)
     if options.losses:
-        return losses.summary()
+        return losses.counted()
     if options.bars:
         return bars(*paths)
     if options.controls:

@@ -63,6 +63,28 @@ class Page(unittest.TestCase):
         page, _ = self.page([row("ring", 100), row("nowait", 96), row("nowait-tokio", 96)])
         self.assertNotIn("not known |", page)
 
+    def test_the_speed_of_arrivals_is_no_row(self):
+        latency = {"latency_ns": {"p99": 10}}
+        paced = [row(way, speed) | latency | {"table": "load"} for way, speed in [("ring", 100), ("nowait", 50)]]
+        page, _ = self.page(paced)
+        self.assertIn("`nowait`: 0 of 0 rows", page)
+
+    def test_a_latency_is_longer_than_the_lowest_other_of_its_figure(self):
+        def mixed(way, cold, late):
+            of = {"cold_latency_ns": {"p50": cold, "p99": cold}, "late_ns": {"p50": late, "p99": late}}
+            return row(way, 100) | of | {"table": "mixed"}
+
+        rows = [mixed("plain", 100, 50), mixed("ring", 200, 10), mixed("nowait-smol", 1, 1)]
+        page, _ = self.page(rows + [mixed("nowait", 300, 11), mixed("nowait-tokio", 125, 12)])
+        self.assertIn("| case | way | cold p50 | cold p99 | late p50 | late p99 |", page)
+        self.assertIn("| depth=1 | nowait | 3 plain | 3 plain | – | – |", page)
+        self.assertNotIn("| depth=1 | nowait-tokio |", page)
+        self.assertIn("* `nowait`: 2 of 4 latencies are more than 1.25 times the lowest.", page)
+        self.assertIn("* `nowait-tokio`: 0 of 4 latencies", page)
+        loaded = [row(way, 100) | {"table": "load", "latency_ns": {"p99": of}} for way, of in [("ring", 10), ("nowait", 13)]]
+        page, _ = self.page(loaded)
+        self.assertIn("| depth=1 | nowait | 1.3 ring |", page)
+
     def test_the_first_cause_that_fits_is_named_and_one_that_fits_nothing_is_said(self):
         causes = [
             ["*", "reads", "depth=2|depth=4", "nowait", "*", "Two.", "page.md"],
