@@ -225,7 +225,7 @@ def why(causes, used):
     for number, place in used.items():
         *_, text, source = causes[number - 1]
         said.append(f"{place}. {text} ([source]({source}))")
-    return said + ["", f"“{UNKNOWN}”: no page of measurements and no decision names a cause."]
+    return said + ["", f"“{UNKNOWN}”: none in [causes.tsv](causes.tsv)."]
 
 
 def latency():
