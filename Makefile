@@ -12,7 +12,7 @@ help:
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes, and generated pages"
 	@echo "make tables  tables in docs and README.md, from the JSON that they name"
-	@echo "make losses  docs/measurements/losses.md, the rows in which the library loses, from the current records"
+	@echo "make losses  docs/measurements: losses.md, the rows in which the library loses, and README.md, the pages"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"

@@ -45,6 +45,17 @@ class Page(unittest.TestCase):
         with open(losses.PAGE, encoding="utf-8") as file:
             self.assertEqual(file.read(), losses.page(), "run `make losses`")
 
+    def test_all_pages_are_listed(self):
+        with open(losses.CONTENTS, encoding="utf-8") as file:
+            text = file.read()
+        self.assertEqual(text, losses.contents(), "run `make losses`")
+        for folder in losses.folders():
+            self.assertEqual(text.count(f"({folder}/README.md)"), 1, folder)
+        current, history = text.index("## Current"), text.index("## History")
+        for place, folder in [(current, "2026-11-23-reads"), (history, "2026-11-21-reads")]:
+            self.assertGreater(text.index(f"({folder}/"), place)
+        self.assertLess(text.index("(2026-11-23-reads/"), history)
+
     def page(self, rows, causes=()):
         files = {"current.tsv": [["reads", "run/reads.json"]], "causes.tsv": list(causes)}
         report = {"rows": rows, "environment": {"date": "2026-11-23T00:00:00Z"}}
