@@ -56,6 +56,14 @@ class Page(unittest.TestCase):
             self.assertGreater(text.index(f"({folder}/"), place)
         self.assertLess(text.index("(2026-11-23-reads/"), history)
 
+    def test_all_ways_are_explained(self):
+        said = ""
+        for name in ("docs/guide/bench.md", "bench-peers/README.md"):
+            with open(os.path.join(losses.ROOT, name), encoding="utf-8") as file:
+                said += file.read()
+        ways = {row["way"] for _, name in losses.lines("current.tsv") for row in losses.loaded(name)["rows"]}
+        self.assertEqual([way for way in sorted(ways) if f"`{way}`" not in said], [])
+
     def page(self, rows, causes=()):
         files = {"current.tsv": [["reads", "run/reads.json"]], "causes.tsv": list(causes)}
         report = {"rows": rows, "environment": {"date": "2026-11-23T00:00:00Z"}}
