@@ -7,9 +7,10 @@ on the machine's load: a count may exceed its bar by 3 %.
 Speeds are ratios to a hand-written floor. `nowait bench` is run again and again, 5 rounds a time,
 all cases in turn, so that the runs of a case lie minutes apart. A run counts as one figure: the mean
 of the logs of its rounds' ratios. The error comes from the scatter of these figures, and so has the
-moods of the disk that last as long as a run. After 8, 16, 24, 32 and 40 runs a case ends if its
-error, with the bar's own, is small enough for what is promised below. Only the scatter decides that.
-A bar is recorded from 16 to 64 runs. No figure is left out, and nothing is measured a second time.
+moods of the disk that last as long as a run. Where neighbouring runs are alike it is wider, by their
+correlation (`rounds.mean_in_turn`). After 8, 16, 24, 32, 40 and 48 runs a case ends if its error,
+with the bar's own, is small enough for what is promised below. Only the scatter decides that.
+A bar is recorded from 16 to 96 runs. No figure is left out, and nothing is measured a second time.
 
 Promised, and simulated with these functions in tools/test_bench_check.py:
 
@@ -18,12 +19,15 @@ Promised, and simulated with these functions in tools/test_bench_check.py:
 * Both hold where each way's rounds scatter by 5 %, or by 15 % (standard deviation, normal; 7 % and
   21 % of a round's ratio), by 5 % with whole runs off by another 5 %, and as all recorded rounds in
   docs/measurements together, heavy tails included.
-* Where the scatter does not allow it, the answer is "cannot tell": in one check of five over the
-  recorded cases taken one by one. A loss of 10 % is found in 79 % of these, and passes as "holds" in
+* Where the scatter does not allow it, the answer is "cannot tell": in one check of seven over the
+  recorded cases taken one by one. A loss of 10 % is found in 85 % of these, and passes as "holds" in
   less than 5 %.
 
 Not covered:
 
+* Moods that last for some runs, wholly: so few runs tell their correlation badly. Where neighbouring
+  runs correlate by 0.5 one check of six gives a false alarm, by 0.8 three or four of ten. By the
+  scatter alone it would be one of four, and six or seven of ten.
 * A machine, kernel, disk or compiler that changed between recording and checking: it may treat the
   library and the floor differently. What is known of a change is printed above the speeds.
 * A mood of the disk that lasts for a whole check, or for a whole recording.
@@ -79,8 +83,8 @@ SPEEDS = [
 # Rounds of a run, which begins anew: its own files, its own process.
 ROUNDS = 5
 # Numbers of runs after which it is looked whether they are enough.
-CHECKED = range(8, 41, 8)
-RECORDED = range(16, 65, 16)
+CHECKED = range(8, 49, 8)
+RECORDED = range(16, 97, 16)
 
 LOSS = -math.log(0.9)
 POWER = 0.9
@@ -201,7 +205,7 @@ def of_run(rows, name, floor):
 
 def summed_up(values):
     """Ratio of the runs, the standard error of its log, and their number."""
-    middle, error = rounds.mean(values)
+    middle, error = rounds.mean_in_turn(values)
     return {"ratio": round(math.exp(middle), 4), "error": round(error, 4), "runs": len(values)}
 
 

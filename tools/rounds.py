@@ -15,6 +15,11 @@ ROUNDS_MIN = 3
 BELOW = 0.025
 ABOVE = 0.001
 
+# Standard errors from which on a correlation of neighbours counts: less costs independent values their
+# power, more lets alarms of correlated ones through (simulated). And the most that is believed.
+CHANCE = 1.0
+CORRELATION_MAX = 0.9
+
 NORMAL = statistics.NormalDist()
 WORD = (1 << 64) - 1
 
@@ -31,6 +36,30 @@ def mean(values):
     n = len(values)
     middle = math.fsum(values) / n
     return middle, math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1) / n)
+
+
+def mean_in_turn(values):
+    """Mean of values that were measured one after the other, and its standard error. Where neighbours are
+    alike, n values tell as much as fewer that are not: the variance grows by (1 + r) / (1 - r), where r is
+    their correlation (of an AR(1) process). Never less than that of `mean`."""
+    middle, error = mean(values)
+    r = correlation(values)
+    return middle, error * math.sqrt((1 + r) / (1 - r))
+
+
+def correlation(values):
+    """Correlation of neighbours; none if it is so small that chance would do, since few values show one."""
+    n = len(values)
+    middle = math.fsum(values) / n
+    apart = [value - middle for value in values]
+    squares = math.fsum(value**2 for value in apart)
+    if n < 5 or squares == 0:
+        return 0.0
+    found = math.fsum(one * two for one, two in zip(apart, apart[1:])) / squares
+    # Without one, its standard error is about 1 / sqrt(n). What is found is too low by (1 + 4 r) / n (Kendall).
+    if found < CHANCE / math.sqrt(n):
+        return 0.0
+    return min((found * n + 1) / (n - 4), CORRELATION_MAX)
 
 
 def interval(ours, other, comparisons=1, above=ABOVE):

@@ -149,6 +149,22 @@ def normal(scatter, of_runs=0.0):
     return lambda made: lambda: made.gauss(0, error)
 
 
+def in_moods(scatter, correlation):
+    """Runs that scatter like this, and that are like the one before (AR(1))."""
+
+    def of(made):
+        last = made.gauss(0, scatter)
+
+        def draw():
+            nonlocal last
+            last = correlation * last + made.gauss(0, scatter * math.sqrt(1 - correlation**2))
+            return last
+
+        return draw
+
+    return of
+
+
 def recorded():
     """Logs of the rounds' ratios of `nowait` and its floors, less their mean, by case. They are widened
     by what so few rounds hide of their scatter."""
@@ -175,6 +191,27 @@ def from_recorded(pools):
         return lambda: math.fsum(made.choices(pool, k=bench_check.ROUNDS)) / bench_check.ROUNDS
 
     return of
+
+
+class Correlation(unittest.TestCase):
+    def test_runs_that_are_alike_have_a_larger_error(self):
+        drift = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07]
+        middle, error = rounds.mean(drift)
+        self.assertEqual(rounds.mean_in_turn(drift)[0], middle)
+        self.assertGreater(rounds.mean_in_turn(drift)[1], 2 * error)
+
+    def test_no_error_becomes_smaller(self):
+        for values in ([0.01, -0.01] * 8, [0.0] * 8, [0.1, 0.2, 0.3]):
+            self.assertEqual(rounds.mean_in_turn(values), rounds.mean(values))
+
+    def test_a_correlation_is_found_and_chance_is_none(self):
+        made = random.Random(3)
+        for given in (0.0, 0.8):
+            found = []
+            for _ in range(200):
+                draw = in_moods(1.0, given)(made)
+                found.append(rounds.correlation([draw() for _ in range(40)]))
+            self.assertLess(abs(statistics.mean(found) - given), 0.1, given)
 
 
 class Power(unittest.TestCase):
@@ -215,6 +252,15 @@ class Power(unittest.TestCase):
             alarms, found = self.alarms(scatter, 400), self.share("BROKEN", scatter, 60)
             self.assertLessEqual(alarms, 0.05, name)
             self.assertGreaterEqual(found, 0.9, name)
+
+    def test_runs_that_are_alike_raise_fewer_alarms_than_their_scatter_alone_would(self):
+        # As the docstring has it.
+        for correlation, most, without in [(0.5, 0.2, 0.18), (0.8, 0.42, 0.5)]:
+            for scatter in (0.03, 0.095):
+                moods = in_moods(scatter, correlation)
+                self.assertLessEqual(self.alarms(moods, 200), most, (correlation, scatter))
+                with mock.patch.object(rounds, "correlation", lambda _: 0.0):
+                    self.assertGreaterEqual(self.alarms(moods, 100), without, (correlation, scatter))
 
     def test_where_the_scatter_is_too_large_it_says_so(self):
         cases = recorded()
