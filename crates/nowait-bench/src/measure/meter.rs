@@ -112,8 +112,8 @@ impl<'a> Tally<'a> {
                 self.verify(range.offset, record);
                 rest = after;
             }
-        } else if self.is_due(batch.bytes) && !batch.ranges.is_empty() {
-            // Another place in each batch.
+        } else if !batch.ranges.is_empty() && (self.operations == batch.ranges.len() as u64 || self.is_due(batch.bytes)) {
+            // The first batch, and those that are due: another place in each.
             let index = (self.bytes / SAMPLED_EVERY) as usize % batch.ranges.len();
             let start: usize = batch.ranges[..index].iter().map(|range| range.len as usize).sum();
             let range = batch.ranges[index];
@@ -419,6 +419,7 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::work::Range;
     use std::thread;
 
     #[test]
@@ -466,6 +467,19 @@ mod tests {
         assert_eq!(sample.sampled, ends.map(|offset| Sampled::of(offset, &bytes[..4096])));
         let changed = Sampled::of(0, &[&[7; 4095][..], &[8]].concat());
         assert_ne!(sample.sampled[0].crc, changed.crc);
+    }
+
+    #[test]
+    fn the_first_batch_is_sampled_however_small() {
+        let gate = Barrier::new(1);
+        let mut round = Round::new(&gate, None);
+        round.start();
+        let (ranges, now) = ([4096, 0].map(|offset| Range { offset, len: 100 }), Instant::now());
+        for _ in 0..3 {
+            round.tally.batch(Batch { ranges: &ranges, bytes: 200 }, &[7; 200], now, now);
+        }
+        round.stop();
+        assert_eq!(Sample::of(&[round]).unwrap().sampled, [Sampled::of(4096, &[7; 100])]);
     }
 
     #[test]
