@@ -8,8 +8,8 @@
 //! are compared in the timed rounds, too. A populate copies no bytes that could be sampled.
 //!
 //! A map is populated by one thread, whichever that is. Of the rows every way has as many under way
-//! at a time (requests of a ring, advice, threads that touch), as `nowait` has; but for `touch` and
-//! `random`, programs with one thread, which waits for each row.
+//! at a time (requests of a ring, advice, threads that touch) as a gather of `nowait` has; but for
+//! `touch` and `random`, programs with one thread, which waits for each row.
 //!
 //! The case of the populate is in the table `stall`, too: what counts there is how long the calling
 //! thread was kept from its other work. How long it would have been without any, as long as the
@@ -51,7 +51,8 @@ pub(super) const POPULATE: &str = "populate";
 /// Rows in a round, of those that the file has.
 const ROWS: usize = 4000;
 const ROW: usize = PAGE as usize;
-/// Rows under way: what `nowait`'s map has. It has no option for it.
+/// Rows under way: what a map of `nowait` brings in at a time, and has no option for; so it gathers
+/// as many, one batch after the other.
 const ROW_DEPTH: usize = 128;
 
 /// Figures of this table's rows where a map is populated.

@@ -1,5 +1,5 @@
 //! `nowait`'s map: populated in the background while the calling thread goes on, or with the rows
-//! brought in at once.
+//! brought in a batch at a time.
 
 use std::future::Future;
 use std::io;
@@ -59,14 +59,22 @@ impl RowWay for Nowait {
     fn rows(&self, job: &Reads<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()> {
         let file = File::open(job.target.path).wait()?;
         let map = map_with_nowait(&file)?;
+        let mut offsets = job.each_offset();
         round.start();
-        let started = Instant::now();
-        let rows = job.each_offset().map(|offset| offset as usize..offset as usize + job.len_at(offset));
-        map.gather(rows).wait()?;
-        for offset in job.each_offset() {
-            let row = &mut buffer[..job.len_at(offset)];
-            map.copy(offset, row);
-            round.tally.block(offset, row, started, Instant::now());
+        loop {
+            // As many as the others have under way.
+            let batch: Vec<u64> = offsets.by_ref().take(job.depth).collect();
+            if batch.is_empty() {
+                break;
+            }
+            let started = Instant::now();
+            let rows = batch.iter().map(|&offset| offset as usize..offset as usize + job.len_at(offset));
+            map.gather(rows).wait()?;
+            for offset in batch {
+                let row = &mut buffer[..job.len_at(offset)];
+                map.copy(offset, row);
+                round.tally.block(offset, row, started, Instant::now());
+            }
         }
         round.stop();
         Ok(())
