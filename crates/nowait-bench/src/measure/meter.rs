@@ -112,7 +112,8 @@ impl<'a> Tally<'a> {
                 self.verify(range.offset, record);
                 rest = after;
             }
-        } else if !batch.ranges.is_empty() && (self.operations == batch.ranges.len() as u64 || self.is_due(batch.bytes)) {
+        } else if !batch.ranges.is_empty() && (self.operations == batch.ranges.len() as u64 || self.is_due(batch.bytes))
+        {
             // The first batch, and those that are due: another place in each.
             let index = (self.bytes / SAMPLED_EVERY) as usize % batch.ranges.len();
             let start: usize = batch.ranges[..index].iter().map(|range| range.len as usize).sum();

@@ -19,6 +19,7 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
 use crate::measure::meter::{Round, Tally};
 use crate::measure::work::{Buffer, Commits, Records};
+use crate::ways::read::threads::{Meetings, joined};
 use crate::ways::{LogWay, Way};
 
 /// Direct writes are a multiple of it, here as in most logs: it suits nearly all devices.
@@ -150,24 +151,25 @@ pub fn by_writers<T>(
                     let mut places = Vec::with_capacity(job.commits as usize);
                     let mut block = Buffer::new(job.size.next_multiple_of(BLOCK));
                     block.bytes().fill(0);
+                    // All are prepared; they begin; they are done.
+                    let mut meetings = Meetings::new(gate, 3);
                     let prepared = prepare();
-                    gate.wait();
-                    gate.wait();
+                    meetings.attend();
+                    meetings.attend();
                     let result = prepared.and_then(|own| write(writer, own, block.bytes(), &mut places, &mut tally));
-                    gate.wait();
+                    meetings.attend();
                     result.map(|()| (tally, places))
                 })
             })
             .collect();
-        // All are prepared; they begin; they are done.
         gate.wait();
         round.start();
         gate.wait();
         gate.wait();
         round.stop();
         let mut places = Vec::new();
-        for writer in writers {
-            let (tally, of_writer) = writer.join().expect("a writer does not panic")?;
+        for outcome in joined(writers) {
+            let (tally, of_writer) = outcome?;
             round.tally.merge(&tally);
             places.push(of_writer);
         }

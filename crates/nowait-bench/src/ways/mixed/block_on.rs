@@ -19,6 +19,7 @@ use super::smol::ticks;
 use super::{Handle, Other, Stop, heartbeat, tasks};
 use crate::measure::meter::{Latencies, Round, latencies};
 use crate::measure::mixed::{Heart, Mixed, Mixture, Seen};
+use crate::ways::read::threads::{Meetings, joined};
 
 /// What one thread saw: the reads of its tasks by their numbers, the heartbeat, and the neighbour's
 /// writes.
@@ -53,7 +54,7 @@ pub(super) fn run<H: Handle>(file: &H, other: Other<H>, job: &Mixed<'_>, round: 
         gate.wait();
         round.stop();
         gate.wait();
-        running.into_iter().map(|thread| thread.join().expect("a share does not panic")).collect()
+        joined(running).into_iter().collect()
     });
     let (mut seen, mut late, mut beside) = (Vec::new(), latencies(), 0);
     for share in shares? {
@@ -75,7 +76,8 @@ fn share<H: Handle>(
     began: &OnceLock<Instant>,
 ) -> io::Result<Share> {
     let stop = Stop::default();
-    gate.wait();
+    let mut meetings = Meetings::new(gate, 3);
+    meetings.attend();
     let began = *began.get_or_init(Instant::now);
     let heart = heartbeat(Heart::new(began), ticks(began), stop.clone());
     let others = pin!(join(heart, other.work(ticks(began), stop.clone())));
@@ -86,8 +88,8 @@ fn share<H: Handle>(
     };
     stop.store(true, Ordering::Relaxed);
     let ended = Instant::now();
-    gate.wait();
-    gate.wait();
+    meetings.attend();
+    meetings.attend();
     let (heart, beside) = nowait::block_on(others);
     Ok(Share { seen: seen.into_iter().collect::<io::Result<_>>()?, late: heart.end(ended), beside: beside? })
 }

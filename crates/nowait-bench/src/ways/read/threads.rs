@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Barrier, OnceLock};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 
 use rayon::ThreadPool;
@@ -73,35 +73,69 @@ pub(in crate::ways) fn at_once<T: Send>(
     round: &mut Round<'_>,
     work: impl Fn(&mut [u8], &mut Tally<'_>) -> io::Result<T> + Sync,
 ) -> io::Result<Vec<T>> {
-    let ready = Barrier::new(depth + 1);
-    let complete = Barrier::new(depth + 1);
+    let gate = Barrier::new(depth + 1);
     thread::scope(|scope| {
         let workers: Vec<_> = buffer
             .chunks_mut(block)
             .take(depth)
             .map(|block| {
                 let mut tally = round.new_tally();
-                let (work, ready, complete) = (&work, &ready, &complete);
+                let (work, gate) = (&work, &gate);
                 scope.spawn(move || {
-                    ready.wait();
+                    // They begin; they are done.
+                    let mut meetings = Meetings::new(gate, 2);
+                    meetings.attend();
                     let result = work(block, &mut tally);
-                    complete.wait();
+                    meetings.attend();
                     result.map(|given| (tally, given))
                 })
             })
             .collect();
         round.start();
-        ready.wait();
-        complete.wait();
+        gate.wait();
+        gate.wait();
         round.stop();
         let mut all = Vec::with_capacity(depth);
-        for worker in workers {
-            let (tally, given) = worker.join().expect("a worker does not panic")?;
+        for outcome in joined(workers) {
+            let (tally, given) = outcome?;
             round.tally.merge(&tally);
             all.push(given);
         }
         Ok(all)
     })
+}
+
+/// A thread's meetings with the others at a barrier. One that panics keeps those that it has left:
+/// else the others would wait for ever.
+pub(in crate::ways) struct Meetings<'a> {
+    gate: &'a Barrier,
+    left: u32,
+}
+
+impl<'a> Meetings<'a> {
+    pub(in crate::ways) fn new(gate: &'a Barrier, all: u32) -> Self {
+        Self { gate, left: all }
+    }
+
+    pub(in crate::ways) fn attend(&mut self) {
+        self.left -= 1;
+        self.gate.wait();
+    }
+}
+
+impl Drop for Meetings<'_> {
+    fn drop(&mut self) {
+        while self.left > 0 {
+            self.attend();
+        }
+    }
+}
+
+/// Waits for all threads, also after an error: a scope panics with a thread that nobody has joined.
+/// The panic of a thread is an error.
+pub(in crate::ways) fn joined<T>(threads: Vec<ScopedJoinHandle<'_, io::Result<T>>>) -> Vec<io::Result<T>> {
+    let panicked = |_| Err(io::Error::other("a thread of it panicked"));
+    threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
 }
 
 fn write_until_done(job: &Writes<'_>, next: &AtomicU64, block: &mut [u8], tally: &mut Tally<'_>) -> io::Result<()> {
@@ -151,4 +185,23 @@ fn gather_one(pool: &ThreadPool, file: &File, batch: Batch<'_>, output: &mut [u8
         read(own, own_output);
     });
     failure.into_inner().map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::turn::alone;
+
+    #[test]
+    fn a_worker_that_panics_is_an_error_and_holds_nobody_up() {
+        let begun = AtomicUsize::new(0);
+        let outcome = alone(None, |round| {
+            at_once(3, 1, &mut [0; 3], round, |_, _| {
+                assert!(begun.fetch_add(1, Ordering::Relaxed) > 0, "the first panics");
+                Ok(())
+            })
+        });
+        assert_eq!(outcome.err().map(|error| error.to_string()).as_deref(), Some("a thread of it panicked"));
+        assert_eq!(begun.into_inner(), 3);
+    }
 }
