@@ -33,10 +33,10 @@ use nowait_bench::table::reads::{self, READS};
 use nowait_bench::table::scan::Scan;
 use nowait_bench::table::stall::{self, Stall};
 use nowait_bench::table::whole::{self, WHOLE};
-use nowait_bench::table::writes::WRITES;
+use nowait_bench::table::writes::{self, WRITES};
 use nowait_bench::table::{Phase, Run, Table, new_file};
 use nowait_bench::ways::{
-    self, LogWay, MixedWay, PopulateWay, Populated, ReadWay, RowWay, StreamWay, Way, WriteWay, Written,
+    self, LogWay, Mapped, MixedWay, PopulateWay, Populated, ReadWay, RowWay, StreamWay, Way, WriteWay, Written,
 };
 use nowait_bench::{Error, ErrorKind, Result};
 
@@ -868,6 +868,84 @@ fn a_run_of_logs_stops_when_told_and_says_when_there_is_no_room() {
     assert!(error.kind() == ErrorKind::NoRoom && error.to_string().contains("--sizes"), "{error}");
 }
 
+/// Writes honestly in its first turn, which is the verification, and nothing later.
+struct Lazy {
+    /// The file is as long as it should be.
+    grows: bool,
+    turns: AtomicUsize,
+}
+
+impl Way for Lazy {
+    fn name(&self) -> &'static str {
+        "lazy"
+    }
+}
+
+impl Lazy {
+    fn is_honest(&self) -> bool {
+        self.turns.fetch_add(1, Ordering::Relaxed) == 0
+    }
+}
+
+impl WriteWay for Lazy {
+    fn writes(&self, job: &Writes<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> std::io::Result<()> {
+        if self.is_honest() {
+            return ways::writers().iter().find(|way| way.name() == "pwrite").unwrap().writes(job, buffer, round);
+        }
+        round.start();
+        let now = std::time::Instant::now();
+        job.each_offset().for_each(|offset| round.tally.block(offset, &buffer[..job.block], now, now));
+        if self.grows {
+            job.file.set_len(job.blocks * job.block as u64)?;
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+impl LogWay for Lazy {
+    fn direct(&self) -> bool {
+        false
+    }
+
+    fn room(&self, size: usize) -> usize {
+        size
+    }
+
+    fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> std::io::Result<Option<u64>> {
+        if self.is_honest() {
+            return usable_loggers().find(|way| way.name() == "append-fdatasync").unwrap().commits(job, round);
+        }
+        round.start();
+        let now = std::time::Instant::now();
+        (0..job.commits).for_each(|_| round.tally.committed(job.size, now, now));
+        round.stop();
+        if self.grows {
+            (0..job.commits).for_each(|n| round.tally.found(Records::number(0, n), &vec![0; job.size]));
+        }
+        Ok(None)
+    }
+}
+
+#[test]
+fn what_is_not_written_in_a_timed_round_is_noticed() {
+    static SHORT: Lazy = Lazy { grows: false, turns: AtomicUsize::new(0) };
+    static EMPTY: Lazy = Lazy { grows: true, turns: AtomicUsize::new(0) };
+    for way in [&SHORT, &EMPTY] {
+        let options = Options { size: Some(1 << 20), depths: vec![1], ..tiny() };
+        let error =
+            fails(&[&writes::Writes { ways: vec![way as &'static dyn WriteWay].leak() }], &options, None, false);
+        assert!(error.to_string().contains("lazy failed in writes"), "{error}");
+        assert!(error.to_string().contains("the file is wrong from byte"), "{error}");
+    }
+    for (way, says) in [(&SHORT, "found none of its records"), (&EMPTY, "record 0 of writer 0")] {
+        way.turns.store(0, Ordering::Relaxed);
+        let options = Options { writers: vec![1], ..tiny_logs() };
+        let error = fails(&[&Log { ways: vec![way as &'static dyn LogWay].leak() }], &options, None, false);
+        assert!(error.to_string().contains("lazy failed in log") && error.to_string().contains(says), "{error}");
+    }
+}
+
 fn usable_populators() -> impl Iterator<Item = &'static dyn PopulateWay> {
     ways::populators().iter().copied().filter(|way| way.refused().is_none())
 }
@@ -974,6 +1052,46 @@ fn a_run_of_maps_fills_a_row_for_each_case_and_way() {
     let blocked = report.rows.iter().find(|row| row.way == "map-populate").unwrap();
     let populate = blocked.figures::<prefault::Figures>().populate.unwrap();
     assert!(populate.longest_gap_ms > populate.all_ms / 2.0, "{blocked:?}");
+}
+
+/// Has the bytes of an honest way in its first turn, which is the verification, and no others later.
+struct Forger;
+
+struct Forged(Box<dyn Mapped>);
+
+impl Mapped for Forged {
+    fn touch(&self, offset: u64) -> u8 {
+        self.0.touch(offset)
+    }
+
+    fn copy(&self, _: u64, to: &mut [u8]) {
+        to.fill(0);
+    }
+}
+
+impl Way for Forger {
+    fn name(&self) -> &'static str {
+        "forger"
+    }
+}
+
+impl PopulateWay for Forger {
+    fn populate(&self, job: &Populate<'_>, round: &mut Round<'_>) -> std::io::Result<Populated> {
+        static TURNS: AtomicUsize = AtomicUsize::new(0);
+        let honest = usable_populators().find(|way| way.name() == "touch").unwrap();
+        let populated = honest.populate(job, round)?;
+        let map =
+            if TURNS.fetch_add(1, Ordering::Relaxed) > 0 { Box::new(Forged(populated.map)) } else { populated.map };
+        Ok(Populated { map, ..populated })
+    }
+}
+
+#[test]
+fn a_populated_map_with_wrong_bytes_is_noticed_in_a_timed_round() {
+    let forged = Prefault { populators: &[&Forger], indexers: &[] };
+    let error = fails(&[&forged], &tiny_maps(), Some(&file_of(Populate::CHUNK)), false);
+    let found = error.to_string().contains("forger failed in prefault populate: its map is wrong from byte");
+    assert!(found || error.kind() == ErrorKind::NotCold, "{error}");
 }
 
 /// Maps the file and says that all is there.

@@ -1,7 +1,8 @@
 //! Other work of the machine: load, stolen time, and other users of the disk. A figure that was
 //! taken beside them is not worth what it says.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -140,6 +141,15 @@ impl Transfers {
             return None;
         }
         Transfers::parse(&fs::read_to_string(folder.join("stat")).ok()?)
+    }
+
+    /// Of the device that holds this file, or `None` if the file system is on none, on several, or
+    /// on one that has not counted a write yet.
+    pub fn under(file: &File) -> Option<Transfers> {
+        let device = file.metadata().ok()?.dev();
+        let folder = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+        let name = fs::canonicalize(folder).ok()?;
+        Transfers::of(name.file_name()?.to_str()?).filter(|transfers| transfers.written_bytes > 0)
     }
 
     fn parse(text: &str) -> Option<Transfers> {

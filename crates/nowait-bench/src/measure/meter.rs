@@ -208,6 +208,16 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// A record was found again, after the clock stopped: compares it, if this round does, or keeps
+    /// its checksum. `number`: the record's, in an offset's place.
+    pub fn found(&mut self, number: u64, record: &[u8]) {
+        if self.check.is_some() {
+            self.verify(number, record);
+        } else if self.sampled.len() < SAMPLES_MAX {
+            self.sampled.push(Sampled { offset: number, len: record.len(), crc: crc32c::crc32c(record) });
+        }
+    }
+
     /// Returns whether the operation that moved the last `bytes` is to be sampled.
     #[inline]
     fn is_due(&self, bytes: usize) -> bool {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::meter::{Check, Round, Sample, Sampled};
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine::load::Transfers;
 use crate::machine::testfile::TestFile;
 
 /// Which way, in which case of which table.
@@ -85,9 +86,35 @@ impl Turn<'_> {
         Ok(())
     }
 
+    /// Holds bytes that were told to be on stable storage to what the device has written since
+    /// `before`, where it counts. It is the least that it can have written: others write there, too.
+    pub fn require_on_device(&self, bytes: u64, before: Option<Transfers>, now: Option<Transfers>) -> Result<()> {
+        let Some((before, now)) = before.zip(now) else { return Ok(()) };
+        let written = now.since(before).written_bytes;
+        if written >= bytes {
+            return Ok(());
+        }
+        Err(self.failed(format!("{bytes} bytes were acknowledged as durable, of which {written} reached the device")))
+    }
+
     /// Holds the sample to the bytes of the file.
     pub fn require_right(&self, sample: &Sample) -> Result<()> {
         let wrong = |offset| Err(self.failed(format!("it returned wrong bytes for offset {offset}")));
         sample.wrong.map_or(Ok(()), wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_acknowledged_has_reached_the_device() {
+        let turn = Turn { way: "way", table: "log", case: "case", cancel: &AtomicBool::new(false) };
+        let at = |written_bytes| Some(Transfers { written_bytes, ..Transfers::default() });
+        assert!(turn.require_on_device(4096, at(1000), at(5096)).is_ok());
+        assert!(turn.require_on_device(4096, None, at(5096)).is_ok());
+        let error = turn.require_on_device(4096, at(1000), at(5095)).unwrap_err().to_string();
+        assert!(error.contains("way failed in log case: 4096 bytes were acknowledged"), "{error}");
     }
 }

@@ -9,6 +9,7 @@ use memmap2::{Advice, MmapMut};
 
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::pace::{Pace, Schedule};
+use crate::random::Random;
 
 const PAGE: usize = 4096;
 
@@ -377,6 +378,14 @@ impl Commits<'_> {
         let more = sequence < self.commits && !self.cancel.load(Ordering::Relaxed);
         more.then(|| Records::number(writer, sequence))
     }
+
+    /// Whether a round that does not look for all records looks for this one: a writer's last, and
+    /// a few others by seed.
+    pub fn is_sampled(&self, number: u64) -> bool {
+        const FEW: u64 = 8;
+        let all = self.writers as u64 * self.commits;
+        number + 1 == self.commits || Random::of(self.records.seed, number).below(all) < FEW
+    }
 }
 
 /// Logged records. Each has its number at its start, by which it can be found, and random bytes of
@@ -410,9 +419,18 @@ impl Records {
 
     /// Returns whether `record` is the one with this number.
     pub fn holds(&self, number: u64, record: &[u8]) -> bool {
-        let mut expected = vec![0; record.len()];
-        self.make(&mut expected, number);
-        expected == record
+        record.len() >= Self::SMALLEST && self.made(record.len(), number) == record
+    }
+
+    /// CRC-32C of the record of this size and number.
+    pub fn checksum(&self, size: usize, number: u64) -> u32 {
+        crc32c::crc32c(&self.made(size, number))
+    }
+
+    fn made(&self, size: usize, number: u64) -> Vec<u8> {
+        let mut record = vec![0; size];
+        self.make(&mut record, number);
+        record
     }
 }
 

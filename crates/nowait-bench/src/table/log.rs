@@ -5,8 +5,12 @@
 //! synced before the clock runs. So no way pays for room, nor for a file that grows. What a way
 //! makes ready itself before the clock runs is shown apart ("prepared"): for `nowait` it is the
 //! calibration of a new log, its first segment and the next. A segment that a writer waits for later
-//! is on the clock, in the latency of its record. All ways of a case make as many commits a round as the middling way makes in the time of a round. A way's
-//! records are found and compared once for each case, before it is timed.
+//! is on the clock, in the latency of its record. All ways of a case make as many commits a round as
+//! the middling way makes in the time of a round.
+//!
+//! A way's records are found and compared once for each case, before it is timed, and some of them
+//! after each timed round. In all rounds the device must have written as many bytes as the records
+//! have, where it counts.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -23,9 +27,10 @@ use super::dd::allows_direct;
 use super::new_file::{free_bytes, no_room, require_room};
 use super::{Phase, Run, Table, chosen, names, usage};
 use crate::error::{Error, Result};
+use crate::machine::load::Transfers;
 use crate::machine::testfile;
 use crate::measure::interleave::{self, Stage, steps};
-use crate::measure::meter::{Check, Sample};
+use crate::measure::meter::{Check, Sample, Sampled};
 use crate::measure::options::Options;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Commits, Records};
@@ -333,9 +338,14 @@ impl Bench<'_> {
             records.holds(number, record)
         };
         let check: Option<&Check<'_>> = if verify { Some(&holds) } else { None };
-        let (sample, bytes) = turn.sample(alone(check, |round| way.commits(&job, round)), failed)?;
+        let before = Transfers::under(&file);
+        let outcome = alone(check, |round| way.commits(&job, round));
+        let after = Transfers::under(&file);
+        let (sample, bytes) = turn.sample(outcome, failed)?;
         turn.require("commits", &sample, (all, all * self.size as u64))?;
-        if let Some(number) = sample.wrong {
+        let differs =
+            |found: &&Sampled| found.len != self.size || found.crc != records.checksum(self.size, found.offset);
+        if let Some(number) = sample.wrong.or_else(|| Some(sample.sampled.iter().find(differs)?.offset)) {
             let (writer, sequence) = (number >> 32, number & u64::from(u32::MAX));
             return Err(turn.failed(format!("record {sequence} of writer {writer} is not where it should be")));
         }
@@ -343,6 +353,10 @@ impl Bench<'_> {
         if verify && found != all {
             return Err(turn.failed(format!("it found {found} of its {all} records")));
         }
+        if !verify && room > 0 && sample.sampled.is_empty() {
+            return Err(turn.failed("it found none of its records in a timed round"));
+        }
+        turn.require_on_device(sample.bytes, before, after)?;
         // Now, and not on the clock of whoever comes next.
         file.set_len(0).and_then(|()| file.sync_all()).map_err(failed)?;
         Ok((sample, bytes))

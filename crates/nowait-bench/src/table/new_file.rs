@@ -25,6 +25,7 @@ use crate::measure::interleave::{self, Stage, steps};
 use crate::measure::meter::Sample;
 use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Buffer, Contents, Writes};
+use crate::random::Random;
 use crate::report::Row;
 use crate::report::notes::Code;
 use crate::ways::WriteWay;
@@ -34,6 +35,8 @@ pub const BLOCK: usize = 4 << 10;
 /// Blocks that are verified, and tell a way's speed.
 const VERIFIED: u64 = 1024;
 const LONGEST_ROUND_S: f64 = 1.0;
+/// Blocks of a timed round that are compared.
+const SAMPLED: u64 = 8;
 
 /// Destination of writes.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +123,7 @@ impl Cases<'_> {
             return Ok(());
         }
         let blocks = vec![all.min(VERIFIED); ways.len()];
-        let mut bench = Bench { rules, ways, name, ground, own, depth, all, blocks, dir, cancel, seed };
+        let mut bench = Bench { rules, ways, name, ground, own, depth, all, blocks, dir, cancel, seed, turns: 0 };
         let name = bench.name.clone();
         let timed = run.case(rules.table, &name, ways, &mut bench)?;
         let finish = |(row, samples): (Row, &Vec<Sample>)| (rules.finish)(row, samples);
@@ -154,6 +157,7 @@ struct Bench<'a> {
     dir: &'a Path,
     cancel: &'a AtomicBool,
     seed: u64,
+    turns: u64,
 }
 
 impl interleave::Case for Bench<'_> {
@@ -162,11 +166,9 @@ impl interleave::Case for Bench<'_> {
     }
 
     fn round(&mut self, way: usize, stage: Stage) -> Result<Sample> {
-        let contents = match stage {
-            // Other bytes for each, so that none finds those of the one before.
-            Stage::Verify => Contents::new(self.seed.wrapping_add(way as u64 + 1)),
-            _ => Contents::new(self.seed),
-        };
+        // Other bytes for each turn, so that none finds those of the one before.
+        self.turns += 1;
+        let contents = Contents::new(self.seed.wrapping_add(self.turns));
         self.write(self.ways[way], self.blocks[way], contents, stage == Stage::Verify)
     }
 
@@ -214,21 +216,45 @@ impl Bench<'_> {
         if !(fewest..=blocks).contains(&written.0) || written.1 != written.0 * BLOCK as u64 {
             return Err(turn.failed(format!("(writes, bytes) are {written:?} instead of {blocks} blocks")));
         }
-        if verify {
-            let wrong = match self.ground {
-                Ground::New(_) => first_wrong(&file, contents, written.0),
-                Ground::Old { file, order } => first_wrong_of(file, contents, &order[..written.0 as usize]),
-            };
-            let wrong = wrong.map_err(|error| self.io("read back", &error, blocks))?;
-            if let Some(offset) = wrong {
-                return Err(turn.failed(format!("the file is wrong from byte {offset}")));
-            }
+        let wrong = match self.ground {
+            Ground::New(_) if verify => first_wrong(&file, contents, written.0),
+            Ground::Old { file, order } if verify => first_wrong_of(file, contents, &order[..written.0 as usize]),
+            _ => self.sampled_wrong(&file, contents, order, written.0),
+        };
+        let wrong = wrong.map_err(|error| self.io("read back", &error, blocks))?;
+        if let Some(offset) = wrong {
+            return Err(turn.failed(format!("the file is wrong from byte {offset}")));
         }
         if let Ground::New(_) = self.ground {
             // Now, and not on the clock of whoever comes next.
             file.set_len(0).map_err(|error| self.io("truncate", &error, blocks))?;
         }
         Ok(sample)
+    }
+
+    /// Compares the file's size, if it is a new one, and some of the blocks that this turn has
+    /// written; the last one, too.
+    fn sampled_wrong(
+        &self,
+        file: &File,
+        contents: Contents,
+        order: Option<&[u64]>,
+        blocks: u64,
+    ) -> std::io::Result<Option<u64>> {
+        let (size, wanted) = (file.metadata()?.len(), blocks * BLOCK as u64);
+        if order.is_none() && size != wanted {
+            return Ok(Some(size.min(wanted)));
+        }
+        let mut random = Random::of(self.seed, self.turns);
+        let mut block = vec![0; BLOCK];
+        for number in (0..SAMPLED).map(|_| random.below(blocks)).chain([blocks - 1]) {
+            let offset = order.map_or(number, |order| order[number as usize]) * BLOCK as u64;
+            file.read_exact_at(&mut block, offset)?;
+            if block != block_at(contents, offset) {
+                return Ok(Some(offset));
+            }
+        }
+        Ok(None)
     }
 
     fn io(&self, operation: &str, error: &std::io::Error, blocks: u64) -> Error {
@@ -278,6 +304,13 @@ pub fn first_wrong(file: &File, contents: Contents, blocks: u64) -> std::io::Res
         }
     }
     Ok((size != wanted).then(|| size.min(wanted)))
+}
+
+fn block_at(contents: Contents, offset: u64) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    contents.prepare(&mut block, BLOCK);
+    contents.place(&mut block, offset);
+    block
 }
 
 /// Returns the first block that is neither as it was made nor, where `order` says so, as it was

@@ -4,8 +4,9 @@
 //! Every round begins with a file that was verified to be cold, and with memory at hand. When a
 //! populate says that all is there, the file's pages must be in the page cache (`mincore` answers
 //! for the file, whichever mapping is asked) and a pass over the map must cause no fault: else it
-//! is an error. A way's bytes are compared once for each case, before it is timed; of rows, checksums
-//! are compared in the timed rounds, too. A populate copies no bytes that could be sampled.
+//! is an error. A way's bytes are compared once for each case, before it is timed. In the timed rounds
+//! checksums of rows are compared, and of a populated map, when the clock has stopped, a page in each
+//! chunk.
 //!
 //! A map is populated by one thread, whichever that is. Of the rows every way has as many under way
 //! at a time (requests of a ring, advice, threads that touch) as a gather of `nowait` has; but for
@@ -272,12 +273,16 @@ impl PopulateCase<'_> {
             Absent::Pages(why) => turn.failed(why),
             Absent::Unknown(error) => error,
         })?;
-        let wrong = if stage == Stage::Verify { self.first_wrong(&*populated.map) } else { None };
+        let mut touches = latencies();
+        touch_all(&*populated.map, warm.iter().copied(), &mut touches);
+        let chunk = work::Populate::CHUNK;
+        let wrong = match stage {
+            Stage::Verify => self.first_wrong(&*populated.map, (0..size).step_by(chunk as usize), chunk),
+            _ => self.first_wrong(&*populated.map, warm.iter().map(|place| place / PAGE * PAGE), PAGE),
+        };
         if let Some(offset) = wrong {
             return Err(turn.failed(format!("its map is wrong from byte {offset}")));
         }
-        let mut touches = latencies();
-        touch_all(&*populated.map, warm.into_iter(), &mut touches);
         Ok((sample, populated, touches))
     }
 
@@ -309,12 +314,14 @@ impl PopulateCase<'_> {
         Ok(())
     }
 
-    fn first_wrong(&self, map: &dyn Mapped) -> Option<u64> {
-        let (size, mut chunk) = (self.file.size(), vec![0; work::Populate::CHUNK as usize]);
-        (0..size).step_by(chunk.len()).find(|&offset| {
-            let chunk = &mut chunk[..work::Populate::CHUNK.min(size - offset) as usize];
-            map.copy(offset, chunk);
-            !self.file.matches(offset, chunk)
+    /// The first of these places from which so many bytes, or those up to the end of the file, are
+    /// not the file's.
+    fn first_wrong(&self, map: &dyn Mapped, mut places: impl Iterator<Item = u64>, len: u64) -> Option<u64> {
+        let (size, mut bytes) = (self.file.size(), vec![0; len as usize]);
+        places.find(|&offset| {
+            let bytes = &mut bytes[..len.min(size - offset) as usize];
+            map.copy(offset, bytes);
+            !self.file.matches(offset, bytes)
         })
     }
 }

@@ -11,7 +11,7 @@
 //! was written is read back from the disk, with the blocks beside it. After timed rounds a sample
 //! of the written blocks is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
@@ -24,6 +24,7 @@ use super::dd::allows_direct;
 use super::new_file::{free_bytes, require_room};
 use super::{Phase, Run, Table, names, require_ways, rows, usage};
 use crate::error::{Error, Result};
+use crate::machine::load::Transfers;
 use crate::machine::testfile::{self, TestFile};
 use crate::measure::interleave::{self, Stage, steps};
 use crate::measure::meter::{Apart, Check, Sample};
@@ -355,7 +356,9 @@ impl Bench<'_, '_> {
         let matches = |offset: u64, bytes: &[u8]| self.written.matches(offset, bytes);
         let check: Option<&Check<'_>> = if verify { Some(&matches) } else { None };
         let mut buffer = Buffer::new(BLOCK * self.depth);
+        let before = Transfers::under(&file);
         let outcome = alone(check, |round| way.read_write(&job, buffer.bytes(), round));
+        let after = Transfers::under(&file);
         let count = self.accesses.len() as u64;
         let (sample, apart) = turn.complete("operations", (count, count * BLOCK as u64), outcome)?;
         let writes: Vec<u64> =
@@ -365,6 +368,9 @@ impl Bench<'_, '_> {
         if told != wanted {
             return Err(turn.failed(format!("(reads, writes) are {told:?} instead of {wanted:?}")));
         }
+        // Two writes of one block may have been one of the device.
+        let blocks = writes.iter().collect::<HashSet<_>>().len();
+        turn.require_on_device((blocks * BLOCK) as u64, before, after)?;
         let number = self.written.turns;
         self.written.by.extend(writes.iter().map(|&offset| (offset, number)));
         // Of a block that was written meanwhile a read has the one or the other.

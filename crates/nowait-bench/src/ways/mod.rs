@@ -141,9 +141,10 @@ pub trait LogWay: Way {
     }
 
     /// Has every record of `job` on stable storage, from threads of which each waits for its own,
-    /// and says how many bytes of the file they took, if it knows. Afterwards, if the round
-    /// verifies, it finds each of them and tells the tally
-    /// ([`crate::measure::meter::Tally::verify`]) its number and its bytes.
+    /// and says how many bytes of the file they took, if it knows. Afterwards it finds each of them,
+    /// if the round verifies, or else those that [are sampled](Commits::is_sampled), and tells the
+    /// tally ([`crate::measure::meter::Tally::found`]) its number and its bytes. In rounds that do
+    /// not verify, a way that makes files of its own may leave it out.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
 }
 
