@@ -96,7 +96,8 @@ fn tracepoint(roots: &[&Path], name: &str, file_systems: &Path) -> Result<u64, S
         if known.is_ok_and(|known| !known.lines().any(|line| line.ends_with("tracefs"))) {
             return "this kernel has no tracefs: take one that is built with CONFIG_FTRACE".to_owned();
         }
-        "tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing, and run as root".to_owned()
+        let and_root = if rustix::process::geteuid().is_root() { "" } else { ", and run as root" };
+        format!("tracefs is not mounted: mount -t tracefs tracefs /sys/kernel/tracing{and_root}")
     }))
 }
 
@@ -120,6 +121,8 @@ mod tests {
         let missing = dir.path().join("missing");
         let refusal = |roots: &[&Path], known: &Path| tracepoint(roots, PUNT, known).unwrap_err();
         assert!(refusal(&[&empty, &missing], &with).contains("not mounted: mount -t tracefs"));
+        let root = rustix::process::geteuid().is_root();
+        assert_eq!(refusal(&[&empty], &with).contains("run as root"), !root);
         // Where /proc tells nothing, the likelier is said.
         assert!(refusal(&[&empty], &missing).contains("not mounted"));
         assert!(refusal(&[&empty], &without).contains("no tracefs"));
