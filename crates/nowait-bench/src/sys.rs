@@ -225,6 +225,13 @@ pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
     Ok(found)
 }
 
+/// Has a write beyond the limit of a file's size (RLIMIT_FSIZE) answer EFBIG, instead of a signal
+/// that ends the process with its files left behind.
+pub fn ignore_file_size_signal() {
+    // SAFETY: a signal that is ignored runs no code of ours. It fails for no signal that there is.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with
 /// [`residency`].
 pub fn drop_cache(file: &File) -> io::Result<()> {

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::bench;
 use crate::cli::{self, Failure};
+use crate::show::complain;
 
 type Result<T> = std::result::Result<T, Failure>;
 
@@ -186,7 +187,7 @@ fn dump(options: &cli::Dump) -> Result<()> {
     let behind = recovery.behind.first().map_or(recovery.first_lsn, |lsns| lsns.start);
     let from = options.from.unwrap_or(behind.min(recovery.first_lsn));
     if from >= recovery.next_lsn && options.from.is_some() {
-        eprintln!("nowait: no records from {from} on: the log has {}", range(&recovery));
+        complain(format_args!("no records from {from} on: the log has {}", range(&recovery)));
     }
     let mut reader = if options.aside { read_aside(&options.dir).wait()? } else { read(&options.dir, from).wait()?.0 };
     let mut out = BufWriter::new(io::stdout().lock());
@@ -200,7 +201,7 @@ fn dump(options: &cli::Dump) -> Result<()> {
                 if !is_open(out.flush())? {
                     return Ok(());
                 }
-                eprintln!("nowait: {error}");
+                complain(error);
                 continue;
             }
             Err(error) => return Err(error.into()),

@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    nowait_bench::sys::ignore_file_size_signal();
     let result = match cli::Cli::parse().command {
         cli::Command::Bench(options) => bench::run(&options).map_err(cli::Failure::from),
         cli::Command::Log(command) => log::run(command),
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(cli::Failure { code, message }) => {
-            eprintln!("nowait: {message}");
+            show::complain(message);
             ExitCode::from(code)
         }
     }

@@ -44,11 +44,16 @@ pub(crate) fn say(text: fmt::Arguments<'_>) {
     let mut stdout = io::stdout().lock();
     match stdout.write_fmt(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("nowait: cannot print the result: {error}");
+            complain(format_args!("cannot print the result: {error}"));
             process::exit(1);
         }
         _ => {}
     }
+}
+
+/// Says on stderr what is wrong. Where nobody reads it, the exit code still tells.
+pub(crate) fn complain(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "nowait: {text}");
 }
 
 pub(crate) fn environment(environment: &Environment) -> String {
