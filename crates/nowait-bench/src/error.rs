@@ -15,7 +15,8 @@ pub enum ErrorKind {
     NoRoom,
     /// No file can be made in this directory.
     NotWritable,
-    /// The file given cannot be measured: missing, a directory, too small.
+    /// The file given cannot be measured: missing, a directory, too small. Or the directory is
+    /// missing, or is none.
     BadFile,
     /// Pages stay in the page cache, so nothing may be called cold.
     NotCold,
@@ -25,6 +26,15 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Of a file that could not be made, or written.
+    pub(crate) fn of_write(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoRoom,
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::BadFile,
+            _ => Self::NotWritable,
+        }
+    }
+
     /// Exit code of a command that measures.
     pub fn exit_code(self) -> u8 {
         match self {

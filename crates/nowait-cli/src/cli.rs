@@ -19,7 +19,7 @@ Exit codes:
   2    wrong usage
   3    no room on the disk
   4    permission denied, for the directory or the file
-  5    the file cannot be measured (missing, a directory, too small), or there is no log
+  5    the file cannot be measured (missing, a directory, too small); no such directory, or no log
   6    the file cannot be made cold; nothing cold was measured
   7    a log is damaged
   8    a log is open for writing in another process

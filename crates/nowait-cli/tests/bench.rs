@@ -189,9 +189,37 @@ fn wrong_usage_is_2() {
 #[test]
 fn a_directory_that_cannot_be_written_is_4() {
     // Not even root can make a file in sysfs.
-    for dir in ["/sys", "/nonexistent/dir", "/etc/passwd"] {
-        assert_fails(&run(&["--dir", dir]), 4, &[dir, "--dir"]);
+    assert_fails(&run(&["--dir", "/sys"]), 4, &["/sys", "--dir"]);
+}
+
+#[test]
+fn a_directory_that_is_missing_is_5() {
+    for table in ["reads", "files", "writes", "log"] {
+        for dir in ["/nonexistent/dir", "/etc/passwd"] {
+            assert_fails(&run(&[table, "--dir", dir]), 5, &[dir, "--dir"]);
+        }
     }
+}
+
+#[test]
+fn the_exit_code_tells_where_nobody_reads_the_error() {
+    let mut child = nowait(&["--file", "/nonexistent"]).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+#[test]
+fn a_limit_of_a_file_s_size_is_an_error_and_leaves_nothing() {
+    let dir = directory();
+    let limited = format!(
+        "ulimit -f 1000; exec {} bench writes --quick --dir {}",
+        env!("CARGO_BIN_EXE_nowait"),
+        dir.path().display()
+    );
+    let output = Command::new("sh").args(["-c", &limited]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("File too large"), "{output:?}");
+    assert_empty(dir.path());
 }
 
 #[test]

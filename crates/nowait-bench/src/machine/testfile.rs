@@ -21,6 +21,7 @@ use rustix::fs::fstatvfs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::environment::memory_for_cache;
 use crate::random::Random;
+use crate::report::figures::whole_size_of;
 use crate::sys::{self, PAGE};
 
 /// The smallest file worth measuring: with less, depth 128 has nothing to be random about.
@@ -403,7 +404,7 @@ pub(crate) fn create_nameless(dir: &Path) -> Result<File> {
 fn check_room(file: &File, dir: &Path, size: u64) -> Result<()> {
     let about = fstatvfs(file).map_err(|error| Error::io("statvfs", dir, &error.into()))?;
     let free = about.f_bavail.saturating_mul(about.f_frsize);
-    if free < size { Err(no_room(dir, size, &format!("{} MiB are free", free >> 20))) } else { Ok(()) }
+    if free < size { Err(no_room(dir, size, &format!("{} are free", whole_size_of(free)))) } else { Ok(()) }
 }
 
 fn write_seeded(
@@ -436,8 +437,8 @@ fn write_seeded(
 
 fn no_room(dir: &Path, size: u64, why: &str) -> Error {
     let text = format!(
-        "no room for a test file of {} MiB in {}: {why}; use a smaller --size or another --dir",
-        size >> 20,
+        "no room for a test file of {} in {}: {why}; use a smaller --size or another --dir",
+        whole_size_of(size),
         dir.display()
     );
     Error::new(ErrorKind::NoRoom, text)
@@ -448,11 +449,7 @@ fn cannot_write(operation: &str, dir: &Path, error: &io::Error) -> Error {
         "cannot {operation} in {}: {error}; use --dir with a directory that can be written, or --file",
         dir.display()
     );
-    let kind = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoRoom,
-        _ => ErrorKind::NotWritable,
-    };
-    Error::new(kind, text)
+    Error::new(ErrorKind::of_write(error), text)
 }
 
 /// The seeded content of `buffer.len()` bytes at any `offset`.

@@ -223,11 +223,10 @@ fn inodes() -> Result<u64> {
 }
 
 fn cannot_write(dir: &Path, error: &io::Error) -> Error {
-    let kind = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoRoom,
-        _ => ErrorKind::NotWritable,
-    };
-    Error::new(kind, format!("cannot make small files in {}: {error}; use another --dir", dir.display()))
+    Error::new(
+        ErrorKind::of_write(error),
+        format!("cannot make small files in {}: {error}; use another --dir", dir.display()),
+    )
 }
 
 #[cfg(test)]

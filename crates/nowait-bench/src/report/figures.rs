@@ -56,6 +56,15 @@ pub fn size_of(bytes: usize) -> String {
     }
 }
 
+/// `512 bytes`, `16 KiB`, `3 MiB`: in the largest unit of which there is one.
+pub fn whole_size_of(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} bytes"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +72,11 @@ mod tests {
     #[test]
     fn block_sizes_are_short() {
         assert_eq!([512, 1536, 4096, 3 << 19, 1 << 20].map(size_of), ["512", "1536", "4K", "1536K", "1M"]);
+    }
+
+    #[test]
+    fn what_is_there_is_never_told_as_none() {
+        assert_eq!([0, 1023, 4096, 3 << 19].map(whole_size_of), ["0 bytes", "1023 bytes", "4 KiB", "1 MiB"]);
     }
 
     #[test]

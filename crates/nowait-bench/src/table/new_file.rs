@@ -27,6 +27,7 @@ use crate::measure::turn::{Turn, alone};
 use crate::measure::work::{Buffer, Contents, Writes};
 use crate::random::Random;
 use crate::report::Row;
+use crate::report::figures::whole_size_of;
 use crate::report::notes::Code;
 use crate::ways::WriteWay;
 
@@ -276,14 +277,14 @@ pub(super) fn require_room(free: u64, bytes: u64, option: &str, dir: &Path) -> R
     if bytes <= free {
         return Ok(());
     }
-    let why = format!("{} MiB are free", free >> 20);
+    let why = format!("{} are free", whole_size_of(free));
     Err(no_room(bytes, option, dir, &why))
 }
 
 pub(super) fn no_room(bytes: u64, option: &str, dir: &Path, why: &str) -> Error {
     let text = format!(
-        "no room to write {} MiB in {}: {why}; use a smaller {option} or another --dir",
-        bytes >> 20,
+        "no room to write {} in {}: {why}; use a smaller {option} or another --dir",
+        whole_size_of(bytes),
         dir.display()
     );
     Error::new(ErrorKind::NoRoom, text)
