@@ -370,7 +370,6 @@ impl Bench<'_, '_> {
         }
         // Two writes of one block may have been one of the device.
         let blocks = writes.iter().collect::<HashSet<_>>().len();
-        turn.require_on_device((blocks * BLOCK) as u64, before, after)?;
         let number = self.written.turns;
         self.written.by.extend(writes.iter().map(|&offset| (offset, number)));
         // Of a block that was written meanwhile a read has the one or the other.
@@ -387,7 +386,7 @@ impl Bench<'_, '_> {
         };
         match wrong {
             Some(offset) => Err(turn.failed(format!("the file is wrong at {offset} after its writes"))),
-            None => Ok((sample, apart)),
+            None => turn.require_on_device((blocks * BLOCK) as u64, before, after).map(|()| (sample, apart)),
         }
     }
 
