@@ -12,7 +12,7 @@ use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
 use super::os::{self, polled_too_often};
 use super::recover::{Damage, Found};
 use super::ticket::Durable;
-use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started};
+use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started, turn};
 
 /// A record of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,6 +254,9 @@ impl Reader {
 
     /// As [`Reader::load`], without blocking the thread.
     fn poll_load(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
+        if turn::ends(context) {
+            return Poll::Pending;
+        }
         loop {
             match self.step()? {
                 Step::Take => return Poll::Ready(Ok(true)),
@@ -381,6 +384,13 @@ impl Reader {
             }
             _ => Err(self.unreadable()),
         }
+    }
+
+    /// As [`Reader::take`], for a task, which is charged for it.
+    fn take_in_turn(&mut self) -> Result<Record<'_>> {
+        let taken = self.take();
+        turn::copied(taken.as_ref().map_or(0, |record| record.bytes.len()));
+        taken
     }
 
     /// Last record of the open segment that counts, once it has an end.
@@ -544,7 +554,7 @@ impl<'r> Future for Next<'r> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(reader) = self.reader.take() else { polled_too_often() };
         match reader.poll_load(context) {
-            Poll::Ready(Ok(true)) => Poll::Ready(reader.take().map(Some)),
+            Poll::Ready(Ok(true)) => Poll::Ready(reader.take_in_turn().map(Some)),
             Poll::Ready(Ok(false)) => Poll::Ready(Ok(None)),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
@@ -603,7 +613,7 @@ impl<'r> Future for Tail<'r> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(reader) = self.reader.take() else { polled_too_often() };
         match self.poll_record(reader, context) {
-            Poll::Ready(Ok(())) => Poll::Ready(reader.take()),
+            Poll::Ready(Ok(())) => Poll::Ready(reader.take_in_turn()),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 self.reader = Some(reader);

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use super::commit::{Group, Shared};
 use super::open::Open;
 use super::os::polled_too_often;
-use nowait::{Result, block_on};
+use nowait::{Result, block_on, turn};
 
 /// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as
 /// soon as the records are copied into the log; the [`Ticket`] tells when they are durable.
@@ -61,8 +61,13 @@ impl Future for Append<'_> {
             // It would append once more.
             polled_too_often();
         }
+        if turn::ends(context) {
+            return Poll::Pending;
+        }
         let appended = self.log.poll_append(self.records.as_slice(), self.from_reserve, context.waker());
         self.is_ready = appended.is_ready();
+        let bytes = || self.records.as_slice().iter().map(|record| record.len()).sum();
+        turn::copied(if matches!(appended, Poll::Ready(Ok(_))) { bytes() } else { 0 });
         appended.map(|appended| Ok(Ticket::new(self.log, appended?)))
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::cell::Cell;
 use std::fs;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -308,4 +308,47 @@ fn a_callback_may_wait_for_room() {
         answer.unwrap();
         log.close().wait().unwrap();
     }
+}
+
+/// Returns a future's output, and how often it let others run.
+async fn counted<T>(future: impl Future<Output = T>) -> (T, usize) {
+    let (mut future, mut pending) = (pin!(future), 0);
+    let output = poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        pending += usize::from(polled.is_pending());
+        polled
+    });
+    (output.await, pending)
+}
+
+/// Symptom: a task that appended, or read records that are in memory, never let another run.
+#[test]
+fn appends_and_records_in_memory_yield() {
+    let _watchdog = Watchdog::new("a log's turns", 60);
+    // Each is charged with 51 ns, and a turn is 5 µs. Blocks of all of them are few.
+    const RECORDS: u64 = 100_000;
+    const YIELDS_MIN: usize = RECORDS as usize / 100 / 2;
+    let options = on_sim(&Sim::new(7)).segment_bytes(16 << 20).pending_bytes_max(16 << 20);
+    let (log, _) = Log::open(DIR, &options).wait().unwrap();
+    block_on(async {
+        let appends = async {
+            let mut last = None;
+            for _ in 0..RECORDS {
+                last = Some(log.append(&[1; 10]).await.unwrap());
+            }
+            last
+        };
+        let (last, yields) = counted(appends).await;
+        assert!(yields >= YIELDS_MIN, "appends yielded {yields} times");
+        assert_eq!(last.unwrap().await.unwrap(), RECORDS);
+        let reads = async {
+            let mut reader = log.reader(1);
+            for lsn in 1..=RECORDS {
+                let record = reader.next().await.unwrap().unwrap();
+                assert!(record.lsn == lsn && record.bytes == [1; 10]);
+            }
+        };
+        let ((), yields) = counted(reads).await;
+        assert!(yields >= YIELDS_MIN, "reads yielded {yields} times");
+    });
 }

@@ -223,8 +223,7 @@
 //! None is on by default. They add to the interface or to the ways of completion without changing
 //! results.
 //!
-//! * `tokio`: submissions of a worker's tasks are collected, and operations take part in tokio's
-//!   cooperative budget. In a runtime that was attached (`Nowait::attach_tokio`) the ring's
+//! * `tokio`: submissions of a worker's tasks are collected. In a runtime that was attached (`Nowait::attach_tokio`) the ring's
 //!   descriptor sits in tokio's own reactor, and no thread of ours is needed. Without the feature
 //!   everything works on tokio too, by way of the reaper thread.
 //! * `bytes`: `bytes::BytesMut` for reads and writes, `bytes::Bytes` for writes.
@@ -250,6 +249,7 @@ mod operation;
 mod stats;
 pub mod stream;
 mod sys;
+pub mod turn;
 mod write;
 
 pub use self::core::instance::{Builder, Engine, Nowait, Refusal};

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::op::{Callback, Done, Leftovers, Notify, Outcome, Owned, Owner, QueueKind, Request, Slot};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
+use crate::turn;
 
 /// Object of an operation.
 #[derive(Clone, Copy)]
@@ -87,6 +88,8 @@ pub(crate) fn called<T: 'static>(Answer { outcome, request, .. }: Answer<'_>) ->
 pub struct Operation<'f, T> {
     on: On<'f>,
     state: State,
+    /// The answer to a new request that was served at its first poll, whose task had to yield.
+    served: Option<Outcome>,
     conclude: Conclude<T>,
 }
 
@@ -101,12 +104,12 @@ enum State {
 impl<'f, T> Operation<'f, T> {
     #[inline]
     pub(crate) fn new(on: On<'f>, request: Request, conclude: Conclude<T>) -> Self {
-        Operation { on, state: State::New(request), conclude }
+        Operation { on, state: State::New(request), served: None, conclude }
     }
 
     /// Makes an operation that fails with `errno` when it begins.
     pub(crate) fn refused(on: On<'f>, errno: Errno, request: Request, conclude: Conclude<T>) -> Self {
-        Operation { on, state: State::Refused(Box::new((errno, request))), conclude }
+        Operation { on, state: State::Refused(Box::new((errno, request))), served: None, conclude }
     }
 
     /// Makes an operation, or one that fails as `checked` did.
@@ -127,9 +130,10 @@ impl<'f, T> Operation<'f, T> {
     /// where it can: the cheapest way for a caller that waits, cached or not. (Inside
     /// [`block_on`](crate::block_on), staged operations of other futures are submitted first.)
     pub fn wait(mut self) -> T {
+        self.settle();
         let target = self.on.target();
         if let State::Begun(_) = self.state {
-            target.instance.engines().ring.watch_all();
+            target.instance.engines().ring.lend_all();
         }
         let forced = matches!(target.instance.policy.forced, Some(Route::Ring | Route::Pool));
         match std::mem::replace(&mut self.state, State::Spent) {
@@ -166,6 +170,7 @@ impl<'f, T> Operation<'f, T> {
     /// It is tried on this thread first, like a polled future: cached data is copied before this
     /// returns. [`Operation::submit`] does not try.
     pub fn start(mut self) -> Started<T> {
+        self.settle();
         self.state = match self.state {
             State::New(mut request) => {
                 if matches!(request, Request::Write(..)) {
@@ -184,9 +189,11 @@ impl<'f, T> Operation<'f, T> {
 
     /// As [`Operation::start`], without a try on this thread: for batches, and for data that is
     /// needed later only.
-    pub fn submit(self) -> Started<T> {
-        let target = self.on.target();
-        let begun = match self.state {
+    pub fn submit(mut self) -> Started<T> {
+        self.settle();
+        let Operation { on, state, conclude, .. } = self;
+        let target = on.target();
+        let begun = match state {
             State::New(request) => Begun::under_way(target.submit(request, Notify::Waker(Waker::noop().clone()))),
             State::Refused(refused) => {
                 target.instance.counters.add(Count::FailedAtOnce);
@@ -196,7 +203,7 @@ impl<'f, T> Operation<'f, T> {
             State::Begun(begun) => begun,
             State::Spent => Begun::Spent,
         };
-        Started { on: Some(OwnOn::from(self.on)), begun, conclude: self.conclude }
+        Started { on: Some(OwnOn::from(on)), begun, conclude }
     }
 
     /// Begins now, as [`Operation::submit`], and calls `callback` once with the result. The
@@ -206,11 +213,12 @@ impl<'f, T> Operation<'f, T> {
     /// not block, and may start operations. A panic in it harms no other operation. Called on this
     /// thread, before this returns, only if the operation is refused at once (a bad range, a closed
     /// file) or no thread can be started. After a `fork` it is called in the parent only.
-    pub fn on_complete(self, callback: impl FnOnce(T) + Send + 'static)
+    pub fn on_complete(mut self, callback: impl FnOnce(T) + Send + 'static)
     where
         T: 'static,
     {
-        let Operation { on, state, conclude } = self;
+        self.settle();
+        let Operation { on, state, conclude, .. } = self;
         let target = on.target();
         match state {
             State::New(request) => {
@@ -218,13 +226,26 @@ impl<'f, T> Operation<'f, T> {
                 // Nobody looks at the slot.
                 drop(local::elsewhere(|| target.submit(request, Notify::Call(call))));
             }
-            state => Operation { on, state, conclude }.submit().on_complete(callback),
+            state => Operation { on, state, served: None, conclude }.submit().on_complete(callback),
         }
     }
 
-    /// Returns the request, while it has not begun.
+    /// Makes an operation that was served, and whose task had to yield, one that has ended.
+    fn settle(&mut self) {
+        if let Some(outcome) = self.served.take() {
+            self.state = match std::mem::replace(&mut self.state, State::Spent) {
+                State::New(request) => State::Begun(Begun::Ended(Box::new((outcome, request)))),
+                State::Refused(refused) => State::Begun(Begun::Ended(Box::new((outcome, refused.1)))),
+                state => state,
+            };
+        }
+    }
+}
+
+impl State {
+    /// Returns the request, while no engine has it.
     fn request_mut(&mut self) -> Option<&mut Request> {
-        match &mut self.state {
+        match self {
             State::New(request) => Some(request),
             State::Refused(refused) => Some(&mut refused.1),
             State::Begun(_) | State::Spent => None,
@@ -236,16 +257,18 @@ impl<T> Future for Operation<'_, T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Operation { on, state, conclude } = &mut *self;
+        let Operation { on, state, served, conclude } = &mut *self;
         let on = *on;
         if let State::Begun(begun) = state {
             let (outcome, mut request) = ready!(begun.poll(context));
             *state = State::Spent;
             return Poll::Ready(conclude(Answer { on, outcome, request: &mut request }));
         }
-        // Tasks that only ever read cached data must let others run now and then.
-        #[cfg(feature = "tokio")]
-        let budget = ready!(tokio::task::coop::poll_proceed(context));
+        if let (Some(outcome), Some(request)) = (served.take(), state.request_mut()) {
+            let output = conclude(Answer { on, outcome, request });
+            *state = State::Spent;
+            return Poll::Ready(output);
+        }
         let target = on.target();
         // It may join writes that others are about to make.
         let in_company =
@@ -257,17 +280,22 @@ impl<T> Future for Operation<'_, T> {
         let now = match state {
             State::New(_) if in_company => None,
             // Worked on where it lies: a request is large, and this is the path of cached reads.
-            State::New(request) => target.try_now(request).map(|outcome| conclude(Answer { on, outcome, request })),
+            State::New(request) => target.try_now(request).map(|outcome| (outcome, request)),
             State::Refused(refused) => {
-                let (errno, request) = &mut **refused;
+                turn::called(0);
                 target.instance.counters.add(Count::FailedAtOnce);
-                Some(conclude(Answer { on, outcome: Err(*errno), request }))
+                let (errno, request) = &mut **refused;
+                Some((Err(*errno), request))
             }
             State::Begun(_) | State::Spent => None,
         };
-        if let Some(output) = now {
-            #[cfg(feature = "tokio")]
-            budget.made_progress();
+        if let Some((outcome, request)) = now {
+            // Tasks that only ever read cached data must let others run now and then.
+            if turn::ends(context) {
+                *served = Some(outcome);
+                return Poll::Pending;
+            }
+            let output = conclude(Answer { on, outcome, request });
             *state = State::Spent;
             return Poll::Ready(output);
         }
@@ -438,9 +466,14 @@ impl<T> Started<T> {
     pub fn wait(self) -> T {
         // A runtime that should notice the completion may be blocked by us.
         if let Some(on) = &self.on {
-            on.on().target().instance.engines().ring.watch_all();
+            on.on().target().instance.engines().ring.lend_all();
         }
         local::drive(self)
+    }
+
+    /// Whether it was served on this thread, when it was started.
+    pub(crate) fn is_ended(&self) -> bool {
+        matches!(self.begun, Begun::Ended(_))
     }
 
     /// Lets it run to its end and drops the result.
@@ -524,7 +557,7 @@ impl<'f, T> Write<'f, T> {
     }
 
     fn with_flags(mut self, more: WriteFlags) -> Self {
-        if let Some(Request::Write(_, flags)) = self.0.request_mut() {
+        if let Some(Request::Write(_, flags)) = self.0.state.request_mut() {
             *flags = flags.with(more);
         }
         self

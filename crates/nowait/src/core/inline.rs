@@ -18,6 +18,7 @@ use crate::engine::{Engine, read_now};
 use crate::op::{Done, END_UNKNOWN, OpenFile, Outcome, Request};
 use crate::stats::Count;
 use crate::sys::{Wait, WriteFlags};
+use crate::turn;
 
 /// How a read or write on the caller's thread ended.
 pub(crate) enum Tried {
@@ -63,7 +64,7 @@ impl Target<'_> {
             _ => return self.try_other_now(file, request),
         };
         if length == 0 {
-            return self.called(Ok(Done::Nothing));
+            return self.answered(Ok(Done::Nothing));
         }
         // Direct I/O bypasses the cache, and with `RWF_NOWAIT` it still waits for the device.
         if file.direct.is_some() {
@@ -78,7 +79,7 @@ impl Target<'_> {
     fn try_other_now(&self, file: &OpenFile, request: &mut Request) -> Option<Outcome> {
         let engine = &*self.instance.engines().pool;
         let (offset, length, appends) = match request {
-            Request::Write(transfer, _) if transfer.left() == 0 => return self.called(Ok(Done::Nothing)),
+            Request::Write(transfer, _) if transfer.left() == 0 => return self.answered(Ok(Done::Nothing)),
             Request::Write(..) if file.direct.is_some() => return None,
             Request::Write(transfer, WriteFlags::NONE) => (transfer.position(), transfer.left(), false),
             Request::Write(transfer, WriteFlags::APPEND) => (transfer.position(), transfer.left(), true),
@@ -86,7 +87,7 @@ impl Target<'_> {
             Request::Write(..) => return None,
             // The attributes of an open file are in memory, but for file systems behind a server.
             Request::Size if file.reads.nowait_accepted() != Some(false) && !self.instance.policy.strict => {
-                return self.called(engine.run(Some(&file.handle), request));
+                return self.answered(engine.run(Some(&file.handle), request));
             }
             _ => return None,
         };
@@ -104,6 +105,12 @@ impl Target<'_> {
             Tried::Called(result) => self.called(result.map(|_| Done::Nothing)),
             Tried::Part(_) => None,
         }
+    }
+
+    /// A call that moves no data.
+    fn answered(&self, outcome: Outcome) -> Option<Outcome> {
+        turn::called(0);
+        self.called(outcome)
     }
 
     fn called(&self, outcome: Outcome) -> Option<Outcome> {
@@ -126,7 +133,9 @@ impl Target<'_> {
                     // Zero is never the end of the file: kernels 5.9 and 5.10 answered so before it
                     // (tokio-rs/tokio#3803).
                     Ok(n) if n > 0 => {
-                        reads.attempt_hit(n, begun.map(|begun| begun.elapsed().as_nanos() as u64));
+                        let elapsed_ns = begun.map(|begun| begun.elapsed().as_nanos() as u64);
+                        turn::served(n, elapsed_ns);
+                        reads.attempt_hit(n, elapsed_ns);
                         if n == length {
                             return Tried::Hit;
                         }
@@ -144,6 +153,7 @@ impl Target<'_> {
                         if answer == Err(Errno::AGAIN) {
                             reads.attempt_accepted();
                         }
+                        turn::called(0);
                         counters.add(Count::Misses);
                         reads.attempt_missed();
                         return Tried::Part(0);
@@ -153,7 +163,9 @@ impl Target<'_> {
         }
         let begun = Instant::now();
         let result = call(Wait::Allowed);
-        if reads.budgeted(policy, length, begun.elapsed().as_nanos() as u64) {
+        let elapsed_ns = begun.elapsed().as_nanos() as u64;
+        turn::charge(elapsed_ns);
+        if reads.budgeted(policy, length, elapsed_ns) {
             counters.add(Count::Stalls);
         }
         Tried::Called(result)
@@ -183,7 +195,9 @@ impl Target<'_> {
         if choice == Choice::Attempt {
             // Not timed: no device is waited for, and what else may take long cannot be learned
             // from one write.
-            match call(Wait::Never) {
+            let answer = call(Wait::Never);
+            turn::called(answer.unwrap_or(0));
+            match answer {
                 Ok(n) if n > 0 => {
                     writes.attempt_hit();
                     if n == length {
@@ -209,6 +223,7 @@ impl Target<'_> {
         let begun = Instant::now();
         let result = call(Wait::Allowed);
         let elapsed_ns = begun.elapsed().as_nanos() as u64;
+        turn::charge(elapsed_ns);
         if writes.budgeted(policy, length, elapsed_ns) {
             writeback::slept(elapsed_ns);
             counters.add(Count::Stalls);

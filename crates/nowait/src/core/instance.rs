@@ -204,12 +204,12 @@ impl Nowait {
         self.0.sim().map_or_else(Instant::now, Sim::now)
     }
 
-    /// Has a thread of the instance notice all completions from now on. For who is about to block
-    /// this thread on anything else (a channel, a condition variable) until an operation has
+    /// Has a thread of the instance notice the completions of all that is in flight. For who is
+    /// about to block this thread on anything else (a channel, a condition variable) until an operation has
     /// completed that another thread or task has submitted: the tokio runtime that should notice it
     /// may be the one that is blocked. [`Operation::wait`](crate::Operation::wait) does so itself.
     pub fn notice_by_thread(&self) {
-        self.0.engines().ring.watch_all();
+        self.0.engines().ring.lend_all();
     }
 
     /// True when slow operations can go to io_uring.

@@ -80,9 +80,9 @@ pub(crate) trait Engine: Send + Sync {
         Ok(())
     }
 
-    /// Lets a thread of the engine notice all completions from now on: the caller may block the
-    /// runtime that would.
-    fn watch_all(&self) {}
+    /// Lets a thread of the engine notice the completions of all that is in flight: the caller may
+    /// block the runtime that would.
+    fn lend_all(&self) {}
 }
 
 /// Why the kernel refused a queue: the size that was tried last, and the errno.

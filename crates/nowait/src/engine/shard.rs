@@ -22,6 +22,7 @@ use crate::buf::lock;
 use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::{Count, thread_number};
+use crate::turn::Notice;
 use rustix::io::Errno;
 
 /// A slot that the kernel is through with, and its answer.
@@ -256,48 +257,52 @@ impl Shard {
 
     /// Settles all available completions, and gives their places to slots in line.
     pub(super) fn reap(&self, how: Reap) {
+        while self.reap_some(how) {}
+    }
+
+    /// Settles a batch of completions. False: there are none, or another thread is reaping.
+    fn reap_some(&self, how: Reap) -> bool {
         let mut batch: [Option<Completion>; 32] = [const { None }; 32];
-        loop {
-            let Some(n) = self.collect(how, &mut batch) else { return };
-            if n == 0 {
-                return;
-            }
-            let mut again = 0;
-            for entry in &mut batch[..n] {
-                if let Some((slot, result)) = entry.take() {
-                    if let Some(slot) = pool::settle(slot, result, Count::Ring) {
-                        again += 1;
-                        // A statement of its own, so that the lock is released at its end.
-                        let pushed = self.push(&mut lock(&self.line), slot);
-                        pushed.unwrap_or_else(pool::hand_on);
-                    }
+        let n = match self.collect(how, &mut batch) {
+            None | Some(0) => return false,
+            Some(n) => n,
+        };
+        let mut again = 0;
+        for entry in &mut batch[..n] {
+            if let Some((slot, result)) = entry.take() {
+                if let Some(slot) = pool::settle(slot, result, Count::Ring) {
+                    again += 1;
+                    // A statement of its own, so that the lock is released at its end.
+                    let pushed = self.push(&mut lock(&self.line), slot);
+                    pushed.unwrap_or_else(pool::hand_on);
                 }
             }
-            let mut refused = Vec::new();
-            let mut line = lock(&self.line);
-            let mut staged = line.staged > 0;
-            line.places.in_flight -= (n - again) as u32;
-            line.places.ended += n as u64;
-            while line.places.in_flight < self.ring.depth {
-                let Some(slot) = line.places.backlog.pop() else { break };
-                line.places.in_flight += 1;
-                match self.push(&mut line, slot) {
-                    Ok(()) => staged = true,
-                    Err(slot) => refused.push(slot),
-                }
-            }
-            let shed = line.places.backlog.take_shed();
-            if line.places.is_quiet() {
-                self.quiet.notify_all();
-            }
-            line.staged = 0;
-            drop(line);
-            if staged {
-                self.submit_entries();
-            }
-            self.discard(shed);
-            refused.into_iter().for_each(pool::hand_on);
         }
+        let mut refused = Vec::new();
+        let mut line = lock(&self.line);
+        let mut staged = line.staged > 0;
+        line.places.in_flight -= (n - again) as u32;
+        line.places.ended += n as u64;
+        while line.places.in_flight < self.ring.depth {
+            let Some(slot) = line.places.backlog.pop() else { break };
+            line.places.in_flight += 1;
+            match self.push(&mut line, slot) {
+                Ok(()) => staged = true,
+                Err(slot) => refused.push(slot),
+            }
+        }
+        let shed = line.places.backlog.take_shed();
+        if line.places.is_quiet() {
+            self.quiet.notify_all();
+        }
+        line.staged = 0;
+        drop(line);
+        if staged {
+            self.submit_entries();
+        }
+        self.discard(shed);
+        refused.into_iter().for_each(pool::hand_on);
+        true
     }
 
     /// Moves completions into `batch`; none if another thread is reaping.
@@ -337,6 +342,17 @@ impl Shard {
                 line = lock(&self.line);
             }
         }
+    }
+}
+
+impl Notice for Shard {
+    fn notice(&self) {
+        // A statement of its own, so that the lock is released at its end.
+        let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
+        if is_staged {
+            self.submit_entries();
+        }
+        self.reap_some(Reap::IfNobodyDoes);
     }
 }
 

@@ -10,8 +10,6 @@ use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::sync::Weak;
 
-#[cfg(feature = "tokio")]
-use super::reaper::Reaped;
 use super::reaper::Reaper;
 use super::shard::{SHARDS_MAX, Shard, Shards};
 use super::{Engine, Refusal, local, pool};
@@ -19,6 +17,7 @@ use crate::op::Slot;
 #[cfg(feature = "tokio")]
 use crate::op::help::{self, Helped};
 use crate::sys;
+use crate::turn;
 
 /// The ring engine.
 pub(crate) struct Uring {
@@ -80,7 +79,10 @@ impl Engine for Uring {
                 shard.submit(slot, false);
                 self.reaper.ring();
             }
-            Some(shard) => shard.submit(slot, true),
+            Some(shard) => {
+                turn::submits_to(&shard);
+                shard.submit(slot, true);
+            }
             None => pool::hand_on(slot),
         }
     }
@@ -90,11 +92,9 @@ impl Engine for Uring {
         self.runtimes.attach()
     }
 
-    fn watch_all(&self) {
-        #[cfg(feature = "tokio")]
-        for shard in self.runtimes.all() {
-            let _ = self.reaper.adopt(&shard);
-        }
+    #[cfg(feature = "tokio")]
+    fn lend_all(&self) {
+        self.runtimes.lend(&self.reaper);
     }
 
     fn drain(&self) {
@@ -124,11 +124,7 @@ impl Helped for Loans {
     /// Calls the reaper, not the helper.
     fn want(&self) -> bool {
         if let Some(reaper) = self.reaper.upgrade() {
-            for shard in self.runtimes.all().iter().filter(|shard| !shard.is_quiet()) {
-                // Staged entries are not in the kernel yet.
-                shard.enter();
-                reaper.lend(shard);
-            }
+            self.runtimes.lend(&reaper);
         }
         false
     }

@@ -28,7 +28,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
-use super::reaper::Reaper;
+use super::reaper::{Reaped, Reaper};
 use super::shard::{Reap, SHARDS_MAX, Shard, Shards};
 use crate::buf::lock;
 use crate::stats::thread_number;
@@ -133,6 +133,15 @@ impl Runtimes {
             return None;
         }
         (!single || driver.load(Ordering::Relaxed) == thread_number()).then_some(shard)
+    }
+
+    /// Lets the reaper notice the completions of what is in flight: their runtimes may be blocked.
+    pub(super) fn lend(&self, reaper: &Reaper) {
+        for shard in self.all().iter().filter(|shard| !shard.is_quiet()) {
+            // Staged entries are not in the kernel yet.
+            shard.enter();
+            reaper.lend(shard);
+        }
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Shard>> {

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
+use std::task::Context;
 use std::time::Instant;
 use std::vec;
 
 use rustix::io::Errno;
 
-use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, Take};
+use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, TURN_BYTES_MAX, Take};
 use crate::buf::{Part, lock};
 use crate::core::inline::Tried;
 use crate::core::opened::Opened;
@@ -16,6 +17,7 @@ use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::ErrorOp;
 use crate::stats::Count;
 use crate::sys::{self, Wait};
+use crate::turn;
 
 /// From this size on, threads of the pool help a blocking gather of cached data: below it, waking
 /// them costs more than they save.
@@ -34,12 +36,12 @@ pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut
     let mut pass = FirstPass::blocking(file, found, &mut ignore);
     let parallel = output.len() >= PARALLEL_BYTES_MIN && ranges.len() > 2 * PARALLEL_EVIDENCE;
     if !parallel {
-        pass.run(ranges, 0, output, 0, usize::MAX);
+        pass.run(ranges, 0, output, 0, None);
         return;
     }
     let start: usize = ranges[..PARALLEL_EVIDENCE].iter().map(|range| range.1).sum();
     let began = Instant::now();
-    pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, usize::MAX);
+    pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, None);
     let copied =
         |ranges, bytes, began: Instant| Copied { ranges, bytes, elapsed_ns: began.elapsed().as_nanos() as u64 };
     let alone = copied(PARALLEL_EVIDENCE, start, began);
@@ -47,7 +49,7 @@ pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut
     let helpers = &file.instance.helpers;
     if threads == 1 || !found.misses.is_empty() || !helpers.allows() {
         let mut pass = FirstPass::blocking(file, found, &mut ignore);
-        pass.run(&ranges[PARALLEL_EVIDENCE..], PARALLEL_EVIDENCE, &mut output[start..], start, usize::MAX);
+        pass.run(&ranges[PARALLEL_EVIDENCE..], PARALLEL_EVIDENCE, &mut output[start..], start, None);
         return;
     }
     let began = Instant::now();
@@ -151,7 +153,7 @@ impl Share {
             self.mine.start,
             &mut self.output,
             self.begin,
-            usize::MAX,
+            None,
         );
         found
     }
@@ -163,6 +165,10 @@ pub(super) struct FirstPass<'a> {
     engine: &'a dyn Engine,
     found: &'a mut Found,
     take: &'a mut dyn Take,
+    /// Bytes of neighbours that are one read.
+    run_bytes_max: usize,
+    /// Bytes of one range that are copied here.
+    copied_bytes_max: usize,
     /// Reads served by attempts, and by plain calls in trust; counted when the pass ends.
     hits: u64,
     trusted: u64,
@@ -207,29 +213,41 @@ enum Now {
 
 impl<'a> FirstPass<'a> {
     pub(super) fn new(file: &'a Opened, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
-        FirstPass { file, engine: &*file.instance.engines().pool, found, take, hits: 0, trusted: 0, trust: None }
+        FirstPass {
+            file,
+            engine: &*file.instance.engines().pool,
+            found,
+            take,
+            run_bytes_max: TURN_BYTES_MAX,
+            copied_bytes_max: REQUEST_BYTES_MAX,
+            hits: 0,
+            trusted: 0,
+            trust: None,
+        }
     }
 
     /// One whose caller blocks.
     fn blocking(file: &'a Opened, found: &'a mut Found, take: &'a mut dyn Take) -> Self {
         let mut pass = FirstPass::new(file, found, take);
+        (pass.run_bytes_max, pass.copied_bytes_max) = (REQUEST_BYTES_MAX, usize::MAX);
         pass.trust = file.open.reads.trusts(&file.instance.policy).then(Trust::new);
         pass
     }
 
-    /// Walks `ranges`, of which the first is number `first` and begins at `start`, until `limit`
-    /// bytes were moved. Returns the number of ranges and of output bytes that are done.
+    /// Walks `ranges`, of which the first is number `first` and begins at `start`, until the turn of
+    /// `task` ends, if it is for one. Returns the number of ranges and of output bytes that are done.
     pub(super) fn run(
         &mut self,
         ranges: &[Extent],
         first: usize,
         output: &mut [u8],
         start: usize,
-        limit: usize,
+        mut task: Option<&mut Context<'_>>,
     ) -> (usize, usize) {
         let (mut next, mut at) = (0, 0);
         (self.hits, self.trusted) = (0, 0);
-        while next < ranges.len() && at < limit {
+        let mut ends = || task.as_mut().is_some_and(|context| turn::ends(context));
+        while next < ranges.len() && (next == 0 || !ends()) {
             let (offset, length) = ranges[next];
             // Neighbours in the file that are neighbours in the list are one read.
             let mut count = 1;
@@ -237,7 +255,7 @@ impl<'a> FirstPass<'a> {
             while let Some((after, more)) = ranges.get(next + count) {
                 let touches = offset.checked_add(bytes as u64) == Some(*after);
                 // A range beyond what a file can have stands alone, so that it fails alone.
-                if !touches || bytes + more > REQUEST_BYTES_MAX || self.file.check(*after, *more).is_err() {
+                if !touches || bytes + more > self.run_bytes_max || self.file.check(*after, *more).is_err() {
                     break;
                 }
                 bytes += more;
@@ -247,7 +265,7 @@ impl<'a> FirstPass<'a> {
             if self.file.check(offset, bytes).is_err() {
                 self.refuse(&ranges[next..next + count], first + next, run);
             } else {
-                let now = self.read(offset, run, limit - at);
+                let now = self.read(offset, run);
                 self.settle(&ranges[next..next + count], first + next, run, start + at, now);
             }
             next += count;
@@ -261,21 +279,18 @@ impl<'a> FirstPass<'a> {
         (next, at)
     }
 
-    /// Reads consecutive bytes as far as that takes no waiting, and until `limit` bytes were moved.
-    fn read(&mut self, offset: u64, run: &mut [u8], limit: usize) -> Now {
-        let (mut done, mut rest) = (0, run);
-        while !rest.is_empty() && done < limit {
-            let (chunk, behind) = match rest.len() {
-                length if length > REQUEST_BYTES_MAX => rest.split_at_mut(REQUEST_BYTES_MAX),
-                _ => (rest, [].as_mut_slice()),
-            };
-            let length = chunk.len();
-            match self.read_chunk(offset + done as u64, chunk) {
+    /// Reads consecutive bytes as far as that takes no waiting, and of a long range no more than a
+    /// poll may copy: the second pass has the rest.
+    fn read(&mut self, offset: u64, run: &mut [u8]) -> Now {
+        let limit = run.len().min(self.copied_bytes_max);
+        let mut done = 0;
+        while done < limit {
+            let length = (run.len() - done).min(REQUEST_BYTES_MAX);
+            match self.read_chunk(offset + done as u64, &mut run[done..done + length]) {
                 Now::Part(n) if n == length => done += n,
                 Now::Part(n) => return Now::Part(done + n),
                 Now::Ended(n) => return Now::Ended(done + n),
             }
-            rest = behind;
         }
         Now::Part(done)
     }

@@ -17,7 +17,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
 
@@ -31,12 +31,16 @@ use crate::error::{BufferError, Error, ErrorKind, ErrorOp, Result};
 use crate::file::File;
 use crate::operation::Steps;
 use crate::stats::Count;
+use crate::turn;
 
 /// Most bytes of one request. Larger ranges are split and read concurrently. (A
 /// merged read of 6 MB hung a process on Linux 5.15: DataDog/glommio#633.)
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Bytes that a future copies in one poll before it lets others run.
-const POLL_BYTES_MAX: usize = 1 << 20;
+/// The same of a future, which copies them before it lets others run.
+const TURN_BYTES_MAX: usize = 128 << 10;
+/// Bytes of reads that a future submits in one poll: those that are cached after all are copied
+/// then.
+const SUBMITTED_BYTES_MAX: usize = 1 << 20;
 /// A range of a file: offset and length in bytes.
 type Extent = (u64, usize);
 
@@ -209,6 +213,8 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             let total = self.ranges.iter().map(|range| range.1).sum();
             cached::serve_blocking(self.file, &self.ranges, &mut work.output[..total], &mut work.found);
             work.next = self.ranges.len();
+            // What the thread has waited for is no turn.
+            turn::begin();
             if self.file.reads_ahead() {
                 let found = std::mem::take(&mut work.found);
                 work.found.exceptions = ahead::read(self.file, &self.ranges, &mut work.output, found, self.options);
@@ -271,11 +277,10 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
         if work.slow.is_none() {
             let mut pass = FirstPass::new(file, &mut work.found, take);
             let (count, bytes) =
-                pass.run(&ranges[work.next..], work.next, &mut work.output[work.start..], work.start, POLL_BYTES_MAX);
+                pass.run(&ranges[work.next..], work.next, &mut work.output[work.start..], work.start, Some(context));
             work.next += count;
             work.start += bytes;
             if work.next < ranges.len() {
-                context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             let output = work.output.split_to(work.output.len());
@@ -283,7 +288,7 @@ impl<'f, B: ReadBuffer> Gather<'f, B> {
             work.slow = Some(Slow::new(file, ranges, output, found, self.options));
         }
         let Some(slow) = &mut work.slow else { unreachable!("it was made above") };
-        std::task::ready!(slow.poll(file, context, POLL_BYTES_MAX, take));
+        ready!(slow.poll(file, context, SUBMITTED_BYTES_MAX, take));
         let Some(Work { slow: Some(slow), output, .. }) = self.work.take() else { unreachable!("it was polled above") };
         drop(output);
         let (rest, exceptions) = slow.finish();

@@ -14,6 +14,7 @@ use crate::core::opened::Opened;
 use crate::error::ErrorOp;
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
 use crate::sys::SEGMENTS_MAX;
+use crate::turn;
 
 /// The ranges that have to wait for the device.
 pub(super) struct Slow {
@@ -156,7 +157,13 @@ impl Slow {
             while moved < limit {
                 let Some(place) = self.free.pop() else { break };
                 match self.submit(file, place) {
-                    Some(bytes) => moved += bytes,
+                    Some(bytes) => {
+                        moved += bytes;
+                        // A caller that blocks has no turns.
+                        if limit < usize::MAX && turn::ends(context) {
+                            return Poll::Pending;
+                        }
+                    }
                     None => {
                         self.free.push(place);
                         break;
@@ -194,6 +201,7 @@ impl Slow {
                 (Memory::Part(piece.part), segments)
             }
         };
+        turn::called(0);
         let transfer = Transfer::new(memory, offset);
         let bytes = transfer.left();
         let request = Request::Read(transfer);

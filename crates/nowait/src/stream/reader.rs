@@ -12,15 +12,17 @@ use crate::error::{Error, ErrorOp, Moved, Result};
 use crate::file::File;
 use crate::op::{Done, Request};
 use crate::operation::Started;
+use crate::turn;
 
 /// Bytes of one request. Larger requests gained nothing on the disks measured, and delay the first
 /// byte.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Default limit of bytes read ahead: one request is served while another waits. (On a virtio disk
-/// four and more large requests at a time were slower than two.) Less at first, since many readers
-/// want little.
-const AHEAD_BYTES_MAX: usize = 2 << 20;
-const AHEAD_BYTES_FIRST: usize = 256 << 10;
+/// Default limits of bytes read ahead, by direct I/O and through the page cache, where the kernel
+/// reads ahead, too: one request is served while another waits. (On a virtio disk four and more
+/// large requests at a time were slower than two.) Less at first, since many readers want little.
+const DIRECT_AHEAD_BYTES_MAX: usize = 2 << 20;
+const CACHED_AHEAD_BYTES_MAX: usize = 256 << 10;
+const AHEAD_BYTES_FIRST: usize = 64 << 10;
 /// Bytes of one call through the page cache, where the kernel reads ahead.
 const CACHED_BYTES: usize = 128 << 10;
 
@@ -69,6 +71,7 @@ impl Reader {
     /// offsets in the file.
     pub fn range(file: &File, range: Range<u64>) -> Reader {
         let Range { start: offset, end: to } = range;
+        let is_direct = file.0.open.direct.is_some();
         Reader {
             file: file.clone(),
             to: Some(to),
@@ -79,7 +82,7 @@ impl Reader {
             ahead: VecDeque::new(),
             ahead_bytes: 0,
             window: AHEAD_BYTES_FIRST,
-            window_max: AHEAD_BYTES_MAX,
+            window_max: if is_direct { DIRECT_AHEAD_BYTES_MAX } else { CACHED_AHEAD_BYTES_MAX },
             end: 0,
             #[cfg(any(feature = "tokio", feature = "futures-io"))]
             seeking: None,
@@ -161,6 +164,9 @@ impl Reader {
 
     /// Ensures that bytes are there, unless the file has ended.
     pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, caller: Caller) -> Poll<Result<()>> {
+        if caller == Caller::Task && turn::ends(context) {
+            return Poll::Pending;
+        }
         if self.unused() > 0 || self.is_past_range(self.position) {
             return Poll::Ready(Ok(()));
         }
@@ -203,7 +209,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Submits requests until the window is full or the file ends.
+    /// Submits requests until the window is full or the file ends. A task first tries to read on its
+    /// thread: what is cached need not be read ahead, and where attempts are refused, that is
+    /// learned.
     fn read_ahead(&mut self, caller: Caller) -> Result<()> {
         if self.next >= self.end && self.ahead.is_empty() {
             // Only a hint: a read at the place that is wanted next is made in any case, and tells.
@@ -218,15 +226,23 @@ impl Reader {
             }
         };
         while wanted(self) {
-            let request = REQUEST_BYTES_MAX.min(self.window);
+            let request = (self.window / 2).next_multiple_of(BUF_ALIGNMENT).min(REQUEST_BYTES_MAX);
             // To a round place, so that what follows is of whole blocks.
             let length = self.within(self.next, request - (self.next % BUF_ALIGNMENT as u64) as usize);
             self.file.0.check(self.next, length).map_err(|errno| self.error(errno, length))?;
             let buffer = self.buffer(length)?;
-            let read = caller.submit(|| self.file.read_at(buffer, self.next).submit());
+            let read = self.file.read_at(buffer, self.next);
+            let read = match caller {
+                Caller::Task if self.ahead.is_empty() => read.start(),
+                _ => caller.submit(|| read.submit()),
+            };
+            let is_there = read.is_ended();
             self.ahead.push_back(Ahead { length, read });
             self.ahead_bytes += length;
             self.next += length as u64;
+            if is_there {
+                break;
+            }
         }
         Ok(())
     }
@@ -266,6 +282,7 @@ impl Reader {
         let n = self.unused().min(out.len());
         out[..n].copy_from_slice(&self.chunk[self.used..self.used + n]);
         self.used += n;
+        turn::copied(n);
         n
     }
 }
@@ -407,6 +424,7 @@ impl tokio::io::AsyncRead for Reader {
         let n = this.unused().min(out.remaining());
         out.put_slice(&this.chunk[this.used..this.used + n]);
         this.used += n;
+        turn::copied(n);
         Poll::Ready(Ok(()))
     }
 }

@@ -15,6 +15,7 @@ use crate::file::File;
 use crate::op::{Done, Request};
 use crate::operation::Started;
 use crate::sys::{WriteFlags, fork_generation};
+use crate::turn;
 use crate::write::Allocate;
 
 /// Bytes of one request, and of all in flight.
@@ -299,6 +300,9 @@ impl Writer {
     /// Copies as much as there is room for.
     pub(super) fn poll_take(&mut self, context: &mut Context<'_>, bytes: &[u8], caller: Caller) -> Poll<Result<usize>> {
         self.caller = caller;
+        if caller == Caller::Task && turn::ends(context) {
+            return Poll::Pending;
+        }
         ready!(self.poll_restored(context));
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
@@ -317,6 +321,7 @@ impl Writer {
         let n = bytes.len().min(self.buffer.len() - self.filled);
         self.buffer[self.filled..self.filled + n].copy_from_slice(&bytes[..n]);
         self.filled += n;
+        turn::copied(n);
         Poll::Ready(Ok(n))
     }
 

@@ -15,6 +15,7 @@ use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error};
 use crate::op::{Batch, Notify, Outcome, Request, Slot, Transfer};
 use crate::stats::Count;
+use crate::turn;
 
 /// A merged write is not larger than what one thread writes in one go.
 const RUN_BYTES_MAX: usize = 1 << 20;
@@ -105,7 +106,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
     /// As [`File::write_many`](crate::File::write_many).
     pub fn wait(mut self) -> BufferResult<Vec<B>> {
         if self.next > 0 || self.outstanding > 0 || self.file.open.direct.is_some() {
-            self.file.instance.engines().ring.watch_all();
+            self.file.instance.engines().ring.lend_all();
             return local::drive(self);
         }
         local::flush();
@@ -181,17 +182,14 @@ impl<B: WriteBuffer> Future for WriteMany<'_, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let target = this.file.target();
-        let mut inline = 0;
         // Writes that this thread has collected come first.
         local::do_what_is_due();
         while this.next < this.runs.len() {
-            if inline > this.file.instance.policy.inline_bytes_max {
-                // Others want their turn.
-                context.waker().wake_by_ref();
+            if this.next > 0 && turn::ends(context) {
                 return Poll::Pending;
             }
             let Some((number, first, lengths, mut request)) = this.take_next() else { break };
-            inline += lengths.iter().sum::<usize>();
+            turn::called(0);
             let now = match this.check(&request) {
                 Err(errno) => {
                     this.file.instance.counters.add(Count::FailedAtOnce);

@@ -52,6 +52,7 @@ use self::ring::OwnRing;
 use crate::op::help::{self, Helped};
 use crate::op::{STUCK, Slot};
 use crate::sys::PerProcess;
+use crate::turn;
 
 struct Local {
     /// `drive` calls under way on this thread.
@@ -228,6 +229,8 @@ impl Drop for Driving {
             do_what_is_due();
             leave_to_helper::<OwnRing>();
             leave_to_helper::<OwnContext>();
+            // What the thread has waited for is no task's turn.
+            turn::begin();
         }
         let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() - 1));
     }

@@ -1,0 +1,234 @@
+//! Turns: a task that is served inline lets others run, on whatever executor, and completions are noticed meanwhile.
+//!
+//! Nothing here looks at a clock: what is charged is counted, and a task that never yields never lets its neighbour count.
+
+mod common;
+
+use std::future::{Future, poll_fn};
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use common::mounts::temp_dir;
+use common::{Sample, Watchdog, contents, open_direct, writable};
+use futures::FutureExt;
+use nowait::stream::{Reader, Writer};
+use nowait::{File, Nowait};
+
+const PAGE: usize = 4096;
+const LEN: usize = 1 << 20;
+/// Pieces of work that a task is served in a row: some milliseconds, many turns.
+const PIECES: usize = 10_000;
+/// A call is charged with 0.4 µs at least, and a turn is 5.
+const YIELDS_MIN: usize = PIECES / 13 / 2;
+
+/// A file in the page cache.
+struct Cached {
+    sample: Sample,
+    file: File,
+}
+
+impl Cached {
+    fn new() -> Cached {
+        let sample = Sample::new(LEN);
+        let file = sample.open(&Nowait::builder().build().unwrap());
+        let cached = Cached { sample, file };
+        assert_eq!(cached.file.read_exact_at(vec![0; LEN], 0).wait().unwrap().len(), LEN);
+        cached
+    }
+
+    fn offset(i: usize) -> u64 {
+        (i * 7919 * PAGE % LEN) as u64
+    }
+
+    async fn reads(&self, count: usize) {
+        for i in 0..count {
+            let page = self.file.read_range(Self::offset(i), PAGE).await.unwrap();
+            assert!(*page == *self.sample.expected(Self::offset(i), PAGE));
+        }
+    }
+}
+
+fn empty(folder: &Path) -> File {
+    let path = folder.join("file");
+    std::fs::write(&path, []).unwrap();
+    writable(&Nowait::builder().build().unwrap(), &path)
+}
+
+/// Returns how often `task` lets another future of the same task run.
+async fn yields(task: impl Future<Output = ()>) -> usize {
+    let mut task = pin!(task);
+    let mut pending = 0;
+    poll_fn(|context| {
+        let polled = task.as_mut().poll(context);
+        pending += usize::from(polled.is_pending());
+        polled
+    })
+    .await;
+    pending
+}
+
+/// Runs a future on each executor.
+fn everywhere(run: impl Fn(&'static str) -> Pin<Box<dyn Future<Output = ()>>>) {
+    nowait::block_on(run("block_on"));
+    futures::executor::block_on(run("futures"));
+    smol::block_on(run("smol"));
+    let single = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    single.block_on(run("tokio's block_on"));
+    single.block_on(tokio::task::LocalSet::new().run_until(async move {
+        tokio::task::spawn_local(run("a task of tokio")).await.unwrap();
+    }));
+}
+
+fn each_yields(name: &'static str, task: impl Fn(Rc<Cached>) -> Pin<Box<dyn Future<Output = ()>>> + 'static) {
+    let _watchdog = Watchdog::new(name, 60);
+    let cached = Rc::new(Cached::new());
+    let task = Rc::new(task);
+    everywhere(|executor| {
+        let (cached, task) = (cached.clone(), task.clone());
+        Box::pin(async move {
+            let yields = yields(task(cached)).await;
+            assert!(yields >= YIELDS_MIN, "{name} under {executor}: {yields} yields");
+        })
+    });
+}
+
+#[test]
+fn reads() {
+    each_yields("reads", |cached| Box::pin(async move { cached.reads(PIECES).await }));
+}
+
+#[test]
+fn sizes_empty_reads_and_refusals() {
+    each_yields("sizes", |cached| {
+        Box::pin(async move {
+            for _ in 0..PIECES / 2 {
+                assert_eq!(cached.file.size().await.unwrap(), LEN as u64);
+                assert!(cached.file.read_range(0, 0).await.unwrap().is_empty());
+                cached.file.read_range(u64::MAX, 1).await.unwrap_err();
+            }
+        })
+    });
+}
+
+#[test]
+fn gathers_of_many_ranges_and_many_gathers() {
+    each_yields("gathers", |cached| {
+        Box::pin(async move {
+            let ranges: Vec<_> = (0..PIECES / 2).map(|i| (Cached::offset(i), 100)).collect();
+            let gathered = cached.file.gather(&*ranges).await.unwrap();
+            for (i, range) in gathered.iter().enumerate() {
+                assert!(range.unwrap() == cached.sample.expected(Cached::offset(i), 100));
+            }
+            for _ in 0..PIECES / 2 {
+                assert_eq!(cached.file.gather([(5, 10)]).await.unwrap().len(), 1);
+            }
+        })
+    });
+}
+
+#[test]
+fn writes_one_by_one_and_together() {
+    each_yields("writes", |_| {
+        Box::pin(async move {
+            let folder = temp_dir();
+            let file = empty(folder.path());
+            let page = contents(PAGE, 3);
+            for i in 0..PIECES / 2 {
+                file.write_all_at(page.clone(), (i % 64 * PAGE) as u64).await.unwrap();
+            }
+            // Every second page, so that none is merged with the next.
+            let writes = (0..PIECES / 2).map(|i| ((i % 64 * 2 * PAGE) as u64, page.clone()));
+            file.write_many(writes.collect()).await.unwrap();
+            assert!(*file.read_range(126 * PAGE as u64, PAGE).await.unwrap() == *page);
+        })
+    });
+}
+
+#[test]
+fn streams() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    each_yields("streams", |cached| {
+        Box::pin(async move {
+            let folder = temp_dir();
+            let file = empty(folder.path());
+            let mut buffer = [0; 100];
+            let mut writer = Writer::new(&file, 0);
+            for i in 0..PIECES {
+                let mut reader = Reader::new(&cached.file, Cached::offset(i));
+                AsyncReadExt::read_exact(&mut reader, &mut buffer).await.unwrap();
+                assert!(buffer == cached.sample.expected(Cached::offset(i), 100));
+                AsyncWriteExt::write_all(&mut writer, &buffer).await.unwrap();
+            }
+            writer.finish().await.unwrap();
+            assert_eq!(file.size().await.unwrap(), 100 * PIECES as u64);
+        })
+    });
+}
+
+/// A stream's small reads of what it has in memory make no call.
+#[test]
+fn small_reads_from_memory() {
+    use tokio::io::AsyncReadExt;
+    let _watchdog = Watchdog::new("small reads", 60);
+    let cached = Rc::new(Cached::new());
+    let yields = nowait::block_on(yields(async {
+        let mut reader = Reader::new(&cached.file, 0);
+        for at in 0..LEN {
+            assert_eq!(reader.read_u8().await.unwrap(), cached.sample.expected(at as u64, 1)[0]);
+        }
+    }));
+    // A poll is charged with 50 ns.
+    assert!(yields >= LEN / 100 / 2, "{yields}");
+}
+
+/// Its caller polls once, and takes "not yet" for an answer.
+#[test]
+fn what_is_polled_once_is_not_told_to_yield() {
+    let cached = Cached::new();
+    let ranges: Vec<_> = (0..1000).map(|i| (Cached::offset(i), 100)).collect();
+    for i in 0..PIECES {
+        let page = cached.file.read_range(Cached::offset(i), PAGE).now_or_never().expect("it is cached").unwrap();
+        assert!(*page == *cached.sample.expected(Cached::offset(i), PAGE));
+        if i % 100 == 0 {
+            assert_eq!(cached.file.gather(&*ranges).now_or_never().expect("they are cached").unwrap().len(), 1000);
+        }
+    }
+}
+
+/// The reactor is never asked: only the task that reads from the cache can notice the others' completion.
+#[test]
+fn completions_are_noticed_on_the_way() {
+    let _watchdog = Watchdog::new("completions on the way", 60);
+    let nowait = Nowait::builder().build().unwrap();
+    if !nowait.has_ring() {
+        return eprintln!("skipped: no io_uring here");
+    }
+    let sample = Sample::new(LEN);
+    let cached = sample.open(&nowait);
+    cached.read_exact_at(vec![0; LEN], 0).wait().unwrap();
+    let Some(direct) = open_direct(&nowait, &sample.path) else { return eprintln!("skipped: no direct I/O here") };
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().event_interval(u32::MAX).build().unwrap();
+    runtime.block_on(async {
+        nowait.attach_tokio().unwrap();
+        // Its end is all that lets the runtime park, and look at its reactor.
+        let is_over = Arc::new(AtomicBool::new(false));
+        let flag = is_over.clone();
+        let reads = tokio::spawn(async move {
+            for i in 0..100 {
+                direct.read_range(Cached::offset(i), PAGE).await.unwrap();
+            }
+            flag.store(true, Relaxed);
+        });
+        let hog = tokio::spawn(async move {
+            while !is_over.load(Relaxed) {
+                cached.read_range(0, PAGE).await.unwrap();
+            }
+        });
+        reads.await.unwrap();
+        hog.await.unwrap();
+    });
+}
