@@ -10,6 +10,14 @@
 //! Through the page cache the kernel reads ahead, and a stream adds little but larger calls. With
 //! direct I/O ([`OpenOptions::direct`](crate::OpenOptions::direct)) the stream is the only
 //! read-ahead.
+//!
+//! # Memory
+//!
+//! A [`Reader`] has a chunk and what it reads ahead: 64 KiB at first, doubled with each chunk up to
+//! 256 KiB through the page cache and 2 MiB with direct I/O
+//! ([`ahead_bytes_max`](Reader::ahead_bytes_max) limits it). It reads nothing past its range. What a
+//! task finds cached is not read ahead. A [`Writer`] has the request that it fills and those that it
+//! writes behind.
 
 mod atomic;
 mod cursor;
