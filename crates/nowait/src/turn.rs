@@ -2,10 +2,9 @@
 //!
 //! An operation that is served inline is ready at its first poll. An executor sees a task that goes
 //! on: it runs no other, and looks at neither its timers nor its reactor. So inline service is
-//! charged by the time it takes, and when a turn is over ([`TURN_NS`]) the task that has just been
-//! served is told to yield. The operation is done by then: its future keeps the result, wakes itself
-//! and is pending once, on whatever executor. So operations of one task begin in the order of their
-//! polls.
+//! charged by the time it takes, and after a turn of 5 µs the task that has just been served is
+//! told to yield. The operation is done by then: its future keeps the result, wakes itself and is
+//! pending once, on whatever executor. So operations of one task begin in the order of their polls.
 //!
 //! While a task has its turn, others wait whose operations have completed. So at the end of each
 //! turn the thread submits what is staged in its ring, looks at the completions there, and wakes

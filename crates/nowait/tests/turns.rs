@@ -8,12 +8,17 @@ use std::future::{Future, poll_fn};
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+#[cfg(feature = "tokio")]
 use std::sync::Arc;
+#[cfg(feature = "tokio")]
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use common::mounts::temp_dir;
-use common::{Sample, Watchdog, contents, open_direct, writable};
+#[cfg(feature = "tokio")]
+use common::open_direct;
+use common::{Sample, Watchdog, contents, writable};
 use futures::FutureExt;
+#[cfg(feature = "tokio")]
 use nowait::stream::{Reader, Writer};
 use nowait::{File, Nowait};
 
@@ -147,6 +152,7 @@ fn writes_one_by_one_and_together() {
     });
 }
 
+#[cfg(feature = "tokio")]
 #[test]
 fn streams() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -169,6 +175,7 @@ fn streams() {
 }
 
 /// A stream's small reads of what it has in memory make no call.
+#[cfg(feature = "tokio")]
 #[test]
 fn small_reads_from_memory() {
     use tokio::io::AsyncReadExt;
@@ -199,6 +206,7 @@ fn what_is_polled_once_is_not_told_to_yield() {
 }
 
 /// The reactor is never asked: only the task that reads from the cache can notice the others' completion.
+#[cfg(feature = "tokio")]
 #[test]
 fn completions_are_noticed_on_the_way() {
     let _watchdog = Watchdog::new("completions on the way", 60);
