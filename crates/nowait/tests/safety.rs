@@ -614,6 +614,47 @@ fn forked_writers() {
     assert_eq!(std::fs::read(&log).unwrap(), b"once");
 }
 
+/// Symptom: a task's thread that had forked looked at its ring in the child, too, and took the
+/// parent's completions.
+#[cfg(feature = "tokio")]
+#[test]
+fn fork_of_a_thread_that_notices_completions() {
+    child::play("fork in a runtime");
+}
+
+#[cfg(feature = "tokio")]
+fn forked_in_a_runtime() {
+    let nowait = Nowait::builder().route(None).build().unwrap();
+    let sample = Sample::new(4 << 20);
+    let Some(file) = common::open_direct(&nowait, &sample.path) else { return };
+    let hot = sample.open(&nowait);
+    assert_eq!(hot.read_range(0, PAGE).wait().unwrap().len(), PAGE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let task = async move {
+        for i in 0..4 {
+            file.read_range(i << 12, PAGE).await.unwrap();
+        }
+        let mut reads: Vec<_> = (0..20).map(|i| Box::pin(file.read_range(i << 12, PAGE))).collect();
+        reads.retain_mut(|read| poll_once(read.as_mut()).is_pending());
+        // They lie in the ring of the runtime, which looks at nothing before this returns.
+        std::thread::sleep(Duration::from_millis(20));
+        in_fork(|| {
+            futures::executor::block_on(async {
+                for _ in 0..100 {
+                    assert_eq!(hot.read_range(0, PAGE).await.unwrap().len(), PAGE);
+                }
+            })
+        });
+        for read in join_all(reads).await {
+            assert_eq!(read.unwrap().len(), PAGE);
+        }
+    };
+    runtime.block_on(async {
+        nowait.attach_tokio().unwrap();
+        tokio::spawn(task).await.unwrap();
+    });
+}
+
 #[test]
 fn child() {
     match child::role().as_deref() {
@@ -627,6 +668,8 @@ fn child() {
         Some("fork while others read") => forked_while_others_read(),
         Some("forked thread ends") => forked_thread(),
         Some("forked writers") => forked_writers(),
+        #[cfg(feature = "tokio")]
+        Some("fork in a runtime") => forked_in_a_runtime(),
         Some(other) => unreachable!("{other}"),
     }
 }
