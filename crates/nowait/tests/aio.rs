@@ -355,12 +355,6 @@ fn submitting_thread_ends_before_its_reads() {
     assert_settled(&nowait);
 }
 
-/// Descriptors of this process that are open on `path`.
-fn descriptors_of(path: &FsPath) -> usize {
-    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
-}
-
 #[test]
 fn file_and_instance_dropped_with_work_in_flight() {
     // 20 rounds leak 8 MiB each.
@@ -384,8 +378,8 @@ fn file_and_instance_dropped_with_work_in_flight() {
         }
         assert!(start.elapsed() < at_most(Duration::from_millis(500)), "dropping waits for nobody");
     }
-    let closed = eventually(|| descriptors_of(&sample.path) == 0);
-    assert!(closed, "{} are open; threads: {}", descriptors_of(&sample.path), threads());
+    let closed = eventually(|| common::descriptors_of(&sample.path) == 0);
+    assert!(closed, "{} are open; threads: {}", common::descriptors_of(&sample.path), threads());
 }
 
 /// The process's threads, and where each sleeps.

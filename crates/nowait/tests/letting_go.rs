@@ -36,12 +36,6 @@ fn files(nowait: &Nowait, folder: &FsPath) -> Vec<File> {
     [Some(buffered), direct].into_iter().flatten().collect()
 }
 
-/// Descriptors of this process that are open on `path`.
-fn descriptors_of(path: &FsPath) -> usize {
-    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
-}
-
 /// Keeps the processors busy while it lives.
 struct Load(Arc<AtomicBool>, Vec<std::thread::JoinHandle<()>>);
 
@@ -93,7 +87,7 @@ fn close_closes_once_every_result_is_there() {
                 way.run(file.sync_data()).unwrap();
                 assert_eq!(file.close().unwrap(), Closed::Now, "{name}, {way:?}, round {round}, file {number}");
             }
-            assert_eq!(descriptors_of(&path), 0, "{name}, round {round}");
+            assert_eq!(common::descriptors_of(&path), 0, "{name}, round {round}");
         }
         assert_settled(&nowait);
     }
@@ -172,7 +166,7 @@ fn close_says_that_a_clone_or_an_operation_uses_the_file() {
             let error = file.read_range(0, 1).wait().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Closed);
         }
-        assert_eq!(descriptors_of(&path), 0, "{name}: the clone was the last use");
+        assert_eq!(common::descriptors_of(&path), 0, "{name}: the clone was the last use");
     }
     let sim = Sim::manual(1);
     let mut faults = Faults::default();
@@ -292,7 +286,11 @@ fn a_read_given_up_in_block_on_keeps_no_descriptor() {
                 under_way = nowait.stats().ended() < nowait.stats().started;
                 drop(file);
                 // This thread does nothing for its ring meanwhile.
-                assert!(eventually(|| descriptors_of(&sample.path) == 0), "{count}: {}", descriptors_of(&sample.path));
+                assert!(
+                    eventually(|| common::descriptors_of(&sample.path) == 0),
+                    "{count}: {}",
+                    common::descriptors_of(&sample.path)
+                );
                 if under_way {
                     break;
                 }

@@ -367,12 +367,6 @@ fn instances_come_and_go() {
     assert!(eventually(gone), "{before:?} before, {:?} after", common::resources());
 }
 
-/// Descriptors of this process that are open on `path`.
-fn descriptors_of(path: &std::path::Path) -> usize {
-    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
-}
-
 #[test]
 fn file_and_instance_dropped_with_work_in_flight() {
     let _watchdog = Watchdog::new("file_and_instance_dropped_with_work_in_flight", 60);
@@ -396,7 +390,11 @@ fn file_and_instance_dropped_with_work_in_flight() {
         }
         assert!(start.elapsed() < at_most(Duration::from_secs(1)), "dropping waits for nobody");
     }
-    assert!(eventually(|| descriptors_of(&sample.path) == 0), "{} are open", descriptors_of(&sample.path));
+    assert!(
+        eventually(|| common::descriptors_of(&sample.path) == 0),
+        "{} are open",
+        common::descriptors_of(&sample.path)
+    );
 }
 
 /// A leaked future leaks memory. The descriptor is the operation's only until it is complete.
@@ -409,7 +407,7 @@ fn leaked_futures_do_not_keep_files_open() {
         futures::executor::block_on(give_up(&file, &mut Rng::new(1), 10, End::Leak));
         nowait.drain();
         drop((file, nowait));
-        let open = || descriptors_of(&sample.path);
+        let open = || common::descriptors_of(&sample.path);
         assert!(eventually(|| open() == 0), "{route:?}: {} open", open());
     }
 }

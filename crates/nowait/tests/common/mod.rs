@@ -236,6 +236,12 @@ pub(crate) fn resources() -> (usize, usize) {
     (count("/proc/self/fd"), count("/proc/self/task"))
 }
 
+/// Descriptors of this process that are open on `path`.
+pub(crate) fn descriptors_of(path: &Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == path)).count()
+}
+
 /// Opens a file past the page cache, for reading and writing; says so where that cannot be.
 pub(crate) fn open_direct(nowait: &Nowait, path: &Path) -> Option<File> {
     let file = open_as_direct(nowait, path)?;
