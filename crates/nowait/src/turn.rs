@@ -20,10 +20,10 @@ use std::task::Context;
 
 use crate::sys::fork_generation;
 
-/// A turn, in nanoseconds: some five cached reads of 4 KiB. (64 tasks on one worker of tokio read
-/// 90 to 99 % from the page cache beside a heartbeat. With turns of 20 µs its median lateness was
-/// 2 ms, with 10 µs 1.4, with 5 µs 1.0, and 0.9 beside plain calls. Reads a second were the same:
-/// docs/measurements/2026-11-23-turns.)
+/// A turn, in nanoseconds: some five cached reads of 4 KiB. (Of 64 tasks on tokio that read 90 to
+/// 99 % from the page cache beside a heartbeat, with turns of 20 µs its median lateness was about
+/// 2 ms, with 10 µs 1.3, with 5 µs 1.0. Reads a second were the same:
+/// docs/measurements/2026-11-23-mixed.)
 const TURN_NS: u64 = 5_000;
 /// What a system call and a poll cost beside copying, and how many bytes are copied in a
 /// nanosecond, where nobody looked at the clock. (Reads of 4 KiB from the page cache took 0.5 to
