@@ -56,7 +56,8 @@ def correlation(values):
     if n < 5 or squares == 0:
         return 0.0
     found = math.fsum(one * two for one, two in zip(apart, apart[1:])) / squares
-    # Without one, its standard error is about 1 / sqrt(n). What is found is too low by (1 + 4 r) / n (Kendall).
+    # Without one, its standard error is about 1 / sqrt(n). What is found is too low by (1 + 4 r) / n
+    # (Kendall).
     if found < CHANCE / math.sqrt(n):
         return 0.0
     return min((found * n + 1) / (n - 4), CORRELATION_MAX)

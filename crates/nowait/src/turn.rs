@@ -25,8 +25,8 @@ use crate::sys::fork_generation;
 /// 2 ms, with 10 µs 1.3, with 5 µs 1.0. Reads a second were the same:
 /// docs/measurements/2026-11-23-mixed.)
 const TURN_NS: u64 = 5_000;
-/// What a system call and a poll cost beside copying, and how many bytes are copied in a
-/// nanosecond, where nobody looked at the clock. (Reads of 4 KiB from the page cache took 0.5 to
+/// Costs of a system call and of a poll beside copying, and bytes copied in a nanosecond, where
+/// nobody looked at the clock. (Reads of 4 KiB from the page cache took 0.5 to
 /// 1 µs on the machines measured.)
 const CALL_NS: u64 = 400;
 const POLL_NS: u64 = 50;
@@ -115,8 +115,7 @@ pub(crate) fn submits_to<N: Notice + 'static>(queue: &Arc<N>) {
         };
         if !known.borrow().as_ref().is_some_and(is_known) {
             let queue: Arc<dyn Notice> = queue.clone();
-            let before = known.replace(Some((fork_generation(), Arc::downgrade(&queue))));
-            drop(before);
+            *known.borrow_mut() = Some((fork_generation(), Arc::downgrade(&queue)));
         }
     });
 }

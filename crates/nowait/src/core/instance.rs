@@ -205,9 +205,9 @@ impl Nowait {
     }
 
     /// Has a thread of the instance notice the completions of all that is in flight. For who is
-    /// about to block this thread on anything else (a channel, a condition variable) until an operation has
-    /// completed that another thread or task has submitted: the tokio runtime that should notice it
-    /// may be the one that is blocked. [`Operation::wait`](crate::Operation::wait) does so itself.
+    /// about to block this thread on anything else (a channel, a condition variable) until an
+    /// operation has completed that another thread or task has submitted: the tokio runtime that
+    /// should notice it may be the one that is blocked. [`Operation::wait`](crate::Operation::wait) does so itself.
     pub fn notice_by_thread(&self) {
         self.0.engines().ring.lend_all();
     }
