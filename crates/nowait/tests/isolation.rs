@@ -348,6 +348,25 @@ fn leave_files() {
 }
 
 #[test]
+fn what_a_thread_of_the_pool_finds_abandoned_before_it_hangs() {
+    let _watchdog = Watchdog::new("abandoned reads before one that hangs", 60);
+    let (Some(mut first), Some(mut second)) = (stalling(0), stalling(0)) else { return };
+    let nowait = Nowait::builder().engine(Engine::Pool).strict(true).pool_threads_max(1).build().unwrap();
+    let (_dir, path) = other_file();
+    let [first_file, second_file] = [&first, &second].map(|stalling| open_at(&nowait, &stalling.file(), false));
+    let other = open_at(&nowait, &path, true);
+    first.hang();
+    second.hang();
+    let before = begin(read_of(&first_file, READS_AT));
+    (0..10).for_each(|i| assert!(poll_once(read_of(&other, i * 4096).as_mut()).is_pending()));
+    let after = begin(read_of(&second_file, READS_AT));
+    first.go_on();
+    assert!(eventually(|| nowait.stats().cancelled == 10), "they wait for another file: {:?}", nowait.stats());
+    second.go_on();
+    futures::executor::block_on(futures::future::join(before, after));
+}
+
+#[test]
 fn an_accepted_write_of_an_instance_that_goes() {
     let _watchdog = Watchdog::new("an accepted write of an instance that goes", 60);
     let Some(mut hangs) = stalling(0) else { return };

@@ -297,11 +297,12 @@ impl Shard {
         }
         line.staged = 0;
         drop(line);
+        self.discard(shed);
+        refused.into_iter().for_each(pool::hand_on);
+        // Last, for it may sleep.
         if staged {
             self.submit_entries();
         }
-        self.discard(shed);
-        refused.into_iter().for_each(pool::hand_on);
         true
     }
 

@@ -173,8 +173,9 @@ impl Desk {
                 self.quiet.notify_all();
             }
             drop(line);
-            let sent = next.map(|slot| self.send(slot));
             self.discard(shed);
+            // Last, for it may sleep.
+            let sent = next.map(|slot| self.send(slot));
             if matches!(sent, None | Some(Sent::NoRoom)) {
                 return;
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, MutexGuard};
 use std::time::Duration;
 
 use super::file_queue::{end, serve_file_queue};
-use super::{ANNOUNCED, FileQueue, Shared, State, THREAD};
+use super::{ANNOUNCED, FileQueue, Shared, State, THREAD, discard};
 use crate::buf::lock;
 use crate::engine::run_for;
 use crate::op::{STUCK, Slot, contained};
@@ -219,8 +219,8 @@ fn let_one_go<'a>(shared: &'a Arc<Shared>, mut state: MutexGuard<'a, State>) -> 
     state
 }
 
-/// Runs a slot of the queue, or a turn at a file's queue; and discards slots that the queue has
-/// shed.
+/// Discards slots that the queue has shed; then runs a slot of it, or a turn at a file's queue,
+/// which may hang.
 fn serve_one<'a>(
     shared: &'a Arc<Shared>,
     mut state: MutexGuard<'a, State>,
@@ -231,6 +231,8 @@ fn serve_one<'a>(
     let weight = if slot.as_ref().is_some_and(|slot| slot.is_announced()) { ANNOUNCED } else { THREAD };
     state.begins(weight);
     drop(state);
+    let count = shed.len();
+    discard(shed);
     let goes_on =
         file_queue.filter(|(file_queues, kind)| serve_file_queue(file_queues, *kind, &|wait| give_way(shared, wait)));
     if let Some(slot) = slot {
@@ -239,8 +241,6 @@ fn serve_one<'a>(
             end(slot, work, outcome);
         }
     }
-    let count = shed.len();
-    shed.into_iter().for_each(|slot| drop(slot.discard()));
     state = lock(&shared.state);
     state.file_queues.extend(goes_on);
     state.queue.discarded(count);
