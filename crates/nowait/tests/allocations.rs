@@ -40,6 +40,11 @@ fn allocations(mut work: impl FnMut(u64)) -> u64 {
 }
 
 #[test]
+fn block_on_of_a_ready_future_allocates_nothing() {
+    assert_eq!(allocations(|i| assert_eq!(nowait::block_on(async { i }), i)), 0);
+}
+
+#[test]
 fn cached_reads_allocate_nothing() {
     let sample = Sample::new(1 << 20);
     let nowait = Nowait::builder().build().unwrap();

@@ -589,6 +589,28 @@ fn short_lived_threads_leave_nothing_behind() {
     child::play("threads");
 }
 
+#[test]
+fn a_thread_that_reads_cached_pages_has_no_descriptors() {
+    child::play("cached");
+}
+
+fn read_cached() {
+    let sample = Sample::new(LEN);
+    let file = sample.open(Nowait::shared());
+    let makes_none = |_| {
+        std::fs::read(&sample.path).unwrap();
+        let before = resources().0;
+        let read = || {
+            nowait::block_on(file.read_range(8192, PAGE)).unwrap();
+            file.read_range(0, PAGE).wait().unwrap();
+            resources().0 == before
+        };
+        std::thread::scope(|scope| scope.spawn(read).join().unwrap())
+    };
+    // The kernel may take pages away between two calls.
+    assert!((0..10).any(makes_none));
+}
+
 async fn few(file: &File) {
     let reads = join_all((0..20).map(|i| file.read_range(i * 50_000, PAGE))).await;
     reads.into_iter().for_each(|read| assert_eq!(read.unwrap().len(), PAGE));
@@ -600,6 +622,7 @@ fn child() {
     match role.as_str() {
         "without io" => return without_io(),
         "attached" => return attached(),
+        "cached" => return read_cached(),
         _ => {}
     }
     let sample = Sample::new(LEN);

@@ -2,9 +2,10 @@
 //! eventfd) is polled, or parked.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
-use std::task::Wake;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, fence};
+use std::sync::{Arc, OnceLock};
+use std::task::{Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
@@ -20,18 +21,19 @@ pub(super) const PARKED: u8 = 2;
 /// Wakes a thread wherever it sleeps. One per thread.
 pub(super) struct Bell {
     sleep: AtomicU8,
-    eventfd: Option<OwnedFd>,
+    /// Made for the thread's first queue: one that only reads cached pages has none.
+    eventfd: OnceLock<Option<OwnedFd>>,
     thread: Thread,
 }
 
 impl Bell {
     pub(super) fn new() -> Arc<Bell> {
-        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
-        Arc::new(Bell { sleep: AtomicU8::new(AWAKE), eventfd, thread: std::thread::current() })
+        Arc::new(Bell { sleep: AtomicU8::new(AWAKE), eventfd: OnceLock::new(), thread: std::thread::current() })
     }
 
     pub(super) fn descriptor(&self) -> Option<&OwnedFd> {
-        self.eventfd.as_ref()
+        let make = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        self.eventfd.get_or_init(make).as_ref()
     }
 
     fn ring(&self) {
@@ -66,7 +68,7 @@ pub(super) struct Notice {
 }
 
 impl Notice {
-    pub(super) fn new(bell: Arc<Bell>) -> Arc<Notice> {
+    fn new(bell: Arc<Bell>) -> Arc<Notice> {
         Arc::new(Notice { notified: AtomicBool::new(false), bell })
     }
 
@@ -85,6 +87,31 @@ impl Notice {
             self.bell.awake();
         }
         sleeps
+    }
+}
+
+/// A notice and its waker, kept by a thread from one `drive` to the next.
+pub(super) struct Kept {
+    pub(super) notice: Arc<Notice>,
+    pub(super) waker: Waker,
+}
+
+impl Kept {
+    pub(super) fn new(bell: Arc<Bell>) -> Kept {
+        let notice = Notice::new(bell);
+        Kept { waker: Waker::from(notice.clone()), notice }
+    }
+
+    /// As new, for another future, unless a clone of the waker is still about: that would wake the
+    /// wrong one.
+    pub(super) fn renew(self) -> Option<Kept> {
+        if Arc::strong_count(&self.notice) > 2 {
+            return None;
+        }
+        // After the last call of the clones that are gone.
+        fence(Acquire);
+        self.notice.forget();
+        Some(self)
     }
 }
 

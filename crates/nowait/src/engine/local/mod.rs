@@ -42,9 +42,9 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use self::bell::{Bell, IN_QUEUE, Notice, PARKED};
+use self::bell::{Bell, IN_QUEUE, Kept, Notice, PARKED};
 use self::context::OwnContext;
 use self::desk::State;
 use self::queue::{Owned, Queue};
@@ -59,7 +59,10 @@ struct Local {
     depth: Cell<u32>,
     ring: RefCell<State<OwnRing>>,
     aio: RefCell<State<OwnContext>>,
+    /// A slot was staged since the last `drive` ended.
+    staged: Cell<bool>,
     bell: PerProcess<Arc<Bell>>,
+    kept: PerProcess<Cell<Option<Kept>>>,
     /// Its submissions go to queues that complete without its polls.
     elsewhere: Cell<bool>,
     /// Called before the thread sleeps, or blocks elsewhere.
@@ -71,7 +74,9 @@ thread_local!(static LOCAL: Local = const {
         depth: Cell::new(0),
         ring: RefCell::new(State::New),
         aio: RefCell::new(State::New),
+        staged: Cell::new(false),
         bell: PerProcess::new(),
+        kept: PerProcess::new(),
         elsewhere: Cell::new(false),
         due: Cell::new(None),
     }
@@ -138,6 +143,7 @@ fn stage_in<Q: Mine>(slot: Arc<Slot>) -> Result<(), Arc<Slot>> {
         if local.depth.get() > 0 && Q::is_alone(local) {
             if let Some(mut owned) = Q::mine(local).borrow_mut().make(&local.bell).filter(|owned| !owned.dead) {
                 owned.turns += 1;
+                local.staged.set(true);
                 slot.take().into_iter().for_each(|slot| owned.accept(slot));
                 help::watch();
             }
@@ -152,18 +158,29 @@ pub(crate) fn drive<F: Future>(future: F) -> F::Output {
     // ends: after us.
     #[cfg(feature = "tokio")]
     let future = tokio::task::coop::unconstrained(future);
-    // Before the future, which is dropped first: operations it leaves behind are not wanted any
-    // more.
-    let driving = Driving::new();
+    let _driving = Driving::new();
+    let new = |local: &Local| Kept::new(local.bell.get(Bell::new).clone());
+    let kept = LOCAL.try_with(|local| local.kept.get(Cell::default).take().unwrap_or_else(|| new(local)));
+    let kept = kept.unwrap_or_else(|_| Kept::new(Bell::new()));
+    // The future is gone afterwards: operations it leaves behind are not wanted any more.
+    let output = poll_to_end(future, &kept);
+    let _ = LOCAL.try_with(|local| {
+        // Not one of the parent, in a child that the future forked.
+        let is_own = Arc::ptr_eq(&kept.notice.bell, local.bell.get(Bell::new));
+        local.kept.get(Cell::default).set(kept.renew().filter(|_| is_own));
+    });
+    output
+}
+
+#[inline(always)]
+fn poll_to_end<F: Future>(future: F, Kept { notice, waker }: &Kept) -> F::Output {
     let mut future = pin!(future);
-    let notice = Notice::new(driving.bell.clone());
-    let waker = Waker::from(notice.clone());
-    let mut context = Context::from_waker(&waker);
+    let mut context = Context::from_waker(waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        turn(&notice);
+        turn(notice);
         notice.forget();
     }
 }
@@ -208,17 +225,12 @@ pub(crate) fn do_what_is_due() {
 }
 
 /// Marks this thread as driving while it lives, also if the future panics.
-struct Driving {
-    bell: Arc<Bell>,
-}
+struct Driving;
 
 impl Driving {
     fn new() -> Driving {
-        let bell = LOCAL.try_with(|local| {
-            local.depth.set(local.depth.get() + 1);
-            local.bell.get(Bell::new).clone()
-        });
-        Driving { bell: bell.unwrap_or_else(|_| Bell::new()) }
+        let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() + 1));
+        Driving
     }
 }
 
@@ -227,8 +239,10 @@ impl Drop for Driving {
         let last = LOCAL.try_with(|local| local.depth.get() == 1).unwrap_or(false);
         if last {
             do_what_is_due();
-            leave_to_helper::<OwnRing>();
-            leave_to_helper::<OwnContext>();
+            if LOCAL.try_with(|local| local.staged.take()).unwrap_or(false) {
+                leave_to_helper::<OwnRing>();
+                leave_to_helper::<OwnContext>();
+            }
             // What the thread has waited for is no task's turn.
             turn::begin();
         }
