@@ -100,10 +100,7 @@ const TRUST: u32 = 1024;
 const TRUST_BUDGET_NS: u64 = 20_000;
 
 /// Helpers are worth it if they bring a copy down to this share of its time.
-const HELPED: f64 = 0.8;
-/// Copies in a row without that gain before helpers are skipped: a thread may come late now and
-/// then. (Of copies of 1 MiB on two idle processors the median was 0.77, and a third lay over 0.8.)
-const UNHELPED_BORNE: u32 = 3;
+const HELPED: f64 = 0.9;
 
 /// Larger reads are not announced: the kernel would read only their beginning ahead (128 KiB where
 /// the device does not say more).
@@ -322,43 +319,52 @@ impl ReadSelector {
     }
 }
 
-/// Ranges that were copied, and how long that took.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Copied {
-    pub(crate) ranges: usize,
-    pub(crate) bytes: usize,
-    pub(crate) elapsed_ns: u64,
-}
-
-impl Copied {
-    fn mean_bytes(self) -> f64 {
-        self.bytes as f64 / self.ranges as f64
-    }
-}
-
 /// The selector of copying with helper threads: one for each instance, since the processors are
-/// common to all files.
+/// common to all files. It knows what copies take with helpers and without, by powers of two of
+/// their bytes, and goes on trying both: other programs have the processors now and then.
 #[derive(Debug, Default)]
-pub(crate) struct HelperSelector(Backoff);
+pub(crate) struct HelperSelector([Copies; 8]);
+
+#[derive(Debug, Default)]
+struct Copies {
+    count: AtomicU32,
+    /// What a byte took, in ps, as a moving average; 0 until there was one.
+    alone_ps: AtomicU32,
+    helped_ps: AtomicU32,
+}
 
 impl HelperSelector {
-    /// Whether to try it now.
-    pub(crate) fn allows(&self) -> bool {
-        self.0.allows()
+    /// Bytes of a copy from which on helpers may take part.
+    pub(crate) const BYTES_MIN: usize = 128 << 10;
+
+    fn copies(&self, bytes: usize) -> &Copies {
+        let class = (bytes / Self::BYTES_MIN).max(1).ilog2() as usize;
+        &self.0[class.min(self.0.len() - 1)]
     }
 
-    /// Records a copy by the caller alone, and one with helpers. Helpers fail if they are not worth
-    /// their own processor time: other programs have the processors, and the caller waits for
-    /// helpers that wait for one. Copies of other lengths tell nothing.
-    pub(crate) fn told(&self, alone: Copied, together: Copied) {
-        let lengths = together.mean_bytes() / alone.mean_bytes();
-        if (0.5..=2.0).contains(&lengths) {
-            let expected_ns = alone.elapsed_ns as f64 / alone.bytes as f64 * together.bytes as f64;
-            match together.elapsed_ns as f64 > expected_ns * HELPED {
-                true => self.0.bad(UNHELPED_BORNE),
-                false => self.0.good(),
+    /// Whether helpers take part in the next copy of `bytes`.
+    pub(crate) fn helps(&self, bytes: usize) -> bool {
+        let Copies { count, alone_ps, helped_ps } = self.copies(bytes);
+        let number = count.fetch_add(1, Relaxed);
+        match (alone_ps.load(Relaxed), helped_ps.load(Relaxed)) {
+            (_, 0) => true,
+            (0, _) => false,
+            (alone, helped) => {
+                let tries_the_other = number.is_power_of_two() || number % 32 == 0;
+                (f64::from(helped) < f64::from(alone) * HELPED) != tries_the_other
             }
         }
+    }
+
+    /// Records a copy.
+    pub(crate) fn took(&self, bytes: usize, helped: bool, elapsed_ns: u64) {
+        let copies = self.copies(bytes);
+        let average = if helped { &copies.helped_ps } else { &copies.alone_ps };
+        let new = (elapsed_ns.saturating_mul(1000) / bytes.max(1) as u64).clamp(1, u64::from(u32::MAX / 2)) as u32;
+        let old = average.load(Relaxed);
+        // A thread that lost its processor says little of the next time.
+        let moved = if old == 0 { new } else { old - old / 4 + new.min(old.saturating_mul(2)) / 4 };
+        average.store(moved.max(1), Relaxed);
     }
 }
 
@@ -478,29 +484,26 @@ mod tests {
     }
 
     #[test]
-    fn helpers_that_do_not_help_are_left_out_longer_and_longer() {
-        let helpers = HelperSelector::default();
-        let copied = |ranges, bytes, micros: u64| Copied { ranges, bytes, elapsed_ns: micros * 1000 };
-        let tries = |micros: u64| {
-            let told = || helpers.told(copied(1, 100, 100), copied(10, 1000, micros));
-            let tried = (0..2000).filter(|_| helpers.allows().then(told).is_some());
-            tried.count()
+    fn helpers_take_part_where_copies_are_quicker_with_them() {
+        const BYTES: usize = 1 << 20;
+        // What a copy takes with helpers, where it takes 100 µs alone.
+        let helped_of = |helpers: &HelperSelector, micros: &dyn Fn(u64) -> u64| {
+            let copy = |number| {
+                let helped = helpers.helps(BYTES);
+                helpers.took(BYTES, helped, if helped { micros(number) } else { 100 } * 1000);
+                helped
+            };
+            (0..1000).filter(|number| copy(*number)).count()
         };
-        // Alone it would have taken 1000.
-        let idle = tries(600);
-        let busy = tries(900);
-        let idle_again = tries(600);
-        assert_eq!(idle, 2000);
-        assert!(busy <= 2000 / SKIP_MAX as usize + 9 + UNHELPED_BORNE as usize, "{busy}");
-        assert!(idle_again >= 2000 - SKIP_MAX as usize, "{idle_again}");
-        // One that comes late now and then is borne.
-        for number in 0..100 {
-            assert!(helpers.allows(), "{number}");
-            helpers.told(copied(1, 100, 100), copied(10, 1000, if number % 4 == 3 { 600 } else { 900 }));
-        }
-        // Shorter ones take longer for each byte, whoever copies them.
-        helpers.told(copied(1, 100, 100), copied(100, 1000, 5000));
-        assert!(helpers.allows());
+        let helpers = HelperSelector::default();
+        assert!(helped_of(&helpers, &|_| 150) < 50);
+        // The processors are free again.
+        assert!(helped_of(&helpers, &|_| 70) > 700);
+        assert!(helped_of(&helpers, &|_| 70) > 950);
+        // Now and then a thread comes late.
+        assert!(helped_of(&helpers, &|number| if number % 10 == 0 { 5000 } else { 70 }) > 900);
+        // Of copies of other sizes this says nothing.
+        assert!(helpers.helps(BYTES / 4) && helpers.helps(BYTES * 4));
     }
 
     #[test]

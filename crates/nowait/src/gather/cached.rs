@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Context;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::vec;
 
 use rustix::io::Errno;
@@ -12,21 +12,24 @@ use super::{Extent, Found, Ignore, Miss, REQUEST_BYTES_MAX, TURN_BYTES_MAX, Take
 use crate::buf::{Part, lock};
 use crate::core::inline::Tried;
 use crate::core::opened::Opened;
-use crate::core::policy::{Copied, ReadSelector};
+use crate::core::policy::{HelperSelector, ReadSelector};
 use crate::engine::{Engine, read_blocking, read_now};
 use crate::error::ErrorOp;
 use crate::stats::Count;
 use crate::sys::{self, Wait};
 use crate::turn;
 
-/// From this size on, threads of the pool help a blocking gather of cached data: below it, waking
-/// them costs more than they save.
-const PARALLEL_BYTES_MIN: usize = 512 << 10;
-/// Ranges that must be found cached before others help with the rest. They also tell how long one
-/// thread takes.
-const PARALLEL_EVIDENCE: usize = 16;
-/// A thread that is held up leaves shares to the others.
-const SHARES_PER_THREAD: usize = 4;
+/// Ranges that must be found cached before others help with the rest. Few: another thread takes
+/// long to wake, and the caller goes on meanwhile.
+const PARALLEL_EVIDENCE: usize = 2;
+const PARALLEL_RANGES_MIN: usize = 32;
+/// Bytes of a share: a thread that is held up leaves the others to the rest, and the last one is
+/// soon through.
+const SHARE_BYTES: usize = 32 << 10;
+const SHARES_MAX: usize = 256;
+/// The wait for shares that others are at begins without sleep: to sleep and to be woken takes
+/// longer than a share.
+const SPIN: Duration = Duration::from_micros(25);
 /// Threads at most, the caller's included. More do not copy faster: memory is the limit.
 const PARALLEL_THREADS_MAX: usize = 8;
 
@@ -34,28 +37,42 @@ const PARALLEL_THREADS_MAX: usize = 8;
 pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut [u8], found: &mut Found) {
     let mut ignore = Ignore;
     let mut pass = FirstPass::blocking(file, found, &mut ignore);
-    let parallel = output.len() >= PARALLEL_BYTES_MIN && ranges.len() > 2 * PARALLEL_EVIDENCE;
-    if !parallel {
+    let threads = sys::processors().min(PARALLEL_THREADS_MAX);
+    // Below that, waking others costs more than they save.
+    let is_large = output.len() >= HelperSelector::BYTES_MIN && ranges.len() > PARALLEL_RANGES_MIN;
+    if threads == 1 || !is_large {
         pass.run(ranges, 0, output, 0, None);
         return;
     }
     let start: usize = ranges[..PARALLEL_EVIDENCE].iter().map(|range| range.1).sum();
-    let began = Instant::now();
     pass.run(&ranges[..PARALLEL_EVIDENCE], 0, &mut output[..start], 0, None);
-    let copied =
-        |ranges, bytes, began: Instant| Copied { ranges, bytes, elapsed_ns: began.elapsed().as_nanos() as u64 };
-    let alone = copied(PARALLEL_EVIDENCE, start, began);
-    let threads = sys::processors().min(PARALLEL_THREADS_MAX);
-    let helpers = &file.instance.helpers;
-    if threads == 1 || !found.misses.is_empty() || !helpers.allows() {
+    let (helpers, bytes) = (&file.instance.helpers, output.len());
+    let helped = found.misses.is_empty() && helpers.helps(bytes);
+    let began = Instant::now();
+    if helped {
+        serve_with_helpers(file, ranges, output, start, threads, found);
+    } else {
         let mut pass = FirstPass::blocking(file, found, &mut ignore);
         pass.run(&ranges[PARALLEL_EVIDENCE..], PARALLEL_EVIDENCE, &mut output[start..], start, None);
-        return;
     }
-    let began = Instant::now();
-    let (shared, bytes) = (ranges.len() - PARALLEL_EVIDENCE, output.len() - start);
+    // With misses the time is not that of a copy.
+    if found.misses.is_empty() {
+        helpers.took(bytes, helped, began.elapsed().as_nanos() as u64);
+    }
+}
+
+/// Serves the ranges after those of the evidence, whose bytes end at `start`, on several threads.
+fn serve_with_helpers(
+    file: &Arc<Opened>,
+    ranges: &[Extent],
+    output: &mut [u8],
+    start: usize,
+    threads: usize,
+    found: &mut Found,
+) {
     Part::lend(&mut output[start..], |output| {
-        let shares = Arc::new(Shares::of(file, ranges, PARALLEL_EVIDENCE, output, start, threads * SHARES_PER_THREAD));
+        let parts = (output.len() / SHARE_BYTES).min(ranges.len() - PARALLEL_EVIDENCE).min(SHARES_MAX);
+        let shares = Arc::new(Shares::of(file, ranges, PARALLEL_EVIDENCE, output, start, parts));
         for _ in 1..threads {
             // A helper that comes too late finds nothing, and holds nothing until then.
             let shares = Arc::downgrade(&shares);
@@ -65,10 +82,6 @@ pub(super) fn serve_blocking(file: &Arc<Opened>, ranges: &[Extent], output: &mut
         shares.work();
         shares.wait().for_each(|share| found.absorb(share));
     });
-    // With misses the time is not that of a copy.
-    if found.misses.is_empty() {
-        helpers.told(alone, copied(shared, bytes, began));
-    }
 }
 
 /// Ranges that several threads serve together. A free thread takes the next share.
@@ -135,6 +148,10 @@ impl Shares {
 
     /// Waits until all shares are through; returns their results, in order.
     fn wait(&self) -> impl Iterator<Item = Found> + use<> {
+        let began = Instant::now();
+        while lock(&self.founds).1 > 0 && began.elapsed() < SPIN {
+            std::hint::spin_loop();
+        }
         let mut founds = lock(&self.founds);
         while founds.1 > 0 {
             founds = self.all.wait(founds).unwrap_or_else(|poisoned| poisoned.into_inner());
