@@ -7,6 +7,7 @@
 //!
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
+mod known;
 pub(crate) mod libaio;
 pub(crate) mod local;
 mod places;

@@ -8,6 +8,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Acquire;
+#[cfg(feature = "tokio")]
+use std::sync::atomic::{AtomicUsize, Ordering::Release};
 use std::sync::{Arc, Condvar, Mutex, RwLock, TryLockError};
 use std::task::Waker;
 #[cfg(feature = "tokio")]
@@ -28,7 +31,7 @@ use rustix::io::Errno;
 /// A slot that the kernel is through with, and its answer.
 type Completion = (Arc<Slot>, Result<usize, Errno>);
 
-/// Rings that one instance makes at most: beyond that, threads share.
+/// Rings that one instance, or one runtime, makes at most: beyond that, threads share.
 pub(super) const SHARDS_MAX: usize = 8;
 
 /// One ring and the line before it.
@@ -45,6 +48,14 @@ pub(super) struct Shard {
     flusher: Mutex<Flusher>,
     /// Held, for reading, while the kernel may take entries; true once it refuses to be entered.
     dead: RwLock<bool>,
+    /// No thread is to find it any more. Set before [`Shards`] gives up its share.
+    retired: AtomicBool,
+    /// A reactor notices its completions, and not the reaper.
+    #[cfg(feature = "tokio")]
+    pub(super) in_reactor: bool,
+    /// The thread that last ran one of its tasks; of interest in a current-thread runtime.
+    #[cfg(feature = "tokio")]
+    pub(super) driver: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -83,6 +94,13 @@ struct Line {
 
 impl Shard {
     pub(super) fn new() -> Result<Arc<Shard>, Refusal> {
+        Shard::noticed_by(false)
+    }
+
+    /// Makes one whose completions a reactor notices, or the reaper.
+    pub(super) fn noticed_by(reactor: bool) -> Result<Arc<Shard>, Refusal> {
+        #[cfg(not(feature = "tokio"))]
+        let _ = reactor;
         let ring = uring::set_up(Usage::Shared)?;
         let shard = Arc::new(Shard {
             ring,
@@ -93,10 +111,20 @@ impl Shard {
             lent: AtomicBool::new(false),
             flusher: Mutex::default(),
             dead: RwLock::default(),
+            retired: AtomicBool::new(false),
+            #[cfg(feature = "tokio")]
+            in_reactor: reactor,
+            #[cfg(feature = "tokio")]
+            driver: AtomicUsize::new(usize::MAX),
         });
         let known: Arc<dyn Helped> = shard.clone();
         help::register(Arc::downgrade(&known));
         Ok(shard)
+    }
+
+    /// Whether threads that know it must look for another.
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Acquire)
     }
 
     /// Takes a slot. Unless it `enters` the kernel, the reaper hands over what is staged.
@@ -450,6 +478,13 @@ impl Shards {
 
     #[cfg(feature = "tokio")]
     pub(super) fn remove(&self, shard: &Arc<Shard>) {
+        shard.retired.store(true, Release);
         lock(&self.0).shards.retain(|known| !Arc::ptr_eq(known, shard));
+    }
+
+    /// Has threads that know one of these shards look for another.
+    #[cfg(feature = "tokio")]
+    pub(super) fn retire(&self) {
+        lock(&self.0).shards.iter().for_each(|shard| shard.retired.store(true, Release));
     }
 }

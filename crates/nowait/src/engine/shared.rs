@@ -10,6 +10,7 @@ use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::sync::Weak;
 
+use super::known::{self, Key};
 use super::reaper::Reaper;
 use super::shard::{SHARDS_MAX, Shard, Shards};
 use super::{Engine, Refusal, local, pool};
@@ -21,6 +22,8 @@ use crate::turn;
 
 /// The ring engine.
 pub(crate) struct Uring {
+    /// Names it in what threads know.
+    number: u64,
     shards: Shards,
     shards_max: usize,
     #[cfg(feature = "tokio")]
@@ -42,6 +45,7 @@ impl Uring {
         #[cfg(feature = "tokio")]
         help::register(Arc::downgrade(&loans) as Weak<dyn Helped>);
         let engine = Uring {
+            number: known::next_engine(),
             reaper,
             shards: Shards::default(),
             shards_max: sys::processors().min(SHARDS_MAX),
@@ -60,10 +64,10 @@ impl Uring {
         #[cfg(feature = "tokio")]
         let may_be_a_runtimes = !local::is_elsewhere() && !pool::is_own_thread();
         #[cfg(feature = "tokio")]
-        if let Some(shard) = may_be_a_runtimes.then(|| self.runtimes.shard(&self.reaper)).flatten() {
+        if let Some(shard) = may_be_a_runtimes.then(|| self.runtimes.shard(self.number, &self.reaper)).flatten() {
             return Some(shard);
         }
-        let shard = self.shards.mine(self.shards_max, Shard::new).ok()?;
+        let shard = known::find_or(Key::common(self.number), || self.shards.mine(self.shards_max, Shard::new).ok())?;
         self.reaper.adopt(&shard).then_some(shard)
     }
 }

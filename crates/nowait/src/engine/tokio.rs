@@ -19,7 +19,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -28,6 +28,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
+use super::known::{self, Key};
 use super::reaper::{Reaped, Reaper};
 use super::shard::{Reap, SHARDS_MAX, Shard, Shards};
 use crate::buf::lock;
@@ -42,8 +43,6 @@ struct Runtime {
     attached: bool,
     shards: Arc<Shards>,
     tasks: Vec<AbortHandle>,
-    /// The thread that last ran a ring's task; of interest in a current-thread runtime.
-    driver: Arc<AtomicUsize>,
 }
 
 impl Runtime {
@@ -51,7 +50,10 @@ impl Runtime {
     /// they are. Returns them, to be dropped with nothing locked.
     fn set_attached(&mut self, attached: bool) -> Option<Arc<Shards>> {
         let changed = std::mem::replace(&mut self.attached, attached) != attached;
-        changed.then(|| std::mem::take(&mut self.shards))
+        changed.then(|| {
+            self.shards.retire();
+            std::mem::take(&mut self.shards)
+        })
     }
 }
 
@@ -79,8 +81,7 @@ impl Runtimes {
         if let Some(runtime) = runtimes.iter_mut().find(|runtime| runtime.id == id) {
             return look(runtime);
         }
-        let driver = Arc::new(AtomicUsize::new(usize::MAX));
-        let mut runtime = Runtime { id, attached: false, shards: Arc::default(), tasks: Vec::new(), driver };
+        let mut runtime = Runtime { id, attached: false, shards: Arc::default(), tasks: Vec::new() };
         let looked = look(&mut runtime);
         runtimes.push(runtime);
         drop(runtimes);
@@ -103,25 +104,30 @@ impl Runtimes {
     }
 
     /// A ring of the runtime that this thread works for, if its completions will be noticed.
-    pub(super) fn shard(&self, reaper: &Arc<Reaper>) -> Option<Arc<Shard>> {
+    /// `engine` is the number of the engine whose runtimes these are.
+    pub(super) fn shard(&self, engine: u64, reaper: &Arc<Reaper>) -> Option<Arc<Shard>> {
         let handle = Handle::try_current().ok()?;
         let single = handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if single && tokio::task::try_id().is_none() {
             return None;
         }
-        let (attached, shards, driver) =
-            self.look_at(&handle, |runtime| (runtime.attached, runtime.shards.clone(), runtime.driver.clone()));
-        let workers = if single { 1 } else { handle.metrics().num_workers() };
+        let shard = known::find_or(Key { engine, runtime: Some(handle.id()) }, || self.look_up(&handle, reaper))?;
+        if !shard.in_reactor && !reaper.adopt(&shard) {
+            return None;
+        }
+        (!single || shard.driver.load(Ordering::Relaxed) == thread_number()).then_some(shard)
+    }
+
+    /// This thread's ring of a runtime.
+    fn look_up(&self, handle: &Handle, reaper: &Arc<Reaper>) -> Option<Arc<Shard>> {
+        let (attached, shards) = self.look_at(handle, |runtime| (runtime.attached, runtime.shards.clone()));
+        // One, of a current-thread runtime.
+        let workers = handle.metrics().num_workers();
         let mut made = false;
-        let make = || Shard::new().inspect(|_| made = true);
+        let make = || Shard::noticed_by(attached).inspect(|_| made = true);
         let shard = shards.mine(workers.min(SHARDS_MAX), make).ok()?;
         if made {
-            let served = || Served {
-                shard: shard.clone(),
-                shards: shards.clone(),
-                driver: driver.clone(),
-                reaper: reaper.clone(),
-            };
+            let served = || Served { shard: shard.clone(), shards: shards.clone(), reaper: reaper.clone() };
             let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
             if attached {
                 let watcher = Watcher { served: served(), id: handle.id(), runtimes: self.clone() };
@@ -129,10 +135,7 @@ impl Runtimes {
             }
             self.keep(handle.id(), tasks);
         }
-        if !attached && !reaper.adopt(&shard) {
-            return None;
-        }
-        (!single || driver.load(Ordering::Relaxed) == thread_number()).then_some(shard)
+        Some(shard)
     }
 
     /// Lets the reaper notice the completions of what is in flight: their runtimes may be blocked.
@@ -177,14 +180,13 @@ impl Drop for Known {
 struct Served {
     shard: Arc<Shard>,
     shards: Arc<Shards>,
-    driver: Arc<AtomicUsize>,
     /// After the ring: dropping the last share of the reaper rings its bell.
     reaper: Arc<Reaper>,
 }
 
 impl Served {
     fn runs_here(&self) {
-        self.driver.store(thread_number(), Ordering::Relaxed);
+        self.shard.driver.store(thread_number(), Ordering::Relaxed);
     }
 }
 
