@@ -3,7 +3,7 @@
 //! so that dropping an engine waits for nobody.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -41,10 +41,16 @@ pub(super) struct Reaper {
 
 #[derive(Default)]
 struct Watched {
-    shards: Mutex<Vec<Arc<dyn Reaped>>>,
+    /// By their numbers, with which events name them.
+    shards: Mutex<Vec<(u64, Arc<dyn Reaped>)>>,
+    /// The last number that was given.
+    last: AtomicU64,
     /// The engine is gone: end when nothing is in flight.
     closing: AtomicBool,
 }
+
+/// The bell's number; no shard has it.
+const BELL: u64 = 0;
 
 struct Watch {
     epoll: OwnedFd,
@@ -79,10 +85,11 @@ impl Reaper {
         let Some(watch) = self.watch.get_or_init(|| Watch::start(self.watched.clone())) else { return false };
         if !shard.watched().load(Ordering::Acquire) {
             let events = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            if epoll::add(&watch.epoll, shard, epoll::EventData::new_u64(0), events).is_err() {
+            let number = self.watched.last.fetch_add(1, Ordering::Relaxed) + 1;
+            if epoll::add(&watch.epoll, shard, epoll::EventData::new_u64(number), events).is_err() {
                 return false;
             }
-            shards.push(shard.clone());
+            shards.push((number, shard.clone()));
             if let Some(note) = shard.lent() {
                 note.store(lent, Ordering::Release);
             }
@@ -108,7 +115,7 @@ impl Watch {
     fn start(watched: Arc<Watched>) -> Option<Arc<Watch>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-        epoll::add(&epoll, &bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN).ok()?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).ok()?;
         let watch = Arc::new(Watch { epoll, bell });
         let for_thread = watch.clone();
         let thread = std::thread::Builder::new().name("nowait-reaper".into());
@@ -122,11 +129,13 @@ impl Watch {
     }
 
     fn run(&self, watched: &Watched) {
-        /// How soon queues are looked at again once the engine is gone: another thread may hold one
-        /// for a moment.
+        /// How soon queues are looked at again that nobody submits to any more: another thread may
+        /// hold one for a moment.
         const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(16);
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let mut again = None;
+        // A queue that nobody submits to is not quiet yet.
+        let mut is_left = false;
         loop {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), again.as_ref()) {
@@ -134,24 +143,40 @@ impl Watch {
                 // Not documented for a sound descriptor; do not spin should it last.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-            let shards = lock(&watched.shards).clone();
+            let has_event = |number: u64| events.iter().any(|event| event.data.u64() == number);
+            if has_event(BELL) {
+                let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            }
+            // Not all of them at each completion of one: there may be as many as processors, and
+            // looking at one takes its locks.
+            let all = events.is_empty() || has_event(BELL);
+            let is_looked_at = |number: u64| all || has_event(number);
+            let looked_at = |shards: &[(u64, Arc<dyn Reaped>)]| -> Vec<Arc<dyn Reaped>> {
+                shards.iter().filter(|(number, _)| is_looked_at(*number)).map(|(_, shard)| shard.clone()).collect()
+            };
+            let shards = looked_at(&lock(&watched.shards));
             shards.iter().for_each(|shard| shard.reap_surely());
             drop(shards);
             let mut shards = lock(&watched.shards);
             // After its last operation a queue that takes no more submissions goes, and a lent one
             // goes back. Dropped with nothing locked: that unmaps its memory.
             let mut gone = Vec::new();
-            shards.retain(|shard| {
+            is_left &= !all;
+            shards.retain(|(number, shard)| {
+                if !is_looked_at(*number) {
+                    return true;
+                }
                 let is_quiet = shard.is_quiet();
                 let goes_back = is_quiet && is_lent(&**shard) && epoll::delete(&self.epoll, shard).is_ok();
                 if goes_back {
                     shard.watched().store(false, Ordering::Release);
                 }
-                let stays = !goes_back && (Arc::strong_count(shard) > 1 || !is_quiet);
+                let is_shared = Arc::strong_count(shard) > 1;
+                let stays = !goes_back && (is_shared || !is_quiet);
                 if !stays {
                     gone.push(shard.clone());
                 }
+                is_left |= stays && !is_shared;
                 stays
             });
             let is_closing = watched.closing.load(Ordering::SeqCst);
@@ -161,7 +186,7 @@ impl Watch {
             if ends {
                 return;
             }
-            again = is_closing.then_some(AGAIN);
+            again = (is_closing || is_left).then_some(AGAIN);
         }
     }
 }

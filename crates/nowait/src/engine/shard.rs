@@ -31,8 +31,9 @@ use rustix::io::Errno;
 /// A slot that the kernel is through with, and its answer.
 type Completion = (Arc<Slot>, Result<usize, Errno>);
 
-/// Rings that one instance, or one runtime, makes at most: beyond that, threads share.
-pub(super) const SHARDS_MAX: usize = 8;
+/// Rings that one instance, or one runtime, makes at most: beyond that, threads share. Each costs
+/// a descriptor and, with `DEPTH` entries, 28 KiB of memory that counts as locked.
+pub(super) const SHARDS_MAX: usize = 64;
 
 /// One ring and the line before it.
 pub(super) struct Shard {

@@ -127,7 +127,7 @@ impl Runtimes {
         let make = || Shard::noticed_by(attached).inspect(|_| made = true);
         let shard = shards.mine(workers.min(SHARDS_MAX), make).ok()?;
         if made {
-            let served = || Served { shard: shard.clone(), shards: shards.clone(), reaper: reaper.clone() };
+            let served = || Served { shard: shard.clone(), shards: shards.clone(), reaper: Rung(reaper.clone()) };
             let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
             if attached {
                 let watcher = Watcher { served: served(), id: handle.id(), runtimes: self.clone() };
@@ -180,8 +180,17 @@ impl Drop for Known {
 struct Served {
     shard: Arc<Shard>,
     shards: Arc<Shards>,
-    /// After the ring: dropping the last share of the reaper rings its bell.
-    reaper: Arc<Reaper>,
+    /// After the ring, which the reaper may now find that it has alone.
+    reaper: Rung,
+}
+
+/// Wakes the reaper when it is dropped.
+struct Rung(Arc<Reaper>);
+
+impl Drop for Rung {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
 }
 
 impl Served {
@@ -203,7 +212,7 @@ impl Drop for Watcher {
         shards.remove(shard);
         // Without a thread no completion is noticed: slots stay allocated, which is safe, and their
         // futures belong to a runtime that has ended.
-        let _ = reaper.adopt(shard);
+        let _ = reaper.0.adopt(shard);
     }
 }
 
