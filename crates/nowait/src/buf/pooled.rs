@@ -3,6 +3,7 @@
 //! `unsafe` here: allocation and mappings, whose memory each buffer owns alone.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null_mut};
@@ -20,10 +21,16 @@ pub const BUF_ALIGNMENT: usize = 4096;
 const CLASS_MIN: usize = 4096;
 const CLASS_MAX: usize = 1 << 20;
 const CLASSES: usize = (CLASS_MAX / CLASS_MIN).ilog2() as usize + 1;
-/// Most bytes that each class keeps: of those in ordinary pages, and in huge ones. The sum bounds
-/// the pool's memory.
+/// Most bytes that each class keeps: of those in ordinary pages, and in huge ones. The sum, and what
+/// threads keep, bounds the pool's memory.
 const CLASS_BYTES_MAX: usize = 4 << 20;
 const HUGE_CLASS_BYTES_MAX: usize = 16 << 20;
+
+/// A thread keeps idle buffers of the smallest classes, so that a cached read takes no lock. Longer
+/// reads take so long that a lock is no matter.
+const OWN_CLASSES: usize = ((64 << 10) / CLASS_MIN).ilog2() as usize + 1;
+/// Most bytes that a thread keeps of each of them, unless one buffer is more.
+const OWN_BYTES_MAX: usize = 32 << 10;
 
 /// Buffers from this capacity on are cut from memory that the kernel is asked to have in huge
 /// pages, [`HUGE_BYTES`] at a time. Its bytes lie together for the device, too: a direct read of 1
@@ -70,7 +77,7 @@ impl Buf {
     /// A buffer of `len` bytes of whatever an earlier use left there. None if memory is short.
     pub fn uncleared(len: usize) -> Option<Buf> {
         let capacity = round_up(len)?;
-        let pooled = class_of(capacity).and_then(|class| pool(class).pop());
+        let pooled = class_of(capacity).and_then(take);
         let mut buf = match pooled {
             Some(buf) => buf,
             None => Buf::new(capacity)?,
@@ -161,24 +168,79 @@ fn map_plain(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(start.ok()?.cast())
 }
 
-/// One class's idle buffers. A plain lock: held for a push or a pop.
+/// One class's idle buffers that no thread keeps. A plain lock: held to move a few.
 fn pool(class: usize) -> MutexGuard<'static, Vec<Buf>> {
     static POOL: PerProcess<[Mutex<Vec<Buf>>; CLASSES]> = PerProcess::new();
     lock(&POOL.get(|| [const { Mutex::new(Vec::new()) }; CLASSES])[class])
 }
 
+thread_local! {
+    /// Idle buffers of this thread. When it ends they are dropped, and so go to the pool.
+    static OWN: RefCell<[Vec<Buf>; OWN_CLASSES]> = const { RefCell::new([const { Vec::new() }; OWN_CLASSES]) };
+}
+
+/// How many buffers of a class a thread keeps.
+fn own_max(class: usize) -> usize {
+    (OWN_BYTES_MAX / (CLASS_MIN << class)).max(1)
+}
+
+/// Takes an idle buffer of this thread, or of the pool.
+fn take(class: usize) -> Option<Buf> {
+    if class >= OWN_CLASSES {
+        return pool(class).pop();
+    }
+    let taken = OWN.try_with(|own| {
+        let own = &mut own.borrow_mut()[class];
+        own.pop().or_else(|| {
+            // Some at once, and some are left at once in `keep`: a thread that only takes, or only
+            // keeps, locks for one buffer of several.
+            let mut idle = pool(class);
+            let rest = idle.len().saturating_sub((own_max(class) / 2).max(1));
+            own.extend(idle.drain(rest..));
+            own.pop()
+        })
+    });
+    // A thread that is being torn down keeps none.
+    taken.unwrap_or_else(|_| pool(class).pop())
+}
+
+/// Keeps an idle buffer for this thread, or in the pool. Returns it if there is no room.
+fn keep(class: usize, buf: Buf) -> Option<Buf> {
+    let most = if is_mapped(buf.capacity) { HUGE_CLASS_BYTES_MAX } else { CLASS_BYTES_MAX } / buf.capacity;
+    let mut buf = Some(buf);
+    if class < OWN_CLASSES {
+        let _ = OWN.try_with(|own| {
+            let own = &mut own.borrow_mut()[class];
+            if own.len() >= own_max(class) {
+                let mut idle = pool(class);
+                let some = (own.len() - own_max(class) / 2).min(most.saturating_sub(idle.len()));
+                // The oldest, which are no longer in the processor's caches.
+                idle.extend(own.drain(..some));
+            }
+            if own.len() < own_max(class) {
+                own.extend(buf.take());
+            }
+        });
+    }
+    let buf = buf?;
+    let mut idle = pool(class);
+    if idle.len() < most {
+        idle.push(buf);
+        return None;
+    }
+    Some(buf)
+}
+
 impl Drop for Buf {
     fn drop(&mut self) {
-        let mapped = is_mapped(self.capacity);
         if let Some(class) = class_of(self.capacity) {
-            let mut idle = pool(class);
-            let most = if mapped { HUGE_CLASS_BYTES_MAX } else { CLASS_BYTES_MAX };
-            if (idle.len() + 1) * self.capacity <= most {
-                idle.push(Buf { start: self.start, capacity: self.capacity, len: 0 });
-                return;
+            // It has the memory from here on. If there is no room for it, that is given back below.
+            match keep(class, Buf { start: self.start, capacity: self.capacity, len: 0 }) {
+                Some(buf) => std::mem::forget(buf),
+                None => return,
             }
         }
-        if mapped {
+        if is_mapped(self.capacity) {
             let start = self.start.as_ptr().cast();
             // SAFETY: ours alone, and not used any more.
             if unsafe { munmap(start, self.capacity) }.is_err() {
@@ -270,6 +332,41 @@ mod tests {
         assert_eq!(Buf::zeroed(0).len(), 0);
         assert!(Buf::uncleared(usize::MAX).is_none());
         assert!(Buf::uncleared(isize::MAX as usize - 4096).is_none());
+    }
+
+    /// Buffers of each class that this thread keeps.
+    fn own() -> [usize; OWN_CLASSES] {
+        OWN.with_borrow(|own| own.each_ref().map(Vec::len))
+    }
+
+    #[test]
+    fn a_thread_keeps_few_bufs_and_leaves_them_when_it_ends() {
+        let class = OWN_CLASSES - 2;
+        let length = CLASS_MIN << class;
+        let start = std::thread::spawn(move || {
+            for class in 0..OWN_CLASSES {
+                drop((0..100).map(|_| Buf::zeroed(CLASS_MIN << class)).collect::<Vec<_>>());
+            }
+            let bytes: usize = own().iter().enumerate().map(|(class, count)| count * (CLASS_MIN << class)).sum();
+            assert!(own().iter().all(|count| *count > 0) && bytes <= 256 << 10, "{:?}", own());
+            let start = Buf::zeroed(length).start.as_ptr() as usize;
+            assert_eq!(Buf::zeroed(length).start.as_ptr() as usize, start, "the last one is the next one");
+            start
+        });
+        let start = start.join().unwrap();
+        let is_idle = pool(class).iter().any(|buf| buf.start.as_ptr() as usize == start);
+        assert!(is_idle || pool(class).len() >= CLASS_BYTES_MAX / length);
+    }
+
+    #[test]
+    fn bufs_dropped_by_another_thread_are_found_again() {
+        // More than a thread keeps.
+        let bufs: Vec<Buf> = (0..64).map(|_| Buf::zeroed(CLASS_MIN)).collect();
+        std::thread::scope(|scope| scope.spawn(|| drop(bufs)).join().unwrap());
+        assert!(pool(0).len() >= 32, "{} are in the pool", pool(0).len());
+        let before = own()[0];
+        drop((0..=before).map(|_| Buf::zeroed(CLASS_MIN)).collect::<Vec<_>>());
+        assert!(own()[0] > before, "some are taken at once");
     }
 
     #[test]
