@@ -93,15 +93,20 @@ pub(crate) enum Count {
 }
 
 const CELLS: usize = Count::WidenedBytes as usize + 1;
-const GROUPS: usize = 16;
+/// As many as threads write at once on a large machine: 16 KiB an instance.
+const GROUPS: usize = 64;
 
 /// Two lines of 64 bytes: neighbouring lines are fetched in pairs on x86-64.
 #[repr(align(128))]
-#[derive(Default)]
 struct Group([AtomicU64; CELLS]);
 
-#[derive(Default)]
 pub(crate) struct Counters([Group; GROUPS]);
+
+impl Default for Counters {
+    fn default() -> Counters {
+        Counters([const { Group([const { AtomicU64::new(0) }; CELLS]) }; GROUPS])
+    }
+}
 
 impl Counters {
     #[inline]
