@@ -12,7 +12,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::buf::lock;
 use crate::engine::{Engine, local, pool};
@@ -72,15 +72,19 @@ impl Drop for Permit {
         state.under_way -= self.change.bytes;
         let alone = self.queues.is_written_alone() && !self.change.alone;
         self.queues.set_on_their_way(self.queues.on_their_way() - self.change.bytes, alone);
+        // One that comes later finds this room, and asks `outstanding` to resume it if it overlaps.
+        let is_awaited = state.waiting > 0;
         drop(state);
         self.queues.outstanding().leave(self.number, self.change.durable);
-        self.throttle.admit(None);
+        if is_awaited {
+            self.throttle.admit(lock(&self.throttle.state), None);
+        }
     }
 }
 
 impl Resume for Throttle {
     fn resume(self: Arc<Self>) {
-        self.admit(None);
+        self.admit(lock(&self.state), None);
     }
 }
 
@@ -113,12 +117,15 @@ impl Throttle {
         }
         state.waiting += 1;
         let abandoned = state.sweep();
-        drop(state);
-        for (queues, Entry { slot, number, .. }) in abandoned {
-            pool::let_go(slot.discard());
-            queues.outstanding().leave(number, false);
+        if !abandoned.is_empty() {
+            drop(state);
+            for (queues, Entry { slot, number, .. }) in abandoned {
+                pool::let_go(slot.discard());
+                queues.outstanding().leave(number, false);
+            }
+            state = lock(&self.state);
         }
-        self.admit(Some(&slot));
+        self.admit(state, Some(&slot));
     }
 
     /// Counts a change as on its way if there is room now, until the permit is dropped: for a write
@@ -171,7 +178,7 @@ impl Throttle {
     /// Gives changes in line to their engines while there is room; `own` is this thread's. With
     /// nothing locked: an engine may finish a slot at once, and so come back here, where it leaves
     /// all to the call that it is in.
-    fn admit(self: &Arc<Self>, own: Option<&Arc<Slot>>) {
+    fn admit<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, own: Option<&Arc<Slot>>) {
         thread_local!(static ADMITS: Cell<bool> = const { Cell::new(false) });
         struct Admits;
         impl Drop for Admits {
@@ -179,7 +186,6 @@ impl Throttle {
                 ADMITS.set(false);
             }
         }
-        let mut state = lock(&self.state);
         // The thread that admits may leave it in line, and does not know that no help was asked for
         // yet.
         state.asks |= own.is_some();
