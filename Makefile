@@ -4,12 +4,13 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom tools-test losses tables lint bench bench-check fio-check peers-test kernels kernels-smoke \
+.PHONY: help test loom locks tools-test losses tables lint bench bench-check fio-check peers-test kernels kernels-smoke \
 	oldest-rust advisories semver
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
+	@echo "make locks   part of make test: locks that each kind of operation takes (docs/scaling.md)"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes, and generated pages"
 	@echo "make tables  tables in docs and README.md, from the JSON that they name"
 	@echo "make losses  docs/measurements: losses.md, the rows in which the library loses, and README.md, the pages"
@@ -30,11 +31,15 @@ test:
 	$(CARGO) test $(LOCKED) --workspace --all-features --no-fail-fast
 	$(CARGO) test $(LOCKED) -p nowait --no-default-features
 	$(MAKE) loom
+	$(MAKE) locks
 	$(MAKE) tools-test
 
 loom:
 	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests
 	RUSTFLAGS="--cfg nowait_log_loom" $(CARGO) test $(LOCKED) -p nowait-log --lib --target-dir target/loom-log loom_tests
+
+locks:
+	RUSTFLAGS="--cfg nowait_count" $(CARGO) test $(LOCKED) -p nowait --test locks --target-dir target/count -- --nocapture
 
 tools-test:
 	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check test_losses test_tables; \

@@ -35,5 +35,34 @@ pub(crate) fn contained(users: impl FnOnce()) {
 /// Locks, also after an earlier holder's panic: every critical section of this crate leaves its
 /// data whole at each step at which it can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    locking();
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Called before a lock is taken in any other way, so that a counted build (`make locks`) counts
+/// it. Nothing in any other build.
+#[inline]
+pub(crate) fn locking() {
+    #[cfg(nowait_count)]
+    count::add();
+}
+
+/// Counts what operations cost where many threads make them: `tests/locks.rs`.
+#[cfg(nowait_count)]
+pub(crate) mod count {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    static ALL: AtomicU64 = AtomicU64::new(0);
+    thread_local!(static OWN: Cell<u64> = const { Cell::new(0) });
+
+    pub(super) fn add() {
+        ALL.fetch_add(1, Relaxed);
+        let _ = OWN.try_with(|own| own.set(own.get() + 1));
+    }
+
+    /// Locks taken by this thread, and by all threads.
+    pub fn locks() -> (u64, u64) {
+        (OWN.get(), ALL.load(Relaxed))
+    }
 }

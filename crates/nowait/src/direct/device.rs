@@ -9,7 +9,7 @@ use std::sync::{OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::buf::{BUF_ALIGNMENT, Buf};
+use crate::buf::{BUF_ALIGNMENT, Buf, locking};
 use crate::sys;
 
 /// Required multiples, of addresses and of places and lengths. Powers of two.
@@ -78,11 +78,13 @@ impl Direct {
 
     /// Excludes writes through the page cache while held.
     pub(crate) fn beside(&self) -> RwLockReadGuard<'_, ()> {
+        locking();
         self.turn.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Excludes all writes by other threads while held.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        locking();
         self.turn.write().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

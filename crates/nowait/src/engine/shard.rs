@@ -21,7 +21,7 @@ use super::places::{Lined, Places};
 use super::reaper::Reaped;
 use super::uring::{self, Ring, Untaken, Usage};
 use super::{Refusal, pool};
-use crate::buf::lock;
+use crate::buf::{lock, locking};
 use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::{Count, thread_number};
@@ -244,6 +244,7 @@ impl Shard {
 
     fn submit_entries(&self) {
         loop {
+            locking();
             let dead = self.dead.read().unwrap_or_else(|poisoned| poisoned.into_inner());
             let result = if *dead { Ok(0) } else { self.ring.ring.submit() };
             drop(dead);
@@ -337,6 +338,7 @@ impl Shard {
 
     /// Moves completions into `batch`; none if another thread is reaping.
     fn collect(&self, how: Reap, batch: &mut [Option<Completion>]) -> Option<usize> {
+        locking();
         let _reaping = match (how, self.reaping.try_lock()) {
             (_, Ok(guard)) => guard,
             (_, Err(TryLockError::Poisoned(poisoned))) => poisoned.into_inner(),
