@@ -1,4 +1,5 @@
-//! Work to be counted under callgrind by `make bench-check`: `instructions CASE OPERATIONS DIR`.
+//! Work to be counted under callgrind by `make bench-check`: `instructions CASE OPERATIONS DIR`. A
+//! fourth argument divides the operations among so many threads (docs/scaling.md).
 //!
 //! The instructions of a run with 2n operations less those of a run with n are those of n
 //! operations, without start-up and warm-up. What the kernel executes is not counted, so neither
@@ -10,6 +11,7 @@
 //! `unsafe`: that clock, `clock_gettime` in libc's place.
 
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -31,11 +33,19 @@ type Result<T> = std::result::Result<T, Box<dyn error::Error>>;
 
 fn main() -> process::ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [case, operations, dir] = arguments.as_slice() else {
-        eprintln!("usage: instructions read-into|read-wait|read-future|gather|gather-plan OPERATIONS DIR");
-        return process::ExitCode::from(2);
+    let (case, operations, dir, threads) = match arguments.as_slice() {
+        [case, operations, dir] => (case, operations, dir, "1"),
+        [case, operations, dir, threads] => (case, operations, dir, threads.as_str()),
+        _ => {
+            eprintln!(
+                "usage: instructions read-into|read-wait|read-future|read-range|gather|gather-plan \
+                 OPERATIONS DIR [THREADS]"
+            );
+            return process::ExitCode::from(2);
+        }
     };
-    match operations.parse().map_err(Into::into).and_then(|operations| run(case, operations, Path::new(dir))) {
+    let counts = || Ok((operations.parse()?, threads.parse()?));
+    match counts().and_then(|(operations, threads)| run(case, operations, Path::new(dir), threads)) {
         Ok(()) => process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("instructions {case}: {error}");
@@ -44,7 +54,7 @@ fn main() -> process::ExitCode {
     }
 }
 
-fn run(case: &str, operations: u64, dir: &Path) -> Result<()> {
+fn run(case: &str, operations: u64, dir: &Path, threads: NonZeroU64) -> Result<()> {
     if case == "gather-plan" {
         return plan(operations);
     }
@@ -52,6 +62,23 @@ fn run(case: &str, operations: u64, dir: &Path) -> Result<()> {
     let scratch = Scratch::new(dir)?;
     let file = OpenOptions::new().read(true).open_in(&nowait, &scratch.path).wait()?;
     let before = nowait.stats();
+    std::thread::scope(|scope| {
+        let work = |_| scope.spawn(|| work(case, &file, operations / threads).map_err(|error| error.to_string()));
+        let threads: Vec<_> = (0..threads.get()).map(work).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Err("a thread panicked".into())))
+    })?;
+    if file.nowait_reads() == Some(false) {
+        return Err(format!(
+            "{} takes no reads that do not wait; name a directory on ext4, xfs or btrfs",
+            dir.display()
+        )
+        .into());
+    }
+    stayed(&before, &nowait.stats())
+}
+
+/// One thread's operations.
+fn work(case: &str, file: &File, operations: u64) -> Result<()> {
     let mut random = Random::new(SEED);
     let mut places = move || random.below(BLOCKS) * BLOCK as u64;
     match case {
@@ -67,7 +94,12 @@ fn run(case: &str, operations: u64, dir: &Path) -> Result<()> {
                 (_, block) = file.read_at(block, places()).wait()?;
             }
         }
-        "read-future" => block_on(futures(&file, operations, &mut places))?,
+        "read-future" => block_on(futures(file, operations, &mut places))?,
+        "read-range" => {
+            for _ in 0..operations {
+                drop(file.read_range(places(), BLOCK).wait()?);
+            }
+        }
         "gather" => {
             let mut output = vec![0; RECORDS * RECORD];
             let ranges: Vec<_> = (0..RECORDS).map(|_| (places(), RECORD)).collect();
@@ -80,14 +112,7 @@ fn run(case: &str, operations: u64, dir: &Path) -> Result<()> {
         }
         _ => return Err("no such case".into()),
     }
-    if file.nowait_reads() == Some(false) {
-        return Err(format!(
-            "{} takes no reads that do not wait; name a directory on ext4, xfs or btrfs",
-            dir.display()
-        )
-        .into());
-    }
-    stayed(&before, &nowait.stats())
+    Ok(())
 }
 
 /// Gathers of ranges of which none is cached. The disk completes a read when it is told to, on this
