@@ -116,6 +116,43 @@ fn tokio_multi_thread() {
     });
 }
 
+/// A ring for each worker, first in the reaper and then others in the reactor: a worker that went on
+/// with the one it knows would be noticed all the same, so this tells only that nothing is lost.
+#[test]
+fn tokio_with_many_workers_is_attached_later() {
+    const WORKERS: usize = 24;
+    let _watchdog = Watchdog::new("tokio_with_many_workers_is_attached_later", 60);
+    let sample: &'static Sample = Box::leak(Box::new(Sample::new(LEN)));
+    for nowait in instances() {
+        let file = sample.open(&nowait);
+        let runtime = runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().unwrap();
+        let read = || {
+            let barrier = std::sync::Arc::new(std::sync::Barrier::new(WORKERS));
+            let task = |_| {
+                let (file, barrier) = (file.clone(), barrier.clone());
+                runtime.spawn(async move {
+                    // Each worker has one.
+                    barrier.wait();
+                    read_mix(&file, sample).await
+                })
+            };
+            let tasks: Vec<_> = (0..WORKERS).map(task).collect();
+            runtime.block_on(join_all(tasks)).into_iter().for_each(Result::unwrap);
+        };
+        read();
+        #[cfg(feature = "tokio")]
+        {
+            let _entered = runtime.enter();
+            nowait.attach_tokio().unwrap();
+        }
+        read();
+        drop(runtime);
+        drop(file);
+        assert_settled(&nowait);
+    }
+    std::fs::remove_dir_all(sample.path.parent().unwrap()).unwrap();
+}
+
 #[test]
 fn tokio_current_thread() {
     on_each_instance("tokio_current_thread", |file, sample, runtimes| {
