@@ -5,17 +5,18 @@
 //! its answer, and the fork handler. Calls go through rustix, which enters the kernel directly:
 //! libc's wrappers are cancellation points and cost a tenth of a cached read.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::ioctl;
+use rustix::path::Arg;
 
 /// The most that one read or write moves: `MAX_RW_COUNT` (`read(2)`, NOTES). Longer requests come
 /// back short.
@@ -196,7 +197,82 @@ pub(crate) fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -
         opened => opened?,
     };
     check(&fd)?;
+    learn_of(fd.as_fd());
     Ok(fd)
+}
+
+/// Opens a regular file for reading, if its name is in the kernel's cache of names and the open of
+/// its file system is known not to wait for others. Else EAGAIN; EOPNOTSUPP where the kernel cannot
+/// be asked so (`RESOLVE_CACHED`: Linux 5.12, `openat2(2)`; `STATX_MNT_ID_UNIQUE`: Linux 6.8,
+/// `statx(2)`), or a filter forbids it.
+///
+/// The walk alone is made first: `O_PATH` calls no open of a file system or device, which may do
+/// anything.
+pub(crate) fn open_cached(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let walk = |path: &CStr, flags| {
+        retry(|| rustix::fs::openat2(at, path, flags | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::CACHED))
+    };
+    let open = |path: &CStr| {
+        let place = walk(path, OFlags::PATH).map_err(|errno| match errno {
+            Errno::NOSYS | Errno::INVAL | Errno::TOOBIG | Errno::PERM => Errno::OPNOTSUPP,
+            _ => Errno::AGAIN,
+        })?;
+        let (is_file, mount) = file_and_mount(place.as_fd())?;
+        if !is_file || !opens_at_once(mount) {
+            return Err(Errno::AGAIN);
+        }
+        let fd = walk(path, flags | OFlags::NOCTTY | OFlags::NONBLOCK).map_err(|_| Errno::AGAIN)?;
+        check(&fd).map_err(|_| Errno::AGAIN)?;
+        Ok(fd)
+    };
+    path.into_with_c_str(|path| Ok(open(path))).unwrap_or(Err(Errno::AGAIN))
+}
+
+/// Whether this is a regular file, and the number of the mount that it was found in, which no other
+/// mount has until the system restarts. EOPNOTSUPP where there are no such numbers.
+fn file_and_mount(fd: BorrowedFd<'_>) -> Result<(bool, u64), Errno> {
+    // linux/stat.h; not in rustix.
+    const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    // What the inode says; a server would be asked without this.
+    let asks = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(fd, "", asks, StatxFlags::TYPE | MNT_ID_UNIQUE).map_err(|_| Errno::OPNOTSUPP)?;
+    if stat.stx_mask & MNT_ID_UNIQUE.bits() == 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok((FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile, stat.stx_mnt_id))
+}
+
+/// Mounts that files were opened in, and whether their file systems open without asking others.
+/// Number and answer in one word, so that neither is read without the other. (A device's number
+/// would not do: the next file system without a device may get it.)
+static MOUNTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// Beside the number of a mount, which is counted up from 2^32: its opens do not wait.
+const OPENS_AT_ONCE: u64 = 1 << 63;
+
+fn place_of(mount: u64) -> &'static AtomicU64 {
+    &MOUNTS[mount as usize % MOUNTS.len()]
+}
+
+fn opens_at_once(mount: u64) -> bool {
+    place_of(mount).load(Ordering::Relaxed) == mount | OPENS_AT_ONCE
+}
+
+/// Remembers whether the file system that `fd` is open in opens files without waiting for others.
+/// Asks once: a server may be asked in turn.
+///
+/// Not FUSE, NFS, CIFS, 9p, Ceph: they tell a server of each open. Nor overlayfs, a layer of which
+/// may be one of those. Those are listed whose open and close of a file for reading were looked at.
+fn learn_of(fd: BorrowedFd<'_>) {
+    /// ext2 to ext4, xfs, btrfs, tmpfs, ramfs (linux/magic.h).
+    const AT_ONCE: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x8584_58f6];
+    let Ok((_, mount)) = file_and_mount(fd) else { return };
+    let known = place_of(mount);
+    if known.load(Ordering::Relaxed) & !OPENS_AT_ONCE != mount {
+        let at_once = rustix::fs::fstatfs(fd).is_ok_and(|system| AT_ONCE.contains(&(system.f_type as u64)));
+        let answer = if at_once { OPENS_AT_ONCE } else { 0 };
+        known.store(mount | answer, Ordering::Relaxed);
+    }
 }
 
 /// Has reads and writes go past the page cache from now on, if the file can (EINVAL where not).

@@ -1,13 +1,16 @@
-//! Reads and writes on the caller's thread: non-blocking attempts (`RWF_NOWAIT`), and plain calls
-//! that are expected to be cheap.
+//! Reads, writes and opens on the caller's thread: non-blocking attempts (`RWF_NOWAIT`,
+//! `RESOLVE_CACHED`), and plain calls that are expected to be cheap.
 //!
-//! The file's selector (`policy.rs`) chooses between the two, or neither. Here the calls are made
-//! and timed, the selector is told how they went, and what they did is counted.
+//! The file's selector, or the instance's for opens, chooses between the two, or neither
+//! (`policy.rs`). Here the calls are made and timed, the selector is told how they went, and what
+//! they did is counted.
 
 use std::cell::Cell;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::core::dispatch::Target;
@@ -15,9 +18,9 @@ use crate::core::instance::Instance;
 use crate::core::policy::Choice;
 use crate::core::writeback;
 use crate::engine::{Engine, read_now};
-use crate::op::{Done, END_UNKNOWN, OpenFile, Outcome, Request};
+use crate::op::{Done, END_UNKNOWN, Handle, OpenFile, Outcome, Request};
 use crate::stats::Count;
-use crate::sys::{Wait, WriteFlags};
+use crate::sys::{self, Wait, WriteFlags};
 use crate::turn;
 
 /// How a read or write on the caller's thread ended.
@@ -58,7 +61,7 @@ impl Target<'_> {
     /// Serves a request on this thread if it should not block. What an attempt moved stays moved.
     #[inline]
     pub(crate) fn try_now(&self, request: &mut Request) -> Option<Outcome> {
-        let file = self.file?;
+        let Some(file) = self.file else { return self.try_open(request) };
         let length = match request {
             Request::Read(transfer) => transfer.left(),
             _ => return self.try_other_now(file, request),
@@ -72,7 +75,57 @@ impl Target<'_> {
         }
         let engine = &*self.instance.engines().pool;
         let tried = self.try_read(length, |wait| transfer(engine, file, request, length, wait));
-        self.ended(tried)
+        match tried {
+            Tried::Part(1..) if self.is_at_end(file, request) => self.answered(Ok(Done::Nothing)),
+            tried => self.ended(tried),
+        }
+    }
+
+    /// Whether an attempt that moved bytes has read all that there is. The size tells: a file that
+    /// accepts attempts ends there (`filemap_read`, mm/filemap.c).
+    #[cold]
+    fn is_at_end(&self, file: &OpenFile, request: &Request) -> bool {
+        match (request, &file.handle) {
+            (Request::Read(transfer), Handle::Descriptor(fd)) if !self.instance.policy.strict => {
+                sys::size(fd.as_fd()).is_ok_and(|size| size <= transfer.position())
+            }
+            _ => false,
+        }
+    }
+
+    /// Opens a file for reading on this thread, if its name is cached. As for a transfer, only the
+    /// slow route reports errors.
+    #[cold]
+    fn try_open(&self, request: &Request) -> Option<Outcome> {
+        /// All others may do more than open: create, truncate, copy the file to another layer of
+        /// overlayfs; and direct I/O is tried by a read.
+        const HARMLESS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
+        let Instance { policy, counters, opens, .. } = &**self.instance;
+        let (path, flags) = match request {
+            Request::Open { path, flags, direct: false, .. } if HARMLESS.contains(*flags) => (path, *flags),
+            _ => return None,
+        };
+        if !opens.allows(policy) {
+            return None;
+        }
+        // Made on first use, which is not the open's time.
+        let engine = &*self.instance.engines().pool;
+        let begun = Instant::now();
+        let outcome = engine.open_now(path, flags);
+        let elapsed_ns = begun.elapsed().as_nanos() as u64;
+        turn::charge(elapsed_ns);
+        if opens.tried(policy, elapsed_ns) {
+            counters.add(Count::Stalls);
+        }
+        match outcome {
+            Ok(done) => self.called(Ok(done)),
+            Err(errno) => {
+                if errno == Errno::OPNOTSUPP {
+                    opens.refused();
+                }
+                None
+            }
+        }
     }
 
     /// As [`Target::try_now`], of anything but a read.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::core::policy::{HelperSelector, Policy, Route};
+use crate::core::policy::{HelperSelector, OpenSelector, Policy, Route};
 use crate::core::throttle::Throttle;
 use crate::direct::Directness;
 use crate::engine::libaio::shared::Aio;
@@ -109,6 +109,7 @@ impl Builder {
             policy: self.policy,
             counters: Arc::default(),
             helpers: HelperSelector::default(),
+            opens: OpenSelector::default(),
             engine: self.engine,
             pool: Arc::new(InstancePool::new(self.threads_max)),
             writes_max: self.writes_max,
@@ -289,6 +290,7 @@ pub(crate) struct Instance {
     pub(crate) policy: Policy,
     pub(crate) counters: Arc<Counters>,
     pub(crate) helpers: HelperSelector,
+    pub(crate) opens: OpenSelector,
     engine: Engine,
     pool: Arc<InstancePool>,
     writes_max: (u64, u64),

@@ -1,8 +1,9 @@
 //! The selectors: evidence in, route out. Pure: no I/O, no clock, no allocation. One story, for
-//! reads, writes, rings and helper threads.
+//! reads, writes, opens, rings and helper threads.
 //!
-//! One per open file. It starts from hope (the first read is tried inline) and learns from the
-//! file's own operations. There are two kinds of inline call, and one rule serves both:
+//! One per open file; for opens one per instance. It starts from hope (the first read is tried
+//! inline) and learns from the file's own operations. There are two kinds of inline call, and one
+//! rule serves both:
 //!
 //! * an **attempt** (`RWF_NOWAIT`): the kernel promises not to wait for the device. A failure is a
 //!   miss, or a false hit that waited for the device. The kernel begins to read pages that are not
@@ -21,7 +22,7 @@
 //! useless attempt in [`SKIP_MAX`], and a file that becomes cached is noticed within as many
 //! operations.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// How an operation is served.
 #[non_exhaustive]
@@ -447,6 +448,36 @@ impl WriteSelector {
     }
 }
 
+/// The selector of opens on the caller's thread: one for each instance, since a file that is not
+/// open has none.
+///
+/// An open for reading is tried where the kernel has the name in its cache and the file system asks
+/// nobody else (`sys::open_cached`). What else may wait there is for the clock to tell, a listener
+/// of fanotify for one. A name that is not cached is no failure: it costs a microsecond or two, and
+/// says nothing of the next.
+#[derive(Debug, Default)]
+pub(crate) struct OpenSelector {
+    refused: AtomicBool,
+    inline: Backoff,
+}
+
+impl OpenSelector {
+    /// Whether to try an open that only reads.
+    pub(crate) fn allows(&self, policy: &Policy) -> bool {
+        !policy.strict && policy.forced.is_none() && !self.refused.load(Relaxed) && self.inline.allows()
+    }
+
+    /// Records that the kernel cannot be asked so; remembered for good.
+    pub(crate) fn refused(&self) {
+        self.refused.store(true, Relaxed);
+    }
+
+    /// An attempt took `elapsed_ns`. True when that was over the budget.
+    pub(crate) fn tried(&self, policy: &Policy, elapsed_ns: u64) -> bool {
+        self.inline.judge(policy.is_stall(0, elapsed_ns))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -463,6 +494,18 @@ mod tests {
             }
         }
         attempts
+    }
+
+    #[test]
+    fn opens_are_left_out_after_a_stall_and_for_good_once_refused() {
+        let opens = OpenSelector::default();
+        assert!(opens.allows(&POLICY) && !opens.tried(&POLICY, 100_000));
+        assert!(opens.allows(&POLICY) && opens.tried(&POLICY, 100_001));
+        assert!(!opens.allows(&POLICY) && !opens.allows(&POLICY) && opens.allows(&POLICY));
+        assert!(!opens.allows(&Policy { strict: true, ..POLICY }));
+        assert!(!opens.allows(&Policy { forced: Some(Route::Inline), ..POLICY }));
+        opens.refused();
+        assert!((0..1000).all(|_| !opens.allows(&POLICY)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub mod sim;
 mod tokio;
 pub(crate) mod uring;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
@@ -28,7 +28,7 @@ use rustix::io::Errno;
 
 use crate::direct::{self, Directness};
 use crate::op::{
-    Done, FileQueues, Handle, OpenFile, Outcome, Owned, Owner, QueueKind, Request, Slot, Step, Transfer, step,
+    Done, FileQueues, Handle, OpenFile, Outcome, Owned, Owner, PathAt, QueueKind, Request, Slot, Step, Transfer, step,
 };
 use crate::sys::{self, Wait, WriteFlags};
 
@@ -43,6 +43,12 @@ pub(crate) trait Engine: Send + Sync {
         let n = result?;
         transfer.advance(n);
         Ok(n)
+    }
+
+    /// Opens a file for reading on this thread, if that should not sleep. Any error means "not now";
+    /// EOPNOTSUPP, never.
+    fn open_now(&self, path: &PathAt, flags: OFlags) -> Outcome {
+        opened(sys::open_cached(path.dir(), &path.path, flags)?, false)
     }
 
     /// Runs a request to its end on this thread, waiting as long as it takes.
@@ -296,13 +302,7 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             sys::retry(|| rustix::fs::unlinkat(at.dir(), &*at.path, AtFlags::empty())).map(|()| Done::Nothing)
         }
         Request::Open { path, flags, mode, direct } => {
-            let fd = sys::open(path.dir(), &path.path, *flags, *mode)?;
-            // Asked for now, so that a file that is created is created once, whatever the answer.
-            let directness = match direct.then(|| sys::make_direct(fd.as_fd())) {
-                Some(Err(_)) => Directness::Refused,
-                Some(Ok(())) | None => direct::examine(fd.as_fd()),
-            };
-            Ok(Owned::Opened(Handle::Descriptor(fd), directness).into())
+            opened(sys::open(path.dir(), &path.path, *flags, *mode)?, *direct)
         }
         Request::Size => sys::size(fd()?).map(Done::Size),
         Request::Advise { offset, length, advice } => {
@@ -320,4 +320,14 @@ pub(crate) fn run(handle: Option<&Handle>, request: &mut Request) -> Outcome {
             }
         }
     }
+}
+
+/// Answers an open with its descriptor; past the page cache if asked to, where the file can.
+fn opened(fd: OwnedFd, direct: bool) -> Outcome {
+    // Asked for now, so that a file that is created is created once, whatever the answer.
+    let directness = match direct.then(|| sys::make_direct(fd.as_fd())) {
+        Some(Err(_)) => Directness::Refused,
+        Some(Ok(())) | None => direct::examine(fd.as_fd()),
+    };
+    Ok(Owned::Opened(Handle::Descriptor(fd), directness).into())
 }

@@ -63,7 +63,7 @@ impl Stalling {
         self.point.join(NAME)
     }
 
-    /// From now on no read, write or sync ends.
+    /// From now on no open, read, write or sync ends.
     pub(crate) fn hang(&mut self) {
         self.tell(HANG);
     }
@@ -196,11 +196,11 @@ impl Server {
 
     fn serve(&mut self, request: &[u8]) {
         let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
-        if matches!(opcode, opcode::READ | opcode::WRITE | opcode::FSYNC) {
+        if matches!(opcode, opcode::OPEN | opcode::READ | opcode::WRITE | opcode::FSYNC) {
             if self.hangs {
                 return self.held.push(request.to_vec());
             }
-            if self.delay > Duration::ZERO {
+            if self.delay > Duration::ZERO && opcode != opcode::OPEN {
                 return self.late.push_back((Instant::now() + self.delay, request.to_vec()));
             }
         }
@@ -268,7 +268,10 @@ fn attributes_out(node: u64) -> Vec<u8> {
 
 fn entry() -> Vec<u8> {
     const NODE: u64 = 2;
-    [NODE.to_ne_bytes().to_vec(), vec![0; 32], attributes(NODE)].concat()
+    /// How long the kernel may keep the name, in seconds.
+    const KEPT: u64 = 3600;
+    // Between them a generation; behind them how long attributes may be kept, and nanoseconds.
+    [[NODE, 0, KEPT].map(u64::to_ne_bytes).concat(), vec![0; 16], attributes(NODE)].concat()
 }
 
 fn statistics() -> Vec<u8> {
