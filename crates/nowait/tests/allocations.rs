@@ -1,11 +1,11 @@
-//! A read that is cached allocates nothing, in whatever way it is made.
+//! What is cached allocates nothing, in whatever way it is read or written; what a queue has, a slot.
 
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use common::{Sample, writable};
+use common::{Sample, open_direct, writable};
 use nowait::Nowait;
 
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
@@ -100,4 +100,22 @@ fn cached_writes_allocate_nothing() {
     });
     assert!(driven <= 40, "{driven} allocations of 1000 writes that come alone, driven by our own block_on");
     assert_eq!(nowait.stats().ring + nowait.stats().pool, 0, "all of it was done here");
+}
+
+#[test]
+fn queued_reads_and_writes_allocate_their_slots() {
+    let sample = Sample::new(1 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let Some(file) = open_direct(&nowait, &sample.path) else { return };
+    if !nowait.has_ring() {
+        return eprintln!("skipped: no io_uring");
+    }
+    // A list may grow once more.
+    let one_each = |found: u64, name: &str| assert!((100..105).contains(&found), "{found} of a hundred {name}");
+    let read = |i: u64| file.read_range(i % 200 * 4096, 4096);
+    let write = |i: u64| file.write_all_at(nowait::Buf::zeroed(4096), i % 200 * 4096);
+    one_each(allocations(|i| drop(futures::executor::block_on(read(i)).unwrap())), "read, awaited");
+    one_each(allocations(|i| drop(nowait::block_on(read(i)).unwrap())), "read, driven");
+    one_each(allocations(|i| drop(futures::executor::block_on(write(i)).unwrap())), "write, awaited");
+    one_each(allocations(|i| drop(nowait::block_on(write(i)).unwrap())), "write, driven");
 }

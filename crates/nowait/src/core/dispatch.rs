@@ -10,10 +10,9 @@ use rustix::io::Errno;
 
 use crate::core::instance::Instance;
 use crate::core::policy::Route;
-use crate::core::throttle::Permit;
 use crate::direct::{self, Direct};
 use crate::engine::{local, read_blocking, write_blocking};
-use crate::op::{Change, Direction, Notify, OpenFile, Outcome, Owner, QueueKind, Request, Slot, Transfer};
+use crate::op::{Change, Direction, Notify, OpenFile, Outcome, Owner, Permit, QueueKind, Request, Slot, Transfer};
 use crate::stats::Count;
 use crate::sys::WriteFlags;
 

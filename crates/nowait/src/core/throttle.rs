@@ -18,7 +18,7 @@ use crate::buf::lock;
 use crate::engine::{Engine, local, pool};
 use crate::op::help;
 use crate::op::outstanding::Resume;
-use crate::op::{Change, FileQueues, OpenFile, Slot};
+use crate::op::{Change, FileQueues, OpenFile, Permit, Room, Slot};
 use crate::stats::Count;
 
 /// Abandoned writes are looked for in a line of this length, and again when it has doubled.
@@ -36,6 +36,8 @@ struct State {
     /// The files that have writes in line. Those held up by the file's bound do not hold up others.
     files: VecDeque<Waiting>,
     waiting: usize,
+    /// Empty: a line's memory, for the next file that has one.
+    spare: VecDeque<Entry>,
     sweep_at: usize,
     /// Files with a thread that is giving a write to its engine; it looks for more before it ends.
     admitting: Vec<Arc<FileQueues>>,
@@ -57,27 +59,18 @@ struct Entry {
     number: u64,
 }
 
-/// A slot's bytes on their way; given back when it is finished. No share of the file: the permit
-/// outlives the slot's own, and `File::close` would find the file in use.
-pub(crate) struct Permit {
-    throttle: Arc<Throttle>,
-    queues: Arc<FileQueues>,
-    change: Change,
-    number: u64,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut state = lock(&self.throttle.state);
-        state.under_way -= self.change.bytes;
-        let alone = self.queues.is_written_alone() && !self.change.alone;
-        self.queues.set_on_their_way(self.queues.on_their_way() - self.change.bytes, alone);
+impl Room for Throttle {
+    fn give_back(self: Arc<Self>, queues: &FileQueues, change: Change, number: u64) {
+        let mut state = lock(&self.state);
+        state.under_way -= change.bytes;
+        let alone = queues.is_written_alone() && !change.alone;
+        queues.set_on_their_way(queues.on_their_way() - change.bytes, alone);
         // One that comes later finds this room, and asks `outstanding` to resume it if it overlaps.
         let is_awaited = state.waiting > 0;
         drop(state);
-        self.queues.outstanding().leave(self.number, self.change.durable);
+        queues.outstanding().leave(number, change.durable);
         if is_awaited {
-            self.throttle.admit(lock(&self.throttle.state), None);
+            self.admit(lock(&self.state), None);
         }
     }
 }
@@ -113,7 +106,11 @@ impl Throttle {
                 waiting.entries.push_back(entry);
                 drop(file);
             }
-            None => state.files.push_back(Waiting { file, entries: VecDeque::from([entry]) }),
+            None => {
+                let mut entries = std::mem::take(&mut state.spare);
+                entries.push_back(entry);
+                state.files.push_back(Waiting { file, entries });
+            }
         }
         state.waiting += 1;
         let abandoned = state.sweep();
@@ -141,9 +138,9 @@ impl Throttle {
             file.outstanding().leave(number, false);
             return None;
         }
-        let (throttle, queues) = (self.clone(), file.queues().clone());
+        let queues = file.queues().clone();
         take_room(&mut state, &queues, change);
-        Some(Permit { throttle, queues, change, number })
+        Some(Permit { room: self.clone(), queues, change, number })
     }
 
     /// Whether a change could be submitted at once.
@@ -198,7 +195,7 @@ impl Throttle {
             state.admitting.push(queues.clone());
             drop(state);
             // Also to an abandoned one: it is discarded later, and the permit with it.
-            slot.hold(Box::new(Permit { throttle: self.clone(), queues: queues.clone(), change, number }));
+            slot.hold(Permit { room: self.clone(), queues: queues.clone(), change, number });
             if own.is_some_and(|own| Arc::ptr_eq(own, &slot)) {
                 engine.submit(slot);
             } else {
@@ -244,6 +241,8 @@ impl Throttle {
             let queues = waiting.file.queues().clone();
             if !waiting.entries.is_empty() {
                 state.files.push_back(waiting);
+            } else if waiting.entries.capacity() <= SWEEP_MIN {
+                state.spare = waiting.entries;
             }
             state.waiting -= 1;
             take_room(state, &queues, change);

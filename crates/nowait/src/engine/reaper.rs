@@ -133,6 +133,7 @@ impl Watch {
         /// hold one for a moment.
         const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        let mut reaped: Vec<Arc<dyn Reaped>> = Vec::new();
         let mut again = None;
         // A queue that nobody submits to is not quiet yet.
         let mut is_left = false;
@@ -151,12 +152,10 @@ impl Watch {
             // looking at one takes its locks.
             let all = events.is_empty() || has_event(BELL);
             let is_looked_at = |number: u64| all || has_event(number);
-            let looked_at = |shards: &[(u64, Arc<dyn Reaped>)]| -> Vec<Arc<dyn Reaped>> {
-                shards.iter().filter(|(number, _)| is_looked_at(*number)).map(|(_, shard)| shard.clone()).collect()
-            };
-            let shards = looked_at(&lock(&watched.shards));
-            shards.iter().for_each(|shard| shard.reap_surely());
-            drop(shards);
+            let of_interest = |(number, _): &&(u64, _)| is_looked_at(*number);
+            reaped.extend(lock(&watched.shards).iter().filter(of_interest).map(|(_, shard)| shard.clone()));
+            reaped.iter().for_each(|shard| shard.reap_surely());
+            reaped.clear();
             let mut shards = lock(&watched.shards);
             // After its last operation a queue that takes no more submissions goes, and a lent one
             // goes back. Dropped with nothing locked: that unmaps its memory.

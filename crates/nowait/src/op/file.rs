@@ -348,6 +348,28 @@ pub(crate) struct Change {
     pub(crate) durable: bool,
 }
 
+/// A change's bytes on their way; given back when it is finished. No share of the file: the permit
+/// outlives the slot's own, and `File::close` would find the file in use.
+pub(crate) struct Permit {
+    pub(crate) room: Arc<dyn Room>,
+    pub(crate) queues: Arc<FileQueues>,
+    pub(crate) change: Change,
+    /// In the order of the file's changes.
+    pub(crate) number: u64,
+}
+
+/// What bounds the bytes on their way.
+pub(crate) trait Room: Send + Sync {
+    /// Takes back what a change had, which is finished. Called with nothing locked.
+    fn give_back(self: Arc<Self>, queues: &FileQueues, change: Change, number: u64);
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.room.clone().give_back(&self.queues, self.change, self.number);
+    }
+}
+
 impl Change {
     fn of(span: Span) -> Change {
         Change { span, bytes: 0, alone: false, durable: false }

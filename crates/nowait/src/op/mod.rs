@@ -20,7 +20,7 @@ mod transfer;
 
 pub(crate) use backlog::{Backlog, PLACES_MIN, SHARE, STUCK};
 pub(crate) use batch::Batch;
-pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, in_queues, on_threads};
+pub(crate) use file::{Change, END_UNKNOWN, Fallback, OpenFile, Permit, Room, in_queues, on_threads};
 pub(crate) use leftovers::Leftovers;
 pub(crate) use owner::{Owner, Work};
 pub(crate) use queue::{FileQueues, QueueKind, Waiter};

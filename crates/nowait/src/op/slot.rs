@@ -26,7 +26,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::io::Errno;
 
 use super::batch::Batch;
-use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, in_queues};
+use super::file::{Fallback, IN_QUEUE, ON_THREAD, OpenFile, Permit, in_queues};
 use super::help;
 use super::leftovers::{Leftovers, let_go};
 use super::owner::{Owner, Work};
@@ -81,8 +81,8 @@ struct Inner {
     owner: Option<Owner>,
     /// A thread or the kernel has it, or had it: it counts as begun, for so much, until it ends.
     begun: u64,
-    /// Dropped when the slot is finished or discarded: a permit.
-    held: Option<Box<dyn Send>>,
+    /// Dropped when the slot is finished or discarded.
+    held: Option<Permit>,
 }
 
 impl Inner {
@@ -113,8 +113,8 @@ impl Slot {
         Arc::new(Slot(Mutex::new(inner)))
     }
 
-    /// Keeps something until the slot is finished or discarded.
-    pub(crate) fn hold(&self, held: Box<dyn Send>) {
+    /// Keeps a permit until the slot is finished or discarded.
+    pub(crate) fn hold(&self, held: Permit) {
         let mut inner = lock(&self.0);
         if inner.owner.is_some() {
             inner.held = Some(held);
