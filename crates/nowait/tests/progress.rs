@@ -14,7 +14,7 @@ use common::mounts::temp_dir;
 use common::{Watchdog, assert_settled, eventually, poll_once};
 use futures::future::{join_all, maybe_done};
 use futures::stream::{FuturesUnordered, StreamExt};
-use nowait::{Buf, Builder, Engine, File, Nowait, OpenOptions};
+use nowait::{Buf, Builder, DirectIo, Engine, File, Nowait, OpenOptions};
 
 const PAGE: usize = 4096;
 
@@ -304,4 +304,41 @@ fn a_future_that_is_polled_once_and_kept() {
         let mut kept = kept;
         assert!(matches!(poll_once(kept.as_mut()), Poll::Ready(())));
     });
+}
+
+/// Bytes that the kernel has begun to read from devices for this thread (`proc(5)`).
+fn read_by_this_thread() -> Option<u64> {
+    let told = std::fs::read_to_string("/proc/thread-self/io").ok()?;
+    told.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
+}
+
+/// A task computes in the poll in which another begins a long read: the device has the read
+/// meanwhile.
+#[test]
+fn a_long_read_is_under_way_while_a_task_of_its_thread_computes() {
+    let _watchdog = Watchdog::new("a long read beside a task that computes", 60);
+    let folder = temp_dir();
+    let path = folder.path().join("file");
+    std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+    let nowait = Nowait::builder().build().unwrap();
+    let file = direct(&nowait, &path);
+    let (Some(_), true) = (read_by_this_thread(), nowait.has_ring() && file.direct() != DirectIo::Refused) else {
+        return eprintln!("skipped: no ring, no direct I/O, or reads are not counted");
+    };
+    // A direct read would have to wait until the pages are written.
+    file.sync_all().wait().unwrap();
+    file.advise(0, 1 << 20, nowait::Advice::DontNeed).wait().unwrap();
+    let both = || async {
+        let before = read_by_this_thread();
+        let computes = async { assert!(read_by_this_thread() >= before.map(|bytes| bytes + (1 << 20))) };
+        let (read, ()) = futures::join!(file.read_range(0, 1 << 20), computes);
+        assert_eq!(read.unwrap().len(), 1 << 20);
+    };
+    nowait::block_on(both());
+    #[cfg(feature = "tokio")]
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        nowait.attach_tokio().unwrap();
+        both().await;
+    });
+    assert_settled(&nowait);
 }

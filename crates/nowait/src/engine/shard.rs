@@ -145,13 +145,14 @@ impl Shard {
             return self.discard(shed);
         }
         line.places.in_flight += 1;
+        let is_long = slot.is_long();
         if let Err(slot) = self.push(&mut line, slot) {
             drop(line);
             return pool::hand_on(slot);
         }
         // While the device is busy, an entry waits for others, or until this thread has nothing
         // else to run. That saves system calls, and lets the thread sleep.
-        let waits = line.staged <= line.held && line.places.in_flight > line.staged;
+        let waits = !is_long && line.staged <= line.held && line.places.in_flight > line.staged;
         if !waits {
             line.held = (line.held * 2 + 2).min(self.ring.depth);
         }

@@ -184,6 +184,17 @@ impl Slot {
         self.with(|_, owner| owner.file().is_none_or(is_below)) == Some(true)
     }
 
+    /// Whether it moves so much that it leaves for the kernel at once, with what is staged: the
+    /// system call is little beside the transfer, and what its task does next may take long.
+    pub(crate) fn is_long(&self) -> bool {
+        const LONG_BYTES: usize = 64 << 10;
+        let is_long = |request: &Request, _: &_| match request {
+            Request::Read(transfer) | Request::Write(transfer, _) => transfer.left() >= LONG_BYTES,
+            _ => false,
+        };
+        self.with(is_long) == Some(true)
+    }
+
     /// Engine: puts back what `take_work` gave.
     pub(crate) fn put_back(&self, work: Work) {
         let mut inner = lock(&self.0);

@@ -158,8 +158,12 @@ impl<Q: Queue> Owned<Q> {
             self.free.push(place);
             return self.for_pool.push(slot);
         }
+        let is_long = slot.is_long();
         self.slots[place as usize] = Some(slot);
         self.push_entry(&entry, u64::from(place));
+        if is_long && self.staged > 0 {
+            self.submit();
+        }
     }
 
     fn push_entry(&mut self, entry: &Q::Entry, user_data: u64) {
