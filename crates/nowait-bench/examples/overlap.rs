@@ -63,7 +63,7 @@ fn measure(path: &Path) -> io::Result<()> {
     }
     let nowait = Nowait::builder().build()?;
     let file = OpenOptions::new().read(true).direct(true).open_in(&nowait, path).wait()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { nowait.attach_tokio() })?;
     let steps = steps_of_work();
 
