@@ -218,7 +218,8 @@ impl Shard {
             (queue.push(&entry.user_data(share)).is_ok(), queue.len())
         };
         if !pushed {
-            debug_assert!(false, "there are as many entries as places");
+            // There are as many entries as places, but the kernel frees all entries of a call at
+            // its end, and operations that ended before that have been reaped already.
             line.places.in_flight -= 1;
             // SAFETY: the share was made above, and the kernel did not get it.
             return Err(unsafe { Arc::from_raw(share as *const Slot) });
@@ -490,5 +491,49 @@ impl Shards {
     #[cfg(feature = "tokio")]
     pub(super) fn retire(&self) {
         lock(&self.0).shards.iter().for_each(|shard| shard.retired.store(true, Release));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::Memory;
+    use crate::direct::Directness;
+    use crate::op::{Fallback, Handle, Notify, OpenFile, Owner, Request, Transfer};
+
+    /// The test hands nothing on.
+    struct NoPool;
+    impl Fallback for NoPool {
+        fn take(&self, _: Arc<Slot>) {
+            unreachable!("no slot is handed on");
+        }
+    }
+
+    #[test]
+    fn a_place_without_an_entry_gives_the_slot_back() {
+        let shard = match Shard::new() {
+            Ok(shard) => shard,
+            Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
+        };
+        let zeros = Handle::Descriptor(std::fs::File::open("/dev/zero").unwrap().into());
+        let file = Arc::new(OpenFile::new(zeros, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
+        let slot = || {
+            let request = Request::Read(Transfer::new(Memory::Vec(vec![1; 8]), 0));
+            Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()))
+        };
+        let depth = shard.ring.depth;
+        let mut line = lock(&shard.line);
+        for _ in 0..depth {
+            line.places.in_flight += 1;
+            assert!(shard.push(&mut line, slot()).is_ok());
+        }
+        // As when all but the new one were reaped while a thread is still in the call that submits
+        // them.
+        line.places.in_flight = 1;
+        assert!(shard.push(&mut line, slot()).is_err());
+        assert_eq!(line.places.in_flight, 0);
+        line.places.in_flight = depth;
+        drop(line);
+        shard.drain();
     }
 }

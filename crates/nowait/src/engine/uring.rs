@@ -14,8 +14,8 @@ use crate::op::{Owner, Request, Slot};
 use crate::sys::{TRANSFER_MAX, WriteFlags, fork_generation};
 
 /// Operations in flight that one ring takes; more wait in line. Also the size of its submission
-/// queue, so that a push never finds it full after a flush, and the completion queue (twice as
-/// long) never overflows.
+/// queue, so that one thread's push never finds it full after a flush, and the completion queue
+/// (twice as long) never overflows.
 pub(crate) const DEPTH: u32 = 256;
 /// The smallest ring that is tried when memory for a larger one is refused (RLIMIT_MEMLOCK counts
 /// again since 6.14).
