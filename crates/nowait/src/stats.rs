@@ -24,6 +24,9 @@ pub struct Stats {
     pub blocking: u64,
     /// Completed by io_uring.
     pub ring: u64,
+    /// Of those in `ring`, reads that were announced to the kernel beside one that the ring had, and
+    /// copied by an attempt when they had arrived.
+    pub announced: u64,
     /// Completed by libaio.
     pub aio: u64,
     /// Completed by a thread of the pool.
@@ -75,6 +78,7 @@ pub(crate) enum Count {
     AttemptTogether,
     Blocking,
     Ring,
+    Announced,
     Aio,
     Pool,
     Cancelled,
@@ -130,6 +134,7 @@ impl Counters {
             inline: at_once + sum(Count::InlineTogether),
             blocking,
             ring: sum(Count::Ring),
+            announced: sum(Count::Announced),
             aio: sum(Count::Aio),
             pool: sum(Count::Pool),
             cancelled: sum(Count::Cancelled),

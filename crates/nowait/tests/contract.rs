@@ -178,6 +178,7 @@ fn counted(nowait: &Nowait, work: impl FnOnce()) -> Stats {
     let mut stats = Stats::default();
     (stats.started, stats.inline) = (after.started - before.started, after.inline - before.inline);
     (stats.blocking, stats.ring) = (after.blocking - before.blocking, after.ring - before.ring);
+    stats.announced = after.announced - before.announced;
     (stats.pool, stats.failed) = (after.pool - before.pool, after.failed - before.failed);
     (stats.cancelled, stats.attempts) = (after.cancelled - before.cancelled, after.attempts - before.attempts);
     stats
@@ -240,6 +241,29 @@ fn counters_of_cold_reads_and_of_failures() {
         });
         assert_eq!((failures.started, failures.failed), (3, 3), "{engine:?}");
     }
+}
+
+#[test]
+fn cold_reads_beside_one_in_the_ring_are_announced() {
+    let sample = Sample::new(4 << 20);
+    let nowait = builder(Engine::Auto).build().unwrap();
+    if !nowait.has_ring() || cold::is_in_memory(&sample.path) || !common::takes_attempts(&sample.path) {
+        return eprintln!("skipped: these reads would go to threads, or are never cold");
+    }
+    let file = sample.open(&nowait);
+    let cold = counted(&nowait, || {
+        for round in 0..20 {
+            sample.cool();
+            let offset = |i: u64| (i * 7919 + round) % 1024 * 4096;
+            let reads = (0..64).map(|i| file.read_range(offset(i), 4096));
+            let all = nowait::block_on(futures::future::join_all(reads));
+            for (i, read) in (0..64).zip(all) {
+                assert!(*read.unwrap() == *sample.expected(offset(i), 4096));
+            }
+        }
+    });
+    assert!(cold.announced > 0 && cold.announced < cold.ring, "{cold:?}");
+    assert_settled(&nowait);
 }
 
 #[test]

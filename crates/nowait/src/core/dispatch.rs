@@ -85,14 +85,18 @@ impl Target<'_> {
         self.instance.engines().pool.run_on(file, &mut request)
     }
 
-    /// Announces a read to the kernel, which begins it; a thread of the pool collects it. So few
-    /// threads keep the device busy.
-    fn announce(&self, request: &mut Request) {
+    /// Announces a read to the kernel, which begins it, if it will be collected: by a thread of the
+    /// pool, of which few keep the device busy then, or from this thread's ring.
+    fn announce(&self, request: &mut Request, route: Route) {
         let (Request::Read(transfer), Some(file)) = (request, self.file) else { return };
         let reads = &file.reads;
         let policy = &self.instance.policy;
         let length = transfer.left();
         if file.direct.is_some() || !reads.may_announce(policy, length) {
+            return;
+        }
+        let is_for_pool = route == Route::Pool || !self.instance.engines().has_ring;
+        if !is_for_pool && (transfer.is_long() || !local::takes_announced(file)) {
             return;
         }
         let advice = rustix::fs::Advice::WillNeed;
@@ -185,10 +189,7 @@ impl Target<'_> {
             // 6.12), and an open must be followed by an fstat in any case.
             _ => Route::Pool,
         };
-        let engines = self.instance.engines();
-        if route == Route::Pool || !engines.has_ring {
-            self.announce(&mut request);
-        }
+        self.announce(&mut request, route);
         let owner = match self.file {
             Some(file) => Owner::File(file.clone()),
             None => Owner::Nobody(self.instance.counters.clone()),

@@ -187,12 +187,23 @@ impl Slot {
     /// Whether it moves so much that it leaves for the kernel at once, with what is staged: the
     /// system call is little beside the transfer, and what its task does next may take long.
     pub(crate) fn is_long(&self) -> bool {
-        const LONG_BYTES: usize = 64 << 10;
         let is_long = |request: &Request, _: &_| match request {
-            Request::Read(transfer) | Request::Write(transfer, _) => transfer.left() >= LONG_BYTES,
+            Request::Read(transfer) | Request::Write(transfer, _) => transfer.is_long(),
             _ => false,
         };
         self.with(is_long) == Some(true)
+    }
+
+    /// The address of the file of a buffered read, and whether it was announced to the kernel
+    /// (`Transfer::announced`).
+    pub(crate) fn buffered_read(&self) -> Option<(usize, bool)> {
+        let look = |request: &Request, owner: &Owner| match (request, owner) {
+            (Request::Read(transfer), Owner::File(file)) if file.direct.is_none() => {
+                Some((Arc::as_ptr(file).addr(), transfer.announced))
+            }
+            _ => None,
+        };
+        self.with(look)?
     }
 
     /// Engine: puts back what `take_work` gave.

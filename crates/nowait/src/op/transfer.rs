@@ -79,6 +79,12 @@ impl Transfer {
         self.cursor.left
     }
 
+    /// Whether copying it is much beside a system call.
+    pub(crate) fn is_long(&self) -> bool {
+        const LONG_BYTES: usize = 64 << 10;
+        self.left() >= LONG_BYTES
+    }
+
     /// Bytes that have arrived.
     pub(crate) fn done(&self) -> usize {
         self.cursor.done

@@ -104,6 +104,7 @@ impl<Q: Queue> Desk<Q> {
     pub(super) fn leave(self: Arc<Self>) {
         let until = Instant::now() + BELL_WAIT_MAX;
         let mut owned = self.claim();
+        owned.enter_announced();
         if owned.bell_polled {
             owned.bell.write();
         }
@@ -159,7 +160,7 @@ impl<Q: Queue> Helped for Desk<Q> {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return help::State::Inside,
         };
-        owned.reap_as(false, 0, None);
+        owned.help();
         owned.fill();
         let mut completions = self.take_completions(&mut owned);
         let leaving = owned.take_leaving();

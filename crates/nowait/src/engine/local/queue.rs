@@ -4,6 +4,8 @@
 //!
 //! `unsafe` here: pushing entries, whose memory the slots in the table keep alive.
 
+mod announced;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use self::announced::Announced;
 use super::bell::Bell;
 use crate::engine::pool;
 use crate::op::{Backlog, PLACES_MIN, Slot};
@@ -78,6 +81,7 @@ pub(super) struct Owned<Q: Queue> {
     pub(super) turns: u64,
     /// Counts completions.
     ended: u64,
+    announced: Announced,
     pub(super) bell: Arc<Bell>,
     pub(super) bell_polled: bool,
     /// Slots to hand on to their pools once nothing is locked.
@@ -114,6 +118,7 @@ impl<Q: Queue> Owned<Q> {
             dead: false,
             turns: 1,
             ended: 0,
+            announced: Announced::default(),
             bell,
             bell_polled: false,
             for_pool: Vec::new(),
@@ -158,8 +163,11 @@ impl<Q: Queue> Owned<Q> {
             self.free.push(place);
             return self.for_pool.push(slot);
         }
-        let is_long = slot.is_long();
+        let (is_long, read) = (slot.is_long(), slot.buffered_read());
         self.slots[place as usize] = Some(slot);
+        if read.is_some_and(|(file, is_announced)| self.announced.takes(place, file, is_announced)) {
+            return;
+        }
         self.push_entry(&entry, u64::from(place));
         if is_long && self.staged > 0 {
             self.submit();
@@ -193,6 +201,9 @@ impl<Q: Queue> Owned<Q> {
         self.dead = true;
         for user_data in self.queue.take_back() {
             self.hand_on(user_data);
+        }
+        for place in self.announced.take() {
+            self.hand_on(u64::from(place));
         }
         while let Some(slot) = self.backlog.pop() {
             self.for_pool.push(slot);
@@ -249,10 +260,22 @@ impl<Q: Queue> Owned<Q> {
     /// `completions`.
     pub(super) fn enter(&mut self, want: usize, patience: Option<Duration>) {
         self.turns += 1;
-        self.reap_as(true, want, patience);
+        match self.has_uncollected() {
+            true if self.staged == 0 => {}
+            true => self.wait(0, None),
+            false => self.wait(want, patience),
+        }
+        self.reap(true);
     }
 
-    pub(super) fn reap_as(&mut self, is_owner: bool, want: usize, patience: Option<Duration>) {
+    /// A helper's visit, which waits for nothing.
+    pub(super) fn help(&mut self) {
+        self.enter_announced();
+        self.wait(0, None);
+        self.reap(false);
+    }
+
+    fn wait(&mut self, want: usize, patience: Option<Duration>) {
         self.staged = 0;
         self.submit_at = 1;
         if !self.queue.wait(want, patience) {
@@ -260,7 +283,10 @@ impl<Q: Queue> Owned<Q> {
             // The kernel's operations are lost with the queue. Do not spin on it.
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Owned { queue, slots, free, completions, bell, bell_polled, ended, .. } = self;
+    }
+
+    fn reap(&mut self, is_owner: bool) {
+        let Owned { queue, slots, free, completions, bell, bell_polled, ended, announced, .. } = self;
         queue.reap(|user_data, result| {
             if user_data == BELL {
                 *bell_polled = false;
@@ -272,8 +298,10 @@ impl<Q: Queue> Owned<Q> {
                 free.push(user_data as u32);
                 *ended += 1;
                 completions.push((slot, result));
+                announced.ended(user_data as u32);
             }
         });
+        self.collect_announced();
     }
 }
 
