@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn shard_or_skip() -> Option<Arc<Shard>> {
-        Shard::new().inspect_err(|refusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno)).ok()
+        Shard::new(0).inspect_err(|refusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno)).ok()
     }
 
     #[test]

@@ -19,6 +19,10 @@ pub(super) trait Reaped: AsFd + Send + Sync {
     fn reap_surely(&self);
     /// Nothing is in flight or in line.
     fn is_quiet(&self) -> bool;
+    /// Place among its engine's queues; neighbours have the same thread.
+    fn place(&self) -> usize {
+        0
+    }
     /// The reaper's own note that it serves this queue.
     fn watched(&self) -> &AtomicBool;
     /// The reaper's own note that it does so only until nothing is in flight.
@@ -29,6 +33,41 @@ pub(super) trait Reaped: AsFd + Send + Sync {
 
 fn is_lent<S: Reaped + ?Sized>(shard: &S) -> bool {
     shard.lent().is_some_and(|lent| lent.load(Ordering::Acquire))
+}
+
+/// The threads of an engine with many queues, each for some of them: a device of millions of
+/// operations a second is more than one thread notices.
+#[derive(Default)]
+pub(super) struct Reapers([Reaper; REAPERS_MAX]);
+
+const REAPERS_MAX: usize = 8;
+const QUEUES_EACH: usize = 8;
+
+impl Reapers {
+    fn of<S: Reaped + ?Sized>(&self, shard: &S) -> &Reaper {
+        &self.0[shard.place() / QUEUES_EACH % REAPERS_MAX]
+    }
+
+    /// As [`Reaper::adopt`].
+    pub(super) fn adopt<S: Reaped + 'static>(&self, shard: &Arc<S>) -> bool {
+        self.of(&**shard).adopt(shard)
+    }
+
+    /// As [`Reaper::lend`].
+    #[cfg(feature = "tokio")]
+    pub(super) fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
+        self.of(&**shard).lend(shard);
+    }
+
+    /// Wakes the thread of this queue to look at all that it has.
+    pub(super) fn ring<S: Reaped + ?Sized>(&self, shard: &S) {
+        self.of(shard).ring();
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn ring_all(&self) {
+        self.0.iter().for_each(Reaper::ring);
+    }
 }
 
 /// The thread that notices completions for executors that cannot, and the queues that it watches.
@@ -66,7 +105,7 @@ impl Reaper {
 
     /// Serves a shard's completions until nothing is in flight.
     #[cfg(feature = "tokio")]
-    pub(super) fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
+    fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
         // A lent one may be going back: under the lock that is decided.
         if !shard.watched().load(Ordering::Acquire) || is_lent(&**shard) {
             self.watch(shard, true);
@@ -74,7 +113,7 @@ impl Reaper {
     }
 
     /// Wakes it to look at all queues.
-    pub(super) fn ring(&self) {
+    fn ring(&self) {
         if let Some(Some(watch)) = self.watch.get() {
             watch.ring();
         }
@@ -187,5 +226,73 @@ impl Watch {
             }
             again = (is_closing || is_left).then_some(AGAIN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    struct Counted {
+        place: usize,
+        eventfd: OwnedFd,
+        watched: AtomicBool,
+        reaped: AtomicUsize,
+        tell: mpsc::Sender<usize>,
+    }
+
+    impl AsFd for Counted {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.eventfd.as_fd()
+        }
+    }
+
+    impl Reaped for Counted {
+        fn reap_surely(&self) {
+            if rustix::io::read(&self.eventfd, &mut [0; 8]).is_ok() {
+                self.reaped.fetch_add(1, Ordering::SeqCst);
+                let _ = self.tell.send(self.place);
+            }
+        }
+        fn is_quiet(&self) -> bool {
+            true
+        }
+        fn place(&self) -> usize {
+            self.place
+        }
+        fn watched(&self) -> &AtomicBool {
+            &self.watched
+        }
+    }
+
+    #[test]
+    fn each_thread_has_some_of_the_queues() {
+        const QUEUES: usize = 2 * QUEUES_EACH + 1;
+        let reapers = Reapers::default();
+        let (tell, told) = mpsc::channel();
+        let queue = |place| {
+            let eventfd = eventfd_of_none();
+            let (watched, reaped) = (AtomicBool::new(false), AtomicUsize::new(0));
+            Arc::new(Counted { place, eventfd, watched, reaped, tell: tell.clone() })
+        };
+        let queues: Vec<_> = (0..QUEUES).map(queue).collect();
+        assert!(queues.iter().all(|queue| reapers.adopt(queue)));
+        let started = reapers.0.iter().filter(|reaper| reaper.watch.get().is_some()).count();
+        assert_eq!(started, 3);
+        for queue in &queues {
+            rustix::io::write(&queue.eventfd, &1u64.to_ne_bytes()).unwrap();
+            assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(queue.place));
+        }
+        assert!(queues.iter().all(|queue| queue.reaped.load(Ordering::SeqCst) == 1));
+        // The last of many rings begins with the first thread again.
+        assert!(std::ptr::eq(reapers.of(&*queue(0)), reapers.of(&*queue(REAPERS_MAX * QUEUES_EACH))));
+    }
+
+    fn eventfd_of_none() -> OwnedFd {
+        rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
     }
 }

@@ -38,6 +38,8 @@ pub(super) const SHARDS_MAX: usize = 64;
 /// One ring and the line before it.
 pub(super) struct Shard {
     ring: Ring,
+    /// Among the rings of its instance or runtime.
+    place: usize,
     line: Mutex<Line>,
     /// Held while completions are read.
     reaping: Mutex<()>,
@@ -94,17 +96,18 @@ struct Line {
 }
 
 impl Shard {
-    pub(super) fn new() -> Result<Arc<Shard>, Refusal> {
-        Shard::noticed_by(false)
+    pub(super) fn new(place: usize) -> Result<Arc<Shard>, Refusal> {
+        Shard::noticed_by(false, place)
     }
 
     /// Makes one whose completions a reactor notices, or the reaper.
-    pub(super) fn noticed_by(reactor: bool) -> Result<Arc<Shard>, Refusal> {
+    pub(super) fn noticed_by(reactor: bool, place: usize) -> Result<Arc<Shard>, Refusal> {
         #[cfg(not(feature = "tokio"))]
         let _ = reactor;
         let ring = uring::set_up(Usage::Shared)?;
         let shard = Arc::new(Shard {
             ring,
+            place,
             line: Mutex::default(),
             reaping: Mutex::new(()),
             quiet: Condvar::new(),
@@ -416,6 +419,10 @@ impl Reaped for Shard {
         lock(&self.line).places.is_quiet()
     }
 
+    fn place(&self) -> usize {
+        self.place
+    }
+
     fn watched(&self) -> &AtomicBool {
         &self.watched
     }
@@ -443,12 +450,12 @@ struct Members {
 }
 
 impl Shards {
-    /// Returns this thread's shard. Makes one while fewer than `max` exist and each has a thread;
-    /// if that fails, existing ones serve.
+    /// Returns this thread's shard. Makes one, for a place, while fewer than `max` exist and each
+    /// has a thread; if that fails, existing ones serve.
     pub(super) fn mine(
         &self,
         max: usize,
-        make: impl FnOnce() -> Result<Arc<Shard>, Refusal>,
+        make: impl FnOnce(usize) -> Result<Arc<Shard>, Refusal>,
     ) -> Result<Arc<Shard>, Refusal> {
         /// Threads that are remembered; later ones share by number.
         const THREADS_MAX: usize = 256;
@@ -463,7 +470,7 @@ impl Shards {
             None => thread,
         };
         if place >= members.shards.len() && members.shards.len() < max {
-            match make() {
+            match make(members.shards.len()) {
                 Ok(shard) => members.shards.push(shard),
                 Err(refusal) if members.shards.is_empty() => return Err(refusal),
                 Err(_) => {}
@@ -511,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_place_without_an_entry_gives_the_slot_back() {
-        let shard = match Shard::new() {
+        let shard = match Shard::new(0) {
             Ok(shard) => shard,
             Err(refusal) => return eprintln!("skipped: no io_uring ({:?})", refusal.errno),
         };

@@ -1,7 +1,7 @@
 //! Rings for futures on any executor: any thread may submit, any thread may reap.
 //!
 //! A few rings (`shard.rs`), each thread using its own by preference, so that the short lock around
-//! the submission queue is rarely contended. Completions are noticed by a small thread
+//! the submission queue is rarely contended. Completions are noticed by small threads
 //! (`reaper.rs`), or, in an attached tokio runtime, by a task in tokio's own reactor (`tokio.rs`).
 //! A shard lives until nothing is in flight, so that dropping the engine waits for nobody; memory
 //! that a dead device never gives back is leaked, not freed.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::Weak;
 
 use super::known::{self, Key};
-use super::reaper::Reaper;
+use super::reaper::Reapers;
 use super::shard::{SHARDS_MAX, Shard, Shards};
 use super::{Engine, Refusal, local, pool};
 use crate::op::Slot;
@@ -30,23 +30,23 @@ pub(crate) struct Uring {
     runtimes: super::tokio::Runtimes,
     #[cfg(feature = "tokio")]
     _loans: Arc<Loans>,
-    /// Dropped last: its drop rings the bell, and the reaper looks whether others hold the rings.
-    reaper: Arc<Reaper>,
+    /// Dropped last: its drop rings the bells, and the reapers look whether others hold the rings.
+    reapers: Arc<Reapers>,
 }
 
 impl Uring {
     /// Tries to make a first ring, so that a refusal is known at once.
     pub(crate) fn new() -> Result<Uring, Refusal> {
-        let reaper: Arc<Reaper> = Arc::default();
+        let reapers: Arc<Reapers> = Arc::default();
         #[cfg(feature = "tokio")]
         let runtimes = super::tokio::Runtimes::default();
         #[cfg(feature = "tokio")]
-        let loans = Arc::new(Loans { runtimes: runtimes.clone(), reaper: Arc::downgrade(&reaper) });
+        let loans = Arc::new(Loans { runtimes: runtimes.clone(), reapers: Arc::downgrade(&reapers) });
         #[cfg(feature = "tokio")]
         help::register(Arc::downgrade(&loans) as Weak<dyn Helped>);
         let engine = Uring {
             number: known::next_engine(),
-            reaper,
+            reapers,
             shards: Shards::default(),
             shards_max: sys::processors().min(SHARDS_MAX),
             #[cfg(feature = "tokio")]
@@ -54,7 +54,7 @@ impl Uring {
             #[cfg(feature = "tokio")]
             _loans: loans,
         };
-        let first = Shard::new()?;
+        let first = Shard::new(0)?;
         engine.shards.add(first);
         Ok(engine)
     }
@@ -64,11 +64,11 @@ impl Uring {
         #[cfg(feature = "tokio")]
         let may_be_a_runtimes = !local::is_elsewhere() && !pool::is_own_thread();
         #[cfg(feature = "tokio")]
-        if let Some(shard) = may_be_a_runtimes.then(|| self.runtimes.shard(self.number, &self.reaper)).flatten() {
+        if let Some(shard) = may_be_a_runtimes.then(|| self.runtimes.shard(self.number, &self.reapers)).flatten() {
             return Some(shard);
         }
         let shard = known::find_or(Key::common(self.number), || self.shards.mine(self.shards_max, Shard::new).ok())?;
-        self.reaper.adopt(&shard).then_some(shard)
+        self.reapers.adopt(&shard).then_some(shard)
     }
 }
 
@@ -81,7 +81,7 @@ impl Engine for Uring {
             // reaper submits.
             Some(shard) if pool::is_own_thread() => {
                 shard.submit(slot, false);
-                self.reaper.ring();
+                self.reapers.ring(&*shard);
             }
             Some(shard) => {
                 turn::submits_to(&shard);
@@ -98,7 +98,7 @@ impl Engine for Uring {
 
     #[cfg(feature = "tokio")]
     fn lend_all(&self) {
-        self.runtimes.lend(&self.reaper);
+        self.runtimes.lend(&self.reapers);
     }
 
     fn drain(&self) {
@@ -120,15 +120,15 @@ impl Drop for Uring {
 #[cfg(feature = "tokio")]
 struct Loans {
     runtimes: super::tokio::Runtimes,
-    reaper: Weak<Reaper>,
+    reapers: Weak<Reapers>,
 }
 
 #[cfg(feature = "tokio")]
 impl Helped for Loans {
-    /// Calls the reaper, not the helper.
+    /// Calls the reapers, not the helper.
     fn want(&self) -> bool {
-        if let Some(reaper) = self.reaper.upgrade() {
-            self.runtimes.lend(&reaper);
+        if let Some(reapers) = self.reapers.upgrade() {
+            self.runtimes.lend(&reapers);
         }
         false
     }

@@ -29,7 +29,7 @@ use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::task::AbortHandle;
 
 use super::known::{self, Key};
-use super::reaper::{Reaped, Reaper};
+use super::reaper::{Reaped, Reapers};
 use super::shard::{Reap, SHARDS_MAX, Shard, Shards};
 use crate::buf::lock;
 use crate::stats::thread_number;
@@ -105,29 +105,29 @@ impl Runtimes {
 
     /// A ring of the runtime that this thread works for, if its completions will be noticed.
     /// `engine` is the number of the engine whose runtimes these are.
-    pub(super) fn shard(&self, engine: u64, reaper: &Arc<Reaper>) -> Option<Arc<Shard>> {
+    pub(super) fn shard(&self, engine: u64, reapers: &Arc<Reapers>) -> Option<Arc<Shard>> {
         let handle = Handle::try_current().ok()?;
         let single = handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if single && tokio::task::try_id().is_none() {
             return None;
         }
-        let shard = known::find_or(Key { engine, runtime: Some(handle.id()) }, || self.look_up(&handle, reaper))?;
-        if !shard.in_reactor && !reaper.adopt(&shard) {
+        let shard = known::find_or(Key { engine, runtime: Some(handle.id()) }, || self.look_up(&handle, reapers))?;
+        if !shard.in_reactor && !reapers.adopt(&shard) {
             return None;
         }
         (!single || shard.driver.load(Ordering::Relaxed) == thread_number()).then_some(shard)
     }
 
     /// This thread's ring of a runtime.
-    fn look_up(&self, handle: &Handle, reaper: &Arc<Reaper>) -> Option<Arc<Shard>> {
+    fn look_up(&self, handle: &Handle, reapers: &Arc<Reapers>) -> Option<Arc<Shard>> {
         let (attached, shards) = self.look_at(handle, |runtime| (runtime.attached, runtime.shards.clone()));
         // One, of a current-thread runtime.
         let workers = handle.metrics().num_workers();
         let mut made = false;
-        let make = || Shard::noticed_by(attached).inspect(|_| made = true);
+        let make = |place| Shard::noticed_by(attached, place).inspect(|_| made = true);
         let shard = shards.mine(workers.min(SHARDS_MAX), make).ok()?;
         if made {
-            let served = || Served { shard: shard.clone(), shards: shards.clone(), reaper: Rung(reaper.clone()) };
+            let served = || Served { shard: shard.clone(), shards: shards.clone(), reapers: Rung(reapers.clone()) };
             let mut tasks = vec![handle.spawn(flush(Flusher(served()))).abort_handle()];
             if attached {
                 let watcher = Watcher { served: served(), id: handle.id(), runtimes: self.clone() };
@@ -139,11 +139,11 @@ impl Runtimes {
     }
 
     /// Lets the reaper notice the completions of what is in flight: their runtimes may be blocked.
-    pub(super) fn lend(&self, reaper: &Reaper) {
+    pub(super) fn lend(&self, reapers: &Reapers) {
         for shard in self.all().iter().filter(|shard| !shard.is_quiet()) {
             // Staged entries are not in the kernel yet.
             shard.enter();
-            reaper.lend(shard);
+            reapers.lend(shard);
         }
     }
 
@@ -180,16 +180,16 @@ impl Drop for Known {
 struct Served {
     shard: Arc<Shard>,
     shards: Arc<Shards>,
-    /// After the ring, which the reaper may now find that it has alone.
-    reaper: Rung,
+    /// After the ring, which a reaper may now find that it has alone.
+    reapers: Rung,
 }
 
-/// Wakes the reaper when it is dropped.
-struct Rung(Arc<Reaper>);
+/// Wakes the reapers when it is dropped.
+struct Rung(Arc<Reapers>);
 
 impl Drop for Rung {
     fn drop(&mut self) {
-        self.0.ring();
+        self.0.ring_all();
     }
 }
 
@@ -208,11 +208,11 @@ struct Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        let Served { shard, shards, reaper, .. } = &self.served;
+        let Served { shard, shards, reapers, .. } = &self.served;
         shards.remove(shard);
         // Without a thread no completion is noticed: slots stay allocated, which is safe, and their
         // futures belong to a runtime that has ended.
-        let _ = reaper.0.adopt(shard);
+        let _ = reapers.0.adopt(shard);
     }
 }
 
