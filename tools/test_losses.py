@@ -52,9 +52,9 @@ class Page(unittest.TestCase):
         for folder in losses.folders():
             self.assertEqual(text.count(f"({folder}/README.md)"), 1, folder)
         current, history = text.index("## Current"), text.index("## History")
-        for place, folder in [(current, "2026-11-23-reads"), (history, "2026-11-21-reads")]:
+        for place, folder in [(current, "2026-11-24-reads"), (history, "2026-11-21-reads")]:
             self.assertGreater(text.index(f"({folder}/"), place)
-        self.assertLess(text.index("(2026-11-23-reads/"), history)
+        self.assertLess(text.index("(2026-11-24-reads/"), history)
 
     def test_all_ways_are_explained(self):
         said = ""
