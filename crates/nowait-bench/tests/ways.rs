@@ -293,7 +293,10 @@ fn the_same_file_of_a_user_is_not_modified() {
 
 /// A new file in the build's directory.
 fn empty_file(name: &str) -> (Arc<fs::File>, std::path::PathBuf) {
-    let path = std::path::PathBuf::from(format!("{}/{name}-{}", on_disk(), std::process::id()));
+    // Tests that run side by side in this process use the same names.
+    static FILES: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let number = FILES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let path = std::path::PathBuf::from(format!("{}/{name}-{}-{number}", on_disk(), std::process::id()));
     let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     fs::remove_file(&path).unwrap();
     let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();

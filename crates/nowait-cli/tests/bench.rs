@@ -765,12 +765,13 @@ fn an_interrupt_undoes_what_the_tables_that_write_have_changed() {
     ] {
         let dir = directory();
         let arguments = [table, "--rounds", "1000", "--dir", dir.path().to_str().unwrap(), "--ways", ways];
-        let mut child = nowait(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = nowait(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(pause));
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(130));
-        assert_empty(dir.path());
         let group = format!("nowait-bench-{}", child.id());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{table} {ways}: {}", text(&output.stderr));
+        assert_empty(dir.path());
         assert!(!cgroups("/sys/fs/cgroup".as_ref()).any(|name| name == *group), "{group}");
     }
     assert_eq!(limits(), before);
