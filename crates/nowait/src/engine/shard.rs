@@ -148,7 +148,7 @@ impl Shard {
             return self.discard(shed);
         }
         line.places.in_flight += 1;
-        let is_long = slot.is_long();
+        let is_long = slot.profile().is_long;
         if let Err(slot) = self.push(&mut line, slot) {
             drop(line);
             return pool::hand_on(slot);

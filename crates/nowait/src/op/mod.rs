@@ -25,7 +25,7 @@ pub(crate) use leftovers::Leftovers;
 pub(crate) use owner::{Owner, Work};
 pub(crate) use queue::{FileQueues, QueueKind, Waiter};
 pub(crate) use request::{Call, Done, Handle, OpenDir, Outcome, Owned, PathAt, Request};
-pub(crate) use slot::{Callback, Notify, Slot};
+pub(crate) use slot::{Callback, Notify, Profile, Slot};
 pub(crate) use transfer::{Step, Transfer, step};
 
 pub(crate) use crate::buf::{Direction, contained};

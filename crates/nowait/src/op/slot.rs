@@ -99,6 +99,17 @@ impl Inner {
     }
 }
 
+/// What decides when a slot's entry leaves for the kernel.
+#[derive(Default)]
+pub(crate) struct Profile {
+    /// It moves so much that it leaves at once, with what is staged: the system call is little
+    /// beside the transfer, and what its task does next may take long.
+    pub(crate) is_long: bool,
+    /// The address of the file of a buffered read, and whether it was announced to the kernel
+    /// (`Transfer::announced`).
+    pub(crate) buffered_read: Option<(usize, bool)>,
+}
+
 impl Slot {
     pub(crate) fn new(request: Request, owner: Owner, notify: Notify) -> Arc<Slot> {
         owner.counters().add(Count::Submitted);
@@ -184,26 +195,21 @@ impl Slot {
         self.with(|_, owner| owner.file().is_none_or(is_below)) == Some(true)
     }
 
-    /// Whether it moves so much that it leaves for the kernel at once, with what is staged: the
-    /// system call is little beside the transfer, and what its task does next may take long.
-    pub(crate) fn is_long(&self) -> bool {
-        let is_long = |request: &Request, _: &_| match request {
-            Request::Read(transfer) | Request::Write(transfer, _) => transfer.is_long(),
-            _ => false,
+    /// Engine: what decides when its entry leaves.
+    pub(crate) fn profile(&self) -> Profile {
+        let look = |request: &Request, owner: &Owner| Profile {
+            is_long: match request {
+                Request::Read(transfer) | Request::Write(transfer, _) => transfer.is_long(),
+                _ => false,
+            },
+            buffered_read: match (request, owner) {
+                (Request::Read(transfer), Owner::File(file)) if file.direct.is_none() => {
+                    Some((Arc::as_ptr(file).addr(), transfer.announced))
+                }
+                _ => None,
+            },
         };
-        self.with(is_long) == Some(true)
-    }
-
-    /// The address of the file of a buffered read, and whether it was announced to the kernel
-    /// (`Transfer::announced`).
-    pub(crate) fn buffered_read(&self) -> Option<(usize, bool)> {
-        let look = |request: &Request, owner: &Owner| match (request, owner) {
-            (Request::Read(transfer), Owner::File(file)) if file.direct.is_none() => {
-                Some((Arc::as_ptr(file).addr(), transfer.announced))
-            }
-            _ => None,
-        };
-        self.with(look)?
+        self.with(look).unwrap_or_default()
     }
 
     /// Engine: puts back what `take_work` gave.

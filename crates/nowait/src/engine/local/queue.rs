@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use self::announced::Announced;
 use super::bell::Bell;
 use crate::engine::pool;
-use crate::op::{Backlog, PLACES_MIN, Slot};
+use crate::op::{Backlog, PLACES_MIN, Profile, Slot};
 use crate::stats::Count;
 
 /// User data of a queue's own poll of the bell. Slots have their place in the table.
@@ -163,9 +163,9 @@ impl<Q: Queue> Owned<Q> {
             self.free.push(place);
             return self.for_pool.push(slot);
         }
-        let (is_long, read) = (slot.is_long(), slot.buffered_read());
+        let Profile { is_long, buffered_read } = slot.profile();
         self.slots[place as usize] = Some(slot);
-        if read.is_some_and(|(file, is_announced)| self.announced.takes(place, file, is_announced)) {
+        if buffered_read.is_some_and(|(file, is_announced)| self.announced.takes(place, file, is_announced)) {
             return;
         }
         self.push_entry(&entry, u64::from(place));
