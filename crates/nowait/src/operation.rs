@@ -90,6 +90,8 @@ pub struct Operation<'f, T> {
     state: State,
     /// The answer to a new request that was served at its first poll, whose task had to yield.
     served: Option<Outcome>,
+    /// How often the task has given way since.
+    gave_way: u8,
     conclude: Conclude<T>,
 }
 
@@ -104,12 +106,12 @@ enum State {
 impl<'f, T> Operation<'f, T> {
     #[inline]
     pub(crate) fn new(on: On<'f>, request: Request, conclude: Conclude<T>) -> Self {
-        Operation { on, state: State::New(request), served: None, conclude }
+        Operation { on, state: State::New(request), served: None, gave_way: 0, conclude }
     }
 
     /// Makes an operation that fails with `errno` when it begins.
     pub(crate) fn refused(on: On<'f>, errno: Errno, request: Request, conclude: Conclude<T>) -> Self {
-        Operation { on, state: State::Refused(Box::new((errno, request))), served: None, conclude }
+        Operation { on, state: State::Refused(Box::new((errno, request))), served: None, gave_way: 0, conclude }
     }
 
     /// Makes an operation, or one that fails as `checked` did.
@@ -226,7 +228,7 @@ impl<'f, T> Operation<'f, T> {
                 // Nobody looks at the slot.
                 drop(local::elsewhere(|| target.submit(request, Notify::Call(call))));
             }
-            state => Operation { on, state, served: None, conclude }.submit().on_complete(callback),
+            state => Operation { on, state, served: None, gave_way: 0, conclude }.submit().on_complete(callback),
         }
     }
 
@@ -257,12 +259,15 @@ impl<T> Future for Operation<'_, T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let Operation { on, state, served, conclude } = &mut *self;
+        let Operation { on, state, served, gave_way, conclude } = &mut *self;
         let on = *on;
         if let State::Begun(begun) = state {
             let (outcome, mut request) = ready!(begun.poll(context));
             *state = State::Spent;
             return Poll::Ready(conclude(Answer { on, outcome, request: &mut request }));
+        }
+        if served.is_some() && turn::gives_way(context, gave_way) {
+            return Poll::Pending;
         }
         if let (Some(outcome), Some(request)) = (served.take(), state.request_mut()) {
             let output = conclude(Answer { on, outcome, request });
@@ -361,6 +366,7 @@ impl Begun {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
         if let Begun::UnderWay(under_way) = self {
             let answer = ready!(under_way.slot.poll(context));
+            turn::runs();
             under_way.when_dropped = WhenDropped::Nothing;
             *self = Begun::Spent;
             return Poll::Ready(answer);

@@ -2,29 +2,41 @@
 //!
 //! An operation that is served inline is ready at its first poll. An executor sees a task that goes
 //! on: it runs no other, and looks at neither its timers nor its reactor. So inline service is
-//! charged by the time it takes, and after a turn of 5 µs the task that has just been served is
-//! told to yield. The operation is done by then: its future keeps the result, wakes itself and is
+//! charged by the time it takes, and at the end of its turn the task that has just been served is
+//! told to yield. The operation is done by then: its future keeps the result, is woken and is
 //! pending once, on whatever executor. So operations of one task begin in the order of their polls.
 //!
 //! While a task has its turn, others wait whose operations have completed. So at the end of each
 //! turn the thread submits what is staged in its ring, looks at the completions there, and wakes
 //! those whom it finds. Looking costs no system call: the calls that served the task have let the
-//! kernel post what it had.
+//! kernel post what it had. An executor runs them after all that are ready already, so those that
+//! have yielded give way: they are pending again, until the woken have run ([`gives_way`]).
+//!
+//! A task whose timer has gone off waits for all that are ready, whatever they do. So turns are
+//! shorter where more tasks yield.
 //!
 //! Operations, gathers, streams, batches of writes and a log's futures all take part. For futures
 //! that serve data from memory of their own: [`copied`], and then [`ends`].
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
-use std::task::Context;
+use std::task::{Context, Waker};
 
 use crate::sys::fork_generation;
 
-/// A turn, in nanoseconds: some five cached reads of 4 KiB. (Of 64 tasks on tokio that read 90 to
-/// 99 % from the page cache beside a heartbeat, with turns of 20 µs its median lateness was about
-/// 2 ms, with 10 µs 1.3, with 5 µs 1.0. Reads a second were the same:
-/// docs/measurements/2026-11-23-mixed.)
-const TURN_NS: u64 = 5_000;
+/// The longest turn.
+const TURN_MAX_NS: u64 = 10_000;
+/// The shortest turn: some three cached reads of 4 KiB, so that most reads of a task come without a
+/// wait for the others.
+const TURN_MIN_NS: u64 = 2_500;
+/// A round of turns, of up to 64 tasks. (Of 64 tasks on tokio that read 90 to 99 % from the page
+/// cache, with turns of 5 µs whatever their number cold reads waited 0.6 to 1 ms at p99:
+/// docs/measurements/2026-11-24-mixed.)
+const ROUND_NS: u64 = 160_000;
+/// How often a task gives way with one result: completions may arrive faster than tasks run.
+const PER_RESULT_MAX: u8 = 32;
+/// How often tasks give way to the woken, of which one may run on another thread, or never.
+const PER_WAKE_MAX: u32 = 128;
 /// Costs of a system call and of a poll beside copying, and bytes copied in a nanosecond, where
 /// nobody looked at the clock. (Reads of 4 KiB from the page cache took 0.5 to
 /// 1 µs on the machines measured.)
@@ -39,15 +51,58 @@ pub(crate) trait Notice: Send + Sync {
     fn notice(&self);
 }
 
+/// Serves the queues of a thread that drives a future; as [`Notice::notice`].
+pub(crate) type NoticeOwn = fn();
+
 thread_local! {
     /// Charged since the last turn, in nanoseconds.
     static CHARGED: Cell<u64> = const { Cell::new(0) };
+    /// Length of a turn now, in nanoseconds.
+    static TURN: Cell<u64> = const { Cell::new(TURN_MAX_NS) };
+    static ROUND: Cell<Round> = const { Cell::new(Round::NEW) };
     /// The queue that this thread submitted to last, and the process whose it is.
     static QUEUE: RefCell<Option<(u64, Weak<dyn Notice>)>> = const { RefCell::new(None) };
+    /// Of a thread that drives a future.
+    static OWN: Cell<Option<NoticeOwn>> = const { Cell::new(None) };
+    /// Operations whose tasks were woken here and have not run yet, and how many tasks may still
+    /// give way to them.
+    static WOKEN: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// Counts the tasks of a thread that yield: how many others do until the same one does again.
+#[derive(Clone, Copy)]
+struct Round {
+    /// Address of a waker's data, which no other task has at the same time; zero at first.
+    marked: usize,
+    others: u64,
+    /// No other has yielded between two yields of one.
+    is_alone: bool,
+}
+
+impl Round {
+    /// Begins a new count after so many turns: the marked task may have ended.
+    const OTHERS_MAX: u64 = ROUND_NS / TURN_MIN_NS;
+    const NEW: Round = Round { marked: 0, others: 0, is_alone: false };
+
+    /// Takes note of a task that yields. Returns the length of turns, if it is known anew.
+    fn yields(&mut self, task: usize) -> Option<u64> {
+        if self.marked == 0 {
+            self.marked = task;
+            return None;
+        }
+        if task != self.marked && self.others < Round::OTHERS_MAX {
+            self.others += 1;
+            return None;
+        }
+        let others = std::mem::take(&mut self.others);
+        self.is_alone = others == 0;
+        self.marked = task;
+        Some((ROUND_NS / (others + 1)).clamp(TURN_MIN_NS, TURN_MAX_NS))
+    }
 }
 
 /// Whether a turn of this thread is over, and the task that polls is to yield: its future returns
-/// `Pending`, and is woken already. A new turn begins.
+/// `Pending`, and is woken when others have run. A new turn begins.
 ///
 /// Time is charged by this library's operations, and by [`copied`]. The tasks of a thread have their
 /// turns together: one may yield for what others had. A waker that wakes nobody (`Waker::noop`,
@@ -57,7 +112,7 @@ thread_local! {
 /// counts, with the result kept for the next poll, and not before.
 #[inline]
 pub fn ends(context: &mut Context<'_>) -> bool {
-    CHARGED.get() >= TURN_NS && end(context)
+    CHARGED.get() >= TURN.get() && end(context)
 }
 
 #[cold]
@@ -70,12 +125,135 @@ fn end(context: &mut Context<'_>) -> bool {
     if let Some(queue) = queue {
         queue.notice();
     }
-    // One that wakes nobody has no data.
-    let yields = !context.waker().data().is_null();
-    if yields {
-        context.waker().wake_by_ref();
+    if let Some(notice) = OWN.get() {
+        notice();
     }
-    yields
+    let waker = context.waker();
+    // One that wakes nobody has no data.
+    let task = waker.data().addr();
+    if task == 0 {
+        return false;
+    }
+    let mut round = ROUND.get();
+    if let Some(turn_ns) = round.yields(task) {
+        TURN.set(turn_ns);
+    }
+    ROUND.set(round);
+    wake_later(waker);
+    true
+}
+
+/// Whether a task that has yielded, and is polled again, is to yield once more: to tasks whose
+/// operations have completed. `before` counts how often it did, for the result that is kept.
+#[inline]
+pub(crate) fn gives_way(context: &mut Context<'_>, before: &mut u8) -> bool {
+    WOKEN.get().0 > 0 && give_way(context, before)
+}
+
+#[cold]
+fn give_way(context: &mut Context<'_>, before: &mut u8) -> bool {
+    let (woken, left) = WOKEN.get();
+    if left == 0 {
+        WOKEN.set((0, 0));
+        return false;
+    }
+    if *before == PER_RESULT_MAX {
+        return false;
+    }
+    *before += 1;
+    WOKEN.set((woken, left - 1));
+    wake_later(context.waker());
+    true
+}
+
+/// Takes note of operations whose tasks are woken now.
+pub(crate) fn wakes(operations: usize) {
+    if operations > 0 {
+        WOKEN.set((WOKEN.get().0.saturating_add(operations as u32), PER_WAKE_MAX));
+    }
+}
+
+/// Takes note of a task that runs, since its operation has completed.
+#[inline]
+pub(crate) fn runs() {
+    let (woken, left) = WOKEN.get();
+    WOKEN.set((woken.saturating_sub(1), left));
+}
+
+/// Wakes a task when others have run.
+fn wake_later(waker: &Waker) {
+    #[cfg(feature = "tokio")]
+    if on_tokio::defers(waker) {
+        return;
+    }
+    waker.wake_by_ref();
+}
+
+/// Tasks of tokio yield as they do where their budget is used up: the worker wakes them when it has
+/// nothing else to run, and has looked at its timers and its reactor. Tasks that woke themselves would
+/// keep it from both for 61 turns.
+#[cfg(feature = "tokio")]
+mod on_tokio {
+    use std::cell::Cell;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll, RawWakerVTable, Waker};
+
+    use tokio::runtime::Handle;
+
+    use super::ROUND;
+
+    /// Yields of a task that is alone on its worker, of which one is deferred. Such a worker has
+    /// nothing else to run each time, looks for tasks of others, and then wakes an idle worker to do
+    /// the same: 5 to 10 µs.
+    const ALONE: u32 = 16;
+
+    thread_local!(static YIELDS: Cell<u32> = const { Cell::new(0) });
+
+    /// Functions of the wakers of tokio's tasks.
+    static TASKS: OnceLock<&'static RawWakerVTable> = OnceLock::new();
+
+    /// Has the worker wake a task of tokio later; false if this is the waker of something else. A
+    /// worker that is inside another executor runs nothing until that has ended, and wakes nobody.
+    pub(super) fn defers(waker: &Waker) -> bool {
+        let Some(tasks) = TASKS.get() else {
+            learn();
+            return false;
+        };
+        let yields = YIELDS.get().wrapping_add(1);
+        YIELDS.set(yields);
+        (!ROUND.get().is_alone || yields % ALONE == 0)
+            && std::ptr::eq(*tasks, waker.vtable())
+            && pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(waker)).is_pending()
+    }
+
+    /// Starts a task that notes its waker's functions, unless one has yet to run.
+    #[cold]
+    fn learn() {
+        static LEARNING: AtomicBool = AtomicBool::new(false);
+        /// Dropped with the task: when it has run, or by the end of its runtime.
+        struct Learning;
+        impl Drop for Learning {
+            fn drop(&mut self) {
+                LEARNING.store(false, Ordering::Relaxed);
+            }
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        if LEARNING.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let learning = Learning;
+        drop(runtime.spawn(async move {
+            let _learning = learning;
+            poll_fn(|context| {
+                let _ = TASKS.set(context.waker().vtable());
+                Poll::Ready(())
+            })
+            .await
+        }));
+    }
 }
 
 /// Charges a poll that copied `bytes` in memory.
@@ -107,6 +285,12 @@ pub(crate) fn begin() {
     CHARGED.set(0);
 }
 
+/// Notes whether this thread drives a future, and how its own queues are served then. Returns what
+/// was noted before.
+pub(crate) fn drives(notice: Option<NoticeOwn>) -> Option<NoticeOwn> {
+    OWN.replace(notice)
+}
+
 /// Notes the queue that this thread submits to.
 pub(crate) fn submits_to<N: Notice + 'static>(queue: &Arc<N>) {
     let _ = QUEUE.try_with(|known| {
@@ -118,4 +302,61 @@ pub(crate) fn submits_to<N: Notice + 'static>(queue: &Arc<N>) {
             *known.borrow_mut() = Some((fork_generation(), Arc::downgrade(&queue)));
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the length of turns after `rounds` rounds of `tasks` tasks.
+    fn turns_of(tasks: usize, rounds: usize) -> u64 {
+        let mut round = Round::NEW;
+        (0..rounds).flat_map(|_| 1..=tasks).filter_map(|task| round.yields(task)).last().unwrap()
+    }
+
+    #[test]
+    fn a_round_takes_as_long_whatever_the_number_of_tasks() {
+        assert_eq!(turns_of(1, 2), TURN_MAX_NS);
+        assert_eq!(turns_of(40, 10), ROUND_NS / 40);
+        assert_eq!(turns_of(64, 10), TURN_MIN_NS);
+        assert_eq!(turns_of(1000, 10), TURN_MIN_NS);
+    }
+
+    #[test]
+    fn tasks_that_have_yielded_give_way_until_the_woken_ran() {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut gives_way = |before: &mut u8| super::gives_way(&mut context, before);
+        assert!(!gives_way(&mut 0));
+        wakes(2);
+        assert!(gives_way(&mut 0));
+        runs();
+        assert!(gives_way(&mut 0));
+        runs();
+        assert!(!gives_way(&mut 0));
+        // None waits for ever for those who never run, with one result and with many.
+        wakes(1);
+        let mut before = 0;
+        assert_eq!((0..100).filter(|_| gives_way(&mut before)).count(), usize::from(PER_RESULT_MAX));
+        assert!((0..1000).filter(|_| gives_way(&mut 0)).count() <= PER_WAKE_MAX as usize);
+        assert!(!gives_way(&mut 0));
+    }
+
+    struct Unpark(std::thread::Thread);
+
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    #[test]
+    fn a_task_that_has_ended_is_not_waited_for() {
+        let mut round = Round::NEW;
+        let mut turn_ns = 0;
+        for task in (1..=200).chain((0..10_000).map(|i| i % 2 + 300)) {
+            turn_ns = round.yields(task).unwrap_or(turn_ns);
+        }
+        assert_eq!(turn_ns, TURN_MAX_NS);
+    }
 }

@@ -25,7 +25,7 @@ use crate::buf::{lock, locking};
 use crate::op::help::{self, Helped};
 use crate::op::{Backlog, PLACES_MIN, Slot};
 use crate::stats::{Count, thread_number};
-use crate::turn::Notice;
+use crate::turn::{self, Notice};
 use rustix::io::Errno;
 
 /// A slot that the kernel is through with, and its answer.
@@ -303,6 +303,7 @@ impl Shard {
             Some(n) => n,
         };
         let mut again = 0;
+        turn::wakes(n);
         for entry in &mut batch[..n] {
             if let Some((slot, result)) = entry.take() {
                 if let Some(slot) = pool::settle(slot, result, Count::Ring) {

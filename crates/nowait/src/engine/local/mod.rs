@@ -243,12 +243,15 @@ pub(crate) fn do_what_is_due() {
 }
 
 /// Marks this thread as driving while it lives, also if the future panics.
-struct Driving;
+struct Driving {
+    /// That of an outer future.
+    outer: Option<turn::NoticeOwn>,
+}
 
 impl Driving {
     fn new() -> Driving {
         let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() + 1));
-        Driving
+        Driving { outer: turn::drives(Some(notice_own)) }
     }
 }
 
@@ -265,7 +268,27 @@ impl Drop for Driving {
             turn::begin();
         }
         let _ = LOCAL.try_with(|local| local.depth.set(local.depth.get() - 1));
+        turn::drives(self.outer);
     }
+}
+
+/// Submits what is staged in this thread's queues, and settles completions there, without waiting:
+/// between two turns of what its future polls.
+fn notice_own() {
+    fn notice<Q: Mine>() {
+        visit::<Q>(|owned| {
+            if owned.in_flight() == 0 {
+                return false;
+            }
+            if owned.staged > 0 {
+                owned.submit();
+            }
+            owned.look();
+            !owned.completions.is_empty()
+        });
+    }
+    notice::<OwnRing>();
+    notice::<OwnContext>();
 }
 
 /// Has a helper end the operations left in this thread's queue.
@@ -338,23 +361,34 @@ fn submit_own<Q: Mine>(needs: impl FnOnce(&Owned<Q>) -> bool) {
 }
 
 /// Enters this thread's queue, if there is one and `want` gives a number of completions to wait
-/// for; then settles completions. Wakers run with nothing borrowed: they may do anything, including
-/// this.
+/// for; then settles completions.
 fn enter<Q: Mine>(want: impl FnOnce(&mut Owned<Q>) -> Option<usize>) -> bool {
+    visit::<Q>(|owned| {
+        let Some(want) = want(owned) else { return false };
+        let patience = owned.patience();
+        owned.enter(want, patience);
+        true
+    })
+}
+
+/// Looks at this thread's queue, if there is one; if `look` says so, settles completions. Wakers run
+/// with nothing borrowed: they may do anything, including this.
+fn visit<Q: Mine>(look: impl FnOnce(&mut Owned<Q>) -> bool) -> bool {
     LOCAL
         .try_with(|local| {
             let (desk, mut completions) = {
                 let state = Q::mine(local).borrow();
                 let State::Ready(desk) = &*state else { return false };
                 let Some(mut owned) = state.get() else { return false };
-                let Some(want) = want(&mut owned) else { return false };
-                let patience = owned.patience();
-                owned.enter(want, patience);
+                if !look(&mut owned) {
+                    return false;
+                }
                 owned.relieve_line();
                 owned.bell.awake();
                 owned.fill();
                 (desk.clone(), desk.take_completions(&mut owned))
             };
+            turn::wakes(completions.len());
             desk.settle(&mut completions, |again| desk.claim().accept(again));
             let mut owned = desk.claim();
             if owned.completions.capacity() == 0 {
