@@ -272,6 +272,18 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
+    /// None of `range`, which begins at a page.
+    pub(crate) fn none(range: &Range<usize>) -> Missing {
+        let page = page_bytes();
+        Missing { first: range.start / page, pages: vec![0; range.len().div_ceil(page).div_ceil(64)] }
+    }
+
+    /// Takes over what a look at a part has found, which begins at a multiple of 64 pages.
+    pub(crate) fn put(&mut self, part: &Missing) {
+        let at = part.first.saturating_sub(self.first) / 64;
+        self.pages.iter_mut().skip(at).zip(&part.pages).for_each(|(all, part)| *all = *part);
+    }
+
     /// Bytes of `range`, which begins at a page.
     pub(crate) fn bytes(&self, range: &Range<usize>) -> u64 {
         let page = page_bytes();

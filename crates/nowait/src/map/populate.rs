@@ -30,6 +30,12 @@ use crate::operation::run_in_pool;
 const CHUNK_BYTES: usize = 2 << 20;
 /// Of the memory that is available at the start.
 const MEMORY_SHARE: f64 = 0.8;
+/// The survey of what is cached goes so far ahead of the chunks, and so far back: farther than a
+/// device reads ahead of a fault, or around it, unless its `read_ahead_kb` is above 32768. So pages
+/// that populating itself has caused to be read do not count as cached.
+const SURVEYED_AHEAD_BYTES: usize = 64 << 20;
+/// Pages that a survey looks at together; a multiple of 64.
+const SURVEYED_PAGES: usize = 4096;
 /// With a bound on the bandwidth a chunk takes no longer than this part of a second, so that no
 /// thread sleeps for longer.
 const CHUNKS_PER_SECOND: u64 = 20;
@@ -85,8 +91,9 @@ pub enum Stopped {
 pub struct Populated {
     /// Bytes of the map that were brought in or cached.
     pub bytes: u64,
-    /// Of which so many were not in the page cache at the start. Of a file that is not yours, and
-    /// that you may not write to, the kernel does not tell: then all of them.
+    /// Of which so many were not in the page cache when populating came near them (a survey keeps
+    /// some tens of MiB ahead). Of a file that is not yours, and that you may not write to, the
+    /// kernel does not tell: then all of them.
     pub read: u64,
     /// Why not all of it.
     pub stopped: Option<Stopped>,
@@ -130,7 +137,7 @@ impl<'m> Populate<'m> {
     }
 
     /// Limits reads from the device to this many bytes a second, at least 80 KiB. What is cached
-    /// at the start does not count, unless the kernel does not tell (see [`Populated::read`]). What
+    /// already does not count, unless the kernel does not tell (see [`Populated::read`]). What
     /// the device reads ahead of the end of all, a few MiB, comes on top.
     ///
     /// A thread of the pool sleeps between the chunks, for up to a twentieth of a second at a time.
@@ -141,8 +148,8 @@ impl<'m> Populate<'m> {
 
     /// Stops with [`Stopped::Memory`] before it has read more than this fraction of the memory that
     /// was available at the start: available without swapping, in the system (`MemAvailable`,
-    /// `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is cached at the
-    /// start does not count. (The page cache of others is available memory: on a machine whose
+    /// `proc_meminfo(5)`) and in the process's memory cgroups (version 2). What is cached already
+    /// does not count. (The page cache of others is available memory: on a machine whose
     /// cache is full, every read takes some of it.) 0.8 by default.
     pub fn memory_share(mut self, share: f64) -> Self {
         self.memory_share = share.clamp(0.0, 1.0);
@@ -186,11 +193,11 @@ impl<'m> Populate<'m> {
             on_chunk: Mutex::new(self.on_chunk),
             state: Mutex::new(State {
                 plan: plan(&self.range, &self.first, |range| map.pages(range)),
+                survey: Survey::new(map.pages(self.range.clone())),
                 range: self.range,
                 next: 0,
                 task: Task::None,
                 ended: None,
-                missing: None,
                 read: 0,
                 due: Instant::now(),
                 announced: VecDeque::new(),
@@ -296,9 +303,7 @@ struct State {
     task: Task,
     /// The answer of a task that has ended, until it is processed.
     ended: Option<Outcome>,
-    /// Pages that were not cached at the beginning, once that is known: those that read-ahead
-    /// brings in beside a chunk count, too.
-    missing: Option<Missing>,
+    survey: Survey,
     read: u64,
     /// With a bound on the bandwidth: when the next chunk may begin.
     due: Instant,
@@ -310,11 +315,53 @@ struct State {
     again: bool,
 }
 
-/// Task of the pool: first a survey of all pages, then one chunk after the other.
+/// Task of the pool: one chunk after the other, with a survey of pages before the read-ahead of a
+/// chunk can come near them.
 enum Task {
     None,
-    Survey,
+    Survey(Range<usize>),
     Chunk(Range<usize>),
+}
+
+/// Pages that were not cached when populating came near them. Those that read-ahead brings in beside
+/// a chunk count, too.
+///
+/// A look at all pages before the first is brought in would have the device idle meanwhile: 10 ms
+/// for each GiB.
+struct Survey {
+    /// All pages.
+    range: Range<usize>,
+    missing: Missing,
+    /// The blocks of [`SURVEYED_PAGES`] that were looked at.
+    seen: Vec<bool>,
+}
+
+impl Survey {
+    fn new(range: Range<usize>) -> Survey {
+        let blocks = range.len().div_ceil(Survey::block_bytes());
+        Survey { missing: Missing::none(&range), seen: vec![false; blocks], range }
+    }
+
+    fn block_bytes() -> usize {
+        SURVEYED_PAGES * page_bytes()
+    }
+
+    /// Pages to be looked at, in one piece, before `chunk` may be brought in.
+    fn due(&self, chunk: &Range<usize>) -> Option<Range<usize>> {
+        let (block, Range { start, end }) = (Survey::block_bytes(), self.range.clone());
+        let first = (chunk.start - start).saturating_sub(SURVEYED_AHEAD_BYTES) / block;
+        let last = (chunk.end - start).saturating_add(SURVEYED_AHEAD_BYTES).div_ceil(block).min(self.seen.len());
+        let unseen = first + self.seen[first..last].iter().position(|seen| !seen)?;
+        let run = self.seen[unseen..last].iter().take_while(|seen| !**seen).count();
+        Some(start + unseen * block..end.min(start.saturating_add((unseen + run) * block)))
+    }
+
+    fn note(&mut self, pages: &Range<usize>, missing: Option<&Missing>) {
+        let block = Survey::block_bytes();
+        missing.into_iter().for_each(|missing| self.missing.put(missing));
+        let blocks = (pages.start - self.range.start) / block..(pages.end - self.range.start).div_ceil(block);
+        self.seen[blocks].fill(true);
+    }
 }
 
 thread_local! {
@@ -380,9 +427,9 @@ impl Work {
     fn collect(&self, state: &mut State, map: Option<&Inner>, outcome: Outcome) -> Option<Range<usize>> {
         match (std::mem::replace(&mut state.task, Task::None), outcome) {
             (Task::Chunk(pages), outcome) => return self.note(state, map, pages, outcome),
-            (_, Ok(Done::Owned(owned))) => {
+            (Task::Survey(pages), Ok(Done::Owned(owned))) => {
                 if let Owned::Faulted(missing) = *owned {
-                    state.missing = missing;
+                    state.survey.note(&pages, missing.as_ref());
                 }
             }
             (_, Ok(_)) => {}
@@ -433,19 +480,18 @@ impl Work {
             self.end(state, Some(Stopped::MapDropped));
             return None;
         };
-        let Some(missing) = &state.missing else {
-            state.task = Task::Survey;
-            return Some(self.request(map, map.pages(state.range.clone()), None, true));
-        };
         let pages = left.start..left.end.min(left.start.saturating_add(self.chunk_bytes));
-        let missing = missing.bytes(&pages);
-        let stopped = match () {
-            () if self.cancelled.load(Relaxed) => Some(Stopped::Cancelled),
-            () if missing > 0 && state.read.saturating_add(missing) > self.memory => Some(Stopped::Memory),
-            () => None,
-        };
-        if stopped.is_some() {
-            self.end(state, stopped);
+        if self.cancelled.load(Relaxed) {
+            self.end(state, Some(Stopped::Cancelled));
+            return None;
+        }
+        if let Some(due) = state.survey.due(&pages) {
+            state.task = Task::Survey(due.clone());
+            return Some(self.request(map, due, None, true));
+        }
+        let missing = state.survey.missing.bytes(&pages);
+        if missing > 0 && state.read.saturating_add(missing) > self.memory {
+            self.end(state, Some(Stopped::Memory));
             return None;
         }
         state.plan[state.next].start = pages.end;
