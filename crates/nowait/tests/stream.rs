@@ -710,6 +710,36 @@ fn a_full_disk_is_an_error_and_leaves_no_tail() {
     }
 }
 
+/// Each reservation has the device idle: a file gets its space in few steps, each at most four times
+/// what is there already, and gives the rest back.
+#[test]
+fn a_growing_file_is_given_its_space_in_few_steps() {
+    let folder = temp_dir();
+    let path = folder.path().join("grows");
+    let nowait = Nowait::builder().build().unwrap();
+    let file = open(&nowait, &path, true);
+    let length = || std::fs::metadata(&path).unwrap().len() as usize;
+    let (data, mut seen) = (contents(MIB, 3), vec![0]);
+    let mut writer = Writer::new(&file, 0);
+    for written in 1..=100 {
+        writer.put(buffer(&data)).wait().unwrap();
+        let now = length();
+        if *seen.last().unwrap() != now {
+            seen.push(now);
+        }
+        // One that is under way is seen in part.
+        assert!(now <= 16 * MIB + 4 * written * MIB + 16 * MIB, "{now} bytes for {written} MiB");
+    }
+    writer.finish().wait().unwrap();
+    assert_eq!(length(), 100 * MIB);
+    if seen[1] != 16 * MIB {
+        return eprintln!("skipped: no direct I/O here, or no space ahead: {seen:?}");
+    }
+    let whole = [0, 16 * MIB, 80 * MIB, 336 * MIB];
+    let steps = seen.iter().filter(|length| whole.contains(length)).count();
+    assert!(steps >= 3 && *seen.last().unwrap() == 336 * MIB, "{seen:?}");
+}
+
 #[cfg(feature = "tokio")]
 mod with_tokio {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};

@@ -17,7 +17,8 @@
 //! 256 KiB through the page cache and 2 MiB with direct I/O
 //! ([`ahead_bytes_max`](Reader::ahead_bytes_max) limits it). It reads nothing past its range. What a
 //! task finds cached is not read ahead. A [`Writer`] has the request that it fills and those that it
-//! writes behind.
+//! writes behind: through the page cache of 512 KiB, up to 4 MiB of them; with direct I/O of 1 MiB,
+//! up to 8 MiB.
 
 mod atomic;
 mod cursor;
