@@ -323,8 +323,13 @@ fn polled_too_often() -> ! {
 }
 
 /// Runs `request` on a pool thread, and calls `callback` there once the operation has let go of the
-/// file.
-pub(crate) fn run_in_pool(file: Arc<Opened>, request: Request, callback: impl FnOnce(Outcome) + Send + 'static) {
+/// file. `follows` an operation whose callback calls this, and returns next.
+pub(crate) fn run_in_pool(
+    file: Arc<Opened>,
+    request: Request,
+    follows: bool,
+    callback: impl FnOnce(Outcome) + Send + 'static,
+) {
     let instance = file.instance.clone();
     let call = Notify::Call(Box::new(|outcome, request| {
         drop(request);
@@ -332,7 +337,8 @@ pub(crate) fn run_in_pool(file: Arc<Opened>, request: Request, callback: impl Fn
     }));
     let slot = Slot::new(request, Owner::File(file.open.clone()), call);
     drop(file);
-    local::elsewhere(|| instance.engines().pool.submit(slot));
+    let pool = &instance.engines().pool;
+    local::elsewhere(|| if follows { pool.submit_last(slot) } else { pool.submit(slot) });
 }
 
 /// An operation that has begun.

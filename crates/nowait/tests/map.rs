@@ -142,6 +142,74 @@ fn major_faults() -> u64 {
     after_name.split(' ').nth(9).unwrap().parse().unwrap()
 }
 
+/// The chain of chunks stays on its thread: another one would be woken for each, and find nothing.
+#[test]
+fn chunks_follow_one_another_on_one_thread() {
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), LENGTH);
+    let file = open(&Nowait::builder().build().unwrap(), &path);
+    let map = map(&file, ..).unwrap();
+    let threads: Arc<Mutex<Vec<std::thread::ThreadId>>> = Arc::default();
+    let note = threads.clone();
+    let populating = map.populate(..).chunk_bytes(16 * PAGE);
+    populating.on_chunk(move |_| note.lock().unwrap().push(std::thread::current().id())).wait().unwrap();
+    let threads = threads.lock().unwrap();
+    assert_eq!(threads.len(), LENGTH.div_ceil(16 * PAGE));
+    assert!(threads.iter().all(|thread| *thread == threads[0]), "{threads:?}");
+}
+
+#[test]
+fn who_waits_for_the_end_is_woken_then_and_not_before() {
+    #[derive(Default)]
+    struct Counts(std::sync::atomic::AtomicUsize);
+    impl std::task::Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let dir = temp_dir();
+    let (path, _) = sample(dir.path(), LENGTH);
+    let map = map(&File::open(&path).wait().unwrap(), ..).unwrap();
+    let mut populating = map.populate(..).chunk_bytes(PAGE).start().unwrap();
+    let counts = Arc::new(Counts::default());
+    let waker = std::task::Waker::from(counts.clone());
+    let mut context = std::task::Context::from_waker(&waker);
+    let is_pending = std::pin::Pin::new(&mut populating).poll(&mut context).is_pending();
+    assert!(is_pending, "too quick to be waited for");
+    assert!(common::eventually(|| counts.0.load(std::sync::atomic::Ordering::SeqCst) > 0));
+    assert_eq!(populating.progress().bytes, LENGTH as u64);
+    assert_eq!(counts.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+/// The survey goes ahead of the chunks, and of what the kernel reads ahead of them: pages that were
+/// cached before do not count as read, and those of the read-ahead do.
+#[test]
+fn what_was_cached_before_is_not_read_and_what_is_read_ahead_is() {
+    const LONG: usize = 200 << 20;
+    let dir = temp_dir();
+    let path = dir.path().join("sparse");
+    std::fs::File::create(&path).unwrap().set_len(LONG as u64).unwrap();
+    if common::cold::is_in_memory(&path) || !common::has_memory(512 << 20) {
+        return eprintln!("skipped: its pages are in memory anyway, or there is too little");
+    }
+    let file = open(&Nowait::builder().build().unwrap(), &path);
+    for first in [None, Some(170 << 20..(170 << 20) + 1)] {
+        drop_pages(&path);
+        let some = map(&file, ..).unwrap();
+        some.advise(.., Advice::Random).unwrap();
+        for start in [0, 1 << 20, 66 << 20, 199 << 20] {
+            some.populate(start..start + (300 << 10)).wait().unwrap();
+        }
+        drop(some);
+        let cached = cached_pages(&path);
+        assert!(cached >= 4 * (300 << 10) / PAGE && cached < 2 * 4 * (300 << 10) / PAGE, "{cached} pages");
+        let all = map(&file, ..).unwrap();
+        let Populated { bytes, read, stopped, .. } = all.populate(..).first(first.clone()).wait().unwrap();
+        let expected = (LONG as u64, (LONG - cached * PAGE) as u64, None);
+        assert_eq!((bytes, read, stopped), expected, "first: {first:?}");
+    }
+}
+
 #[test]
 fn a_panic_in_a_callback_ends_nothing() {
     let dir = temp_dir();

@@ -284,6 +284,12 @@ impl Missing {
         self.pages.iter_mut().skip(at).zip(&part.pages).for_each(|(all, part)| *all = *part);
     }
 
+    #[cfg(test)]
+    pub(crate) fn mark(&mut self, number: usize) {
+        let at = number - self.first;
+        self.pages[at / 64] |= 1 << (at % 64);
+    }
+
     /// Bytes of `range`, which begins at a page.
     pub(crate) fn bytes(&self, range: &Range<usize>) -> u64 {
         let page = page_bytes();

@@ -69,6 +69,12 @@ pub(crate) trait Engine: Send + Sync {
     /// a poll.
     fn submit(&self, slot: Arc<Slot>);
 
+    /// As [`Engine::submit`], of a request without a queue of its file, by a callback that returns
+    /// next: its own thread may run it then.
+    fn submit_last(&self, slot: Arc<Slot>) {
+        self.submit(slot);
+    }
+
     /// Leaves a file's queue, which this thread claimed and worked in, to those that have come
     /// since.
     fn resume(&self, queues: &Arc<FileQueues>, kind: QueueKind) {

@@ -203,10 +203,11 @@ impl<'m> Populate<'m> {
                 announced: VecDeque::new(),
                 end: None,
                 waker: None,
+                awaits_chunk: false,
                 again: false,
             }),
         });
-        work.advance();
+        work.advance(false);
         Ok(Populating { work, detached: false })
     }
 
@@ -310,7 +311,9 @@ struct State {
     /// Ranges that have come in and were not taken yet; neighbours merged.
     announced: VecDeque<Range<usize>>,
     end: Option<std::result::Result<Populated, Error>>,
+    /// Of who waits for the next chunk, or else for the end only.
     waker: Option<Waker>,
+    awaits_chunk: bool,
     /// A task ended while this very thread was submitting it, which goes on with it.
     again: bool,
 }
@@ -371,8 +374,8 @@ thread_local! {
 
 impl Work {
     /// Processes a task that has ended, and submits the next. Called at the start, and at the end
-    /// of each task by a thread of the pool.
-    fn advance(self: &Arc<Self>) {
+    /// of each task (which the next one `follows`) by a thread of the pool.
+    fn advance(self: &Arc<Self>, follows: bool) {
         if SUBMITTING.get() == Arc::as_ptr(self) {
             // No thread can be started, so that the pool works on this one: not in ever deeper
             // calls.
@@ -392,7 +395,8 @@ impl Work {
                 None => return,
             };
             let next = self.next(&mut state, map.as_deref());
-            let waker = if chunk.is_some() || state.end.is_some() { state.waker.take() } else { None };
+            let is_awaited = state.end.is_some() || chunk.is_some() && state.awaits_chunk;
+            let waker = if is_awaited { state.waker.take() } else { None };
             // Given up before the end is announced: a waiter may close the file then. The last
             // share unmaps the memory and closes the file: not under the lock.
             let last = map.and_then(Arc::into_inner);
@@ -402,9 +406,9 @@ impl Work {
             let Some((file, request)) = next else { return };
             let outer = SUBMITTING.replace(Arc::as_ptr(self));
             let work = self.clone();
-            run_in_pool(file, request, move |outcome| {
+            run_in_pool(file, request, follows, move |outcome| {
                 lock(&work.state).ended = Some(outcome);
-                work.advance();
+                work.advance(true);
             });
             SUBMITTING.set(outer);
             if !std::mem::take(&mut lock(&self.state).again) {
@@ -549,7 +553,7 @@ impl Populating {
     /// As [`Populating`]'s; what came before is given first.
     pub async fn next_chunk(&mut self) -> Result<Option<Range<usize>>> {
         poll_fn(|context| {
-            self.poll_state(context, |state| match (state.announced.pop_front(), &state.end) {
+            self.poll_state(context, true, |state| match (state.announced.pop_front(), &state.end) {
                 (Some(range), _) => Some(Ok(Some(range))),
                 (None, Some(end)) => Some(end.clone().map(|_| None)),
                 (None, None) => None,
@@ -566,7 +570,12 @@ impl Populating {
         local::drive(self)
     }
 
-    fn poll_state<T>(&self, context: &Context<'_>, look: impl FnOnce(&mut State) -> Option<T>) -> Poll<T> {
+    fn poll_state<T>(
+        &self,
+        context: &Context<'_>,
+        awaits_chunk: bool,
+        look: impl FnOnce(&mut State) -> Option<T>,
+    ) -> Poll<T> {
         // A waker's clone and drop may run anything: not under the lock.
         let waker = context.waker().clone();
         let mut state = lock(&self.work.state);
@@ -574,6 +583,7 @@ impl Populating {
             return Poll::Ready(found);
         }
         let old = state.waker.replace(waker);
+        state.awaits_chunk = awaits_chunk;
         drop(state);
         drop(old);
         Poll::Pending
@@ -584,7 +594,7 @@ impl Future for Populating {
     type Output = Result<Populated>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Populated>> {
-        self.poll_state(context, |state| state.end.clone())
+        self.poll_state(context, false, |state| state.end.clone())
     }
 }
 
@@ -605,6 +615,40 @@ impl std::fmt::Debug for Populating {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_survey_sees_each_page_once_and_before_a_chunk_can_read_near_it() {
+        let page = page_bytes();
+        let range = 3 * page..3 * page + (500 << 20) + page;
+        let mut survey = Survey::new(range.clone());
+        let mut seen: Vec<Range<usize>> = Vec::new();
+        // Out of order, as with pages that come first.
+        for at in [0, 2, 300, 302, 120, 480, 499, 500] {
+            let chunk = range.start + (at << 20)..(range.start + ((at + 2) << 20)).min(range.end);
+            while let Some(due) = survey.due(&chunk) {
+                assert!(due.start >= range.start && due.start < due.end && due.end <= range.end, "{due:?}");
+                assert!(seen.iter().all(|other| other.end <= due.start || due.end <= other.start), "{due:?} again");
+                // Found: the first page of each piece.
+                let mut missing = Missing::none(&due);
+                missing.mark(due.start / page);
+                survey.note(&due, Some(&missing));
+                seen.push(due);
+            }
+            let near = chunk.start.saturating_sub(SURVEYED_AHEAD_BYTES).max(range.start)
+                ..(chunk.end + SURVEYED_AHEAD_BYTES).min(range.end);
+            let mut known = seen.clone();
+            known.sort_by_key(|part| part.start);
+            let mut reached = near.start;
+            known.iter().filter(|part| part.start <= near.start || part.start < near.end).for_each(|part| {
+                if part.start <= reached {
+                    reached = reached.max(part.end);
+                }
+            });
+            assert!(reached >= near.end, "{chunk:?}: seen up to {reached} of {near:?}");
+        }
+        assert_eq!(survey.missing.bytes(&range), (seen.len() * page) as u64);
+        assert_eq!(Survey::new(0..0).due(&(0..0)), None);
+    }
 
     #[test]
     fn a_plan_has_each_page_once_and_what_comes_first_first() {

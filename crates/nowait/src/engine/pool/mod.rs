@@ -30,7 +30,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 pub(crate) use self::handoff::{discard, drain_leftovers, hand_on, let_go, settle};
 pub(crate) use self::threads::is_own_thread;
-use self::threads::{call, wait};
+use self::threads::{call, takes_next, wait};
 use super::{Engine, Helper};
 use crate::buf::lock;
 use crate::op::{Backlog, Fallback, FileQueues, Leftovers, QueueKind, SHARE, Slot, on_threads};
@@ -110,6 +110,10 @@ impl State {
         !self.leftovers.is_empty() && self.letting_go < LETTING_GO_MAX
     }
 
+    fn nothing_waits(&self) -> bool {
+        self.queue.len() == 0 && self.file_queues.is_empty() && self.helpers.is_empty() && self.leftovers.is_empty()
+    }
+
     fn is_quiet(&self) -> bool {
         self.running == 0
             && self.queue.is_quiet()
@@ -161,6 +165,16 @@ impl Engine for Pool {
             }
             None => self.add(|state| state.queue.push(slot)),
         }
+    }
+
+    fn submit_last(&self, slot: Arc<Slot>) {
+        let mut state = lock(&self.0.state);
+        if takes_next(&self.0) && state.nothing_waits() {
+            // No other thread is called: this one takes it next.
+            return state.queue.push(slot);
+        }
+        drop(state);
+        self.submit(slot);
     }
 
     fn resume(&self, file_queues: &Arc<FileQueues>, kind: QueueKind) {

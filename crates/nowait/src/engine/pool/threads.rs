@@ -141,10 +141,18 @@ pub(crate) fn is_own_thread() -> bool {
     ROLE.get() != Role::None
 }
 
+thread_local!(static SERVES: Cell<*const Shared> = const { Cell::new(std::ptr::null()) });
+
+/// Whether this is a thread of this pool that takes more of its queue after its present work.
+pub(super) fn takes_next(shared: &Arc<Shared>) -> bool {
+    SERVES.get() == Arc::as_ptr(shared)
+}
+
 /// Runs queued work; sleeps when there is none, for `IDLE_MAX` at most. Ends when no call came in
 /// that time, or when the pool was dropped and its queue is empty.
 fn serve(shared: &Arc<Shared>) {
     ROLE.set(Role::Thread);
+    SERVES.set(Arc::as_ptr(shared));
     let mut state = lock(&shared.state);
     loop {
         state = serve_queue(shared, state);
