@@ -710,8 +710,8 @@ fn a_full_disk_is_an_error_and_leaves_no_tail() {
     }
 }
 
-/// Each reservation has the device idle: a file gets its space in few steps, each at most four times
-/// what is there already, and gives the rest back.
+/// Each reservation has the device idle: a file gets its space in few steps, each at most four
+/// times the one before, and gives the rest back.
 #[test]
 fn a_growing_file_is_given_its_space_in_few_steps() {
     let folder = temp_dir();

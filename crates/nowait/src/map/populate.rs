@@ -326,8 +326,8 @@ enum Task {
     Chunk(Range<usize>),
 }
 
-/// Pages that were not cached when populating came near them. Those that read-ahead brings in beside
-/// a chunk count, too.
+/// Pages that were not cached when populating came near them. Those that read-ahead brings in
+/// beside a chunk count, too.
 ///
 /// A look at all pages before the first is brought in would have the device idle meanwhile: 10 ms
 /// for each GiB.

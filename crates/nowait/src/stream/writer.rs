@@ -34,8 +34,9 @@ const PLAIN: Sizes = Sizes { request_bytes: 512 << 10, behind_bytes_max: 4 << 20
 const DIRECT: Sizes = Sizes { request_bytes: 1 << 20, behind_bytes_max: 8 << 20 };
 
 /// Space reserved at a time behind the end of a file, at first and at most; each time four times as
-/// much. A reservation waits for all direct writes of the file, and new ones for it (`inode_dio_wait`
-/// in fs/ext4/extents.c and fs/xfs/xfs_file.c, 6.12), so that the device idles: few of them.
+/// much. A reservation waits for all direct writes of the file, and new ones for it
+/// (`inode_dio_wait` in fs/ext4/extents.c and fs/xfs/xfs_file.c, 6.12), so that the device idles:
+/// few of them.
 const RESERVED_BYTES_FIRST: u64 = 16 << 20;
 const RESERVED_BYTES_MAX: u64 = 256 << 20;
 const RESERVED_GROWTH: u64 = 4;
