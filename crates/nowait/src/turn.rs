@@ -34,7 +34,7 @@ const TURN_MIN_NS: u64 = 2_500;
 /// docs/measurements/2026-11-24-mixed.)
 const ROUND_NS: u64 = 160_000;
 /// How often a task gives way with one result: completions may arrive faster than tasks run.
-const PER_RESULT_MAX: u8 = 32;
+const PER_RESULT_MAX: u8 = 16;
 /// How often tasks give way to the woken, of which one may run on another thread, or never.
 const PER_WAKE_MAX: u32 = 128;
 /// Costs of a system call and of a poll beside copying, and bytes copied in a nanosecond, where
