@@ -36,6 +36,11 @@ pub(crate) fn contained(users: impl FnOnce()) {
 /// data whole at each step at which it can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     locking();
+    #[cfg(nowait_count)]
+    match mutex.try_lock() {
+        Ok(guard) => return guard,
+        Err(_) => count::add_contended(),
+    }
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -54,11 +59,22 @@ pub(crate) mod count {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     static ALL: AtomicU64 = AtomicU64::new(0);
+    static CONTENDED: AtomicU64 = AtomicU64::new(0);
     thread_local!(static OWN: Cell<u64> = const { Cell::new(0) });
 
     pub(super) fn add() {
         ALL.fetch_add(1, Relaxed);
         let _ = OWN.try_with(|own| own.set(own.get() + 1));
+    }
+
+    pub(super) fn add_contended() {
+        CONTENDED.fetch_add(1, Relaxed);
+    }
+
+    /// Locks that another thread had when they were to be taken; those that are taken by a call of
+    /// `locking` are not looked at.
+    pub fn contended_locks() -> u64 {
+        CONTENDED.load(Relaxed)
     }
 
     /// Locks taken by this thread, and by all threads.
