@@ -208,7 +208,7 @@ fn end(instance: &Arc<Instance>, run: &[Collecting], tried: Tried) {
                 });
                 let Some((file, change)) = file_and_change.flatten() else { continue };
                 let engines = instance.engines();
-                engines.throttle.submit(slot.clone(), file, engines.pool.clone(), change);
+                engines.throttle.submit(slot.clone(), file, &engines.pool, change);
             }
             // An error is each one's own, too.
             Tried::Hit | Tried::Called(_) => finish_here(slot),

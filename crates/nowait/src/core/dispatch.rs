@@ -214,7 +214,7 @@ impl Target<'_> {
             _ => &engines.ring,
         };
         match (change, self.file) {
-            (Some(change), Some(file)) => engines.throttle.submit(slot, file.clone(), engine.clone(), change),
+            (Some(change), Some(file)) => engines.throttle.submit(slot, file, engine, change),
             _ => engine.submit(slot),
         }
     }

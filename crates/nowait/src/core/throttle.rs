@@ -5,19 +5,29 @@
 //!
 //! Writes wait here, too, for earlier ones that they overlap (`op/outstanding.rs`).
 //!
-//! A place is given on by a completion, never by a poll. Writes of one file are given to their
-//! engine by one thread at a time, so that they get there in the order in which they came. What a
-//! thread admits for others does not go to its own queue, or its own calls would drive their
-//! writes.
+//! A place is given on by a completion, never by a poll. Writes of one file get to their engine in
+//! the order in which they came: where one's submission returned before another's began, it is there
+//! first, or before it in line. What a thread admits for others does not go to its own queue, or its
+//! own calls would drive their writes.
+//!
+//! **Locks.** A write takes the lock of all files only where it has to wait, or another does. While
+//! nothing is in line it is admitted under its file's lock alone, and the instance's bytes are one
+//! atomic number. Nobody is forgotten: who joins the line counts itself in `waiting` first, and then
+//! looks for room; who gives something back (bytes of the instance; bytes, order or the turn of a
+//! file) does that first, and then looks at `waiting`. While a write goes from
+//! the line to its engine, others of its file join the line. `loom_tests`.
 
+use std::borrow::Borrow;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
-use crate::buf::lock;
 use crate::engine::{Engine, local, pool};
 use crate::op::help;
-use crate::op::outstanding::Resume;
+use crate::op::outstanding::{OnTheirWay, Resume};
+use crate::op::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, lock};
 use crate::op::{Change, FileQueues, OpenFile, Permit, Room, Slot};
 use crate::stats::Count;
 
@@ -27,20 +37,27 @@ const SWEEP_MIN: usize = 64;
 pub(crate) struct Throttle {
     per_file: u64,
     per_instance: u64,
-    state: Mutex<State>,
+    totals: Totals,
+    line: Mutex<Line>,
+}
+
+/// What each write of the instance looks at, in a line of the cache of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Totals {
+    /// Bytes of writes on their way.
+    under_way: AtomicU64,
+    /// Changes in line. Written under its lock.
+    waiting: AtomicUsize,
 }
 
 #[derive(Default)]
-struct State {
-    under_way: u64,
+struct Line {
     /// The files that have writes in line. Those held up by the file's bound do not hold up others.
     files: VecDeque<Waiting>,
-    waiting: usize,
     /// Empty: a line's memory, for the next file that has one.
     spare: VecDeque<Entry>,
     sweep_at: usize,
-    /// Files with a thread that is giving a write to its engine; it looks for more before it ends.
-    admitting: Vec<Arc<FileQueues>>,
     /// A write was left in line meanwhile: the thread that admits asks for help with what it waits
     /// for.
     asks: bool,
@@ -60,154 +77,224 @@ struct Entry {
 }
 
 impl Room for Throttle {
-    fn give_back(self: Arc<Self>, queues: &FileQueues, change: Change, number: u64) {
-        let mut state = lock(&self.state);
-        state.under_way -= change.bytes;
-        let alone = queues.is_written_alone() && !change.alone;
-        queues.set_on_their_way(queues.on_their_way() - change.bytes, alone);
-        // One that comes later finds this room, and asks `outstanding` to resume it if it overlaps.
-        let is_awaited = state.waiting > 0;
-        drop(state);
-        queues.outstanding().leave(number, change.durable);
-        if is_awaited {
-            self.admit(lock(&self.state), None);
-        }
+    fn give_back(&self, queues: &FileQueues, change: &Change, number: u64) -> bool {
+        self.totals.under_way.fetch_sub(change.bytes, SeqCst);
+        queues.outstanding().end(number, change);
+        self.is_awaited()
     }
 }
 
 impl Resume for Throttle {
     fn resume(self: Arc<Self>) {
-        self.admit(lock(&self.state), None);
+        if let Some(admits) = Admits::begin(&self) {
+            self.admit(admits, lock(&self.line), None);
+        }
+    }
+}
+
+/// This thread gives changes of a throttle to their engines, while this lives.
+struct Admits(*const Throttle);
+
+#[cfg(not(nowait_loom))]
+thread_local!(static ADMITS: Cell<*const Throttle> = const { Cell::new(ptr::null()) });
+#[cfg(nowait_loom)]
+loom::thread_local!(static ADMITS: Cell<*const Throttle> = Cell::new(ptr::null()));
+
+impl Admits {
+    /// None if this thread does that already. An engine may finish a slot at once, and so come back
+    /// here, where it leaves all to the call that it is in.
+    fn begin(throttle: &Throttle) -> Option<Admits> {
+        let before = ADMITS.with(|admits| admits.replace(throttle));
+        (!ptr::eq(before, throttle)).then(|| Admits(before))
+    }
+}
+
+impl Drop for Admits {
+    fn drop(&mut self) {
+        ADMITS.with(|admits| admits.set(self.0));
     }
 }
 
 impl Throttle {
     pub(crate) fn new(per_file: u64, per_instance: u64) -> Throttle {
-        Throttle { per_file, per_instance, state: Mutex::default() }
+        Throttle { per_file, per_instance, totals: Totals::default(), line: Mutex::default() }
     }
 
-    /// Gives the slot of a change to `engine`, now or when there is room.
+    /// Gives the slot of a change to `engine`, now or when there is room. A share of the file is
+    /// given up before the slot can end.
     pub(crate) fn submit(
         self: &Arc<Self>,
         slot: Arc<Slot>,
-        file: Arc<OpenFile>,
-        engine: Arc<dyn Engine>,
+        file: impl Borrow<Arc<OpenFile>>,
+        engine: &Arc<dyn Engine>,
         change: Change,
     ) {
-        let mut state = lock(&self.state);
-        if !self.fits_now(&state, &file, change) {
+        let Some(admits) = Admits::begin(self) else {
+            // The call that this thread is in admits it.
+            return drop(self.join(slot, file, engine, change));
+        };
+        let Some(number) = self.begin_now(file.borrow(), &change) else {
+            let line = self.join(slot.clone(), file, engine, change);
+            return self.admit(admits, line, Some(&slot));
+        };
+        let queues = file.borrow().queues().clone();
+        drop(file);
+        slot.hold(self.permit(queues.clone(), change, number));
+        engine.submit(slot);
+        if queues.outstanding().is_awaited() {
+            // The awaited change may be in the queue of a thread that does something else.
+            help::ask();
+        }
+        if self.is_awaited() {
+            self.admit(admits, lock(&self.line), None);
+        }
+    }
+
+    /// Whether a change waits in line.
+    fn is_awaited(&self) -> bool {
+        self.totals.waiting.load(SeqCst) > 0
+    }
+
+    /// Lets a change go on at once if nothing is in line, and it need not wait.
+    fn begin_now(&self, file: &OpenFile, change: &Change) -> Option<u64> {
+        // Under the file's lock: whoever joined the line with an earlier number is seen.
+        let fits = |now| !self.is_awaited() && self.fits_file(now, change) && self.take(now, change);
+        file.outstanding().begin_now(change, fits)
+    }
+
+    fn permit(self: &Arc<Self>, queues: Arc<FileQueues>, change: Change, number: u64) -> Permit {
+        Permit::new(queues, change, number, || self.clone())
+    }
+
+    /// Puts a change in line.
+    fn join(
+        &self,
+        slot: Arc<Slot>,
+        file: impl Borrow<Arc<OpenFile>>,
+        engine: &Arc<dyn Engine>,
+        change: Change,
+    ) -> MutexGuard<'_, Line> {
+        let mut line = lock(&self.line);
+        if !self.fits(file.borrow(), &change) || self.holds_up(&line, file.borrow()) {
             slot.count(Count::Throttled);
         }
-        let number = file.outstanding().join(change.span);
-        let entry = Entry { slot: slot.clone(), engine, change, number };
-        match state.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, &file)) {
-            // The file is given up here, not at the end: by then the slot may have ended.
-            Some(waiting) => {
-                waiting.entries.push_back(entry);
-                drop(file);
-            }
+        // The thread that admits may leave it in line, and does not know that no help was asked for
+        // yet.
+        line.asks = true;
+        let waiting = self.totals.waiting.fetch_add(1, SeqCst) + 1;
+        let number = file.borrow().outstanding().join(change.span);
+        let entry = Entry { slot, engine: engine.clone(), change, number };
+        match line.files.iter_mut().find(|waiting| Arc::ptr_eq(&waiting.file, file.borrow())) {
+            Some(waiting) => waiting.entries.push_back(entry),
             None => {
-                let mut entries = std::mem::take(&mut state.spare);
+                let mut entries = std::mem::take(&mut line.spare);
                 entries.push_back(entry);
-                state.files.push_back(Waiting { file, entries });
+                line.files.push_back(Waiting { file: file.borrow().clone(), entries });
             }
         }
-        state.waiting += 1;
-        let abandoned = state.sweep();
-        if !abandoned.is_empty() {
-            drop(state);
-            for (queues, Entry { slot, number, .. }) in abandoned {
-                pool::let_go(slot.discard());
-                queues.outstanding().leave(number, false);
-            }
-            state = lock(&self.state);
+        // Given up here, not at the end: by then the slot may have ended.
+        drop(file);
+        let abandoned = line.sweep(waiting);
+        if abandoned.is_empty() {
+            return line;
         }
-        self.admit(state, Some(&slot));
+        self.totals.waiting.fetch_sub(abandoned.len(), SeqCst);
+        drop(line);
+        for (queues, Entry { slot, number, .. }) in abandoned {
+            pool::let_go(slot.discard());
+            queues.outstanding().give_up(number);
+        }
+        lock(&self.line)
     }
 
     /// Counts a change as on its way if there is room now, until the permit is dropped: for a write
     /// on its caller's thread.
     pub(crate) fn enter(self: &Arc<Self>, file: &Arc<OpenFile>, change: Change) -> Option<Permit> {
-        let mut state = lock(&self.state);
-        if !self.fits_now(&state, file, change) {
-            return None;
-        }
-        let number = file.outstanding().join(change.span);
-        if !file.outstanding().begin(number, change.span, change.durable, || self.clone()) {
-            drop(state);
-            file.outstanding().leave(number, false);
-            return None;
-        }
-        let queues = file.queues().clone();
-        take_room(&mut state, &queues, change);
-        Some(Permit { room: self.clone(), queues, change, number })
+        let number = self.begin_now(file, &change).or_else(|| {
+            if !self.is_awaited() {
+                return None;
+            }
+            // Those in line may wait for what does not hold up this one.
+            let line = lock(&self.line);
+            let fits = |now| self.fits_file(now, &change) && self.take(now, &change);
+            let may = !self.holds_up(&line, file);
+            may.then(|| file.outstanding().begin_now(&change, fits)).flatten()
+        })?;
+        Some(self.permit(file.queues().clone(), change, number))
     }
 
     /// Whether a change could be submitted at once.
     pub(crate) fn has_room(&self, file: &OpenFile, change: Change) -> bool {
-        self.fits_now(&lock(&self.state), file, change) && !file.outstanding().overlaps(change.span)
+        self.fits(file, &change)
+            && !(self.is_awaited() && self.holds_up(&lock(&self.line), file))
+            && !file.outstanding().overlaps(change.span)
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
-        let state = lock(&self.state);
-        state.under_way == 0 && state.waiting == 0
+        // Under the lock: nothing is on its way from the line to its engine.
+        let _line = lock(&self.line);
+        self.totals.under_way.load(SeqCst) == 0 && !self.is_awaited()
     }
 
-    /// Whether no other change waits before this one, and there is room.
-    fn fits_now(&self, state: &State, file: &OpenFile, change: Change) -> bool {
-        // A write that the instance's bound holds up holds up all behind it.
-        let is_behind = |waiting: &Waiting| {
-            std::ptr::eq(&*waiting.file, file)
-                || waiting.entries.front().is_some_and(|entry| {
-                    fits_file(self.per_file, &waiting.file, entry.change)
-                        && !self.fits_instance(state, &waiting.file, entry.change)
+    /// Whether a change in line holds up those of this file that come later: one of the file, or
+    /// one that the instance's bound holds up, which holds up all behind it.
+    fn holds_up(&self, line: &Line, file: &OpenFile) -> bool {
+        line.files.iter().any(|waiting| {
+            ptr::eq(&*waiting.file, file)
+                || waiting.entries.front().is_some_and(|Entry { change, .. }| {
+                    let now = waiting.file.outstanding().on_their_way();
+                    self.fits_file(now, change) && !self.fits_instance(now, change)
                 })
-        };
-        fits_file(self.per_file, file, change)
-            && self.fits_instance(state, file, change)
-            && !state.files.iter().any(is_behind)
+        })
     }
 
-    fn fits_instance(&self, state: &State, file: &OpenFile, change: Change) -> bool {
-        file.on_their_way() == 0 || state.under_way.saturating_add(change.bytes) <= self.per_instance
+    /// Whether there is room for a change.
+    fn fits(&self, file: &OpenFile, change: &Change) -> bool {
+        let now = file.outstanding().on_their_way();
+        self.fits_file(now, change) && self.fits_instance(now, change)
     }
 
-    /// Gives changes in line to their engines while there is room; `own` is this thread's. With
-    /// nothing locked: an engine may finish a slot at once, and so come back here, where it leaves
-    /// all to the call that it is in.
-    fn admit<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, own: Option<&Arc<Slot>>) {
-        thread_local!(static ADMITS: Cell<bool> = const { Cell::new(false) });
-        struct Admits;
-        impl Drop for Admits {
-            fn drop(&mut self) {
-                ADMITS.set(false);
-            }
+    /// One that is larger than the bound goes alone.
+    fn fits_file(&self, now: OnTheirWay, change: &Change) -> bool {
+        let beside = !change.alone && !now.alone;
+        now.bytes == 0 || (beside && now.bytes.saturating_add(change.bytes) <= self.per_file)
+    }
+
+    fn fits_instance(&self, now: OnTheirWay, change: &Change) -> bool {
+        let under_way = self.totals.under_way.load(SeqCst);
+        now.bytes == 0 || under_way.saturating_add(change.bytes) <= self.per_instance
+    }
+
+    /// Takes a change's bytes from the instance's bound, if they fit; the first of a file always.
+    fn take(&self, now: OnTheirWay, change: &Change) -> bool {
+        let under_way = &self.totals.under_way;
+        if now.bytes == 0 {
+            under_way.fetch_add(change.bytes, SeqCst);
+            return true;
         }
-        // The thread that admits may leave it in line, and does not know that no help was asked for
-        // yet.
-        state.asks |= own.is_some();
-        if ADMITS.replace(true) {
-            return;
-        }
-        let admits = Admits;
+        let more = |bytes: u64| bytes.checked_add(change.bytes).filter(|sum| *sum <= self.per_instance);
+        under_way.fetch_update(SeqCst, SeqCst, more).is_ok()
+    }
+
+    /// Gives changes in line to their engines while there is room; `own` is this thread's. The
+    /// engine is called with nothing locked.
+    fn admit<'a>(self: &'a Arc<Self>, admits: Admits, mut line: MutexGuard<'a, Line>, own: Option<&Arc<Slot>>) {
         let mut asks = false;
-        while let Some((queues, Entry { slot, engine, change, number })) = self.next(&mut state) {
-            state.admitting.push(queues.clone());
-            drop(state);
+        while let Some((queues, Entry { slot, engine, change, number })) = self.next(&mut line) {
+            drop(line);
             // Also to an abandoned one: it is discarded later, and the permit with it.
-            slot.hold(Permit { room: self.clone(), queues: queues.clone(), change, number });
+            slot.hold(self.permit(queues.clone(), change, number));
             if own.is_some_and(|own| Arc::ptr_eq(own, &slot)) {
                 engine.submit(slot);
             } else {
                 local::elsewhere(|| engine.submit(slot));
             }
-            asks |= queues.outstanding().is_awaited();
-            state = lock(&self.state);
-            state.admitting.retain(|file| !Arc::ptr_eq(file, &queues));
+            asks |= queues.outstanding().given();
+            line = lock(&self.line);
         }
         drop(admits);
-        asks |= std::mem::take(&mut state.asks) && state.waiting > 0;
-        drop(state);
+        asks |= std::mem::take(&mut line.asks) && self.is_awaited();
+        drop(line);
         if asks {
             // The awaited change may be in the queue of a thread that does something else.
             help::ask();
@@ -217,58 +304,43 @@ impl Throttle {
     /// Takes the next change for which there is room, and counts it. Files take turns. A write that
     /// the instance's bound holds up holds up all behind it, or large writes would never have their
     /// turn; but not those of a file with nothing on its way.
-    fn next(self: &Arc<Self>, state: &mut State) -> Option<(Arc<FileQueues>, Entry)> {
+    fn next(self: &Arc<Self>, line: &mut Line) -> Option<(Arc<FileQueues>, Entry)> {
         let mut is_full = false;
-        for at in 0..state.files.len() {
-            let Waiting { file, entries } = &state.files[at];
+        for at in 0..line.files.len() {
+            let Waiting { file, entries } = &line.files[at];
             let Some(Entry { change, number, .. }) = entries.front() else { continue };
-            let (change, number) = (*change, *number);
-            if state.admitting.iter().any(|queues| Arc::ptr_eq(queues, file.queues())) {
+            // Asked under the file's lock: what is on its way is what was given back.
+            let fits = |now: OnTheirWay| {
+                if is_full && now.bytes > 0 || !self.fits_file(now, change) {
+                    return false;
+                }
+                let fits = self.take(now, change);
+                is_full |= !fits;
+                fits
+            };
+            if !file.outstanding().begin(*number, change, fits, || self.clone()) {
                 continue;
             }
-            if is_full && file.on_their_way() > 0 || !fits_file(self.per_file, file, change) {
-                continue;
-            }
-            if !self.fits_instance(state, file, change) {
-                is_full = true;
-                continue;
-            }
-            if !file.outstanding().begin(number, change.span, change.durable, || self.clone()) {
-                continue;
-            }
-            let mut waiting = state.files.remove(at)?;
+            let mut waiting = line.files.remove(at)?;
             let entry = waiting.entries.pop_front();
             let queues = waiting.file.queues().clone();
             if !waiting.entries.is_empty() {
-                state.files.push_back(waiting);
+                line.files.push_back(waiting);
             } else if waiting.entries.capacity() <= SWEEP_MIN {
-                state.spare = waiting.entries;
+                line.spare = waiting.entries;
             }
-            state.waiting -= 1;
-            take_room(state, &queues, change);
+            self.totals.waiting.fetch_sub(1, SeqCst);
             return Some((queues, entry?));
         }
         None
     }
 }
 
-fn take_room(state: &mut State, queues: &FileQueues, change: Change) {
-    state.under_way += change.bytes;
-    queues.set_on_their_way(queues.on_their_way() + change.bytes, queues.is_written_alone() || change.alone);
-}
-
-/// One that is larger than the bound goes alone.
-fn fits_file(per_file: u64, file: &OpenFile, change: Change) -> bool {
-    let now = file.on_their_way();
-    let beside = !change.alone && !file.is_written_alone();
-    now == 0 || (beside && now.saturating_add(change.bytes) <= per_file)
-}
-
-impl State {
+impl Line {
     /// Takes out abandoned writes, often enough that they never outnumber the wanted ones by more
     /// than a constant factor.
-    fn sweep(&mut self) -> Vec<(Arc<FileQueues>, Entry)> {
-        if self.waiting < self.sweep_at.max(SWEEP_MIN) {
+    fn sweep(&mut self, length: usize) -> Vec<(Arc<FileQueues>, Entry)> {
+        if length < self.sweep_at.max(SWEEP_MIN) {
             return Vec::new();
         }
         let mut abandoned = Vec::new();
@@ -279,8 +351,173 @@ impl State {
             abandoned.extend(gone.into_iter().map(|entry| (waiting.file.queues().clone(), entry)));
         }
         self.files.retain(|waiting| !waiting.entries.is_empty());
-        self.waiting -= abandoned.len();
-        self.sweep_at = self.waiting * 2;
+        self.sweep_at = (length - abandoned.len()) * 2;
         abandoned
+    }
+}
+
+/// Every order in which writers, and completions of their writes, can meet; with at most three
+/// switches that no thread asked for.
+#[cfg(all(test, nowait_loom))]
+mod loom_tests {
+    use super::*;
+    use crate::op::fixture::{file, slot_of};
+    use crate::op::outstanding::Span;
+    use crate::op::{Done, Notify};
+
+    /// Keeps what it is given until it is to end.
+    #[derive(Default)]
+    struct Kept {
+        slots: Mutex<VecDeque<Arc<Slot>>>,
+        /// The addresses of all that it was given.
+        given: Mutex<Vec<usize>>,
+    }
+
+    impl Kept {
+        fn end_one(&self) -> bool {
+            let slot = lock(&self.slots).pop_front();
+            slot.map(|slot| drop(slot.finish(Ok(Done::Nothing), Count::Ring))).is_some()
+        }
+
+        fn place_of(&self, slot: &Arc<Slot>) -> Option<usize> {
+            lock(&self.given).iter().position(|given| *given == Arc::as_ptr(slot).addr())
+        }
+    }
+
+    impl Engine for Kept {
+        fn submit(&self, slot: Arc<Slot>) {
+            lock(&self.given).push(Arc::as_ptr(&slot).addr());
+            lock(&self.slots).push_back(slot);
+        }
+
+        fn drain(&self) {}
+    }
+
+    /// Ends what it is given before `submit` returns.
+    struct AtOnce;
+
+    impl Engine for AtOnce {
+        fn submit(&self, slot: Arc<Slot>) {
+            drop(slot.finish(Ok(Done::Nothing), Count::Pool));
+        }
+
+        fn drain(&self) {}
+    }
+
+    fn model(check: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(check);
+    }
+
+    fn change(start: u64) -> Change {
+        Change { span: Span::new(start, 10), bytes: 10, alone: false, durable: false }
+    }
+
+    /// Two threads submit a write each, of these files, and end what the engine has then; the rest
+    /// is ended afterwards.
+    fn all_are_made(bounds: (u64, u64), files: [usize; 2], starts: [u64; 2]) {
+        model(move || {
+            let (throttle, kept) = (Arc::new(Throttle::new(bounds.0, bounds.1)), Arc::new(Kept::default()));
+            let all = [file(), file()];
+            // So that the bound of the instance is met: the first of a file always has room.
+            let before = slot_of(&all[1], Notify::Nobody);
+            let engine: Arc<dyn Engine> = kept.clone();
+            throttle.submit(before, &all[1], &engine, change(100));
+            let threads = [0, 1].map(|n| {
+                let (throttle, kept, file) = (throttle.clone(), kept.clone(), all[files[n]].clone());
+                loom::thread::spawn(move || {
+                    let engine: Arc<dyn Engine> = kept.clone();
+                    throttle.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(starts[n]));
+                    kept.end_one();
+                })
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            while kept.end_one() {}
+            assert_eq!(lock(&kept.given).len(), 3, "a write was left in line");
+            assert!(throttle.is_quiet());
+        });
+    }
+
+    #[test]
+    fn no_write_is_left_that_a_files_bound_held_up() {
+        all_are_made((10, 100), [1, 1], [0, 10]);
+    }
+
+    #[test]
+    fn no_write_is_left_that_the_instances_bound_held_up() {
+        all_are_made((100, 10), [0, 1], [0, 10]);
+    }
+
+    #[test]
+    fn no_write_is_left_that_waited_for_another() {
+        all_are_made((100, 100), [0, 0], [0, 5]);
+    }
+
+    #[test]
+    fn no_write_is_left_by_an_engine_that_ends_it_at_once() {
+        model(|| {
+            let throttle = Arc::new(Throttle::new(10, 10));
+            let file = file();
+            let threads = [0, 1].map(|n| {
+                let (throttle, file) = (throttle.clone(), file.clone());
+                loom::thread::spawn(move || {
+                    let engine: Arc<dyn Engine> = Arc::new(AtOnce);
+                    throttle.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(n * 5));
+                })
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert!(throttle.is_quiet());
+        });
+    }
+
+    /// Symptom: a write for another instance stayed in line, if its thread was giving one of the
+    /// first instance to its engine.
+    #[test]
+    fn no_write_is_left_that_a_callback_submits_within_a_submission() {
+        model(|| {
+            let throttles = [0, 1].map(|_| Arc::new(Throttle::new(10, 10)));
+            for second in throttles.clone() {
+                let file = file();
+                let call = Box::new(move |_, _| {
+                    let file = crate::op::fixture::file();
+                    let engine: Arc<dyn Engine> = Arc::new(AtOnce);
+                    second.submit(slot_of(&file, Notify::Nobody), &file, &engine, change(0));
+                });
+                let engine: Arc<dyn Engine> = Arc::new(AtOnce);
+                throttles[0].submit(slot_of(&file, Notify::Call(call)), &file, &engine, change(0));
+                assert!(throttles.iter().all(|throttle| throttle.is_quiet()));
+            }
+        });
+    }
+
+    /// The first may have to wait for the other thread's, and leave the line while the second comes.
+    #[test]
+    fn the_engine_gets_a_threads_writes_in_their_order() {
+        model(|| {
+            let (throttle, kept) = (Arc::new(Throttle::new(20, 100)), Arc::new(Kept::default()));
+            let file = file();
+            let engine: Arc<dyn Engine> = kept.clone();
+            let before = [20, 30].map(|start| {
+                let slot = slot_of(&file, Notify::Nobody);
+                throttle.submit(slot.clone(), &file, &engine, change(start));
+                slot
+            });
+            let other = {
+                let kept = kept.clone();
+                loom::thread::spawn(move || (kept.end_one(), kept.end_one()))
+            };
+            let slots = [0, 10].map(|start| {
+                let slot = slot_of(&file, Notify::Nobody);
+                throttle.submit(slot.clone(), &file, &engine, change(start));
+                slot
+            });
+            other.join().unwrap();
+            while kept.end_one() {}
+            let [first, second] = slots.map(|slot| kept.place_of(&slot).expect("it was given to the engine"));
+            assert!(first < second);
+            assert!(throttle.is_quiet());
+            drop(before);
+        });
     }
 }

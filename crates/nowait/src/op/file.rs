@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::outstanding::{Outstanding, Span, Syncing};
+use super::outstanding::{Outstanding, Resume, Span, Syncing};
 use super::queue::{FileQueues, QueueKind};
 use super::request::{Handle, Outcome, Request};
 use super::slot::Slot;
@@ -248,12 +248,7 @@ impl OpenFile {
     /// The bytes of writes that are on their way: with an engine, or about to be.
     #[inline]
     pub(crate) fn on_their_way(&self) -> u64 {
-        self.queues().on_their_way()
-    }
-
-    /// Whether the write on its way has the file to itself.
-    pub(crate) fn is_written_alone(&self) -> bool {
-        self.queues().is_written_alone()
+        self.outstanding().on_their_way().bytes
     }
 
     /// Forgets where the file ends.
@@ -351,22 +346,39 @@ pub(crate) struct Change {
 /// A change's bytes on their way; given back when it is finished. No share of the file: the permit
 /// outlives the slot's own, and `File::close` would find the file in use.
 pub(crate) struct Permit {
-    pub(crate) room: Arc<dyn Room>,
-    pub(crate) queues: Arc<FileQueues>,
-    pub(crate) change: Change,
+    queues: Arc<FileQueues>,
+    change: Change,
     /// In the order of the file's changes.
-    pub(crate) number: u64,
+    number: u64,
 }
 
-/// What bounds the bytes on their way.
-pub(crate) trait Room: Send + Sync {
-    /// Takes back what a change had, which is finished. Called with nothing locked.
-    fn give_back(self: Arc<Self>, queues: &FileQueues, change: Change, number: u64);
+impl Permit {
+    /// Keeps what a change has of the room that `room` gives: the same one for each change of a
+    /// file.
+    pub(crate) fn new(
+        queues: Arc<FileQueues>,
+        change: Change,
+        number: u64,
+        room: impl FnOnce() -> Arc<dyn Room>,
+    ) -> Permit {
+        queues.room_or(room);
+        Permit { queues, change, number }
+    }
+}
+
+/// What bounds the bytes on their way, of all files.
+pub(crate) trait Room: Resume {
+    /// Takes back what a change had, which is finished. True if others may wait for it. Called with
+    /// nothing locked.
+    fn give_back(&self, queues: &FileQueues, change: &Change, number: u64) -> bool;
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.room.clone().give_back(&self.queues, self.change, self.number);
+        let Some(room) = self.queues.room() else { return };
+        if room.give_back(&self.queues, &self.change, self.number) {
+            room.clone().resume();
+        }
     }
 }
 

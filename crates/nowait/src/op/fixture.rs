@@ -1,4 +1,4 @@
-//! Slots for the tests of this folder.
+//! Files and slots for tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -6,18 +6,14 @@ use std::task::Wake;
 #[cfg(not(nowait_loom))]
 use std::task::Waker;
 
+use super::file::{Fallback, OpenFile};
 use super::owner::Owner;
-use super::request::Request;
+use super::request::{Handle, Request};
 use super::slot::{Notify, Slot};
 use super::transfer::Transfer;
 use crate::buf::Memory;
+use crate::direct::Directness;
 use crate::stats::Counters;
-#[cfg(not(nowait_loom))]
-use {
-    super::file::{Fallback, OpenFile},
-    super::request::Handle,
-    crate::direct::Directness,
-};
 
 #[derive(Default)]
 pub(super) struct Wakes(pub(super) AtomicUsize);
@@ -28,23 +24,36 @@ impl Wake for Wakes {
 }
 
 /// No engine of these tests hands slots on.
-#[cfg(not(nowait_loom))]
 struct NoPool;
-#[cfg(not(nowait_loom))]
 impl Fallback for NoPool {
     fn take(&self, _: Arc<Slot>) {
         unreachable!("no slot is handed on");
     }
 }
 
+fn file_of(counters: &Arc<Counters>) -> Arc<OpenFile> {
+    let handle = Handle::Simulated { file: 0, flags: rustix::fs::OFlags::empty() };
+    Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone(), Arc::new(NoPool)))
+}
+
+/// A file that no engine opens.
+#[cfg(nowait_loom)]
+pub(crate) fn file() -> Arc<OpenFile> {
+    file_of(&Arc::default())
+}
+
+/// A slot of this file, with a read of eight bytes.
+pub(crate) fn slot_of(file: &Arc<OpenFile>, notify: Notify) -> Arc<Slot> {
+    let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
+    Slot::new(request, Owner::File(file.clone()), notify)
+}
+
 /// A file, and a slot with a read of it.
 #[cfg(not(nowait_loom))]
 pub(super) fn file_and_slot() -> (Arc<OpenFile>, Arc<Slot>, Arc<Counters>) {
     let counters = Arc::new(Counters::default());
-    let handle = Handle::Simulated { file: 0, flags: rustix::fs::OFlags::empty() };
-    let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, counters.clone(), Arc::new(NoPool)));
-    let request = Request::Read(Transfer::new(Memory::Vec(vec![0; 8]), 0));
-    let slot = Slot::new(request, Owner::File(file.clone()), Notify::Waker(Waker::noop().clone()));
+    let file = file_of(&counters);
+    let slot = slot_of(&file, Notify::Waker(Waker::noop().clone()));
     (file, slot, counters)
 }
 

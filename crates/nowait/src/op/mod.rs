@@ -8,7 +8,7 @@ mod backlog;
 mod batch;
 mod file;
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 pub(crate) mod help;
 mod leftovers;
 pub(crate) mod outstanding;
@@ -30,20 +30,26 @@ pub(crate) use transfer::{Step, Transfer, step};
 
 pub(crate) use crate::buf::{Direction, contained};
 
-/// The locks of slots, exchanged when the hand-over is checked in every order of its steps (`make
-/// loom`).
-mod sync {
+/// Locks and atomics of slots and of what gives them their turn, exchanged when the hand-over is
+/// checked in every order of its steps (`make loom`).
+pub(crate) mod sync {
     #[cfg(not(nowait_loom))]
-    pub(super) use std::sync::{Mutex, MutexGuard};
+    pub(crate) use std::sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicU64, AtomicUsize},
+    };
 
     #[cfg(nowait_loom)]
-    pub(super) use loom::sync::{Mutex, MutexGuard};
+    pub(crate) use loom::sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicU64, AtomicUsize},
+    };
 
     #[cfg(not(nowait_loom))]
-    pub(super) use crate::buf::lock;
+    pub(crate) use crate::buf::lock;
 
     #[cfg(nowait_loom)]
-    pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

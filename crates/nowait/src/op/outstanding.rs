@@ -4,7 +4,11 @@
 //! future of the first was dropped. Each has a number and a [`Span`]; one whose span overlaps that
 //! of an earlier number waits for it: a slot in the line before its engine (`core/throttle.rs`), a
 //! thread that blocks in [`Outstanding::enter`]. A number waits for earlier ones only, so that
-//! nothing waits in a circle.
+//! nothing waits in a circle. Of those that have gone on no two overlap: they lie by position, where
+//! two comparisons find one that a span overlaps.
+//!
+//! **Bytes.** Those of writes on their way are counted here, under the same lock, and bounded by the
+//! throttle.
 //!
 //! **Reports.** The kernel tells of a failed write-back once, to the first call on an open file
 //! description that asks: `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC`
@@ -16,12 +20,15 @@
 //!
 //! A wait here is for a completion, which needs no other thread's poll (`op/help.rs`).
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
-use crate::buf::{contained, lock};
-use crate::op::help;
+use super::file::Change;
+use super::help;
+use super::sync::{Condvar, Mutex, MutexGuard, lock};
+use crate::buf::contained;
 
 /// The bytes of a file that an operation changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +42,9 @@ impl Span {
     /// (`i64::MAX` is the last).
     pub(crate) const END: Span = Span { start: i64::MAX as u64, end: u64::MAX };
 
+    /// A byte at least, so that spans that do not overlap begin at different places.
     pub(crate) fn new(start: u64, length: u64) -> Span {
-        Span { start, end: start.saturating_add(length) }
+        Span { start, end: start.saturating_add(length.max(1)) }
     }
 
     pub(crate) fn overlaps(self, other: Span) -> bool {
@@ -50,10 +58,21 @@ pub(crate) trait Resume: Send + Sync {
     fn resume(self: Arc<Self>);
 }
 
+/// The writes of a file that are on their way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OnTheirWay {
+    pub(crate) bytes: u64,
+    /// One of them excludes all others.
+    pub(crate) alone: bool,
+}
+
 #[derive(Default)]
 pub(crate) struct Outstanding {
-    /// The number of changes, read without the lock.
+    /// The number of changes. This and the next two are written under the lock, and read without.
     count: AtomicUsize,
+    /// [`OnTheirWay`].
+    bytes: AtomicU64,
+    alone: AtomicBool,
     changes: Mutex<Changes>,
     /// Something has ended, or a sync has.
     ended: Condvar,
@@ -61,8 +80,14 @@ pub(crate) struct Outstanding {
 
 #[derive(Default)]
 struct Changes {
-    live: Vec<Change>,
+    /// Changes that have gone on, by position.
+    begun: VecDeque<Live>,
+    /// Changes that wait, by number.
+    waiting: VecDeque<Live>,
     next: u64,
+    /// A thread gives a change to its engine that waited in a line. Those that come later and need
+    /// not wait must not overtake it.
+    giving: bool,
     /// Threads that wait for `ended`.
     threads: usize,
     /// Futures, each under an identity of its own, that wait for all numbers below theirs.
@@ -76,21 +101,69 @@ struct Changes {
     line: Option<Arc<dyn Resume>>,
 }
 
-struct Change {
+#[derive(Clone, Copy)]
+struct Live {
     number: u64,
     span: Span,
 }
 
 impl Changes {
+    /// Whether a change overlaps one with a lower number. Of those that have gone on all have: a
+    /// higher one that overlaps it would wait.
     fn is_behind(&self, number: u64, span: Span) -> bool {
-        self.live.iter().any(|change| change.number < number && change.span.overlaps(span))
+        let before_end = self.begun.partition_point(|live| live.span.start < span.end);
+        let is_in_begun = before_end > 0 && self.begun[before_end - 1].span.end > span.start;
+        let mut earlier = self.waiting.iter().take_while(|live| live.number < number);
+        is_in_begun || earlier.any(|live| live.span.overlaps(span))
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
     }
 
     fn join(&mut self, span: Span) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.live.push(Change { number, span });
+        let number = self.number();
+        self.waiting.push_back(Live { number, span });
         number
+    }
+
+    fn go_on(&mut self, live: Live) {
+        let at = self.begun.partition_point(|other| other.span.start < live.span.start);
+        self.begun.insert(at, live);
+    }
+
+    /// Takes out a change that waits.
+    fn stop_waiting(&mut self, number: u64) {
+        if let Ok(at) = self.waiting.binary_search_by_key(&number, |live| live.number) {
+            self.waiting.remove(at);
+        }
+    }
+
+    /// Takes out a change that has gone on.
+    fn end(&mut self, number: u64, span: Span) {
+        let first = self.begun.partition_point(|live| live.span.start < span.start);
+        if let Some(at) = (first..self.begun.len()).find(|at| self.begun[*at].number == number) {
+            self.begun.remove(at);
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.begun.len() + self.waiting.len()
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.threads > 0 || self.syncing || !self.wakers.is_empty()
+    }
+
+    fn lowest(&self) -> Option<u64> {
+        let begun = self.begun.iter().map(|live| live.number).min();
+        begun.into_iter().chain(self.waiting.front().map(|live| live.number)).min()
+    }
+
+    /// Whether a number below this one is outstanding.
+    fn is_any_below(&self, number: u64) -> bool {
+        self.lowest().is_some_and(|lowest| lowest < number)
     }
 
     /// Takes out those futures that wait for nothing that is live.
@@ -98,7 +171,7 @@ impl Changes {
         if self.wakers.is_empty() {
             return Vec::new();
         }
-        let first = self.live.iter().map(|change| change.number).min().unwrap_or(u64::MAX);
+        let first = self.lowest().unwrap_or(u64::MAX);
         let ready: Vec<_>;
         (ready, self.wakers) = std::mem::take(&mut self.wakers).into_iter().partition(|(_, below, _)| *below <= first);
         ready.into_iter().map(|(_, _, waker)| waker).collect()
@@ -116,31 +189,107 @@ impl Outstanding {
         self.count.load(Relaxed) > 0 && self.changes().is_behind(u64::MAX, span)
     }
 
-    /// Numbers a change, which has begun.
+    /// The writes on their way. Exact under the lock only, as [`Outstanding::begin`] asks for it.
+    #[inline]
+    pub(crate) fn on_their_way(&self) -> OnTheirWay {
+        OnTheirWay { bytes: self.bytes.load(Relaxed), alone: self.alone.load(Relaxed) }
+    }
+
+    fn set_on_their_way(&self, now: OnTheirWay) {
+        self.bytes.store(now.bytes, Relaxed);
+        self.alone.store(now.alone, Relaxed);
+    }
+
+    /// Numbers a change, and lets it go on at once: unless it would have to wait for another or for
+    /// a sync, or `fits` says no, which is asked last.
+    pub(crate) fn begin_now(&self, change: &Change, fits: impl FnOnce(OnTheirWay) -> bool) -> Option<u64> {
+        let mut changes = self.changes();
+        if changes.giving || !self.may_begin(&changes, u64::MAX, change) || !fits(self.on_their_way()) {
+            return None;
+        }
+        let number = changes.number();
+        self.go_on(&mut changes, number, change);
+        Some(number)
+    }
+
+    /// Numbers a change that waits in a line.
     pub(crate) fn join(&self, span: Span) -> u64 {
         let mut changes = self.changes();
-        self.count.store(changes.live.len() + 1, Relaxed);
+        self.count.store(changes.count() + 1, Relaxed);
         changes.join(span)
     }
 
-    /// Lets a change go on to its engine, unless it must wait: for an earlier one, or, durable, for
-    /// a sync. Then `line` is told when to look again.
-    pub(crate) fn begin(&self, number: u64, span: Span, durable: bool, line: impl FnOnce() -> Arc<dyn Resume>) -> bool {
+    /// Lets the change of a line go on to its engine, as [`Outstanding::begin_now`] does, and no
+    /// other of the file until [`Outstanding::given`]. If it must wait for another or for a sync,
+    /// `line` is told when to look again.
+    pub(crate) fn begin(
+        &self,
+        number: u64,
+        change: &Change,
+        fits: impl FnOnce(OnTheirWay) -> bool,
+        line: impl FnOnce() -> Arc<dyn Resume>,
+    ) -> bool {
         let mut changes = self.changes();
-        if changes.is_behind(number, span) || durable && changes.syncing {
+        // The thread that gives one looks at the line afterwards.
+        if changes.giving {
+            return false;
+        }
+        if !self.may_begin(&changes, number, change) {
             changes.line = Some(line());
             return false;
         }
-        changes.durable += usize::from(durable);
+        if !fits(self.on_their_way()) {
+            return false;
+        }
+        changes.giving = true;
+        changes.stop_waiting(number);
+        self.go_on(&mut changes, number, change);
         true
     }
 
-    /// A change has ended, for good.
-    pub(crate) fn leave(&self, number: u64, durable: bool) {
+    fn may_begin(&self, changes: &Changes, number: u64, change: &Change) -> bool {
+        !changes.is_behind(number, change.span) && !(change.durable && changes.syncing)
+    }
+
+    fn go_on(&self, changes: &mut Changes, number: u64, change: &Change) {
+        changes.go_on(Live { number, span: change.span });
+        changes.durable += usize::from(change.durable);
+        self.count.store(changes.count(), Relaxed);
+        let OnTheirWay { bytes, alone } = self.on_their_way();
+        self.set_on_their_way(OnTheirWay { bytes: bytes + change.bytes, alone: alone || change.alone });
+    }
+
+    /// A change that waited in a line is with its engine; as [`Outstanding::is_awaited`].
+    pub(crate) fn given(&self) -> bool {
         let mut changes = self.changes();
-        changes.live.retain(|change| change.number != number);
-        self.count.store(changes.live.len(), Relaxed);
-        changes.durable -= usize::from(durable);
+        changes.giving = false;
+        changes.is_awaited()
+    }
+
+    /// Whether a thread or future waits for a change to end.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.changes().is_awaited()
+    }
+
+    /// A change that had gone on has ended, for good.
+    pub(crate) fn end(&self, number: u64, change: &Change) {
+        let mut changes = self.changes();
+        changes.end(number, change.span);
+        changes.durable -= usize::from(change.durable);
+        let OnTheirWay { bytes, alone } = self.on_their_way();
+        self.set_on_their_way(OnTheirWay { bytes: bytes - change.bytes, alone: alone && !change.alone });
+        self.left(changes);
+    }
+
+    /// A change that waited in a line is not made.
+    pub(crate) fn give_up(&self, number: u64) {
+        let mut changes = self.changes();
+        changes.stop_waiting(number);
+        self.left(changes);
+    }
+
+    fn left(&self, changes: MutexGuard<'_, Changes>) {
+        self.count.store(changes.count(), Relaxed);
         self.tell(changes);
     }
 
@@ -179,11 +328,19 @@ impl Outstanding {
                 return None;
             }
             let number = changes.join(span);
-            self.count.store(changes.live.len(), Relaxed);
+            self.count.store(changes.count(), Relaxed);
             number
         };
-        let turn = Turn { outstanding: self, number };
-        self.sleep_while(|changes| changes.is_behind(number, span));
+        let live = Live { number, span };
+        let turn = Turn { outstanding: self, live };
+        self.sleep_while(|changes| {
+            if changes.is_behind(number, span) {
+                return true;
+            }
+            changes.stop_waiting(number);
+            changes.go_on(live);
+            false
+        });
         Some(turn)
     }
 
@@ -202,9 +359,10 @@ impl Outstanding {
         syncing
     }
 
-    fn sleep_while(&self, mut must: impl FnMut(&Changes) -> bool) {
+    /// Sleeps until `must` says no, which is the last that it is asked.
+    fn sleep_while(&self, mut must: impl FnMut(&mut Changes) -> bool) {
         let mut changes = self.changes();
-        if !must(&changes) {
+        if !must(&mut changes) {
             return;
         }
         // Before it asks: whoever gives an engine a change from here on asks for help itself.
@@ -212,34 +370,30 @@ impl Outstanding {
         drop(changes);
         help::ask();
         changes = self.changes();
-        while must(&changes) {
+        while must(&mut changes) {
             changes = self.ended.wait(changes).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         changes.threads -= 1;
     }
 
-    /// Whether a thread or future waits for a change to end.
-    pub(crate) fn is_awaited(&self) -> bool {
-        let changes = self.changes();
-        changes.threads > 0 || changes.syncing || !changes.wakers.is_empty()
-    }
-
     /// Waits until all that has begun by now has ended.
     pub(crate) fn settle(&self) {
         let below = self.changes().next;
-        self.sleep_while(|changes| changes.live.iter().any(|change| change.number < below));
+        self.sleep_while(|changes| changes.is_any_below(below));
     }
 }
 
 /// A thread's turn to make a change.
 pub(crate) struct Turn<'o> {
     outstanding: &'o Outstanding,
-    number: u64,
+    live: Live,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.outstanding.leave(self.number, false);
+        let mut changes = self.outstanding.changes();
+        changes.end(self.live.number, self.live.span);
+        self.outstanding.left(changes);
     }
 }
 
@@ -271,7 +425,7 @@ impl Settling {
             changes.next_waker += 1;
             (changes.next, changes.next_waker)
         });
-        let live = changes.live.iter().any(|change| change.number < below);
+        let live = changes.is_any_below(below);
         let place = changes.wakers.iter().position(|(known, _, _)| *known == identity);
         let old = match (place, live) {
             (Some(place), true) => Some(std::mem::replace(&mut changes.wakers[place].2, waker)),

@@ -2,10 +2,11 @@
 //! claimed the queue.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
+use super::file::Room;
 use super::outstanding::Outstanding;
 use super::slot::Slot;
 use super::sync::{Mutex, MutexGuard, lock};
@@ -56,11 +57,10 @@ impl Parked {
 #[derive(Default)]
 pub(crate) struct FileQueues {
     queues: [FileQueue; 2],
-    /// Bytes of writes on their way, and whether they are of one that excludes all others. Changed
-    /// under the throttle's lock.
-    under_way: AtomicU64,
-    alone: AtomicBool,
     outstanding: Outstanding,
+    /// That of the file's instance, kept here once for all permits: counting its shares, each write
+    /// would write to a line that all threads share.
+    room: OnceLock<Arc<dyn Room>>,
 }
 
 impl FileQueues {
@@ -68,25 +68,17 @@ impl FileQueues {
         &self.outstanding
     }
 
-    /// Whether the write on its way has the file to itself.
-    pub(crate) fn is_written_alone(&self) -> bool {
-        self.alone.load(Relaxed)
-    }
-
     pub(crate) fn of(&self, kind: QueueKind) -> &FileQueue {
         &self.queues[kind as usize]
     }
 
-    #[inline]
-    pub(crate) fn on_their_way(&self) -> u64 {
-        self.under_way.load(Relaxed)
+    /// The room that bounds this file's writes; `make` gives it the first time.
+    pub(super) fn room_or(&self, make: impl FnOnce() -> Arc<dyn Room>) -> &Arc<dyn Room> {
+        self.room.get_or_init(make)
     }
 
-    /// Sets the bytes on their way: the throttle, under its lock, and no one else. `alone`: all
-    /// other writes are excluded.
-    pub(crate) fn set_on_their_way(&self, bytes: u64, alone: bool) {
-        self.under_way.store(bytes, Relaxed);
-        self.alone.store(alone, Relaxed);
+    pub(super) fn room(&self) -> Option<&Arc<dyn Room>> {
+        self.room.get()
     }
 }
 
