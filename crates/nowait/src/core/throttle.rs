@@ -491,27 +491,26 @@ mod loom_tests {
         });
     }
 
-    /// The first may have to wait for the other thread's, and leave the line while the second comes.
+    /// The first may have to wait for what was there before, and leave the line while the second
+    /// comes.
     #[test]
     fn the_engine_gets_a_threads_writes_in_their_order() {
         model(|| {
             let (throttle, kept) = (Arc::new(Throttle::new(20, 100)), Arc::new(Kept::default()));
             let file = file();
             let engine: Arc<dyn Engine> = kept.clone();
-            let before = [20, 30].map(|start| {
+            let submit = |change: Change| {
                 let slot = slot_of(&file, Notify::Nobody);
-                throttle.submit(slot.clone(), &file, &engine, change(start));
+                throttle.submit(slot.clone(), &file, &engine, change);
                 slot
-            });
+            };
+            // There is room for both when it ends.
+            let before = submit(Change { span: Span::new(100, 20), bytes: 20, ..change(0) });
             let other = {
                 let kept = kept.clone();
-                loom::thread::spawn(move || (kept.end_one(), kept.end_one()))
+                loom::thread::spawn(move || kept.end_one())
             };
-            let slots = [0, 10].map(|start| {
-                let slot = slot_of(&file, Notify::Nobody);
-                throttle.submit(slot.clone(), &file, &engine, change(start));
-                slot
-            });
+            let slots = [0, 10].map(|start| submit(change(start)));
             other.join().unwrap();
             while kept.end_one() {}
             let [first, second] = slots.map(|slot| kept.place_of(&slot).expect("it was given to the engine"));
