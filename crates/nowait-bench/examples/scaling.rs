@@ -1,4 +1,4 @@
-//! The library's own cost of an operation, and how it grows with threads: `scaling FILE DISK [JSON]`.
+//! The library's own cost of an operation, and how it grows with threads: `scaling FILE DISK [JSON [KIND]]`.
 //!
 //! Operations of 4 KiB from 1, 2, 8 and 64 threads, on a device that takes nothing, or whose work is
 //! not done by this process: cached blocks of FILE, which is made (a page cache that serves
@@ -8,7 +8,7 @@
 //! writes at the end.
 //!
 //! A run is one round. With JSON, it is added to the rounds that are there, so that two builds can
-//! be run in turns. Built with `RUSTFLAGS="--cfg nowait_count"`, it counts locks, too.
+//! be run in turns. With KIND, only kinds whose names begin so are run. Built with `RUSTFLAGS="--cfg nowait_count"`, it counts locks, too.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -70,15 +70,15 @@ const READ: Kind =
 
 const KINDS: [Kind; 11] = [
     Kind { name: "cached read", depth: 1, driven: false, ..READ },
-    Kind { name: "cached read, one file", depth: 1, driven: false, one_file: true, ..READ },
+    Kind { name: "cached read (one file)", depth: 1, driven: false, one_file: true, ..READ },
     Kind { name: "buffered write", writes: true, depth: 1, driven: false, ..READ },
     Kind { name: "ring read", route: Some(Route::Ring), ..READ },
-    Kind { name: "ring read, reaper", route: Some(Route::Ring), driven: false, ..READ },
+    Kind { name: "ring read (reaper)", route: Some(Route::Ring), driven: false, ..READ },
     Kind { name: "pool read", route: Some(Route::Pool), ..READ },
     Kind { name: "direct read", on: On::Disk, ..READ },
     Kind { name: "direct write", on: On::Disk, writes: true, ..READ },
-    Kind { name: "direct write, one file", on: On::Disk, writes: true, one_file: true, ..READ },
-    Kind { name: "direct write, reaper", on: On::Disk, writes: true, driven: false, ..READ },
+    Kind { name: "direct write (one file)", on: On::Disk, writes: true, one_file: true, ..READ },
+    Kind { name: "direct write (reaper)", on: On::Disk, writes: true, driven: false, ..READ },
     Kind { name: "simulated read", on: On::Simulator, route: Some(Route::Ring), ..READ },
 ];
 
@@ -95,15 +95,16 @@ struct Figures {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let (file, disk, json) = match &arguments[..] {
-        [file, disk] => (file, disk, None),
-        [file, disk, json] => (file, disk, Some(Path::new(json))),
+    let (file, disk, json, kind) = match &arguments[..] {
+        [file, disk] => (file, disk, None, ""),
+        [file, disk, json] => (file, disk, Some(Path::new(json)), ""),
+        [file, disk, json, kind] => (file, disk, Some(Path::new(json)), kind.as_str()),
         _ => {
-            eprintln!("usage: scaling FILE DISK [JSON]; what DISK holds is overwritten");
+            eprintln!("usage: scaling FILE DISK [JSON [KIND]]; what DISK holds is overwritten");
             return ExitCode::from(2);
         }
     };
-    let measured = measure(Path::new(file), Path::new(disk), json);
+    let measured = measure(Path::new(file), Path::new(disk), json, kind);
     let _ = fs::remove_file(file);
     match measured {
         Ok(()) => ExitCode::SUCCESS,
@@ -114,7 +115,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(file: &Path, disk: &Path, json: Option<&Path>) -> Result<()> {
+fn measure(file: &Path, disk: &Path, json: Option<&Path>, kind: &str) -> Result<()> {
     let mut report = match json {
         Some(path) if path.exists() => serde_json::from_str(&fs::read_to_string(path)?)?,
         _ => Report::default(),
@@ -127,7 +128,8 @@ fn measure(file: &Path, disk: &Path, json: Option<&Path>) -> Result<()> {
     let sim = Sim::new(1);
     fill(fs::OpenOptions::new().write(true).create(true).truncate(true).open(file)?)?;
     fill(fs::OpenOptions::new().write(true).create(true).truncate(false).open(disk)?)?;
-    for (kind, threads) in KINDS.iter().flat_map(|kind| THREADS.map(|threads| (kind, threads))) {
+    let kinds = KINDS.iter().filter(|known| known.name.starts_with(kind));
+    for (kind, threads) in kinds.flat_map(|kind| THREADS.map(|threads| (kind, threads))) {
         let path = match kind.on {
             On::File => file,
             On::Disk => disk,
@@ -155,7 +157,7 @@ fn measure(file: &Path, disk: &Path, json: Option<&Path>) -> Result<()> {
 fn add(row: &mut Row, round: &Figures) {
     let mut all: Figures = row.figures();
     all.per_second.clone_from(&row.rounds);
-    let mut longer = |values: &mut Vec<f64>, more: &[f64]| {
+    let longer = |values: &mut Vec<f64>, more: &[f64]| {
         values.extend_from_slice(more);
         median(values)
     };

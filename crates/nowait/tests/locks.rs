@@ -63,7 +63,7 @@ fn locks_of_each_operation() {
         *block.borrow_mut() = file.write_all_at(buffer, at(i)).await.unwrap();
     };
     count("buffered write, a future", 1, (1.0, 2.0), |i| write(&file, i));
-    count("durable write, a future", 1, (13.0, 24.0), async |i| {
+    count("durable write, a future", 1, (10.0, 20.0), async |i| {
         let buffer = block.take();
         *block.borrow_mut() = file.write_all_at(buffer, at(i)).durable().await.unwrap();
     });
@@ -76,11 +76,11 @@ fn locks_of_each_operation() {
             drop(direct.read_range(at(i), PAGE).await.unwrap())
         });
     }
-    count("cold direct read, our block_on, depth 1", 1, (9.0, 10.0), async |i| {
+    count("cold direct read, our block_on, depth 1", 1, (9.5, 11.0), async |i| {
         drop(nowait::block_on(direct.read_range(at(i), PAGE)).unwrap())
     });
     for depth in [1, 32] {
-        count(&format!("direct write, a future, depth {depth}"), depth, (22.0, 32.0), async |i| {
+        count(&format!("direct write, a future, depth {depth}"), depth, (14.0, 26.0), async |i| {
             drop(direct.write_all_at(Buf::zeroed(PAGE), at(i)).await.unwrap())
         });
     }
