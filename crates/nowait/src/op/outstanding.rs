@@ -117,6 +117,11 @@ impl Changes {
         is_in_begun || earlier.any(|live| live.span.overlaps(span))
     }
 
+    /// Whether a change has to wait: for one with a lower number, or for a sync.
+    fn must_wait(&self, number: u64, change: &Change) -> bool {
+        self.is_behind(number, change.span) || change.durable && self.syncing
+    }
+
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
@@ -204,7 +209,7 @@ impl Outstanding {
     /// a sync, or `fits` says no, which is asked last.
     pub(crate) fn begin_now(&self, change: &Change, fits: impl FnOnce(OnTheirWay) -> bool) -> Option<u64> {
         let mut changes = self.changes();
-        if changes.giving || !self.may_begin(&changes, u64::MAX, change) || !fits(self.on_their_way()) {
+        if changes.giving || changes.must_wait(u64::MAX, change) || !fits(self.on_their_way()) {
             return None;
         }
         let number = changes.number();
@@ -234,7 +239,7 @@ impl Outstanding {
         if changes.giving {
             return false;
         }
-        if !self.may_begin(&changes, number, change) {
+        if changes.must_wait(number, change) {
             changes.line = Some(line());
             return false;
         }
@@ -245,10 +250,6 @@ impl Outstanding {
         changes.stop_waiting(number);
         self.go_on(&mut changes, number, change);
         true
-    }
-
-    fn may_begin(&self, changes: &Changes, number: u64, change: &Change) -> bool {
-        !changes.is_behind(number, change.span) && !(change.durable && changes.syncing)
     }
 
     fn go_on(&self, changes: &mut Changes, number: u64, change: &Change) {
