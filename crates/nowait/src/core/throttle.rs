@@ -6,16 +6,16 @@
 //! Writes wait here, too, for earlier ones that they overlap (`op/outstanding.rs`).
 //!
 //! A place is given on by a completion, never by a poll. Writes of one file get to their engine in
-//! the order in which they came: where one's submission returned before another's began, it is there
-//! first, or before it in line. What a thread admits for others does not go to its own queue, or its
-//! own calls would drive their writes.
+//! the order in which they came: where one's submission returned before another's began, it is
+//! there first, or before it in line. What a thread admits for others does not go to its own queue,
+//! or its own calls would drive their writes.
 //!
 //! **Locks.** A write takes the lock of all files only where it has to wait, or another does. While
 //! nothing is in line it is admitted under its file's lock alone, and the instance's bytes are one
-//! atomic number. Nobody is forgotten: who joins the line counts itself in `waiting` first, and then
-//! looks for room; who gives something back (bytes of the instance; bytes, order or the turn of a
-//! file) does that first, and then looks at `waiting`. While a write goes from
-//! the line to its engine, others of its file join the line. `loom_tests`.
+//! atomic number. No write is forgotten: one that joins the line is counted in `waiting` first, and
+//! then looks for room; what gives something back (bytes of the instance; bytes, order or the turn
+//! of a file) does that first, and then looks at `waiting`. While a write goes from the line to its
+//! engine, others of its file join the line. `loom_tests`.
 
 use std::borrow::Borrow;
 use std::cell::Cell;

@@ -4,11 +4,11 @@
 //! future of the first was dropped. Each has a number and a [`Span`]; one whose span overlaps that
 //! of an earlier number waits for it: a slot in the line before its engine (`core/throttle.rs`), a
 //! thread that blocks in [`Outstanding::enter`]. A number waits for earlier ones only, so that
-//! nothing waits in a circle. Of those that have gone on no two overlap: they lie by position, where
-//! two comparisons find one that a span overlaps.
+//! nothing waits in a circle. Of those that have gone on no two overlap: they lie by position, and
+//! a span overlaps one of them only if it does the last that begins before the span's end.
 //!
-//! **Bytes.** Those of writes on their way are counted here, under the same lock, and bounded by the
-//! throttle.
+//! **Bytes.** Those of writes on their way are counted here, under the same lock. The throttle
+//! bounds them.
 //!
 //! **Reports.** The kernel tells of a failed write-back once, to the first call on an open file
 //! description that asks: `fsync(2)`, `sync_file_range(2)`, or a write with `RWF_DSYNC`
