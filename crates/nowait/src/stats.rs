@@ -25,7 +25,7 @@ pub struct Stats {
     /// Completed by io_uring.
     pub ring: u64,
     /// Of those in `ring`, reads that were announced to the kernel beside one that the ring had, and
-    /// copied by an attempt when they had arrived.
+    /// copied when that had ended.
     pub announced: u64,
     /// Completed by libaio.
     pub aio: u64,

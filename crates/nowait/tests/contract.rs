@@ -5,6 +5,8 @@ mod common;
 mod promises;
 
 use common::{Sample, assert_settled, child, cold, is_slow, mounts, poll_once};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, ErrorKind, Nowait, OpenOptions, Route, Stats};
 use promises::{Ctx, keeps_every_promise};
@@ -243,9 +245,10 @@ fn counters_of_cold_reads_and_of_failures() {
     }
 }
 
-#[test]
-fn cold_reads_beside_one_in_the_ring_are_announced() {
-    let sample = Sample::new(4 << 20);
+/// Makes cold reads, many at a time, in a future that `run` brings to its end on its executor. Some
+/// of them are announced.
+fn cold_reads_are_announced(run: impl Fn(&Nowait, BoxFuture<'static, ()>)) {
+    let sample: &'static Sample = Box::leak(Box::new(Sample::new(4 << 20)));
     let nowait = builder(Engine::Auto).build().unwrap();
     if !nowait.has_ring() || cold::is_in_memory(&sample.path) || !common::takes_attempts(&sample.path) {
         return eprintln!("skipped: these reads would go to threads, or are never cold");
@@ -254,16 +257,37 @@ fn cold_reads_beside_one_in_the_ring_are_announced() {
     let cold = counted(&nowait, || {
         for round in 0..20 {
             sample.cool();
-            let offset = |i: u64| (i * 7919 + round) % 1024 * 4096;
-            let reads = (0..64).map(|i| file.read_range(offset(i), 4096));
-            let all = nowait::block_on(futures::future::join_all(reads));
-            for (i, read) in (0..64).zip(all) {
-                assert!(*read.unwrap() == *sample.expected(offset(i), 4096));
-            }
+            let file = file.clone();
+            let reads = async move {
+                let offset = |i: u64| (i * 7919 + round) % 1024 * 4096;
+                let all = futures::future::join_all((0..64).map(|i| file.read_range(offset(i), 4096))).await;
+                for (i, read) in (0..64).zip(all) {
+                    assert!(*read.unwrap() == *sample.expected(offset(i), 4096));
+                }
+            };
+            run(&nowait, reads.boxed());
         }
     });
     assert!(cold.announced > 0 && cold.announced < cold.ring, "{cold:?}");
+    drop(file);
     assert_settled(&nowait);
+    std::fs::remove_dir_all(sample.path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn cold_reads_beside_one_in_the_ring_are_announced() {
+    cold_reads_are_announced(|_, reads| nowait::block_on(reads));
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn cold_reads_of_tasks_beside_one_in_a_ring_are_announced() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    cold_reads_are_announced(|nowait, reads| {
+        let _entered = runtime.enter();
+        nowait.attach_tokio().unwrap();
+        runtime.block_on(runtime.spawn(reads)).unwrap();
+    });
 }
 
 #[test]

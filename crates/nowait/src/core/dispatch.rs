@@ -86,7 +86,7 @@ impl Target<'_> {
     }
 
     /// Announces a read to the kernel, which begins it, if it will be collected: by a thread of the
-    /// pool, of which few keep the device busy then, or from this thread's ring.
+    /// pool, of which few keep the device busy then, or beside a read that a ring has.
     fn announce(&self, request: &mut Request, route: Route) {
         let (Request::Read(transfer), Some(file)) = (request, self.file) else { return };
         let reads = &file.reads;
@@ -96,7 +96,8 @@ impl Target<'_> {
             return;
         }
         let is_for_pool = route == Route::Pool || !self.instance.engines().has_ring;
-        if !is_for_pool && (transfer.is_long() || !local::takes_announced(file)) {
+        let is_collected = || local::takes_announced(file) || self.instance.engines().ring.takes_announced(file);
+        if !is_for_pool && (transfer.is_long() || !is_collected()) {
             return;
         }
         let advice = rustix::fs::Advice::WillNeed;

@@ -7,6 +7,7 @@
 //!
 //! `unsafe` here: transfers on memory that the caller lends for the call.
 
+mod announced;
 mod known;
 pub(crate) mod libaio;
 pub(crate) mod local;
@@ -73,6 +74,12 @@ pub(crate) trait Engine: Send + Sync {
     /// next: its own thread may run it then.
     fn submit_last(&self, slot: Arc<Slot>) {
         self.submit(slot);
+    }
+
+    /// Whether a buffered read of `file` that is announced to the kernel now, and submitted then, is
+    /// collected without a thread or an entry of its own.
+    fn takes_announced(&self, _file: &Arc<OpenFile>) -> bool {
+        false
     }
 
     /// Leaves a file's queue, which this thread claimed and worked in, to those that have come

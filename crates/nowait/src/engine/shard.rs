@@ -11,19 +11,20 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Acquire;
 #[cfg(feature = "tokio")]
 use std::sync::atomic::{AtomicUsize, Ordering::Release};
-use std::sync::{Arc, Condvar, Mutex, RwLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, TryLockError};
 use std::task::Waker;
 #[cfg(feature = "tokio")]
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::announced::Announced;
 use super::places::{Lined, Places};
 use super::reaper::Reaped;
 use super::uring::{self, Ring, Untaken, Usage};
 use super::{Refusal, pool};
 use crate::buf::{lock, locking};
 use crate::op::help::{self, Helped};
-use crate::op::{Backlog, PLACES_MIN, Slot};
+use crate::op::{Backlog, PLACES_MIN, Profile, Slot};
 use crate::stats::{Count, thread_number};
 use crate::turn::{self, Notice};
 use rustix::io::Errno;
@@ -34,6 +35,20 @@ type Completion = (Arc<Slot>, Result<usize, Errno>);
 /// Rings that one instance, or one runtime, makes at most: beyond that, threads share. Each costs
 /// a descriptor and, with `DEPTH` entries, 28 KiB of memory that counts as locked.
 pub(super) const SHARDS_MAX: usize = 64;
+
+/// A future that submits its next read so soon after it was woken does little else. Then one future
+/// is woken at a time: tokio's worker runs it next, and wakes no other worker to share the work.
+/// Else each read has an entry, those that have ended wake together, and workers share them.
+const POLL_MAX: Duration = Duration::from_micros(15);
+
+/// Threads that submit look at completions so often before the reactor does. (tokio lets a task
+/// that was woken by another run next three times in a row; then it wakes another worker.)
+const PICKED_MAX: u32 = 2;
+
+/// An entry that ended so soon has not waited for a device: its read had arrived.
+const ARRIVED_MAX: Duration = Duration::from_micros(30);
+/// Announcements do nothing if so many in a row had not.
+const MISSED_MAX: u32 = 64;
 
 /// One ring and the line before it.
 pub(super) struct Shard {
@@ -91,6 +106,15 @@ struct Line {
     held: u32,
     /// Slots' shares, as user data, of entries that the kernel has not taken.
     untaken: Untaken<u64>,
+    /// Reads of a file: the first has an entry while there are others, and its end makes one of the
+    /// next.
+    announced: Announced<Arc<Slot>>,
+    /// When futures were last woken, until one of them submits.
+    woke: Option<Instant>,
+    /// The last one took long to submit: it computes.
+    is_slow: bool,
+    /// How often in a row threads that submit have looked at completions on the way.
+    picked: u32,
     /// The kernel refuses every further call.
     dead: bool,
 }
@@ -148,8 +172,13 @@ impl Shard {
             return self.discard(shed);
         }
         line.places.in_flight += 1;
-        let is_long = slot.profile().is_long;
+        let Profile { is_long, buffered_read } = slot.profile();
+        let share = Arc::as_ptr(&slot) as u64;
+        if buffered_read.is_some_and(|(file, is_announced)| line.announced.takes(share, file, is_announced)) {
+            return self.leave_announced(line, slot);
+        }
         if let Err(slot) = self.push(&mut line, slot) {
+            line.announced.ended(share);
             drop(line);
             return pool::hand_on(slot);
         }
@@ -168,6 +197,90 @@ impl Shard {
             Flusher::Nobody => self.enter(),
             Flusher::Awake => {}
             Flusher::Asleep(waker) => waker.wake(),
+        }
+    }
+
+    /// Whether a read of the file at this address may be announced, and left beside the first. That
+    /// leaves at once then.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code))]
+    pub(super) fn takes_announced(&self, file: usize) -> bool {
+        let mut line = lock(&self.line);
+        // Here, before the call that tells the kernel: a device's doorbell may take long.
+        if let Some(woke) = line.woke.take() {
+            line.is_slow = woke.elapsed() > POLL_MAX;
+        }
+        let has_place = line.places.in_flight < self.ring.depth && !line.dead;
+        let takes = has_place && !line.is_slow && line.announced.accepts(file);
+        let leaves = takes && line.staged > 0 && !line.announced.has_others();
+        if leaves {
+            line.staged = 0;
+        }
+        let is_left = line.is_slow && line.announced.has_others();
+        drop(line);
+        if leaves {
+            self.submit_entries();
+        }
+        if is_left {
+            self.enter_announced(|line| line.is_slow);
+        }
+        takes
+    }
+
+    /// Leaves a slot that has a place to come after the first: the kernel was told of its read.
+    fn leave_announced(&self, mut line: MutexGuard<'_, Line>, slot: Arc<Slot>) {
+        // It begins.
+        if line.dead || self.ring.encode(&slot).is_none() {
+            line.places.in_flight -= 1;
+            drop(line);
+            return pool::hand_on(slot);
+        }
+        line.announced.add(slot);
+        let (picks, is_late) = (line.picked < PICKED_MAX, line.announced.is_late());
+        drop(line);
+        help::watch();
+        if is_late {
+            self.enter_announced(|line| line.announced.is_late());
+        }
+        if picks {
+            self.reap_some(Reap::IfNobodyDoes);
+        }
+    }
+
+    /// Makes entries of all reads that were announced, if they are not to wait for their first.
+    /// False if there are none.
+    fn enter_announced(&self, is_due: impl FnOnce(&Line) -> bool) -> bool {
+        let mut line = lock(&self.line);
+        if !line.announced.has_others() || !is_due(&line) {
+            return line.announced.has_others();
+        }
+        let mut refused = Vec::new();
+        while let Some(slot) = line.announced.pop() {
+            refused.extend(self.push(&mut line, slot).err());
+        }
+        line.staged = 0;
+        drop(line);
+        refused.into_iter().for_each(pool::hand_on);
+        self.submit_entries();
+        true
+    }
+
+    /// Makes an entry of the oldest announced read: somebody comes for it and those behind it,
+    /// whatever the futures do that wake now.
+    fn begin_anew(&self, line: &mut Line, refused: &mut Vec<Arc<Slot>>) {
+        let is_useless = line.announced.misses(MISSED_MAX);
+        while let Some(oldest) = line.announced.pop() {
+            if !is_useless {
+                oldest.count(Count::Announced);
+                line.announced.begin(Arc::as_ptr(&oldest) as u64);
+            }
+            match self.push(line, oldest) {
+                Ok(()) if is_useless => {}
+                Ok(()) => return,
+                Err(slot) => {
+                    line.announced.ended(Arc::as_ptr(&slot) as u64);
+                    refused.push(slot);
+                }
+            }
         }
     }
 
@@ -279,6 +392,10 @@ impl Shard {
             // SAFETY: the share was made in `push`, and the kernel never gets the entry.
             slots.push(unsafe { Arc::from_raw(share as *const Slot) });
         }
+        for slot in line.announced.take() {
+            line.places.in_flight -= 1;
+            slots.push(slot);
+        }
         slots.extend(std::iter::from_fn(|| line.places.backlog.pop()));
         let shed = line.places.backlog.take_shed();
         line.staged = 0;
@@ -304,8 +421,10 @@ impl Shard {
         };
         let mut again = 0;
         turn::wakes(n);
-        for entry in &mut batch[..n] {
+        let mut shares = [0; 32];
+        for (entry, share) in batch[..n].iter_mut().zip(&mut shares) {
             if let Some((slot, result)) = entry.take() {
+                *share = Arc::as_ptr(&slot) as u64;
                 if let Some(slot) = pool::settle(slot, result, Count::Ring) {
                     again += 1;
                     // A statement of its own, so that the lock is released at its end.
@@ -314,11 +433,31 @@ impl Shard {
                 }
             }
         }
-        let mut refused = Vec::new();
         let mut line = lock(&self.line);
-        let mut staged = line.staged > 0;
         line.places.in_flight -= (n - again) as u32;
         line.places.ended += n as u64;
+        // A slot that was submitted meanwhile may lie where one of these did. If that is the first,
+        // another becomes an entry early.
+        let first = shares[..n].iter().find_map(|share| line.announced.ended(*share));
+        line.picked = if how == Reap::Surely { 0 } else { line.picked + 1 };
+        line.woke = Some(Instant::now());
+        let begins = line.announced.has_uncollected();
+        let mut refused = Vec::new();
+        if begins {
+            if first.is_some_and(|took| took < ARRIVED_MAX) {
+                line.announced.collected();
+            }
+            self.begin_anew(&mut line, &mut refused);
+        }
+        self.fill(line, refused);
+        // The new first may have ended already. It has its turn after what was woken now: whoever
+        // notices completions is told of it.
+        !begins || n == batch.len()
+    }
+
+    /// Gives free places to slots in line, submits what is staged, and hands on what was `refused`.
+    fn fill(&self, mut line: MutexGuard<'_, Line>, mut refused: Vec<Arc<Slot>>) {
+        let mut staged = line.staged > 0;
         while line.places.in_flight < self.ring.depth {
             let Some(slot) = line.places.backlog.pop() else { break };
             line.places.in_flight += 1;
@@ -339,7 +478,6 @@ impl Shard {
         if staged {
             self.submit_entries();
         }
-        true
     }
 
     /// Moves completions into `batch`; none if another thread is reaping.
@@ -402,7 +540,8 @@ impl Lined for Shard {
 
 impl Helped for Shard {
     fn glance(&self) -> bool {
-        self.relieve_line()
+        // Both, each for its own sake.
+        self.relieve_line() | self.enter_announced(|line| line.announced.is_late())
     }
 }
 
@@ -507,6 +646,7 @@ mod tests {
     use super::*;
     use crate::buf::Memory;
     use crate::direct::Directness;
+    use crate::engine::announced::FIRST_MAX;
     use crate::op::{Fallback, Handle, Notify, OpenFile, Owner, Request, Transfer};
 
     /// The test hands nothing on.
@@ -543,5 +683,96 @@ mod tests {
         line.places.in_flight = depth;
         drop(line);
         shard.drain();
+    }
+
+    /// A ring, and reads of a pipe in it: attempts at them fail, as at what has not arrived.
+    struct Piped {
+        shard: Arc<Shard>,
+        file: Arc<OpenFile>,
+        writer: std::os::fd::OwnedFd,
+        slots: Vec<Arc<Slot>>,
+    }
+
+    impl Piped {
+        fn or_skip(reads: usize) -> Option<Piped> {
+            let skip = |refusal: &Refusal| eprintln!("skipped: no io_uring ({:?})", refusal.errno);
+            let shard = Shard::new(0).inspect_err(skip).ok()?;
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            let handle = Handle::Descriptor(reader);
+            let file = Arc::new(OpenFile::new(handle, Directness::NotAsked, Arc::default(), Arc::new(NoPool)));
+            let mut piped = Piped { shard, file, writer, slots: Vec::new() };
+            (0..reads).for_each(|_| piped.read());
+            Some(piped)
+        }
+
+        fn read(&mut self) {
+            let mut transfer = Transfer::new(Memory::Vec(vec![1; 8]), 0);
+            transfer.announced = self.shard.takes_announced(Arc::as_ptr(&self.file).addr());
+            let notify = Notify::Waker(Waker::noop().clone());
+            let slot = Slot::new(Request::Read(transfer), Owner::File(self.file.clone()), notify);
+            self.slots.push(slot.clone());
+            self.shard.submit(slot, true);
+        }
+
+        fn has_others(&self) -> bool {
+            lock(&self.shard.line).announced.has_others()
+        }
+
+        /// Lets so many reads end.
+        fn write(&self, reads: usize) {
+            assert_eq!(rustix::io::write(&self.writer, &vec![7; 8 * reads]), Ok(8 * reads));
+        }
+
+        fn all_end(self) {
+            self.shard.drain();
+            assert!(self.slots.iter().all(|slot| slot.take().is_some_and(|(outcome, _)| outcome.is_ok())));
+        }
+    }
+
+    #[test]
+    fn of_many_reads_of_a_file_one_is_in_the_ring() {
+        let Some(piped) = Piped::or_skip(20) else { return };
+        assert!(piped.has_others());
+        assert_eq!(lock(&piped.shard.line).staged, 0, "the first has left");
+        piped.write(20);
+        piped.all_end();
+    }
+
+    #[test]
+    fn reads_of_futures_that_compute_are_all_in_the_ring() {
+        let Some(mut piped) = Piped::or_skip(20) else { return };
+        lock(&piped.shard.line).woke = Some(Instant::now());
+        std::thread::sleep(POLL_MAX);
+        piped.read();
+        assert!(!piped.has_others());
+        piped.write(21);
+        piped.all_end();
+    }
+
+    #[test]
+    fn a_first_that_hangs_hands_the_others_to_the_ring() {
+        let Some(piped) = Piped::or_skip(20) else { return };
+        std::thread::sleep(FIRST_MAX + Duration::from_millis(1));
+        // As the helper does, whatever the runtime's threads do.
+        assert!(piped.shard.glance());
+        assert!(!piped.has_others());
+        piped.write(20);
+        piped.all_end();
+    }
+
+    #[test]
+    fn announcements_that_do_nothing_are_given_up() {
+        let Some(piped) = Piped::or_skip(MISSED_MAX as usize + 20) else { return };
+        for ended in 1..=u64::from(MISSED_MAX) {
+            std::thread::sleep(2 * ARRIVED_MAX);
+            assert!(piped.has_others());
+            piped.write(1);
+            while lock(&piped.shard.line).places.ended < ended {
+                piped.shard.reap(Reap::Surely);
+            }
+        }
+        assert!(!piped.has_others());
+        piped.write(20);
+        piped.all_end();
     }
 }

@@ -91,6 +91,14 @@ impl Engine for Uring {
         }
     }
 
+    /// Where a reactor notices completions. (A reaper wakes each future on another thread, whatever
+    /// the ring has.)
+    #[cfg(feature = "tokio")]
+    fn takes_announced(&self, file: &Arc<crate::op::OpenFile>) -> bool {
+        let takes = |shard: Arc<Shard>| shard.in_reactor && shard.takes_announced(Arc::as_ptr(file).addr());
+        !local::is_driving() && !pool::is_own_thread() && self.shard().is_some_and(takes)
+    }
+
     #[cfg(feature = "tokio")]
     fn attach_tokio(&self) -> std::io::Result<()> {
         self.runtimes.attach()

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use self::announced::Announced;
 use super::bell::Bell;
+use crate::engine::announced::Announced;
 use crate::engine::pool;
 use crate::op::{Backlog, PLACES_MIN, Profile, Slot};
 use crate::stats::Count;
@@ -81,7 +81,8 @@ pub(super) struct Owned<Q: Queue> {
     pub(super) turns: u64,
     /// Counts completions.
     ended: u64,
-    announced: Announced,
+    /// By their places.
+    announced: Announced<u32>,
     pub(super) bell: Arc<Bell>,
     pub(super) bell_polled: bool,
     /// Slots to hand on to their pools once nothing is locked.
@@ -165,10 +166,11 @@ impl<Q: Queue> Owned<Q> {
         }
         let Profile { is_long, buffered_read } = slot.profile();
         self.slots[place as usize] = Some(slot);
-        if buffered_read.is_some_and(|(file, is_announced)| self.announced.takes(place, file, is_announced)) {
-            return;
+        let user_data = u64::from(place);
+        if buffered_read.is_some_and(|(file, is_announced)| self.announced.takes(user_data, file, is_announced)) {
+            return self.announced.add(place);
         }
-        self.push_entry(&entry, u64::from(place));
+        self.push_entry(&entry, user_data);
         if is_long && self.staged > 0 {
             self.submit();
         }
@@ -304,7 +306,7 @@ impl<Q: Queue> Owned<Q> {
                 free.push(user_data as u32);
                 *ended += 1;
                 completions.push((slot, result));
-                announced.ended(user_data as u32);
+                announced.ended(user_data);
             }
         });
         self.collect_announced();

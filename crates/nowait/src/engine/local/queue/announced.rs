@@ -1,116 +1,18 @@
-//! Buffered reads of one file of which a ring has one, and the kernel an announcement of each other:
-//! `POSIX_FADV_WILLNEED` begins to read them, and attempts collect them when the first has ended, a
-//! few at a time. The next that has not arrived is the new first.
-//!
-//! An entry for each costs more: the kernel keeps the request where it can wait for its page, and
-//! does work in the thread's context when the page has arrived.
-//!
-//! `unsafe` here: reading what was announced, into memory that the slots in the table keep alive.
+//! Announced reads (`engine/announced.rs`) in the queue of one thread.
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Owned, Queue};
-use crate::op::{Owner, Request, STUCK, Slot};
+use crate::engine::announced::{COLLECTED_MAX, FIRST_MAX, MISSED_MAX, attempt};
+use crate::op::STUCK;
 use crate::stats::Count;
-use crate::sys::{self, Wait};
-
-/// If the first takes longer than this, the others become entries, too: part of a device may hang.
-const FIRST_MAX: Duration = Duration::from_millis(10);
-
-/// Announcements do nothing, or the device takes one read at a time, if the oldest has not arrived
-/// this often in a row. Then as many reads as `REST` become entries: some file systems read nothing
-/// ahead, and one read would wait for the other there.
-const MISSED_MAX: u32 = 3;
-const REST: u32 = 4096;
-
-/// Reads that are collected before their futures run: those make the device's next work. (All at
-/// once was a tenth slower at depth 16 to 64, on a virtio disk; 1, 2 and 8 were level.)
-const COLLECTED_MAX: usize = 4;
-
-/// The first and the others, by their places.
-#[derive(Default)]
-pub(super) struct Announced {
-    /// The address of their file, which their slots keep open.
-    file: usize,
-    /// None while others are collected.
-    first: Option<First>,
-    /// Oldest first.
-    others: VecDeque<u32>,
-    /// Some were collected since the first ended.
-    has_any: bool,
-    /// How often in a row the oldest had not arrived when the first had ended.
-    missed: u32,
-    /// Reads that become entries before one is announced again.
-    rest: u32,
-}
-
-/// The read that the queue waits for before it looks at the others.
-struct First {
-    place: u32,
-    since: Instant,
-}
-
-impl Announced {
-    /// Takes note of a buffered read of the file at this address. True if it needs no entry for now.
-    pub(super) fn takes(&mut self, place: u32, file: usize, is_announced: bool) -> bool {
-        if self.rest > 0 {
-            self.rest -= 1;
-            return false;
-        }
-        let is_waiting = self.is_waiting();
-        if is_waiting && self.file == file && is_announced {
-            self.others.push_back(place);
-            return true;
-        }
-        if !is_waiting {
-            self.file = file;
-            self.begin(place);
-        }
-        false
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.first.is_some() || !self.others.is_empty()
-    }
-
-    fn begin(&mut self, place: u32) {
-        self.has_any = false;
-        self.first = Some(First { place, since: Instant::now() });
-    }
-
-    /// Takes note of the end of an entry.
-    pub(super) fn ended(&mut self, place: u32) {
-        self.first.take_if(|first| first.place == place);
-    }
-
-    /// Forgets all, and returns those that have no entry.
-    pub(super) fn take(&mut self) -> VecDeque<u32> {
-        std::mem::take(self).others
-    }
-}
-
-/// Makes a non-blocking attempt at a read that the kernel does not have. Returns how many bytes have
-/// arrived, of which the transfer is told later; none if that is not known now.
-fn attempt(slot: &Slot) -> Option<usize> {
-    let attempt = |request: &Request, owner: &Owner| {
-        let Request::Read(transfer) = request else { return None };
-        let fd = owner.handle()?.descriptor().ok()?;
-        // SAFETY: a transfer's segments are writable and used by one party at a time, now by this
-        // queue: its entry is not pushed.
-        let result = unsafe { sys::read_at(fd, transfer.segments(), transfer.position(), Wait::Never) };
-        result.ok().filter(|n| *n > 0)
-    };
-    slot.with(attempt)?
-}
 
 impl<Q: Queue> Owned<Q> {
     /// Whether a read of the file at this address may be announced, and left to be collected. The
     /// first leaves at once then.
     pub(in super::super) fn takes_announced(&mut self, file: usize) -> bool {
-        let is_its = self.announced.is_waiting() && self.announced.file == file;
-        let takes = is_its && self.announced.rest == 0 && !self.free.is_empty();
-        if takes && self.staged > 0 && self.announced.others.is_empty() {
+        let takes = self.announced.accepts(file) && !self.free.is_empty();
+        if takes && self.staged > 0 && !self.announced.has_others() {
             self.submit();
         }
         takes && !self.dead
@@ -118,14 +20,11 @@ impl<Q: Queue> Owned<Q> {
 
     /// Collects reads that have arrived, once the first has ended.
     pub(super) fn collect_announced(&mut self) {
-        if let Some(first) = &self.announced.first {
-            if !self.announced.others.is_empty() && first.since.elapsed() > FIRST_MAX {
-                self.enter_announced();
-            }
-            return;
+        if self.announced.is_late() {
+            return self.enter_announced();
         }
         for _ in 0..COLLECTED_MAX {
-            let Some(place) = self.announced.others.pop_front() else { return };
+            let Some(place) = self.announced.next() else { return };
             let Some(slot) = self.slots[place as usize].take() else { continue };
             let Some(n) = attempt(&slot) else {
                 self.slots[place as usize] = Some(slot);
@@ -135,31 +34,29 @@ impl<Q: Queue> Owned<Q> {
             self.free.push(place);
             self.ended += 1;
             self.completions.push((slot, Ok(n)));
-            self.announced.has_any = true;
+            self.announced.collected();
         }
     }
 
     /// Whether some may have arrived that were not looked at yet.
     pub(super) fn has_uncollected(&self) -> bool {
-        self.announced.first.is_none() && !self.announced.others.is_empty()
+        self.announced.has_uncollected()
     }
 
     /// Makes an entry of the oldest, which has not arrived, and waits for it next.
     fn begin_anew(&mut self, place: u32) {
-        self.announced.missed = if self.announced.has_any { 0 } else { self.announced.missed + 1 };
-        if self.announced.missed == MISSED_MAX {
-            (self.announced.missed, self.announced.rest) = (0, REST);
+        if self.announced.misses(MISSED_MAX) {
             self.enter_one(place);
             return self.enter_announced();
         }
         // In this order: a queue that dies forgets it.
-        self.announced.begin(place);
+        self.announced.begin(u64::from(place));
         self.enter_one(place);
     }
 
     /// Makes entries of all that were announced.
     pub(in super::super) fn enter_announced(&mut self) {
-        while let Some(place) = self.announced.others.pop_front() {
+        while let Some(place) = self.announced.pop() {
             self.enter_one(place);
         }
     }
@@ -175,16 +72,17 @@ impl<Q: Queue> Owned<Q> {
     /// Tells how long to wait at most: slots in line must not wait for operations that never end,
     /// and announced ones not for their first.
     pub(in super::super) fn patience(&self) -> Option<Duration> {
-        match (self.announced.others.is_empty(), self.backlog.len()) {
-            (false, _) => Some(FIRST_MAX),
-            (true, 1..) => Some(STUCK),
-            (true, 0) => None,
+        match (self.announced.has_others(), self.backlog.len()) {
+            (true, _) => Some(FIRST_MAX),
+            (false, 1..) => Some(STUCK),
+            (false, 0) => None,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::io::Write;
     use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
     use std::sync::Arc;
@@ -195,8 +93,9 @@ mod tests {
     use super::*;
     use crate::buf::Memory;
     use crate::direct::Directness;
+    use crate::engine::announced::REST;
     use crate::engine::local::bell::Bell;
-    use crate::op::{Fallback, Handle, Notify, OpenFile, Transfer};
+    use crate::op::{Fallback, Handle, Notify, OpenFile, Owner, Request, Slot, Transfer};
 
     /// Keeps entries until they are ended by hand.
     #[derive(Default)]
