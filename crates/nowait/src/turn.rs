@@ -10,7 +10,7 @@
 //! turn the thread submits what is staged in its ring, looks at the completions there, and wakes
 //! those whom it finds. Looking costs no system call: the calls that served the task have let the
 //! kernel post what it had. An executor runs them after all that are ready already, so those that
-//! have yielded give way: they are pending again, until the woken have run ([`gives_way`]).
+//! have yielded give way: they are pending again, until the woken have run.
 //!
 //! A task whose timer has gone off waits for all that are ready, whatever they do. So turns are
 //! shorter where more tasks yield.
