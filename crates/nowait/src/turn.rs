@@ -203,7 +203,7 @@ mod on_tokio {
 
     use tokio::runtime::Handle;
 
-    use super::ROUND;
+    use super::{OWN, ROUND};
 
     /// Yields of a task that is alone on its worker, of which one is deferred. Such a worker has
     /// nothing else to run each time, looks for tasks of others, and then wakes an idle worker to do
@@ -218,6 +218,10 @@ mod on_tokio {
     /// Has the worker wake a task of tokio later; false if this is the waker of something else. A
     /// worker that is inside another executor runs nothing until that has ended, and wakes nobody.
     pub(super) fn defers(waker: &Waker) -> bool {
+        // A future of this thread's `block_on`, or within it: local tasks have wakers of tokio, too.
+        if OWN.get().is_some() {
+            return false;
+        }
         let Some(tasks) = TASKS.get() else {
             learn();
             return false;

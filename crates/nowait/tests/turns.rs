@@ -333,3 +333,32 @@ fn an_executor_inside_a_task_goes_on() {
         }
     }
 }
+
+/// Symptom: tasks of a `LocalSet` within `block_on`, in a task of tokio, were left to a worker that
+/// waited for them.
+#[cfg(feature = "tokio")]
+#[test]
+fn local_tasks_of_an_executor_inside_a_task_go_on() {
+    let _watchdog = Watchdog::new("local tasks inside a task", 60);
+    let cached = Arc::new(Cached::new());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    // Twice, as above.
+    for _ in 0..2 {
+        let inside = cached.clone();
+        runtime.block_on(runtime.spawn(async move { inside.reads(PIECES).await })).unwrap();
+        let inside = cached.clone();
+        let waits = runtime.spawn(async move {
+            let local = tokio::task::LocalSet::new();
+            nowait::block_on(local.run_until(async {
+                let reads = |_| {
+                    let inside = inside.clone();
+                    tokio::task::spawn_local(async move { inside.reads(PIECES / 4).await })
+                };
+                for task in [0, 1].map(reads) {
+                    task.await.unwrap();
+                }
+            }));
+        });
+        runtime.block_on(waits).unwrap();
+    }
+}

@@ -506,6 +506,8 @@ impl Shard {
     pub(super) fn drain(&self) {
         // Reaps now and then: the runtime that should notice completions may not be driven now.
         const LOOK_AGAIN: Duration = Duration::from_millis(10);
+        // Each of the others would wait for such a look at the one before.
+        self.enter_announced(|_| true);
         self.enter();
         let mut line = lock(&self.line);
         while !line.places.is_quiet() {
@@ -514,6 +516,7 @@ impl Shard {
             line = after;
             if timeout.timed_out() {
                 drop(line);
+                self.enter_announced(|_| true);
                 self.reap(Reap::Surely);
                 line = lock(&self.line);
             }
