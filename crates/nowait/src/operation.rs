@@ -372,7 +372,7 @@ impl Begun {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Outcome, Request)> {
         if let Begun::UnderWay(under_way) = self {
             let answer = ready!(under_way.slot.poll(context));
-            turn::runs();
+            turn::runs(1);
             under_way.when_dropped = WhenDropped::Nothing;
             *self = Begun::Spent;
             return Poll::Ready(answer);

@@ -173,11 +173,11 @@ pub(crate) fn wakes(operations: usize) {
     }
 }
 
-/// Takes note of a task that runs, since its operation has completed.
+/// Takes note of a task that runs, since its operations have completed.
 #[inline]
-pub(crate) fn runs() {
+pub(crate) fn runs(operations: usize) {
     let (woken, left) = WOKEN.get();
-    WOKEN.set((woken.saturating_sub(1), left));
+    WOKEN.set((woken.saturating_sub(operations as u32), left));
 }
 
 /// Wakes a task when others have run.
@@ -334,9 +334,9 @@ mod tests {
         assert!(!gives_way(&mut 0));
         wakes(2);
         assert!(gives_way(&mut 0));
-        runs();
+        runs(1);
         assert!(gives_way(&mut 0));
-        runs();
+        runs(1);
         assert!(!gives_way(&mut 0));
         // None waits for ever for those who never run, with one result and with many.
         wakes(1);

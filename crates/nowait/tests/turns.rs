@@ -362,3 +362,29 @@ fn local_tasks_of_an_executor_inside_a_task_go_on() {
         runtime.block_on(waits).unwrap();
     }
 }
+
+/// Symptom: after each gather's reads a task that was served gave way as often as it may, since a
+/// gather's task was never seen to run.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_gives_way_to_a_gather_until_that_has_run() {
+    let _watchdog = Watchdog::new("beside gathers", 60);
+    let cached = Rc::new(Cached::new());
+    let other = Sample::new(4 << 20);
+    let nowait = Nowait::builder().build().unwrap();
+    let Some(direct) = open_direct(&nowait, &other.path) else { return eprintln!("skipped: no direct I/O") };
+    let single = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    single.block_on(tokio::task::LocalSet::new().run_until(async {
+        nowait.attach_tokio().unwrap();
+        let gathers = tokio::spawn(async move {
+            loop {
+                let ranges: Vec<_> = (0..64).map(|i| (i * 7919 % 1024 * PAGE as u64, PAGE)).collect();
+                drop(direct.gather(&*ranges).await.unwrap());
+            }
+        });
+        let served = tokio::task::spawn_local(async move { yields(cached.reads(5 * PIECES)).await });
+        let yields = served.await.unwrap();
+        gathers.abort();
+        assert!(yields < 5 * PIECES / 2, "{yields} yields of {} reads", 5 * PIECES);
+    }));
+}

@@ -179,6 +179,7 @@ impl Slow {
             }
             let mut finished = std::mem::take(&mut self.finished);
             std::task::ready!(self.batch.poll(context, &mut finished));
+            turn::runs(finished.len());
             for place in finished.drain(..) {
                 moved += self.complete(file, place, take);
             }

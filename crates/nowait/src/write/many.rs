@@ -211,6 +211,7 @@ impl<B: WriteBuffer> Future for WriteMany<'_, B> {
         while this.outstanding > 0 {
             let mut finished = std::mem::take(&mut this.finished);
             let polled = this.batch.poll(context, &mut finished);
+            turn::runs(finished.len());
             for number in finished.drain(..) {
                 if let Some(Submitted { slot, first, lengths }) = this.slots[number].take() {
                     if let Some((outcome, request)) = slot.take() {
