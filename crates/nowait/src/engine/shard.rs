@@ -741,14 +741,14 @@ mod tests {
         piped.all_end();
     }
 
-    /// Symptom: each announced read took 10 ms of a drain, where no runtime was driven.
+    /// Symptom: each of up to 64 announced reads took 10 ms of a drain, where no runtime was driven.
     #[test]
     fn a_drain_makes_entries_of_all() {
-        let Some(piped) = Piped::or_skip(200) else { return };
-        piped.write(200);
-        let begun = Instant::now();
+        let Some(piped) = Piped::or_skip(20) else { return };
+        let file = piped.file.clone();
+        piped.write(20);
         piped.all_end();
-        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert_eq!(file.counters.snapshot().announced, 0, "one was begun when another had ended");
     }
 
     #[test]
