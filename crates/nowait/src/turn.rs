@@ -20,12 +20,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Waker};
+use std::task::Context;
 
 use crate::sys::fork_generation;
 
 /// The longest turn.
-const TURN_MAX_NS: u64 = 10_000;
+const TURN_MAX_NS: u64 = 5_000;
 /// The shortest turn: some three cached reads of 4 KiB, so that most reads of a task come without a
 /// wait for the others.
 const TURN_MIN_NS: u64 = 2_500;
@@ -75,14 +75,12 @@ struct Round {
     /// Address of a waker's data, which no other task has at the same time; zero at first.
     marked: usize,
     others: u64,
-    /// No other has yielded between two yields of one.
-    is_alone: bool,
 }
 
 impl Round {
     /// Begins a new count after so many turns: the marked task may have ended.
     const OTHERS_MAX: u64 = ROUND_NS / TURN_MIN_NS;
-    const NEW: Round = Round { marked: 0, others: 0, is_alone: false };
+    const NEW: Round = Round { marked: 0, others: 0 };
 
     /// Takes note of a task that yields. Returns the length of turns, if it is known anew.
     fn yields(&mut self, task: usize) -> Option<u64> {
@@ -95,7 +93,6 @@ impl Round {
             return None;
         }
         let others = std::mem::take(&mut self.others);
-        self.is_alone = others == 0;
         self.marked = task;
         Some((ROUND_NS / (others + 1)).clamp(TURN_MIN_NS, TURN_MAX_NS))
     }
@@ -139,7 +136,7 @@ fn end(context: &mut Context<'_>) -> bool {
         TURN.set(turn_ns);
     }
     ROUND.set(round);
-    wake_later(waker);
+    waker.wake_by_ref();
     true
 }
 
@@ -163,7 +160,7 @@ fn give_way(context: &mut Context<'_>, before: &mut u8) -> bool {
     }
     *before += 1;
     WOKEN.set((woken, left - 1));
-    wake_later(context.waker());
+    context.waker().wake_by_ref();
     true
 }
 
@@ -179,86 +176,6 @@ pub(crate) fn wakes(operations: usize) {
 pub(crate) fn runs(operations: usize) {
     let (woken, left) = WOKEN.get();
     WOKEN.set((woken.saturating_sub(operations as u32), left));
-}
-
-/// Wakes a task when others have run.
-fn wake_later(waker: &Waker) {
-    #[cfg(feature = "tokio")]
-    if on_tokio::defers(waker) {
-        return;
-    }
-    waker.wake_by_ref();
-}
-
-/// Tasks of tokio yield as they do where their budget is used up: the worker wakes them when it has
-/// nothing else to run, and has looked at its timers and its reactor. Tasks that woke themselves would
-/// keep it from both for 61 turns.
-#[cfg(feature = "tokio")]
-mod on_tokio {
-    use std::cell::Cell;
-    use std::future::{Future, poll_fn};
-    use std::pin::pin;
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::{Context, Poll, RawWakerVTable, Waker};
-
-    use tokio::runtime::Handle;
-
-    use super::{OWN, ROUND};
-
-    /// Yields of a task that is alone on its worker, of which one is deferred. Such a worker has
-    /// nothing else to run each time, looks for tasks of others, and then wakes an idle worker to do
-    /// the same: 5 to 10 µs.
-    const ALONE: u32 = 16;
-
-    thread_local!(static YIELDS: Cell<u32> = const { Cell::new(0) });
-
-    /// Functions of the wakers of tokio's tasks.
-    static TASKS: OnceLock<&'static RawWakerVTable> = OnceLock::new();
-
-    /// Has the worker wake a task of tokio later; false if this is the waker of something else. A
-    /// worker that is inside another executor runs nothing until that has ended, and wakes nobody.
-    pub(super) fn defers(waker: &Waker) -> bool {
-        // A future of this thread's `block_on`, or within it: local tasks have wakers of tokio, too.
-        if OWN.get().is_some() {
-            return false;
-        }
-        let Some(tasks) = TASKS.get() else {
-            learn();
-            return false;
-        };
-        let yields = YIELDS.get().wrapping_add(1);
-        YIELDS.set(yields);
-        (!ROUND.get().is_alone || yields % ALONE == 0)
-            && std::ptr::eq(*tasks, waker.vtable())
-            && pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(waker)).is_pending()
-    }
-
-    /// Starts a task that notes its waker's functions, unless one has yet to run.
-    #[cold]
-    fn learn() {
-        static LEARNING: AtomicBool = AtomicBool::new(false);
-        /// Dropped with the task: when it has run, or by the end of its runtime.
-        struct Learning;
-        impl Drop for Learning {
-            fn drop(&mut self) {
-                LEARNING.store(false, Ordering::Relaxed);
-            }
-        }
-        let Ok(runtime) = Handle::try_current() else { return };
-        if LEARNING.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let learning = Learning;
-        drop(runtime.spawn(async move {
-            let _learning = learning;
-            poll_fn(|context| {
-                let _ = TASKS.set(context.waker().vtable());
-                Poll::Ready(())
-            })
-            .await
-        }));
-    }
 }
 
 /// Charges a poll that copied `bytes` in memory.
@@ -311,6 +228,8 @@ pub(crate) fn submits_to<N: Notice + 'static>(queue: &Arc<N>) {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use super::*;
 
     /// Returns the length of turns after `rounds` rounds of `tasks` tasks.
