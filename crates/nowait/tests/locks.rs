@@ -79,8 +79,9 @@ fn locks_of_each_operation() {
     count("cold direct read, our block_on, depth 1", 1, (9.5, 11.0), async |i| {
         drop(nowait::block_on(direct.read_range(at(i), PAGE)).unwrap())
     });
+    // The own share depends on who reaps: at depth 32 it is nearly all where the reaper comes late.
     for depth in [1, 32] {
-        count(&format!("direct write, a future, depth {depth}"), depth, (14.0, 26.0), async |i| {
+        count(&format!("direct write, a future, depth {depth}"), depth, (18.0, 26.0), async |i| {
             drop(direct.write_all_at(Buf::zeroed(PAGE), at(i)).await.unwrap())
         });
     }
