@@ -3,7 +3,7 @@
 //! An operation that is served inline is ready at its first poll. An executor sees a task that goes
 //! on: it runs no other, and looks at neither its timers nor its reactor. So inline service is
 //! charged by the time it takes, and at the end of its turn the task that has just been served is
-//! told to yield. The operation is done by then: its future keeps the result, is woken and is
+//! told to yield. The operation is done by then: its future keeps the result, wakes itself and is
 //! pending once, on whatever executor. So operations of one task begin in the order of their polls.
 //!
 //! While a task has its turn, others wait whose operations have completed. So at the end of each
@@ -99,7 +99,7 @@ impl Round {
 }
 
 /// Whether a turn of this thread is over, and the task that polls is to yield: its future returns
-/// `Pending`, and is woken when others have run. A new turn begins.
+/// `Pending`, and is woken already. A new turn begins.
 ///
 /// Time is charged by this library's operations, and by [`copied`]. The tasks of a thread have their
 /// turns together: one may yield for what others had. A waker that wakes nobody (`Waker::noop`,

@@ -270,7 +270,7 @@ fn completions_are_noticed_while_a_future_goes_on() {
     }));
 }
 
-/// What an executor inside a task of tokio runs does not wait for that task's worker, which runs
+/// Futures of an executor inside a task of tokio do not wait for that task's worker, which runs
 /// nothing else meanwhile.
 #[test]
 fn an_executor_inside_a_task_goes_on() {

@@ -41,7 +41,7 @@ pub(crate) struct Throttle {
     line: Mutex<Line>,
 }
 
-/// What each write of the instance looks at, in a line of the cache of its own.
+/// Counts that each write of the instance looks at, in a cache line of their own.
 #[repr(align(128))]
 #[derive(Default)]
 struct Totals {

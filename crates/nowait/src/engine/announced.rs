@@ -1,6 +1,6 @@
 //! Buffered reads of one file of which a ring has one, and the kernel an announcement of each
-//! other: `POSIX_FADV_WILLNEED` begins to read them. When the first has ended, others have arrived, or the
-//! oldest of them is the new first.
+//! other: `POSIX_FADV_WILLNEED` begins to read them. When the first has ended, others have arrived,
+//! or the oldest of them is the new first.
 //!
 //! An entry for each costs more: the kernel keeps the request where it can wait for its page, and
 //! does work in the context of the thread that submitted it when the page has arrived.

@@ -366,7 +366,7 @@ impl Permit {
     }
 }
 
-/// What bounds the bytes on their way, of all files.
+/// Bound on the bytes on their way, of all files.
 pub(crate) trait Room: Resume {
     /// Takes back what a change had, which is finished. True if others may wait for it. Called with
     /// nothing locked.

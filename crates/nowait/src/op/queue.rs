@@ -58,7 +58,7 @@ impl Parked {
 pub(crate) struct FileQueues {
     queues: [FileQueue; 2],
     outstanding: Outstanding,
-    /// That of the file's instance, kept here once for all permits: counting its shares, each write
+    /// Bound of the file's instance, kept here once for all permits: counting its shares, each write
     /// would write to a line that all threads share.
     room: OnceLock<Arc<dyn Room>>,
 }

@@ -244,7 +244,7 @@ pub(crate) fn do_what_is_due() {
 
 /// Marks this thread as driving while it lives, also if the future panics.
 struct Driving {
-    /// That of an outer future.
+    /// Noted by the drive of an outer future, and put back at the end.
     outer: Option<turn::NoticeOwn>,
 }
 
