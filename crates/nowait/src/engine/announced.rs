@@ -9,27 +9,16 @@
 //! own collects others by attempts, a few at a time (`local/queue/announced.rs`). One of a tokio
 //! runtime makes an entry of the next (`shard.rs`), which ends in the call that submits it if its
 //! page has arrived.
-//!
-//! `unsafe` here: reading what was announced, into memory that a slot in a queue keeps alive.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::op::{Owner, Request, Slot};
-use crate::sys::{self, Wait};
-
 /// If the first takes longer than this, the others become entries, too: part of a device may hang.
 pub(super) const FIRST_MAX: Duration = Duration::from_millis(10);
 
-/// Announcements do nothing, or the device takes one read at a time, if the oldest has not arrived
-/// this often in a row. Then as many reads as `REST` become entries: some file systems read nothing
-/// ahead, and one read would wait for the other there.
-pub(super) const MISSED_MAX: u32 = 3;
+/// Reads that become entries where announcements do nothing: some file systems read nothing ahead,
+/// and one read would wait for the other there.
 pub(super) const REST: u32 = 4096;
-
-/// Reads that are collected before their futures run: those make the device's next work. (All at
-/// once was a tenth slower at depth 16 to 64, on a virtio disk; 1, 2 and 8 were level.)
-pub(super) const COLLECTED_MAX: usize = 4;
 
 /// The first and the others, in the terms of their queue.
 pub(super) struct Announced<T> {
@@ -147,18 +136,4 @@ impl<T> Announced<T> {
     pub(super) fn take(&mut self) -> VecDeque<T> {
         std::mem::take(self).others
     }
-}
-
-/// Makes a non-blocking attempt at a read that the kernel does not have. Returns how many bytes have
-/// arrived, of which the transfer is told later; none if that is not known now.
-pub(super) fn attempt(slot: &Slot) -> Option<usize> {
-    let attempt = |request: &Request, owner: &Owner| {
-        let Request::Read(transfer) = request else { return None };
-        let fd = owner.handle()?.descriptor().ok()?;
-        // SAFETY: a transfer's segments are writable and used by one party at a time, now by the
-        // queue that has the slot: its entry is not pushed.
-        let result = unsafe { sys::read_at(fd, transfer.segments(), transfer.position(), Wait::Never) };
-        result.ok().filter(|n| *n > 0)
-    };
-    slot.with(attempt)?
 }
