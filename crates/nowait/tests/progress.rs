@@ -294,6 +294,36 @@ fn a_runtime_that_is_blocked() {
     });
 }
 
+/// A runtime that nobody drives any more, on the thread that now awaits its operations elsewhere.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_runtime_that_is_left() {
+    on_each(Nowait::builder, |nowait, file| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (nowait, file) = (nowait.clone(), file.clone());
+        for round in 0..3 {
+            let (nowait, file) = (nowait.clone(), file.clone());
+            let reads = move || {
+                let read = |i: u64| file.read_range(i * 4096, 4096).submit();
+                (0..100).map(read).collect::<Vec<_>>()
+            };
+            let task = runtime.spawn(async move {
+                nowait.attach_tokio().unwrap();
+                // The ring's own tasks run.
+                reads().remove(0).await.unwrap();
+                tokio::task::yield_now().await;
+                reads()
+            });
+            let reads = runtime.block_on(task).unwrap();
+            match round {
+                0 => futures::executor::block_on(join_all(reads)).into_iter().for_each(|read| drop(read.unwrap())),
+                1 => reads.into_iter().for_each(|read| drop(read.wait().unwrap())),
+                _ => drop(nowait::block_on(join_all(reads))),
+            }
+        }
+    });
+}
+
 /// The same as a poll that is never followed by another.
 #[test]
 fn a_future_that_is_polled_once_and_kept() {

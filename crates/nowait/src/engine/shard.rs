@@ -117,6 +117,9 @@ struct Line {
     picked: u32,
     /// The kernel refuses every further call.
     dead: bool,
+    /// Operations that had ended at the last glance, if something was in flight then.
+    #[cfg(feature = "tokio")]
+    glanced_at: Option<u64>,
 }
 
 impl Shard {
@@ -181,6 +184,11 @@ impl Shard {
             line.announced.ended(share);
             drop(line);
             return pool::hand_on(slot);
+        }
+        // A runtime's rings are served by its threads, which may do something else from now on.
+        #[cfg(feature = "tokio")]
+        if self.in_reactor {
+            help::watch();
         }
         // While the device is busy, an entry waits for others, or until this thread has nothing
         // else to run. That saves system calls, and lets the thread sleep.
@@ -343,6 +351,17 @@ impl Shard {
         line.untaken.push(share, length);
         line.staged += 1;
         Ok(())
+    }
+
+    /// Whether something is in flight, and whether nothing has ended since the last glance though
+    /// something was in flight then, too.
+    #[cfg(feature = "tokio")]
+    pub(super) fn glance_at_ended(&self) -> (bool, bool) {
+        let mut line = lock(&self.line);
+        let is_busy = !line.places.is_quiet();
+        let now = is_busy.then_some(line.places.ended);
+        let before = std::mem::replace(&mut line.glanced_at, now);
+        (is_busy, is_busy && now == before)
     }
 
     /// Submits staged entries, by the flusher, whose thread has nothing else to run.

@@ -141,6 +141,13 @@ impl Helped for Loans {
         false
     }
 
+    /// A runtime may be driven no more, and its operations awaited elsewhere on the same thread: the
+    /// reaper takes rings where nothing ends from one glance to the next.
+    fn glance(&self) -> bool {
+        let Some(reapers) = self.reapers.upgrade() else { return false };
+        self.runtimes.lend_left(&reapers)
+    }
+
     fn is_of_a_runtime(&self) -> bool {
         true
     }

@@ -140,11 +140,21 @@ impl Runtimes {
 
     /// Lets the reaper notice the completions of what is in flight: their runtimes may be blocked.
     pub(super) fn lend(&self, reapers: &Reapers) {
-        for shard in self.all().iter().filter(|shard| !shard.is_quiet()) {
-            // Staged entries are not in the kernel yet.
-            shard.enter();
-            reapers.lend(shard);
+        self.all().iter().filter(|shard| !shard.is_quiet()).for_each(|shard| lend(shard, reapers));
+    }
+
+    /// Lets the reaper notice the completions of rings where nothing has ended since the last call.
+    /// False if nothing is in flight anywhere.
+    pub(super) fn lend_left(&self, reapers: &Reapers) -> bool {
+        let mut is_any_busy = false;
+        for shard in self.all().iter().filter(|shard| shard.in_reactor) {
+            let (is_busy, is_left) = shard.glance_at_ended();
+            is_any_busy |= is_busy;
+            if is_left {
+                lend(shard, reapers);
+            }
         }
+        is_any_busy
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Shard>> {
@@ -156,6 +166,12 @@ impl Runtimes {
         let runtimes = std::mem::take(&mut *lock(&self.0));
         runtimes.iter().flat_map(|runtime| &runtime.tasks).for_each(AbortHandle::abort);
     }
+}
+
+fn lend(shard: &Arc<Shard>, reapers: &Reapers) {
+    // Staged entries are not in the kernel yet.
+    shard.enter();
+    reapers.lend(shard);
 }
 
 /// Held by a task of a runtime as long as that lives.

@@ -15,7 +15,7 @@
 //!
 //! Unasked, help comes to a thread that has been out of its queue for a while with something in
 //! flight: its waiters may be unknown, such as a set of futures that was moved and polls only those
-//! that were woken.
+//! that were woken. So it does to a runtime in whose rings nothing ends: it may be driven no more.
 //!
 //! Help covers operations in flight when it is asked for. A locked queue has its thread at work: it
 //! needs no help, and the thread tells when it leaves ([`look`]).
