@@ -28,18 +28,34 @@ fuzz_target!(|bytes: &[u8]| {
     let mut block = bytes.to_vec();
     let Some(mut header) = BlockHeader::peek(&block, 4096) else { return };
     let seed = seed(&ID, 7, 3);
-    let _ = header.is_whole(&block, seed);
-    // As if the checksum were right, so that what comes after it is reached.
+    check(&header, &block, seed);
+    // As if all checksums were right, so that what comes after them is reached.
     let Some(room) = block.len().checked_sub(BLOCK_HEADER_BYTES) else { return };
     header.length = header.length.min(room as u32);
-    header.seal(&mut block, seed);
-    if !header.is_whole(&block, seed) {
+    header.seal(&block[BLOCK_HEADER_BYTES..][..header.length as usize], seed).put(&mut block);
+    if let Some(header) = BlockHeader::decode(&block, 4096, |_| seed) {
+        check(&header, &block, seed);
+    }
+});
+
+/// Parts are in order, inside the block, and of the block; a whole block has all its records.
+fn check(header: &BlockHeader, block: &[u8], seed: u32) {
+    let is_whole = header.is_whole(block, seed);
+    let parts = header.whole_records(block, seed);
+    let mut before = (header.first_lsn, BLOCK_HEADER_BYTES);
+    for part in &parts {
+        assert!(before.0 <= part.lsns.start && part.lsns.start < part.lsns.end && part.lsns.end <= header.lsns().end);
+        assert!(before.1 <= part.bytes.start && part.bytes.start < part.bytes.end && part.bytes.end <= block.len());
+        before = (part.lsns.end, part.bytes.end);
+    }
+    if !is_whole {
         return;
     }
+    assert!(parts.iter().flat_map(|part| part.lsns.clone()).eq(header.lsns()));
     let mut at = BLOCK_HEADER_BYTES;
     for _ in 0..header.records {
-        let (start, length) = record_at(&block, at).expect("a whole block has its records");
+        let (start, length) = record_at(block, at).expect("a whole block has its records");
         at = start + length;
     }
     assert_eq!(at, BLOCK_HEADER_BYTES + header.length as usize);
-});
+}

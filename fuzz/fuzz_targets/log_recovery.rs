@@ -84,7 +84,8 @@ fn change(files: &mut Vec<(String, Vec<u8>)>, change: Change) {
             header.first_lsn = first_lsn.unwrap_or(header.first_lsn);
             header.watermark = watermark.unwrap_or(header.watermark);
             header.length = length.unwrap_or(header.length).min((block.len() - format::BLOCK_HEADER_BYTES) as u32);
-            header.seal(block, format::seed(&id, number, header.epoch));
+            let records = &block[format::BLOCK_HEADER_BYTES..][..header.length as usize];
+            header.seal(records, format::seed(&id, number, header.epoch)).put(block);
         }
         Change::Cut { file, length } => files[file as usize % count].1.truncate(length.into()),
         Change::Gone { file } => drop(files.remove(file as usize % count)),

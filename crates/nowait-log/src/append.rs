@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::commit::{Group, NoRoom, Shared};
-use super::format::FRAME_BYTES;
+use super::format::{Entry, FRAME_BYTES};
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
 impl Shared {
@@ -12,7 +12,7 @@ impl Shared {
     /// the group that waits for it.
     pub(super) fn append(
         self: &Arc<Self>,
-        records: &[&[u8]],
+        records: &[Entry<'_>],
         may_wait: bool,
         from_reserve: bool,
     ) -> Result<(u64, Arc<Group>)> {
@@ -27,7 +27,7 @@ impl Shared {
     /// Appends records once there is room; wakes `waker` then.
     pub(super) fn poll_append(
         self: &Arc<Self>,
-        records: &[&[u8]],
+        records: &[Entry<'_>],
         from_reserve: bool,
         waker: &Waker,
     ) -> Poll<Result<(u64, Arc<Group>)>> {
@@ -48,7 +48,7 @@ impl Shared {
 
     fn try_append(
         &self,
-        records: &[&[u8]],
+        records: &[Entry<'_>],
         from_reserve: bool,
     ) -> std::result::Result<(u64, Arc<Group>), NoRoom<Error>> {
         if self.is_forked() {
@@ -64,7 +64,7 @@ impl Shared {
         self.refused(appended)
     }
 
-    fn checked_payload_of(&self, records: &[&[u8]]) -> Result<usize> {
+    fn checked_payload_of(&self, records: &[Entry<'_>]) -> Result<usize> {
         let payload = payload_of(records);
         if records.is_empty() {
             return Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
@@ -142,6 +142,6 @@ impl Shared {
 }
 
 /// Bytes of records, frames included.
-fn payload_of(records: &[&[u8]]) -> usize {
-    records.iter().map(|record| FRAME_BYTES + record.len()).sum()
+fn payload_of(records: &[Entry<'_>]) -> usize {
+    records.iter().map(|record| FRAME_BYTES + record.bytes.len()).sum()
 }

@@ -3,14 +3,20 @@
 //!
 //! Decoding neither panics nor allocates more than its input, whatever the bytes.
 
+#[cfg(test)]
+#[path = "format/tests.rs"]
+mod tests;
+
+use std::ops::Range;
+
 /// Unit of writes: lengths and offsets are multiples of it.
 pub(crate) const PAGE: usize = 4096;
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Length of the control file: two copies.
 pub(crate) const CONTROL_BYTES: usize = 2 * PAGE;
 pub(crate) const BLOCK_HEADER_BYTES: usize = 64;
-/// Bytes of a record beside its contents.
-pub(crate) const FRAME_BYTES: usize = 4;
+/// Bytes of a record beside its contents: checksum, length, kind.
+pub(crate) const FRAME_BYTES: usize = 9;
 
 /// The highest number of a segment, an epoch or a record. Higher ones are not the log's, so that
 /// counting on never overflows.
@@ -22,6 +28,8 @@ const BLOCK_MAGIC: &[u8; 4] = b"nwbk";
 const CLOSED: u32 = 1;
 /// Offset of the copy of the segment's header in a watermark block that begins a segment.
 const COPY_AT: usize = PAGE / 2;
+/// Offset of the checksum of all frames in a block's header.
+const FRAMES_AT: usize = 52;
 
 pub(crate) type LogId = [u8; 16];
 
@@ -71,6 +79,22 @@ pub(crate) struct SegmentHeader {
     /// Every record up to this one was durable when the header was made.
     pub(crate) watermark: u64,
     pub(crate) previous: End,
+}
+
+/// A record to be appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The application's type of record: any number. The log keeps it and does not interpret it.
+    pub kind: u8,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> From<&'a [u8]> for Entry<'a> {
+    /// A record of kind 0.
+    fn from(bytes: &'a [u8]) -> Entry<'a> {
+        Entry { kind: 0, bytes }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,6 +259,8 @@ impl SegmentHeader {
         u32_at(page, 12) == VERSION
             && self.number.max(self.epoch).max(lsn) <= NUMBER_MAX
             && segment < self.number
+            && self.bytes >= 2 * PAGE as u64
+            && self.bytes % PAGE as u64 == 0
             && lsn + 1 == u64_at(page, 56)
             && lost_from <= lsn + 1
             // Records that are durable when a segment begins are in those before.
@@ -284,20 +310,33 @@ pub(crate) fn block_bytes(payload: usize) -> usize {
 }
 
 impl BlockHeader {
-    /// Puts the header before the records, which are in place already.
-    pub(crate) fn seal(&self, block: &mut [u8], seed: u32) {
-        let end = BLOCK_HEADER_BYTES + self.length as usize;
-        block[..BLOCK_HEADER_BYTES].fill(0);
-        Put(&mut block[8..])
+    /// Makes the header of a block with these records, and the checksums for their frames. Changes
+    /// nothing: that is left to [`Seal::put`].
+    pub(crate) fn seal(&self, records: &[u8], seed: u32) -> Seal {
+        let mut checksums = Vec::with_capacity(self.records as usize);
+        let (mut at, mut lsn, mut frames) = (0, self.first_lsn, 0);
+        while let Some((start, length)) = record_at(records, at) {
+            let end = start + length;
+            let crc = record_checksum(&records[at..end], seed, lsn);
+            let mut frame = [0; FRAME_BYTES];
+            Put(&mut frame).u32(crc).bytes(&records[at + 4..start]);
+            frames = crc32c::crc32c_append(frames, &frame);
+            checksums.push(crc);
+            (at, lsn) = (end, lsn + 1);
+        }
+        let mut header = [0; BLOCK_HEADER_BYTES];
+        Put(&mut header[8..])
             .u64(self.epoch)
             .u64(self.offset)
             .u64(self.first_lsn)
             .u64(self.watermark)
             .u32(self.length)
             .u32(self.records)
-            .u32(if self.closed { CLOSED } else { 0 });
-        let crc = crc32c::crc32c_append(seed, &block[8..end]);
-        Put(block).bytes(BLOCK_MAGIC).u32(crc);
+            .u32(if self.closed { CLOSED } else { 0 })
+            .u32(frames);
+        let crc = crc32c::crc32c_append(seed, &header[8..]);
+        Put(&mut header).bytes(BLOCK_MAGIC).u32(crc);
+        Seal { header, checksums }
     }
 
     /// Decodes a plausible header at the start of `bytes`; its checksum is not verified.
@@ -316,13 +355,16 @@ impl BlockHeader {
         };
         let sound = header.epoch.max(header.first_lsn) <= NUMBER_MAX
             // The header was made before its own records were durable.
-            && header.watermark < header.first_lsn;
+            && header.watermark < header.first_lsn
+            && u64::from(header.records) * FRAME_BYTES as u64 <= header.length.into();
         sound.then_some(header)
     }
 
-    /// End of the records in the segment, without padding.
-    pub(crate) fn end(&self) -> u64 {
-        self.offset + BLOCK_HEADER_BYTES as u64 + u64::from(self.length)
+    /// Decodes a header whose checksum is right. `seed`: that of the segment in the header's epoch.
+    pub(crate) fn decode(bytes: &[u8], offset: u64, seed: impl FnOnce(u64) -> u32) -> Option<BlockHeader> {
+        let header = BlockHeader::peek(bytes, offset)?;
+        let crc = crc32c::crc32c_append(seed(header.epoch), &bytes[8..BLOCK_HEADER_BYTES]);
+        (crc == u32_at(bytes, 4)).then_some(header)
     }
 
     /// Length of the block on disk.
@@ -330,241 +372,133 @@ impl BlockHeader {
         block_bytes(self.length as usize)
     }
 
-    /// Verifies `block`, at least as long as the header says: its checksum, and the frames of its
-    /// records.
+    /// LSNs of the records.
+    pub(crate) fn lsns(&self) -> Range<u64> {
+        self.first_lsn..self.first_lsn + u64::from(self.records)
+    }
+
+    /// Verifies the records of `block`, which is at least as long as the header says.
     pub(crate) fn is_whole(&self, block: &[u8], seed: u32) -> bool {
-        block
-            .get(8..BLOCK_HEADER_BYTES + self.length as usize)
-            .is_some_and(|bytes| crc32c::crc32c_append(seed, bytes) == u32_at(block, 4))
-            && records(block, self).is_some()
+        let mut walk = Walk::new(self, block, seed);
+        walk.all(|record| record.is_whole) && walk.is_complete()
     }
-}
 
-/// Begins the checksum of a block with its first page, or less if it is shorter; returns it with
-/// the checksum that the header states.
-pub(crate) fn begin_checksum(block: &[u8], seed: u32) -> (u32, u32) {
-    (crc32c::crc32c_append(seed, block.get(8..).unwrap_or_default()), u32_at(block, 4))
-}
-
-/// Continues a checksum.
-pub(crate) fn checksum(before: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(before, bytes)
-}
-
-/// Continues `crc` over `length` bytes by way of another checksum, which went from `then` to `now`
-/// over the same bytes. CRCs are linear: the bytes need not be read again.
-pub(crate) fn checksum_beside(crc: u32, then: u32, now: u32, length: u64) -> u32 {
-    if length == 0 { crc } else { crc32c::crc32c_combine(crc ^ then, now, length as usize) }
-}
-
-/// Puts a record into `out`, which has room for it.
-pub(crate) fn put_record(out: &mut [u8], record: &[u8]) {
-    Put(out).u32(record.len() as u32).bytes(record);
-}
-
-/// Verifies the frames of a block's records; None if they do not add up to its length.
-fn records(block: &[u8], header: &BlockHeader) -> Option<()> {
-    let mut at = BLOCK_HEADER_BYTES;
-    let end = at + header.length as usize;
-    for _ in 0..header.records {
-        let (start, length) = record_at(block, at)?;
-        at = start + length;
-        if at > end {
-            return None;
+    /// Finds the whole records of a block that is not whole. Where its frames are, those are all
+    /// with a checksum that is right; else those before the first that has a wrong one, since the
+    /// places of those behind it are unknown.
+    pub(crate) fn whole_records(&self, block: &[u8], seed: u32) -> Vec<Part> {
+        let mut walk = Walk::new(self, block, seed);
+        let (mut parts, mut any_bad) = (Vec::<Part>::new(), false);
+        for Walked { lsn, bytes, is_whole } in walk.by_ref() {
+            match parts.last_mut().filter(|part| part.lsns.end == lsn) {
+                _ if !is_whole => any_bad = true,
+                Some(part) => (part.lsns.end, part.bytes.end) = (lsn + 1, bytes.end),
+                None => parts.push(Part { lsns: lsn..lsn + 1, bytes }),
+            }
         }
+        if !walk.is_complete() {
+            let is_known = any_bad || walk.left > 0;
+            parts.retain(|part| is_known && part.lsns.start == self.first_lsn);
+        }
+        parts
     }
-    (at == end).then_some(())
+}
+
+/// What sealing adds to a block.
+pub(crate) struct Seal {
+    header: [u8; BLOCK_HEADER_BYTES],
+    /// Of the records, in order.
+    checksums: Vec<u32>,
+}
+
+/// Whole records of a block that is not whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) lsns: Range<u64>,
+    /// Their frames and bytes, in the block.
+    pub(crate) bytes: Range<usize>,
+}
+
+/// The records of a block, one after the other, each where the lengths of those before it put it.
+struct Walk<'b> {
+    /// Header and records.
+    block: &'b [u8],
+    at: usize,
+    /// Records to come.
+    left: u32,
+    lsn: u64,
+    seed: u32,
+    /// Checksum of the frames so far.
+    frames: u32,
+}
+
+struct Walked {
+    lsn: u64,
+    bytes: Range<usize>,
+    is_whole: bool,
+}
+
+impl<'b> Walk<'b> {
+    fn new(header: &BlockHeader, block: &'b [u8], seed: u32) -> Walk<'b> {
+        // A block that is cut off has no records.
+        let block = block.get(..BLOCK_HEADER_BYTES + header.length as usize).unwrap_or_default();
+        Walk { block, at: BLOCK_HEADER_BYTES, left: header.records, lsn: header.first_lsn, seed, frames: 0 }
+    }
+
+    /// True once all records were returned, if they are where the header says.
+    fn is_complete(&self) -> bool {
+        self.left == 0 && self.at == self.block.len() && self.frames == u32_at(self.block, FRAMES_AT)
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Walked;
+
+    #[inline]
+    fn next(&mut self) -> Option<Walked> {
+        let (at, lsn) = (self.at, self.lsn);
+        let (start, length) = if self.left == 0 { None } else { record_at(self.block, at) }?;
+        self.frames = crc32c::crc32c_append(self.frames, &self.block[at..start]);
+        self.at = start + length;
+        (self.left, self.lsn) = (self.left - 1, lsn + 1);
+        let is_whole = record_checksum(&self.block[at..self.at], self.seed, lsn) == u32_at(self.block, at);
+        Some(Walked { lsn, bytes: at..self.at, is_whole })
+    }
+}
+
+/// Checksum of a record with its frame. It depends on the segment and on the LSN, so that no record
+/// is taken for another one.
+#[inline]
+fn record_checksum(record: &[u8], seed: u32, lsn: u64) -> u32 {
+    crc32c::crc32c_append(seed ^ lsn as u32, &record[4..])
+}
+
+impl Seal {
+    /// Puts header and checksums into the block.
+    pub(crate) fn put(&self, block: &mut [u8]) {
+        let mut at = BLOCK_HEADER_BYTES;
+        for crc in &self.checksums {
+            let Some((start, length)) = record_at(block, at) else { break };
+            Put(&mut block[at..]).u32(*crc);
+            at = start + length;
+        }
+        Put(block).bytes(&self.header);
+    }
+}
+
+/// Puts a record into `out`, which has room for it. Its checksum is put when the block is sealed.
+pub(crate) fn put_record(out: &mut [u8], entry: Entry<'_>) {
+    Put(out).u32(0).u32(entry.bytes.len() as u32).bytes(&[entry.kind]).bytes(entry.bytes);
 }
 
 /// Start and length of the record whose frame is at `at`.
 pub(crate) fn record_at(block: &[u8], at: usize) -> Option<(usize, usize)> {
     let start = at.checked_add(FRAME_BYTES)?;
-    let length = u32_at(block.get(..start)?, at) as usize;
+    let length = u32_at(block.get(..start)?, at + 4) as usize;
     (start.checked_add(length)? <= block.len()).then_some((start, length))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ID: LogId = *b"0123456789abcdef";
-
-    fn control() -> Control {
-        Control { log_id: ID, segment_bytes: 1 << 20, sync: 1, caller: 2, depth: 4, direct: true }
-    }
-
-    fn header() -> SegmentHeader {
-        let previous = End { segment: 6, offset: 8192, lsn: 41, lost_from: 0 };
-        SegmentHeader { log_id: ID, number: 7, epoch: 3, bytes: 1 << 20, watermark: 40, previous }
-    }
-
-    fn block(payload: &[&[u8]]) -> (BlockHeader, Vec<u8>) {
-        let length: usize = payload.iter().map(|record| FRAME_BYTES + record.len()).sum();
-        let mut bytes = vec![0; block_bytes(length)];
-        let mut at = BLOCK_HEADER_BYTES;
-        for record in payload {
-            put_record(&mut bytes[at..], record);
-            at += FRAME_BYTES + record.len();
-        }
-        let header = BlockHeader {
-            epoch: 3,
-            offset: 4096,
-            first_lsn: 42,
-            watermark: 41,
-            length: length as u32,
-            records: payload.len() as u32,
-            closed: false,
-        };
-        header.seal(&mut bytes, seed(&ID, 7, 3));
-        (header, bytes)
-    }
-
-    #[test]
-    fn control_survives_the_loss_of_either_copy() {
-        let bytes = control().encode();
-        assert_eq!(Control::decode(&bytes), Ok(control()));
-        for copy in 0..2 {
-            for at in 0..PAGE {
-                let mut bytes = bytes.clone();
-                bytes[copy * PAGE + at] ^= 0x40;
-                assert_eq!(Control::decode(&bytes), Ok(control()), "copy {copy} byte {at}");
-            }
-        }
-        assert_eq!(Control::decode(&bytes[..PAGE]), Ok(control()));
-        assert_eq!(Control::decode(&bytes[..PAGE - 1]), Err(BadControl::Damaged));
-    }
-
-    #[test]
-    fn a_later_version_is_named() {
-        let mut bytes = control().encode();
-        for page in bytes.chunks_exact_mut(PAGE) {
-            page[12] = 9;
-            let crc = crc32c::crc32c(&page[12..]);
-            page[8..12].copy_from_slice(&crc.to_le_bytes());
-        }
-        assert_eq!(Control::decode(&bytes), Err(BadControl::Version(9)));
-    }
-
-    #[test]
-    fn headers_know_whose_they_are() {
-        let mut page = vec![0xee; PAGE];
-        header().encode(&mut page);
-        assert_eq!(SegmentHeader::decode(&page, &ID, 7), HeaderPage::Valid(header()));
-        // The same file under a new name.
-        assert_eq!(SegmentHeader::decode(&page, &ID, 8), HeaderPage::Unused);
-        assert_eq!(SegmentHeader::decode(&page, b"another log's id", 7), HeaderPage::Bad);
-        assert_eq!(SegmentHeader::decode(&[0; PAGE], &ID, 7), HeaderPage::Unused);
-        assert_eq!(SegmentHeader::decode(&page[..100], &ID, 7), HeaderPage::Bad);
-        for at in 0..PAGE {
-            page[at] ^= 1;
-            assert_eq!(SegmentHeader::decode(&page, &ID, 7), HeaderPage::Bad, "byte {at}");
-            page[at] ^= 1;
-        }
-    }
-
-    #[test]
-    fn a_watermark_block_that_begins_a_segment_has_a_copy_of_its_header() {
-        let previous = End { lost_from: 39, ..header().previous };
-        assert_eq!((previous.last_there(), previous.lost()), (38, 39..42));
-        let header = SegmentHeader { previous, ..header() };
-        let mut page = vec![0; PAGE];
-        let watermark_block =
-            BlockHeader { epoch: 3, offset: 4096, first_lsn: 42, watermark: 41, length: 0, records: 0, closed: false };
-        let seed = seed(&ID, 7, 3);
-        watermark_block.seal(&mut page, seed);
-        assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), None);
-        header.put_copy(&mut page);
-        assert!(BlockHeader::peek(&page, 4096).is_some_and(|found| found.is_whole(&page, seed)));
-        assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), Some(header));
-        assert_eq!(SegmentHeader::decode_copy(&page, &ID, 8), None);
-        assert_eq!(SegmentHeader::decode_copy(&page[..PAGE - 1], &ID, 7), None);
-        for at in COPY_AT..PAGE {
-            page[at] ^= 1;
-            assert_eq!(SegmentHeader::decode_copy(&page, &ID, 7), None, "byte {at}");
-            page[at] ^= 1;
-        }
-    }
-
-    /// Numbers, epochs and watermarks are counted on from: those that would overflow are refused.
-    #[test]
-    fn numbers_that_would_overflow_are_not_the_logs() {
-        let mut page = vec![0; PAGE];
-        let (good, previous) = (header(), header().previous);
-        for bad in [
-            SegmentHeader { number: u64::MAX, ..good },
-            SegmentHeader { epoch: u64::MAX, ..good },
-            SegmentHeader { watermark: 42, ..good },
-            SegmentHeader { previous: End { lsn: u64::MAX - 1, ..previous }, ..good },
-            SegmentHeader { previous: End { lost_from: 43, ..previous }, ..good },
-        ] {
-            bad.encode(&mut page);
-            assert_eq!(SegmentHeader::decode(&page, &ID, bad.number), HeaderPage::Bad, "{bad:?}");
-            assert_eq!(SegmentHeader::decode_unknown(&page, bad.number), None, "{bad:?}");
-        }
-        let (good, mut bytes) = block(&[b"a record"]);
-        for bad in [
-            BlockHeader { epoch: u64::MAX, ..good },
-            BlockHeader { first_lsn: u64::MAX - 1, ..good },
-            BlockHeader { watermark: 42, ..good },
-        ] {
-            bad.seal(&mut bytes, 0);
-            assert_eq!(BlockHeader::peek(&bytes, 4096), None, "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_checksum_beside_another_is_the_one_that_goes_over_the_bytes() {
-        let bytes: Vec<u8> = (0..3 * PAGE).map(|at| (at * 31 / 7) as u8).collect();
-        for (from, to) in [(0, 0), (1, 2), (100, 5000), (0, 3 * PAGE)] {
-            let then = checksum(7, &bytes[..from]);
-            let now = checksum(then, &bytes[from..to]);
-            assert_eq!(checksum_beside(99, then, now, (to - from) as u64), checksum(99, &bytes[from..to]));
-        }
-    }
-
-    #[test]
-    fn a_block_counts_as_a_whole() {
-        let (header, mut bytes) = block(&[b"first", b"", &[7; 5000]]);
-        let seed_here = seed(&ID, 7, 3);
-        assert_eq!(BlockHeader::peek(&bytes, 4096), Some(header));
-        assert_eq!(bytes.len(), 8192);
-        assert!(header.is_whole(&bytes, seed_here));
-        for (segment, epoch) in [(8, 3), (7, 4)] {
-            assert!(!header.is_whole(&bytes, seed(&ID, segment, epoch)));
-        }
-        assert_eq!(BlockHeader::peek(&bytes, 8192), None);
-        for at in 0..BLOCK_HEADER_BYTES + header.length as usize {
-            bytes[at] ^= 0x80;
-            let found = BlockHeader::peek(&bytes, 4096);
-            assert!(!found.is_some_and(|found| found.is_whole(&bytes, seed_here)), "byte {at}");
-            bytes[at] ^= 0x80;
-        }
-        assert!(header.is_whole(&bytes, seed_here));
-    }
-
-    #[test]
-    fn whatever_the_bytes_nothing_panics() {
-        let (_, good) = block(&[b"a record", b"and another"]);
-        let mut random = 1u64;
-        let mut next = || {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (random >> 33) as usize
-        };
-        for _ in 0..20_000 {
-            let mut bytes = good.clone();
-            for _ in 0..1 + next() % 8 {
-                let at = next() % 96;
-                bytes[at] = next() as u8;
-            }
-            bytes.truncate(next() % (bytes.len() + 1));
-            bytes.splice(..4.min(bytes.len()), BLOCK_MAGIC.iter().copied());
-            if let Some(header) = BlockHeader::peek(&bytes, 4096) {
-                let _ = header.padded_bytes();
-                // As if the checksum were right.
-                let _ = (header.is_whole(&bytes, 0), records(&bytes, &header));
-            }
-            let _ = SegmentHeader::decode(&bytes, &ID, next() as u64);
-            let _ = Control::decode(&bytes);
-        }
-    }
+/// Kind of the record whose bytes begin at `start`.
+pub(crate) fn kind_at(block: &[u8], start: usize) -> u8 {
+    start.checked_sub(1).and_then(|at| block.get(at)).copied().unwrap_or_default()
 }

@@ -108,6 +108,7 @@ use ticket::Records;
 
 pub use blocking::Blocking;
 pub use dir::Unreadable;
+pub use format::Entry;
 pub use inspect::{inspect, inspect_in, read, read_aside, read_aside_in, read_in};
 pub use options::{Durability, Options, Strategy, Submitter, SyncPolicy};
 pub use reader::{Next, Reader, Record, Tail};
@@ -133,7 +134,7 @@ impl Log {
     /// when something that was durable cannot be read: see [`Options::salvage`] and [`inspect`].
     /// [`ErrorKind::NotFound`] when there is no log and none is to be made;
     /// [`ErrorKind::InvalidInput`] when one is to be made in a directory that holds something else.
-    /// [`ErrorKind::NoSpace`]; [`ErrorKind::Unsupported`] for a later version of the format; those
+    /// [`ErrorKind::NoSpace`]; [`ErrorKind::Unsupported`] for another version of the format; those
     /// of files.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Blocking<(Log, Recovery)> {
         let dir: Arc<Path> = dir.as_ref().into();
@@ -153,16 +154,25 @@ impl Log {
     /// write failed; [`ErrorKind::Closed`]; [`ErrorKind::InvalidInput`] when it does not fit into a
     /// segment.
     pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
-        self.appending(Records::One([record]), false)
+        self.appending(Records::One([record.into()]), false)
+    }
+
+    /// Appends a record of a kind of its own, as [`Log::append`], which gives kind 0. The log keeps
+    /// the kind, with a checksum, and does not interpret it: [`Record::kind`] gives it back.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn append_kind<'a>(&'a self, kind: u8, record: &'a [u8]) -> Append<'a> {
+        self.appending(Records::One([Entry { kind, bytes: record }]), false)
     }
 
     /// Appends records as a batch, which a crash keeps as a whole or not at all. Gives the ticket
-    /// of the last.
+    /// of the last. Takes bytes, or each with its kind as an [`Entry`].
     ///
     /// # Errors
     /// As [`Log::append`]; [`ErrorKind::InvalidInput`] for an empty batch.
-    pub fn append_batch<'a>(&'a self, records: impl IntoIterator<Item = &'a [u8]>) -> Append<'a> {
-        self.appending(Records::Batch(records.into_iter().collect()), false)
+    pub fn append_batch<'a, R: Into<Entry<'a>>>(&'a self, records: impl IntoIterator<Item = R>) -> Append<'a> {
+        self.appending(Records::Batch(records.into_iter().map(Into::into).collect()), false)
     }
 
     /// Appends a record, as [`Log::append`], and uses the reserve ([`Options::reserve_bytes`]) when
@@ -171,7 +181,7 @@ impl Log {
     /// # Errors
     /// As [`Log::append`].
     pub fn append_from_reserve<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
-        self.appending(Records::One([record]), true)
+        self.appending(Records::One([record.into()]), true)
     }
 
     fn appending<'a>(&'a self, records: Records<'a>, from_reserve: bool) -> Append<'a> {
@@ -185,12 +195,12 @@ impl Log {
     /// segment is not ready. Making room has begun then; wait for [`Log::room`], and try again.
     pub fn try_append(&self, record: &[u8]) -> Result<Ticket> {
         let shared = &self.0.shared;
-        Ok(Ticket::new(shared, shared.append(&[record], false, false)?))
+        Ok(Ticket::new(shared, shared.append(&[record.into()], false, false)?))
     }
 
     /// Waits until a record of `bytes` bytes can be appended at once: await it, or
     /// [`wait`](Room::wait) for it, after [`Log::try_append`] was refused. (For a batch: the bytes
-    /// of all, and 4 more for each record but one.)
+    /// of all, and 9 more for each record but one.)
     ///
     /// It reserves nothing: others may append first, and then `try_append` refuses again. While it
     /// waits, what is in the way is written, and the next segment prepared. Dropping it changes

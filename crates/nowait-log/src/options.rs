@@ -141,7 +141,7 @@ impl Options {
 
     /// Sets the size of a segment in a log that is made; an existing log keeps its own. A multiple
     /// of 4096, at least 16 KiB. At least two are on disk. A segment holds one record of its size
-    /// less 8260 bytes, and a batch must fit into one segment. Default: 64 MiB.
+    /// less 8265 bytes, and a batch must fit into one segment. Default: 64 MiB.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes;
         self

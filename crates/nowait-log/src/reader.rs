@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use super::commit::Shared;
 use super::dir::{Blocks, LogDir, Run, Segment, Window};
-use super::format::{BLOCK_HEADER_BYTES, Control, record_at};
+use super::format::{BLOCK_HEADER_BYTES, Control, Part, kind_at, record_at};
 use super::os::{self, polled_too_often};
 use super::recover::{Damage, Found};
 use super::ticket::Durable;
@@ -19,6 +19,8 @@ use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, St
 pub struct Record<'a> {
     /// Number of the record.
     pub lsn: u64,
+    /// Its kind, as it was appended: see [`Log::append_kind`](super::Log::append_kind).
+    pub kind: u8,
     /// Its bytes, as they were appended.
     pub bytes: &'a [u8],
 }
@@ -162,6 +164,10 @@ struct Open {
     limit: Option<u64>,
     /// The block that is being read.
     block: Vec<u8>,
+    /// Its place in the segment.
+    offset: u64,
+    /// Its whole records, if not all are.
+    parts: Option<Vec<Part>>,
     /// Offset of the next record in it.
     at: usize,
     /// Records left in it.
@@ -380,7 +386,8 @@ impl Reader {
         match &self.segment {
             Some(open) if taken => {
                 self.next_lsn += 1;
-                Ok(Record { lsn, bytes: open.last() })
+                let (kind, bytes) = open.last();
+                Ok(Record { lsn, kind, bytes })
             }
             _ => Err(self.unreadable()),
         }
@@ -440,6 +447,8 @@ impl Reader {
         };
         self.segment = Some(Open {
             block: Vec::new(),
+            offset: 0,
+            parts: None,
             at: 0,
             left: 0,
             block_lsn: blocks.next_lsn,
@@ -475,9 +484,11 @@ impl Reader {
         if self.is_gone {
             return gone(format!("record {lsn} was cut off the log while it was read; look at the log again"));
         }
-        let offset = self.segment.as_ref().map_or(0, |open| open.blocks.offset);
-        let text = format!("record {lsn} was durable and cannot be read: no whole block is here");
-        dir.damage(number, offset, 0, text)
+        let (offset, what) = match &self.segment {
+            Some(open) if open.parts.is_some() => (open.offset + open.at as u64, "its bytes are not what was written"),
+            open => (open.as_ref().map_or(0, |open| open.blocks.offset), "no whole block is here"),
+        };
+        dir.damage(number, offset, 0, format!("record {lsn} was durable and cannot be read: {what}"))
     }
 }
 
@@ -488,24 +499,32 @@ impl Open {
             if let Some(place) = self.blocks.lacks()? {
                 return Ok(Search::Lacks(place));
             }
-            match self.blocks.next()? {
-                Some((header, block)) => {
-                    self.block.clear();
-                    self.block.extend_from_slice(&block[..BLOCK_HEADER_BYTES + header.length as usize]);
-                    (self.at, self.left, self.block_lsn) = (BLOCK_HEADER_BYTES, header.records, header.first_lsn);
-                    self.is_second_look = false;
-                }
-                None if self.is_second_look => return Ok(Search::NotHere),
-                None => {
+            let (header, block, parts) = match self.blocks.next()? {
+                Some((header, block)) => (header, block, None),
+                None if !self.is_second_look => {
                     self.blocks.forget();
                     self.is_second_look = true;
+                    continue;
                 }
-            }
+                // Damage costs no more than the records that it hit.
+                None => match self.blocks.next_in_part()? {
+                    Some((header, block, parts)) => (header, block, Some(parts)),
+                    None => return Ok(Search::NotHere),
+                },
+            };
+            self.block.clear();
+            self.block.extend_from_slice(block.get(..BLOCK_HEADER_BYTES + header.length as usize).unwrap_or(block));
+            (self.at, self.left, self.block_lsn) = (BLOCK_HEADER_BYTES, header.records, header.first_lsn);
+            (self.offset, self.parts, self.is_second_look) = (header.offset, parts, false);
         }
         while self.block_lsn < lsn {
             if self.skip().is_none() {
                 return Ok(Search::NotHere);
             }
+        }
+        let is_whole = |parts: &Vec<Part>| parts.iter().any(|part| part.lsns.contains(&lsn));
+        if !self.parts.as_ref().is_none_or(is_whole) {
+            return Ok(Search::NotHere);
         }
         Ok(Search::Found)
     }
@@ -523,9 +542,10 @@ impl Open {
         Some(())
     }
 
-    fn last(&self) -> &[u8] {
+    /// Kind and bytes of the last record that was returned.
+    fn last(&self) -> (u8, &[u8]) {
         let (start, length) = self.last;
-        self.block.get(start..start + length).unwrap_or_default()
+        (kind_at(&self.block, start), self.block.get(start..start + length).unwrap_or_default())
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::commit::{Group, Shared};
+use super::format::Entry;
 use super::open::Open;
 use super::os::polled_too_often;
 use nowait::{Result, block_on, turn};
@@ -26,13 +27,13 @@ pub struct Append<'a> {
 
 /// Records to be appended: one without an allocation.
 pub(super) enum Records<'a> {
-    One([&'a [u8]; 1]),
-    Batch(Vec<&'a [u8]>),
+    One([Entry<'a>; 1]),
+    Batch(Vec<Entry<'a>>),
 }
 
 impl<'a> Records<'a> {
     #[inline]
-    fn as_slice(&self) -> &[&'a [u8]] {
+    fn as_slice(&self) -> &[Entry<'a>] {
         match self {
             Records::One(record) => record,
             Records::Batch(records) => records,
@@ -66,7 +67,7 @@ impl Future for Append<'_> {
         }
         let appended = self.log.poll_append(self.records.as_slice(), self.from_reserve, context.waker());
         self.is_ready = appended.is_ready();
-        let bytes = || self.records.as_slice().iter().map(|record| record.len()).sum();
+        let bytes = || self.records.as_slice().iter().map(|record| record.bytes.len()).sum();
         turn::copied(if matches!(appended, Poll::Ready(Ok(_))) { bytes() } else { 0 });
         appended.map(|appended| Ok(Ticket::new(self.log, appended?)))
     }

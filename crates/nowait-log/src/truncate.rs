@@ -90,7 +90,7 @@ impl Shared {
         }
         let number = segment.header.number;
         let file = self.dir.open(number, false, self.control.direct)?;
-        let mut blocks = Blocks::new(Window::new(file), &segment.header);
+        let mut blocks = Blocks::new(Window::new(file), &segment.header).up_to(segment.last_lsn);
         while blocks.next_lsn <= lsn {
             if blocks.next()?.is_none() {
                 return Err(self.dir.damage(number, blocks.offset, 0, format!("record {lsn} cannot be found")));

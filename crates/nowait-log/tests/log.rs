@@ -420,14 +420,14 @@ fn wrong_options_and_records_are_refused() {
     assert_eq!(Log::open(&path, &options().create(false)).wait().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(inspect(&path).wait().unwrap_err().kind(), ErrorKind::NotFound);
     let (log, _) = Log::open(&path, &options()).wait().unwrap();
-    let most = SEGMENT_BYTES as usize - 8260;
+    let most = SEGMENT_BYTES as usize - 8265;
     let error = log.append(&vec![0; most + 1]).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains(&format!("a record of {most} at most")), "{error}");
-    assert_eq!(log.append_batch([]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(log.append_batch([] as [&[u8]; 0]).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(log.truncate_suffix(1).wait().unwrap_err().kind(), ErrorKind::NoSuchRecord);
     // The largest, and the smallest.
-    let largest = vec![7; SEGMENT_BYTES as usize - 8192 - 64 - 4];
+    let largest = vec![7; SEGMENT_BYTES as usize - 8192 - 64 - 9];
     log.append(&largest).wait().unwrap().wait().unwrap();
     log.append(&[]).wait().unwrap().wait().unwrap();
     log.append(&largest).wait().unwrap().wait().unwrap();

@@ -152,7 +152,7 @@ fn appends_wait_for_room() {
         matches!(wakes.poll(&mut never), Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidInput),
         "a record that never fits"
     );
-    let mut none = log.append_batch([]);
+    let mut none = log.append_batch([] as [&[u8]; 0]);
     assert!(matches!(wakes.poll(&mut none), Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidInput));
     // Those who wait are told that the log fails.
     drop(log.append(&[6; 3000]).wait().unwrap());

@@ -339,7 +339,7 @@ fn segments(sim: &Sim) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect()
 }
 
-/// Turns a bit of the block that begins with a record.
+/// Turns a bit in the frame of the first record of a block.
 fn rot(sim: &Sim, lsn: u64) {
     for path in segments(sim) {
         let mut bytes = sim.contents(&path).unwrap();
@@ -352,8 +352,8 @@ fn rot(sim: &Sim, lsn: u64) {
     panic!("no block begins with record {lsn}");
 }
 
-/// Decodes the whole blocks of a segment's file, by docs/log-format.md.
-/// The header comes first.
+/// A block of a segment's file whose header is whole, by docs/log-format.md; the segment's header
+/// comes first.
 struct Mark {
     bytes: Range<usize>,
     epoch: u64,
@@ -380,8 +380,10 @@ fn marks(sim: &Sim, path: &Path) -> Vec<Mark> {
     let mut at = 4096;
     while at < bytes.len() {
         let end = at + 64 + u32_at(at + 40) as usize;
+        // Of the header; what it says holds whether or not the records are whole.
+        let is_sealed = || crc32c::crc32c_append(seed, &bytes[at + 8..at + 64]) == u32_at(at + 4);
         let is_block = bytes[at..].starts_with(b"nwbk") && u64_at(at + 8) == epoch && u64_at(at + 16) == at as u64;
-        if is_block && end <= bytes.len() && crc32c::crc32c_append(seed, &bytes[at + 8..end]) == u32_at(at + 4) {
+        if is_block && end <= bytes.len() && is_sealed() {
             let end = end.next_multiple_of(4096);
             let (first_lsn, watermark) = (u64_at(at + 24), u64_at(at + 32));
             marks.push(Mark { bytes: at..end, epoch, first_lsn, records: u32_at(at + 44), watermark });
@@ -736,9 +738,9 @@ fn lives(seed: u64, crashes: &mut u64) {
                         _ => vec![random.below(300)],
                     };
                     // An append that waits would wait for steps that no thread makes.
-                    let payload = |lengths: &[usize]| lengths.iter().map(|length| 20 + *length as u64).sum::<u64>();
+                    let payload = |lengths: &[usize]| lengths.iter().map(|length| 25 + *length as u64).sum::<u64>();
                     let pending =
-                        model.records[log.durable_lsn() as usize..].iter().map(|record| 4 + record.len() as u64);
+                        model.records[log.durable_lsn() as usize..].iter().map(|record| 9 + record.len() as u64);
                     let pending: u64 = pending.sum();
                     if pending > 0 && pending + payload(&lengths) > pending_bytes_max {
                         sim.step();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::group::Group;
 use crate::format::{
-    self, BLOCK_HEADER_BYTES, BlockHeader, FRAME_BYTES, LogId, PAGE, SegmentHeader, block_bytes, put_record,
+    self, BLOCK_HEADER_BYTES, BlockHeader, Entry, FRAME_BYTES, LogId, PAGE, SegmentHeader, block_bytes, put_record,
 };
 use nowait::Buf;
 
@@ -97,10 +97,10 @@ impl<F> Block<F> {
     }
 
     /// Copies all of `records` into the block, or none of them; None without memory.
-    pub(crate) fn put(&mut self, records: &[&[u8]]) -> Option<()> {
+    pub(crate) fn put(&mut self, records: &[Entry<'_>]) -> Option<()> {
         let before = (self.payload, self.records);
         for record in records {
-            if self.put_one(record).is_none() {
+            if self.put_one(*record).is_none() {
                 (self.payload, self.records) = before;
                 return None;
             }
@@ -108,12 +108,12 @@ impl<F> Block<F> {
         Some(())
     }
 
-    fn put_one(&mut self, record: &[u8]) -> Option<()> {
+    fn put_one(&mut self, record: Entry<'_>) -> Option<()> {
         let at = self.base() + BLOCK_HEADER_BYTES + self.payload;
-        let end = at + FRAME_BYTES + record.len();
+        let end = at + FRAME_BYTES + record.bytes.len();
         self.make_room(end)?;
         put_record(&mut self.buffer[at..end], record);
-        self.payload += FRAME_BYTES + record.len();
+        self.payload += FRAME_BYTES + record.bytes.len();
         self.records += 1;
         Some(())
     }
@@ -136,7 +136,8 @@ impl<F> Block<F> {
         Some(())
     }
 
-    /// Puts headers and checksums in place.
+    /// Puts headers and checksums in place: the records' too, by the thread that writes the block,
+    /// with nothing locked.
     pub(crate) fn seal(mut self, log_id: &LogId, epoch: u64, watermark: u64) -> Sealed<F> {
         let (base, bytes) = (self.base(), self.bytes());
         let segment = self.header.map(|header| SegmentHeader { watermark, ..header });
@@ -153,7 +154,9 @@ impl<F> Block<F> {
             closed: self.is_closed,
         };
         self.buffer[base + BLOCK_HEADER_BYTES + self.payload..bytes].fill(0);
-        header.seal(&mut self.buffer[base..bytes], format::seed(log_id, self.live.number, epoch));
+        let records = base + BLOCK_HEADER_BYTES;
+        let records = &self.buffer[records..records + self.payload];
+        header.seal(records, format::seed(log_id, self.live.number, epoch)).put(&mut self.buffer[base..bytes]);
         if let (Some(segment), 0) = (segment, self.payload) {
             segment.put_copy(&mut self.buffer[base..bytes]);
         }

@@ -137,6 +137,7 @@ mod loom_tests {
 
     use super::super::state::fixture::{rules, start};
     use super::*;
+    use crate::format::FRAME_BYTES;
 
     fn check(test: impl Fn() + Sync + Send + 'static) {
         let mut model = loom::model::Builder::new();
@@ -155,7 +156,7 @@ mod loom_tests {
     }
 
     fn append(log: &Handover<()>, record: &[u8]) -> (u64, Arc<Group>) {
-        log.lock().append(&[record], record.len() + 4, false, Instant::now).ok().expect("room")
+        log.lock().append(&[record.into()], FRAME_BYTES + record.len(), false, Instant::now).ok().expect("room")
     }
 
     /// As a thread of a log waits, with a disk that writes at once.
@@ -251,7 +252,8 @@ mod loom_tests {
             let threads = [1, 2].map(|_| {
                 let log = log.clone();
                 loom::thread::spawn(move || {
-                    let appended = log.lock().append(&[b"a record"], 12, false, Instant::now);
+                    let appended =
+                        log.lock().append(&[b"a record".as_slice().into()], FRAME_BYTES + 8, false, Instant::now);
                     let Ok((_, group)) = appended else { return };
                     let mut has_gathered = false;
                     while group.fate().is_none() {

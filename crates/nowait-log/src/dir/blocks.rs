@@ -1,15 +1,11 @@
 //! The blocks of a segment: in order, and behind a place where the order breaks.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::window::{PIECE_BYTES, Unreadable, Window};
-use crate::format::{
-    BlockHeader, Control, End, LogId, PAGE, SegmentHeader, begin_checksum, checksum, checksum_beside, seed,
-};
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Control, End, LogId, PAGE, Part, SegmentHeader, seed};
 use crate::os;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
@@ -31,58 +27,72 @@ impl Segment {
     }
 }
 
-/// Whole blocks behind a place where the order breaks.
+/// Whole records behind a place where the order breaks.
 #[derive(Debug, Default)]
 pub(crate) struct Behind {
-    /// The highest watermark among them, and the offset of its block.
+    /// The highest watermark of a block there, and the block's offset. The header says it, whether
+    /// or not the records are whole.
     pub(crate) proof: Option<(u64, u64)>,
-    /// True if one of them is not the first block of the segment.
+    /// True if one of the blocks is not the first of the segment.
     pub(crate) beyond_first: bool,
-    /// Their records, by offset.
+    /// Whole records, by offset.
     pub(crate) runs: Vec<Run>,
 }
 
-/// Consecutive blocks: each continues the one before in offset and LSN.
+/// Consecutive records: of whole blocks, each of which continues the one before in offset and LSN,
+/// or of one block that is not whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) segment: u64,
     /// Name of the file, where a salvage has put it aside.
     pub(crate) aside: Option<Arc<str>>,
     pub(crate) epoch: u64,
+    /// Place of the blocks; of the records, in a block that is not whole.
     pub(crate) bytes: Range<u64>,
     pub(crate) lsns: Range<u64>,
+    /// Offset of the first block, and its first LSN.
+    pub(crate) block: (u64, u64),
+    /// Others of the block are not whole. A write that was cut off leaves such blocks, too: these
+    /// count only where a watermark covers them.
+    pub(crate) is_part: bool,
 }
 
 impl Behind {
-    /// Adds a block; blocks come in order of their offsets.
-    fn add(&mut self, segment: u64, header: &BlockHeader) {
+    /// Adds a block, with its whole records if not all are; blocks come in order of their offsets.
+    fn add(&mut self, segment: u64, header: &BlockHeader, parts: Option<Vec<Part>>) {
         let (start, end) = (header.offset, header.offset + header.padded_bytes() as u64);
         if self.proof.is_none_or(|(watermark, _)| watermark < header.watermark) {
             self.proof = Some((header.watermark, start));
         }
         self.beyond_first |= start > PAGE as u64;
-        let lsns = header.first_lsn..header.first_lsn + u64::from(header.records);
+        let (lsns, epoch, block) = (header.lsns(), header.epoch, (start, header.first_lsn));
+        let is_part = parts.is_some();
+        let run = |bytes: Range<u64>, lsns| Run { segment, aside: None, epoch, bytes, lsns, block, is_part };
         let goes_on =
-            |run: &&mut Run| run.bytes.end == start && run.lsns.end == lsns.start && run.epoch == header.epoch;
-        match self.runs.last_mut().filter(goes_on) {
-            Some(run) => (run.bytes.end, run.lsns.end) = (end, lsns.end),
-            None if header.records == 0 => {}
-            None => self.runs.push(Run { segment, aside: None, epoch: header.epoch, bytes: start..end, lsns }),
+            |run: &&mut Run| !run.is_part && run.bytes.end == start && run.lsns.end == lsns.start && run.epoch == epoch;
+        match (parts, self.runs.last_mut().filter(goes_on)) {
+            (Some(parts), _) => self.runs.extend(parts.into_iter().map(|part| {
+                let bytes = start + part.bytes.start as u64..start + part.bytes.end as u64;
+                run(bytes, part.lsns)
+            })),
+            (None, Some(before)) => (before.bytes.end, before.lsns.end) = (end, lsns.end),
+            (None, None) if lsns.is_empty() => {}
+            (None, None) => self.runs.push(run(start..end, lsns)),
         }
     }
 }
 
-/// A possible block: its header is plausible, and its end has not been reached.
-struct Candidate {
-    header: BlockHeader,
-    /// Checksum of the first page.
-    crc: u32,
-    /// Checksum that the header states.
-    sum: u32,
-    /// Running checksum of all pages, at the end of the block's first page.
-    then: u32,
-    is_whole: Option<bool>,
+/// A block that continues the log where not all of its records are whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    pub(crate) header: BlockHeader,
+    /// End of the whole records at its beginning: the first that is missing, and its offset in the
+    /// segment.
+    pub(crate) whole_until: (u64, u64),
 }
+
+/// A block with its whole records.
+pub(crate) type InPart<'b> = (BlockHeader, &'b [u8], Vec<Part>);
 
 /// Blocks of a segment, read in order.
 pub(crate) struct Blocks {
@@ -97,6 +107,9 @@ pub(crate) struct Blocks {
     pub(crate) offset: u64,
     /// First record of the next block.
     pub(crate) next_lsn: u64,
+    /// Last record that counts: where the log was cut, or goes on behind damage, the last block may
+    /// hold more.
+    last_lsn: u64,
 }
 
 impl Blocks {
@@ -111,16 +124,24 @@ impl Blocks {
             bytes: header.bytes,
             offset: PAGE as u64,
             next_lsn: header.first_lsn(),
+            last_lsn: u64::MAX,
         }
+    }
+
+    /// Takes a block as whole if its records up to this one are.
+    pub(crate) fn up_to(mut self, last_lsn: u64) -> Blocks {
+        self.last_lsn = last_lsn;
+        self
     }
 
     /// The blocks of a run.
     pub(crate) fn of_run(window: Window, control: &Control, run: &Run) -> Blocks {
         let Control { log_id, segment_bytes: bytes, .. } = *control;
-        let previous = End { lsn: run.lsns.start - 1, ..End::default() };
+        let (offset, first_lsn) = run.block;
+        let previous = End { lsn: first_lsn - 1, ..End::default() };
         let (number, epoch) = (run.segment, run.epoch);
         let mut blocks = Blocks::new(window, &SegmentHeader { log_id, number, epoch, bytes, watermark: 0, previous });
-        blocks.offset = run.bytes.start;
+        blocks.offset = offset;
         blocks
     }
 
@@ -132,78 +153,87 @@ impl Blocks {
 
     /// Returns the block that continues the last one; None if there is no whole one.
     pub(crate) fn next(&mut self) -> Result<Option<(BlockHeader, &[u8])>> {
-        let (offset, lsn, epoch) = (self.offset, self.next_lsn, self.epoch);
-        let goes_on = |header: &BlockHeader| header.epoch == epoch && header.first_lsn == lsn;
-        let Some(header) = self.whole(offset, epoch, self.seed)?.filter(goes_on) else { return Ok(None) };
+        let (seed, last_lsn) = (self.seed, self.last_lsn);
+        let Some((header, block)) = self.continuing()? else { return Ok(None) };
+        let counts = |part: &Part| part.lsns.start == header.first_lsn && part.lsns.end > last_lsn;
+        let is_whole = header.is_whole(block, seed)
+            || (header.lsns().end > last_lsn && header.whole_records(block, seed).first().is_some_and(counts));
+        if is_whole { self.advance(header).map(Some) } else { Ok(None) }
+    }
+
+    /// As [`Blocks::next`], for a block that is not whole; gives the whole records, too.
+    pub(crate) fn next_in_part(&mut self) -> Result<Option<InPart<'_>>> {
+        let seed = self.seed;
+        let Some((header, block)) = self.continuing()? else { return Ok(None) };
+        let parts = header.whole_records(block, seed);
+        let (header, block) = self.advance(header)?;
+        Ok(Some((header, block, parts)))
+    }
+
+    fn advance(&mut self, header: BlockHeader) -> Result<(BlockHeader, &[u8])> {
+        let offset = self.offset;
         self.offset += header.padded_bytes() as u64;
-        self.next_lsn += u64::from(header.records);
+        self.next_lsn = header.lsns().end;
+        Ok((header, self.window.at(offset, header.padded_bytes())?))
+    }
+
+    /// Returns the next block's bytes, if its header is whole and continues the last block.
+    fn continuing(&mut self) -> Result<Option<(BlockHeader, &[u8])>> {
+        let (offset, epoch, lsn) = (self.offset, self.epoch, self.next_lsn);
+        let goes_on = |header: &BlockHeader| header.epoch == epoch && header.first_lsn == lsn;
+        let Some(header) = self.header(offset)?.filter(goes_on) else { return Ok(None) };
         Ok(Some((header, self.window.at(offset, header.padded_bytes())?)))
     }
 
-    fn whole(&mut self, offset: u64, epoch: u64, seed: u32) -> Result<Option<BlockHeader>> {
-        let Some(header) = BlockHeader::peek(self.window.at(offset, PAGE)?, offset) else { return Ok(None) };
-        let length = header.padded_bytes();
-        if header.epoch != epoch || self.bytes.saturating_sub(offset) < length as u64 {
-            return Ok(None);
-        }
-        Ok(header.is_whole(self.window.at(offset, length)?, seed).then_some(header))
+    /// Returns the whole header at `offset`, of any epoch, if there is one and the block fits.
+    fn header(&mut self, offset: u64) -> Result<Option<BlockHeader>> {
+        let (number, log_id, epoch, ours) = (self.number, self.log_id, self.epoch, self.seed);
+        let seed = |of: u64| if of == epoch { ours } else { seed(&log_id, number, of) };
+        let room = self.bytes.saturating_sub(offset);
+        let header = BlockHeader::decode(self.window.at(offset, PAGE)?, offset, seed);
+        Ok(header.filter(|header| header.padded_bytes() as u64 <= room))
     }
 
-    /// Finds whole blocks behind the current offset, among those whose header `may_be` one. Reads
-    /// each byte a bounded number of times, whatever the bytes: headers may claim any length, and
-    /// possible blocks may overlap.
+    /// Returns the next block if it continues the log and is not whole.
+    pub(crate) fn broken(&mut self) -> Result<Option<Broken>> {
+        let (offset, seed) = (self.offset, self.seed);
+        let Some((header, block)) = self.continuing()? else { return Ok(None) };
+        let parts = header.whole_records(block, seed);
+        let first = parts.first().filter(|part| part.lsns.start == header.first_lsn);
+        let whole_until = first.map_or((header.first_lsn, offset + BLOCK_HEADER_BYTES as u64), |part| {
+            (part.lsns.end, offset + part.bytes.end as u64)
+        });
+        Ok(Some(Broken { header, whole_until }))
+    }
+
+    /// Finds whole records behind the current offset, in blocks whose header `may_be` one. Goes
+    /// from header to header: a whole one says where the next block is. Where there is none, each
+    /// page is looked at. So it reads each byte once, whatever the bytes.
     pub(crate) fn behind(&mut self, may_be: impl Fn(&BlockHeader) -> bool) -> Result<Behind> {
         let mut found = Behind::default();
-        // By offset, numbered from `first` on; candidates leave at the front once they are decided.
-        let mut candidates: VecDeque<Candidate> = VecDeque::new();
-        let mut first = 0;
-        let mut ends: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
-        // Checksum of all pages since there was a candidate.
-        let mut running = 0;
-        // Inside a whole block there is no other.
-        let mut inside_until = 0;
+        let (number, log_id) = (self.number, self.log_id);
         let mut offset = self.offset.max(PAGE as u64);
         while offset < self.bytes {
-            let page = self.window.at(offset, PAGE)?;
-            if page.len() < PAGE {
-                break;
-            }
-            let next = offset + PAGE as u64;
-            while let Some(&Reverse((end, number))) = ends.peek().filter(|Reverse((end, _))| *end <= next) {
-                ends.pop();
-                let Some(candidate) = number.checked_sub(first).and_then(|at| candidates.get_mut(at as usize)) else {
-                    continue;
-                };
-                let middle = offset - (candidate.header.offset + PAGE as u64);
-                let crc = checksum_beside(candidate.crc, candidate.then, running, middle);
-                candidate.is_whole = Some(checksum(crc, &page[..(end - offset) as usize]) == candidate.sum);
-            }
-            let header = BlockHeader::peek(page, offset).filter(|header| {
-                let fits = self.bytes - offset >= header.padded_bytes() as u64;
-                fits && may_be(header)
-            });
-            if let Some(header) = header.filter(|_| offset >= inside_until) {
-                let in_page = (header.end().min(next) - offset) as usize;
-                let (crc, sum) = begin_checksum(&page[..in_page], seed(&self.log_id, self.number, header.epoch));
-                let is_whole = (header.end() <= next).then_some(crc == sum);
-                if is_whole.is_none() {
-                    ends.push(Reverse((header.end(), first + candidates.len() as u64)));
+            let Some(header) = self.header(offset)?.filter(&may_be) else {
+                if self.window.at(offset, PAGE)?.len() < PAGE {
+                    break;
                 }
-                candidates.push_back(Candidate { header, crc, sum, then: checksum(running, page), is_whole });
-            }
-            running = if candidates.is_empty() { 0 } else { checksum(running, page) };
-            first += commit(&mut candidates, false, self.number, &mut inside_until, &mut found);
-            offset = next;
+                offset += PAGE as u64;
+                continue;
+            };
+            let block = self.window.at(offset, header.padded_bytes())?;
+            let seed = seed(&log_id, number, header.epoch);
+            let parts = (!header.is_whole(block, seed)).then(|| header.whole_records(block, seed));
+            found.add(number, &header, parts);
+            offset += header.padded_bytes() as u64;
         }
-        commit(&mut candidates, true, self.number, &mut inside_until, &mut found);
         Ok(found)
     }
 
     /// True if a page of the next block cannot be read.
     pub(crate) fn is_unreadable(&mut self) -> Result<bool> {
         let offset = self.offset;
-        let length =
-            BlockHeader::peek(self.window.at(offset, PAGE)?, offset).map_or(PAGE, |header| header.padded_bytes());
+        let length = self.header(offset)?.map_or(PAGE, |header| header.padded_bytes());
         let end = offset.saturating_add(length as u64).min(self.bytes);
         Ok(offset < end && self.window.is_unreadable(offset..end))
     }
@@ -243,10 +273,9 @@ impl Blocks {
             return Ok(Some((offset, PAGE)));
         }
         let epoch = self.epoch;
-        let header = BlockHeader::peek(self.window.at(offset, PAGE)?, offset).filter(|header| header.epoch == epoch);
+        let header = self.header(offset)?.filter(|header| header.epoch == epoch);
         let length = header.map_or(PAGE, |header| header.padded_bytes());
-        let fits = self.bytes.saturating_sub(offset) >= length as u64;
-        Ok((fits && !self.window.has(offset, length)).then_some((offset, length)))
+        Ok((!self.window.has(offset, length)).then_some((offset, length)))
     }
 
     /// Reads bytes that [`Blocks::lacks`] has named.
@@ -266,29 +295,4 @@ impl Blocks {
     pub(crate) fn forget(&mut self) {
         self.window.forget();
     }
-}
-
-/// Takes decided candidates from the front, or at the end all of them: a block that has not ended
-/// is not whole. Returns their number.
-fn commit(
-    candidates: &mut VecDeque<Candidate>,
-    at_end: bool,
-    segment: u64,
-    inside_until: &mut u64,
-    found: &mut Behind,
-) -> u64 {
-    let mut taken = 0;
-    while let Some(candidate) = candidates.pop_front() {
-        let offset = candidate.header.offset;
-        if !at_end && candidate.is_whole.is_none() && offset >= *inside_until {
-            candidates.push_front(candidate);
-            break;
-        }
-        taken += 1;
-        if candidate.is_whole == Some(true) && offset >= *inside_until {
-            *inside_until = offset + candidate.header.padded_bytes() as u64;
-            found.add(segment, &candidate.header);
-        }
-    }
-    taken
 }

@@ -1,7 +1,7 @@
 //! The control file: read, judged, and rebuilt from segment headers where it is lost.
 
 use crate::dir::{CONTROL, LogDir, Unreadable, Window, is_direct};
-use crate::format::{BadControl, CONTROL_BYTES, Control, PAGE, SegmentHeader};
+use crate::format::{BadControl, CONTROL_BYTES, Control, PAGE, SegmentHeader, VERSION};
 use crate::options::{Durability, SEGMENT_BYTES_MAX, Submitter};
 use crate::os;
 use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
@@ -30,7 +30,13 @@ pub(crate) fn read_control(dir: &LogDir) -> Result<ControlFile> {
             Ok(ControlFile { control: Some(control), bad_copy, unreadable: window.take_unreadable() })
         }
         Err(BadControl::Version(version)) => {
-            let text = format!("the log is of version {version} of the format, this library knows 1; use a later one");
+            let advice = match version > VERSION {
+                true => "use a later one",
+                // No release wrote version 1.
+                false => "read it with the library that wrote it, and append its records to a new log",
+            };
+            let text =
+                format!("the log is of version {version} of the format, and this library knows {VERSION}: {advice}");
             let error = os::error(ErrorOp::Recover, ErrorKind::Unsupported, &path);
             Err(error.with_range(0, CONTROL_BYTES as u64).with_advice(text))
         }

@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::dir::{Blocks, Contents, LogDir, Run, Segment, Unreadable, Window, aside_number};
-use super::format::{Control, End};
+use super::dir::{Behind, Blocks, Contents, LogDir, Run, Segment, Unreadable, Window, aside_number};
+use super::format::{Control, End, HeaderPage, PAGE, SegmentHeader};
 use super::options::Strategy;
 use super::os;
 use control::{is_unfinished, read_control, rebuild_control};
 use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
-use runs::{in_order, stand_in};
+use runs::{count, in_order, stand_in};
 use scan::Scan;
 
 /// Findings of a recovery: what is in a log's directory.
@@ -195,14 +195,20 @@ pub(crate) fn recover_aside(dir: &LogDir) -> Result<Option<(Control, Vec<Run>)>>
         Some(control) => control,
         None => rebuild_control(dir, &numbers)?,
     };
-    let mut runs = Vec::new();
+    let (mut runs, mut watermark) = (Vec::new(), 0);
     for name in aside {
         let Some(number) = aside_number(&name) else { continue };
         let file = dir.open_file(OpenOptions::new().read(true), &name)?;
-        let mut blocks = Blocks::new(Window::past_errors(file), &stand_in(&control, number, 0)).reading_ahead();
+        let mut window = Window::past_errors(file);
+        if let HeaderPage::Valid(header) = SegmentHeader::decode(window.at(0, PAGE)?, &control.log_id, number) {
+            watermark = watermark.max(header.watermark);
+        }
+        let mut blocks = Blocks::new(window, &stand_in(&control, number, 0)).reading_ahead();
         let name: Arc<str> = Arc::from(name);
-        let found = blocks.behind(|_| true)?.runs.into_iter();
-        runs.extend(found.map(|run| Run { aside: Some(name.clone()), ..run }));
+        let Behind { proof, runs: found, .. } = blocks.behind(|_| true)?;
+        watermark = watermark.max(proof.map_or(0, |(watermark, _)| watermark));
+        runs.extend(found.into_iter().map(|run| Run { aside: Some(name.clone()), ..run }));
     }
+    count(&mut runs, watermark);
     Ok(Some((control, in_order(runs, 0..0, u64::MAX - 1))))
 }

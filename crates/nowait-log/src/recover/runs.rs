@@ -29,8 +29,10 @@ pub(crate) fn within(mut run: Run, limit: Option<End>) -> Option<Run> {
 }
 
 /// Returns runs by LSN that overlap neither each other nor `kept`; of records that are there twice,
-/// the newer. Runs above the watermark count where they continue others that count.
+/// the newer. Runs above the watermark count where they continue others that count; not those of
+/// blocks that are not whole: see [`count`].
 pub(crate) fn in_order(mut runs: Vec<Run>, kept: Range<u64>, watermark: u64) -> Vec<Run> {
+    count(&mut runs, watermark);
     runs.sort_by_key(|run| (run.lsns.start, run.epoch));
     let mut ordered: Vec<Run> = Vec::new();
     for mut run in runs {
@@ -52,6 +54,11 @@ pub(crate) fn in_order(mut runs: Vec<Run>, kept: Range<u64>, watermark: u64) -> 
         ordered.push(run);
     }
     ordered
+}
+
+/// Drops records of blocks that are not whole and may never have been: a batch is not kept in part.
+pub(crate) fn count(runs: &mut Vec<Run>, watermark: u64) {
+    runs.retain(|run| !run.is_part || run.block.1 <= watermark);
 }
 
 /// Returns the LSNs of the runs, joined.

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use super::runs::{in_order, is_of, joined, stand_in, within};
 use super::{Damage, Found, Place, Recovery};
-use crate::dir::{Behind, Blocks, LogDir, Run, Segment, Unreadable, Window, is_direct};
-use crate::format::{Control, End, HeaderPage, PAGE, SegmentHeader};
+use crate::dir::{Behind, Blocks, Broken, LogDir, Run, Segment, Unreadable, Window, is_direct};
+use crate::format::{BLOCK_HEADER_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
 use crate::options::Strategy;
 use nowait::{Advice, File, Result};
 
@@ -96,6 +96,8 @@ struct Kept {
     torn: Option<Place>,
     /// It stopped at a page that cannot be read.
     is_unreadable: bool,
+    /// It stopped at a block whose header is whole.
+    broken: Option<Broken>,
     gaps: Vec<Range<u64>>,
     runs: Vec<Run>,
 }
@@ -117,7 +119,8 @@ impl Scan<'_> {
         let headers = || links.kept.iter().chain(&links.severed).map(|link| link.header);
         let watermark = headers().map(|header| header.watermark).max().unwrap_or(0);
         let mut evidence = Evidence { watermark, block: None };
-        let Kept { chain, end, closed, torn, is_unreadable, gaps, mut runs } = self.kept(&links.kept, &mut evidence)?;
+        let Kept { mut chain, mut end, closed, torn, is_unreadable, broken, gaps, mut runs } =
+            self.kept(&links.kept, &mut evidence)?;
         let headless = self.headless(&files, &links, end, &mut evidence)?;
         self.make_durable(evidence.watermark)?;
 
@@ -125,17 +128,34 @@ impl Scan<'_> {
         let path = |number| self.dir.segment_path(number);
         let is_severed = !links.severed.is_empty();
         let Evidence { watermark, block } = evidence;
+        // A block that was durable is kept up to the first record that is not whole; any other was
+        // cut off, and does not count at all.
+        let is_proven = watermark > end.lsn;
+        let broken = broken.filter(|_| is_proven);
+        let missing_at = broken.as_ref().map_or(end.offset, |broken| broken.whole_until.1);
+        if let Some(Broken { header, whole_until: (lsn, _) }) = broken.as_ref().filter(|_| stopped != 0) {
+            if *lsn > header.first_lsn {
+                (end.offset, end.lsn) = (header.offset + header.padded_bytes() as u64, lsn - 1);
+                if let Some(last) = chain.last_mut() {
+                    (last.end, last.last_lsn) = (end.offset, end.lsn);
+                }
+            }
+        }
+        let missing = match broken.is_some() {
+            true => format!("record {} is not whole", end.lsn + 1),
+            false => "no whole block is here".to_owned(),
+        };
         // The first that applies explains where the log stops.
         let reason = if is_severed {
             None
         } else if let Some(number) = headless.proven {
             let what = "the segment's header is not whole, and was, since no block but the first is written beside it";
             Some((number, what.to_owned()))
-        } else if let (true, Some((number, offset))) = (watermark > end.lsn, block) {
-            let what = format!("no whole block is here, but the one at {offset} of segment {number} says that one was");
+        } else if let (true, Some((number, offset))) = (is_proven, block) {
+            let what = format!("{missing}, and the block at {offset} of segment {number} says that it was durable");
             Some((stopped, what))
-        } else if watermark > end.lsn {
-            Some((stopped, "no whole block is here, but one that was written later says that one was".to_owned()))
+        } else if is_proven {
+            Some((stopped, format!("{missing}, and a segment that was written later says that it was durable")))
         } else if is_unreadable {
             Some((stopped, "this cannot be read, and may have been the log's last records".to_owned()))
         } else {
@@ -162,21 +182,27 @@ impl Scan<'_> {
             let behind = || runs.iter().filter(|run| run.lsns.start > end.lsn);
             let lsns = end.lsn + 1..behind().next().map_or(watermark + 1, |run| run.lsns.start).max(end.lsn + 1);
             if let Some((number, what)) = reason {
-                let place = if number == stopped { end.offset } else { 0 };
+                let place = if number == stopped { missing_at } else { 0 };
                 let next = behind().find(|run| run.segment == number && run.bytes.start > place);
                 let until = match (next, block) {
                     _ if number != stopped => PAGE as u64,
                     (Some(run), _) => run.bytes.start,
                     (None, Some((at, offset))) if at == number && offset > place => offset,
-                    _ => self.control.segment_bytes.max(place),
+                    _ => self.bytes_of(&files, number).max(place),
                 };
+                // Within the block, if all that is lost was there.
+                let of_block =
+                    broken.as_ref().filter(|broken| number == stopped && lsns.end <= broken.header.lsns().end);
+                let until = of_block.map_or(until, |Broken { header, .. }| {
+                    until.min(header.offset + BLOCK_HEADER_BYTES as u64 + u64::from(header.length))
+                });
                 // Zero: the chain is empty, and no segment has a hole.
                 holed = (number == stopped && stopped != 0).then_some(number);
                 self.damage.push(Damage { path: path(number), bytes: place..until, lsns, what });
             } else if is_severed {
                 self.damage[links.severed_by].lsns = lsns;
             }
-            let between = self.holes(behind().cloned().collect(), watermark);
+            let between = self.holes(&files, behind().cloned().collect(), watermark);
             self.damage.extend(between);
             if behind().any(|run| run.segment == stopped) {
                 holed = Some(stopped);
@@ -255,7 +281,7 @@ impl Scan<'_> {
             self.bytes_read += window.bytes_read;
             self.unreadable.extend(unreadable);
             match page {
-                HeaderPage::Valid(header) if header.bytes == segment_bytes => files.valid.push(header),
+                HeaderPage::Valid(header) if header.bytes <= segment_bytes => files.valid.push(header),
                 HeaderPage::Unused => files.unused.push(number),
                 HeaderPage::Valid(_) | HeaderPage::Bad => files.bad.push(number),
             }
@@ -286,7 +312,7 @@ impl Scan<'_> {
                     let what = if is_bad { "the segment's header is not whole" } else { "the segment is missing" };
                     self.damage.push(Damage {
                         path: self.dir.segment_path(before),
-                        bytes: 0..if is_bad { self.control.segment_bytes } else { 0 },
+                        bytes: 0..if is_bad { self.bytes_of(files, before) } else { 0 },
                         lsns: header.first_lsn()..header.first_lsn(),
                         what: format!("{what}; segment {} goes on from it", header.number),
                     });
@@ -317,12 +343,15 @@ impl Scan<'_> {
             closed: false,
             torn: None,
             is_unreadable: false,
+            broken: None,
             gaps: Vec::new(),
             runs: Vec::new(),
         };
         for (index, Link { header, limit }) in links.iter().enumerate() {
             let file = self.file(header.number)?;
-            let mut blocks = Blocks::new(Window::past_errors(file.clone()), header).reading_ahead();
+            // Where the log was cut, a block may hold more than counts.
+            let last_there = limit.map_or(u64::MAX, |limit| limit.last_there());
+            let mut blocks = Blocks::new(Window::past_errors(file.clone()), header).reading_ahead().up_to(last_there);
             kept.closed = false;
             while limit.is_none_or(|limit| blocks.offset < limit.offset) {
                 let Some((block, _)) = blocks.next()? else { break };
@@ -330,7 +359,6 @@ impl Scan<'_> {
                 kept.closed = block.closed;
             }
             let last_lsn = blocks.next_lsn - 1;
-            // Where the log was cut, a block may hold more than counts.
             let complete = limit.filter(|limit| blocks.offset == limit.offset && last_lsn >= limit.last_there());
             kept.end = match complete {
                 Some(limit) => limit,
@@ -348,6 +376,7 @@ impl Scan<'_> {
             }
             kept.is_unreadable = blocks.is_unreadable()?;
             let is_begun = blocks.is_begun()?;
+            kept.broken = blocks.broken()?;
             let behind = blocks.behind(|block| is_of(header, block))?;
             if is_begun || behind.proof.is_some() {
                 kept.torn = Some(Place { path: self.dir.segment_path(header.number), offset: kept.end.offset });
@@ -455,8 +484,13 @@ impl Scan<'_> {
         }
     }
 
+    /// Size of a segment; where no header tells it, the largest of the log.
+    fn bytes_of(&self, files: &Files, number: u64) -> u64 {
+        files.get(number).map_or(self.control.segment_bytes, |header| header.bytes)
+    }
+
     /// Finds records that are known to be missing between, and behind, whole runs.
-    fn holes(&self, runs: Vec<Run>, watermark: u64) -> Vec<Damage> {
+    fn holes(&self, files: &Files, runs: Vec<Run>, watermark: u64) -> Vec<Damage> {
         let mut holes = Vec::new();
         for (index, run) in runs.iter().enumerate() {
             let next = runs.get(index + 1);
@@ -467,9 +501,12 @@ impl Scan<'_> {
             let next = next.filter(|next| next.segment == run.segment && next.bytes.start >= run.bytes.end);
             holes.push(Damage {
                 path: self.dir.segment_path(run.segment),
-                bytes: run.bytes.end..next.map_or(self.control.segment_bytes, |next| next.bytes.start),
+                bytes: run.bytes.end..next.map_or(self.bytes_of(files, run.segment), |next| next.bytes.start),
                 lsns,
-                what: "no whole block is here, behind one that is".into(),
+                what: match run.is_part {
+                    true => format!("record {} is not whole, behind one that is", run.lsns.end),
+                    false => "no whole block is here, behind one that is".into(),
+                },
             });
         }
         holes

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use super::block::{Block, Live};
 use super::group::Group;
 use crate::dir::Segment;
-use crate::format::{End, PAGE, SegmentHeader, block_bytes};
+use crate::format::{End, Entry, PAGE, SegmentHeader, block_bytes};
 use crate::stats::Numbers;
 use nowait::Result;
 
@@ -156,7 +156,7 @@ impl<F: Clone> State<F> {
     /// last, and the group that waits for it.
     pub(crate) fn append(
         &mut self,
-        records: &[&[u8]],
+        records: &[Entry<'_>],
         payload: usize,
         from_reserve: bool,
         now: impl Fn() -> Instant,
