@@ -372,6 +372,11 @@ impl BlockHeader {
         block_bytes(self.length as usize)
     }
 
+    /// Offset behind the block in its segment.
+    pub(crate) fn padded_end(&self) -> u64 {
+        self.offset + self.padded_bytes() as u64
+    }
+
     /// LSNs of the records.
     pub(crate) fn lsns(&self) -> Range<u64> {
         self.first_lsn..self.first_lsn + u64::from(self.records)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::blocking::Blocking;
 use super::dir::{CONTROL, LogDir};
 use super::open::{no_log, open_dir};
+use super::options::Scan;
 use super::os;
 use super::reader::Reader;
 use super::recover::{Found, Recovery, recover, recover_aside};
@@ -97,7 +98,7 @@ fn find(instance: &Nowait, dir: &Path) -> Result<(LogDir, Found)> {
     const LOOKS: u32 = 50;
     let mut before: Vec<(PathBuf, u64)> = Vec::new();
     for last in (0..LOOKS).rev() {
-        let mut found = match recover(&dir, false) {
+        let mut found = match recover(&dir, false, Scan::All) {
             Ok(Some(found)) => found,
             Ok(None) => {
                 return Err(no_log(&dir.path));

@@ -110,7 +110,7 @@ pub use blocking::Blocking;
 pub use dir::Unreadable;
 pub use format::Entry;
 pub use inspect::{inspect, inspect_in, read, read_aside, read_aside_in, read_in};
-pub use options::{Durability, Options, Strategy, Submitter, SyncPolicy};
+pub use options::{Durability, Options, Scan, Strategy, Submitter, SyncPolicy};
 pub use reader::{Next, Reader, Record, Tail};
 pub use recover::{Damage, Place, Recovery};
 pub use stats::{LogStats, Percentiles};
@@ -127,7 +127,8 @@ pub struct Log(Arc<Open>);
 
 impl Log {
     /// Opens the log in `dir` for appending. Makes one if there is none and [`Options::create`]
-    /// asks for it. Reads all of it first; use [`Log::reader`] to read the records.
+    /// asks for it. Reads all of it first, or its end: see [`Options::scan`]. Use [`Log::reader`] to
+    /// read the records.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] when another process, or this one, has it open. [`ErrorKind::Damaged`]

@@ -84,6 +84,27 @@ impl Strategy {
     }
 }
 
+/// What of a log is read when it is opened.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Scan {
+    /// All of it: every record is verified, and damage anywhere is found.
+    #[default]
+    All,
+    /// The headers of its segments, and the blocks at its end that no later watermark covers. It
+    /// takes as long for a large log as for a small one.
+    ///
+    /// Not verified are records that a watermark covers: those were durable. Bytes of theirs that
+    /// have changed since are found by the reader that comes upon them, by
+    /// [`inspect`](super::inspect), and by a full scan. Missing segments, and segment headers that
+    /// are not whole, are found as by a full scan: where anything is not as a crash leaves it, all
+    /// of the log is read. [`Recovery::scan`](super::Recovery::scan) tells what was.
+    ///
+    /// The end of the newest segment is searched for. Records behind 1 MiB or more in which the
+    /// header of every block was destroyed are not found, and the log goes on before them.
+    Tail,
+}
+
 /// Options to open a log with.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -94,6 +115,7 @@ pub struct Options {
     pub(super) reserve_bytes: u64,
     pub(super) sync: SyncPolicy,
     pub(super) salvage: bool,
+    pub(super) scan: Scan,
     pub(super) maintenance: bool,
 }
 
@@ -120,6 +142,7 @@ impl Options {
             reserve_bytes: 0,
             sync: SyncPolicy::Auto,
             salvage: false,
+            scan: Scan::All,
             maintenance: true,
         }
     }
@@ -175,6 +198,12 @@ impl Options {
     /// is refused.
     pub fn salvage(mut self, salvage: bool) -> Self {
         self.salvage = salvage;
+        self
+    }
+
+    /// Sets what is read when the log is opened. Default: [`Scan::All`]. A salvage reads all.
+    pub fn scan(mut self, scan: Scan) -> Self {
+        self.scan = scan;
         self
     }
 

@@ -11,6 +11,13 @@ use nowait::{Error, ErrorKind, ErrorOp, Result};
 
 /// Reads in flight beside the piece that is checked, so that the disk works meanwhile.
 const AHEAD: usize = 2;
+/// Bytes of one read of a search for headers.
+const SEARCH_PIECE: usize = 64 << 10;
+/// Bytes without a header behind which none is searched for: more than a block has, unless a batch
+/// is larger.
+const SEARCHED: u64 = (256 << 10) + PAGE as u64;
+/// Likewise, where the log would end.
+pub(crate) const SEARCHED_AT_END: u64 = 1 << 20;
 
 /// A segment of the chain, and where it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +67,7 @@ pub(crate) struct Run {
 impl Behind {
     /// Adds a block, with its whole records if not all are; blocks come in order of their offsets.
     fn add(&mut self, segment: u64, header: &BlockHeader, parts: Option<Vec<Part>>) {
-        let (start, end) = (header.offset, header.offset + header.padded_bytes() as u64);
+        let (start, end) = (header.offset, header.padded_end());
         if self.proof.is_none_or(|(watermark, _)| watermark < header.watermark) {
             self.proof = Some((header.watermark, start));
         }
@@ -107,6 +114,8 @@ pub(crate) struct Blocks {
     pub(crate) offset: u64,
     /// First record of the next block.
     pub(crate) next_lsn: u64,
+    /// First record that the segment can hold.
+    first_lsn: u64,
     /// Last record that counts: where the log was cut, or goes on behind damage, the last block may
     /// hold more.
     last_lsn: u64,
@@ -124,6 +133,7 @@ impl Blocks {
             bytes: header.bytes,
             offset: PAGE as u64,
             next_lsn: header.first_lsn(),
+            first_lsn: header.first_lsn(),
             last_lsn: u64::MAX,
         }
     }
@@ -225,9 +235,84 @@ impl Blocks {
             let seed = seed(&log_id, number, header.epoch);
             let parts = (!header.is_whole(block, seed)).then(|| header.whole_records(block, seed));
             found.add(number, &header, parts);
-            offset += header.padded_bytes() as u64;
+            offset = header.padded_end();
         }
         Ok(found)
+    }
+
+    /// Reads little at a time, for a caller that searches.
+    pub(crate) fn searching(mut self) -> Blocks {
+        self.window.piece = SEARCH_PIECE;
+        self
+    }
+
+    /// Returns the first whole header of the segment in `range`.
+    pub(crate) fn first_header(&mut self, range: Range<u64>) -> Result<Option<BlockHeader>> {
+        let (epoch, first_lsn) = (self.epoch, self.first_lsn);
+        let mut at = range.start;
+        while at < range.end.min(self.bytes) {
+            let header = self.header(at)?;
+            if header.is_some_and(|header| header.epoch == epoch && header.first_lsn >= first_lsn) {
+                return Ok(header);
+            }
+            if self.window.at(at, PAGE)?.len() < PAGE {
+                break;
+            }
+            at += PAGE as u64;
+        }
+        Ok(None)
+    }
+
+    /// Finds the last whole header of the segment: by halving what is left, since blocks lie one
+    /// after the other; then in order.
+    pub(crate) fn last_header(&mut self) -> Result<Option<BlockHeader>> {
+        let first = PAGE as u64;
+        let Some(mut last) = self.first_header(first..first + SEARCHED_AT_END)? else { return Ok(None) };
+        loop {
+            // None was found behind it.
+            let mut high = self.bytes;
+            while high.saturating_sub(last.padded_end()) > SEARCHED {
+                let middle = last.padded_end() + (high - last.padded_end()) / 2;
+                let middle = middle - middle % PAGE as u64;
+                match self.first_header(middle..middle + SEARCHED)? {
+                    Some(header) => last = header,
+                    None => high = middle,
+                }
+            }
+            // A block may be larger than what was searched.
+            loop {
+                let end = last.padded_end();
+                let Some(next) = self.first_header(end..end + SEARCHED_AT_END)? else { return Ok(Some(last)) };
+                last = next;
+                if last.offset >= high {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Goes to a block before `end`, the end of a block, that begins at record `lsn` or before it;
+    /// to the segment's first if there is none.
+    pub(crate) fn seek_back(&mut self, end: u64, lsn: u64) -> Result<()> {
+        let first = PAGE as u64;
+        let mut back = SEARCH_PIECE as u64;
+        loop {
+            let from = end.saturating_sub(back).max(first);
+            if from == first {
+                (self.offset, self.next_lsn) = (first, self.first_lsn);
+                return Ok(());
+            }
+            if let Some(header) = self.first_header(from..end)?.filter(|header| header.first_lsn <= lsn) {
+                (self.offset, self.next_lsn) = (header.offset, header.first_lsn);
+                return Ok(());
+            }
+            back *= 2;
+        }
+    }
+
+    /// Looks at nothing from `end` on.
+    pub(crate) fn end_at(&mut self, end: u64) {
+        self.bytes = self.bytes.min(end);
     }
 
     /// True if a page of the next block cannot be read.

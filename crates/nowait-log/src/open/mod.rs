@@ -12,7 +12,7 @@ use super::commit::{Live, Rules, Shared, Start};
 use super::dir::{CONTROL_TEMPORARY, Contents, DirLock, LogDir, Segment, is_direct};
 use super::format::{Control, End, LogId, NUMBER_MAX, SegmentHeader};
 use super::maintenance::{self, Done};
-use super::options::{Durability, Options, Strategy, SyncPolicy};
+use super::options::{Durability, Options, Scan, Strategy, SyncPolicy};
 use super::os::{self, lock};
 use super::recover::{Found, Recovery, recover};
 use super::segments;
@@ -44,12 +44,14 @@ impl Open {
             may_make(&dir, options, contents)?;
         }
         let dir_lock = Arc::new(DirLock::take(&dir)?);
-        let found = match recover(&dir, true)? {
+        // What lies behind damage is found by a full scan only.
+        let scan = if options.salvage { Scan::All } else { options.scan };
+        let found = match recover(&dir, true, scan)? {
             Some(found) => found,
             None => {
                 may_make(&dir, options, dir.contents()?)?;
                 make(&dir, options)?;
-                let mut found = recover(&dir, true)?.ok_or_else(|| no_log(&dir.path))?;
+                let mut found = recover(&dir, true, scan)?.ok_or_else(|| no_log(&dir.path))?;
                 found.recovery.created = true;
                 found
             }

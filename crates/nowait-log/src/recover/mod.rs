@@ -7,6 +7,7 @@
 mod control;
 mod runs;
 mod scan;
+mod tail;
 
 use std::fmt;
 use std::ops::Range;
@@ -16,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use super::dir::{Behind, Blocks, Contents, LogDir, Run, Segment, Unreadable, Window, aside_number};
 use super::format::{Control, End, HeaderPage, PAGE, SegmentHeader};
-use super::options::Strategy;
+use super::options::{Scan, Strategy};
 use super::os;
 use control::{is_unfinished, read_control, rebuild_control};
 use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
 use runs::{count, in_order, stand_in};
-use scan::Scan;
+use scan::Survey;
 
 /// Findings of a recovery: what is in a log's directory.
 #[non_exhaustive]
@@ -66,6 +67,8 @@ pub struct Recovery {
     pub aside: Vec<PathBuf>,
     /// There was no log, and this call made one.
     pub created: bool,
+    /// What was read: [`Scan::Tail`] only where that was asked for and was enough.
+    pub scan: Scan,
     /// Strategy that the log is written with.
     pub strategy: Strategy,
     /// The log is written past the page cache.
@@ -149,30 +152,38 @@ impl Found {
 
 /// Reads the log in `dir`; None where there is none. `writer`: the log is locked and continues from
 /// here, so what is read is made durable.
-pub(crate) fn recover(dir: &LogDir, writer: bool) -> Result<Option<Found>> {
+pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<Found>> {
     let started = Instant::now();
     let contents = dir.contents()?;
     let Contents { numbers, has_control, aside, .. } = &contents;
     if !has_control && numbers.is_empty() {
         return Ok(None);
     }
-    let mut control_file = read_control(dir)?;
+    let control_file = read_control(dir)?;
     let control = match control_file.control {
         Some(control) => control,
         None if !has_control && is_unfinished(dir, numbers)? => return Ok(None),
         None => rebuild_control(dir, numbers)?,
     };
-    let mut scan = Scan {
+    let survey = |bytes_read| Survey {
         dir,
         control,
         writer,
-        bytes_read: 0,
+        bytes_read,
         damage: Vec::new(),
-        unreadable: std::mem::take(&mut control_file.unreadable),
-        from_copy: control_file.bad_copy.into_iter().collect(),
+        unreadable: control_file.unreadable.clone(),
+        from_copy: control_file.bad_copy.iter().cloned().collect(),
         to_sync: Vec::new(),
     };
-    let mut found = scan.run(numbers)?;
+    let mut tail = survey(0);
+    let found = match scan {
+        Scan::Tail if control_file.control.is_some() => tail.run_tail(numbers)?,
+        Scan::Tail | Scan::All => None,
+    };
+    let mut found = match found {
+        Some(found) => found,
+        None => survey(tail.bytes_read).run(numbers)?,
+    };
     if numbers.is_empty() {
         let what = "the log has no segment; one is there from the moment when a log is made";
         found.recovery.damage.push(Damage { path: dir.path.to_path_buf(), bytes: 0..0, lsns: 0..0, what: what.into() });

@@ -11,11 +11,11 @@ use super::runs::{in_order, is_of, joined, stand_in, within};
 use super::{Damage, Found, Place, Recovery};
 use crate::dir::{Behind, Blocks, Broken, LogDir, Run, Segment, Unreadable, Window, is_direct};
 use crate::format::{BLOCK_HEADER_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
-use crate::options::Strategy;
+use crate::options::{Scan, Strategy};
 use nowait::{Advice, File, Result};
 
 /// A recovery under way.
-pub(crate) struct Scan<'a> {
+pub(crate) struct Survey<'a> {
     pub(crate) dir: &'a LogDir,
     pub(crate) control: Control,
     pub(crate) writer: bool,
@@ -29,10 +29,10 @@ pub(crate) struct Scan<'a> {
 
 /// Segment files by the state of their first page, in order of their numbers.
 #[derive(Default)]
-struct Files {
+pub(super) struct Files {
     valid: Vec<SegmentHeader>,
-    unused: Vec<u64>,
-    bad: Vec<u64>,
+    pub(super) unused: Vec<u64>,
+    pub(super) bad: Vec<u64>,
     /// Those among `bad` whose first page the device cannot read.
     unreadable: Vec<u64>,
 }
@@ -52,20 +52,20 @@ impl Files {
 
 /// A segment of the chain.
 #[derive(Clone, Copy)]
-struct Link {
-    header: SegmentHeader,
+pub(super) struct Link {
+    pub(super) header: SegmentHeader,
     /// Where the next segment continues from it; None if there is none, or the one between them is
     /// missing.
-    limit: Option<End>,
+    pub(super) limit: Option<End>,
 }
 
 /// The chain from the newest segment to the oldest.
 #[derive(Default)]
-struct Chain {
+pub(super) struct Chain {
     /// From the oldest segment to the first broken link, oldest first.
-    kept: Vec<Link>,
+    pub(super) kept: Vec<Link>,
     /// Segments behind the broken link.
-    severed: Vec<Link>,
+    pub(super) severed: Vec<Link>,
     /// Segments whose file has no valid header though a later segment names them, and where that
     /// one continues.
     bad: Vec<(u64, End)>,
@@ -112,7 +112,23 @@ struct Headless {
     runs: Vec<Run>,
 }
 
-impl Scan<'_> {
+/// What was found, of a log that is damaged or not.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) chain: Vec<Segment>,
+    pub(super) end: End,
+    pub(super) next_lsn: u64,
+    pub(super) closed: bool,
+    pub(super) torn: Option<Place>,
+    pub(super) gaps: Vec<Range<u64>>,
+    pub(super) runs: Vec<Run>,
+    pub(super) is_damaged: bool,
+    /// Segments that hold what is lost.
+    pub(super) lost: Vec<u64>,
+    pub(super) holed: Option<u64>,
+}
+
+impl Survey<'_> {
     pub(crate) fn run(&mut self, numbers: &[u64]) -> Result<Found> {
         let files = self.files(numbers)?;
         let links = self.chain(&files);
@@ -135,7 +151,7 @@ impl Scan<'_> {
         let missing_at = broken.as_ref().map_or(end.offset, |broken| broken.whole_until.1);
         if let Some(Broken { header, whole_until: (lsn, _) }) = broken.as_ref().filter(|_| stopped != 0) {
             if *lsn > header.first_lsn {
-                (end.offset, end.lsn) = (header.offset + header.padded_bytes() as u64, lsn - 1);
+                (end.offset, end.lsn) = (header.padded_end(), lsn - 1);
                 if let Some(last) = chain.last_mut() {
                     (last.end, last.last_lsn) = (end.offset, end.lsn);
                 }
@@ -210,22 +226,32 @@ impl Scan<'_> {
         } else {
             runs.clear();
         }
+        let is_named = |number: &u64| links.bad.iter().any(|(bad, _)| bad == number);
+        let is_lost = |number: &u64| match files.get(*number) {
+            Some(_) => *number > stopped,
+            None => files.bad.contains(number) || headless.numbers.contains(number) || is_named(number),
+        };
+        let lost = numbers.iter().copied().filter(|number| is_damaged && is_lost(number)).collect();
+        let torn = torn.filter(|_| !is_damaged);
+        let outcome = Outcome { chain, end, next_lsn, closed, torn, gaps, runs, is_damaged, lost, holed };
+        Ok(self.found(&files, numbers, outcome))
+    }
+
+    /// Puts the findings together.
+    pub(super) fn found(&mut self, files: &Files, numbers: &[u64], outcome: Outcome) -> Found {
+        let Outcome { chain, end, next_lsn, closed, torn, gaps, runs, is_damaged, lost, holed } = outcome;
         // Files that no salvage may remove, also where an earlier one was cut off before it had put
         // them aside.
         let salvaged = chain.iter().filter(|segment| segment.header.previous.lost_from != 0);
         let salvaged = salvaged.map(|segment| segment.header.number).max().unwrap_or(0);
-        let is_named = |number: &u64| links.bad.iter().any(|(bad, _)| bad == number);
-        let is_lost = |number: &u64| match is_damaged {
-            false => *number < salvaged,
-            true if files.get(*number).is_some() => *number > stopped,
-            true => files.bad.contains(number) || headless.numbers.contains(number) || is_named(number),
-        };
+        let is_lost = |number: &u64| if is_damaged { lost.contains(number) } else { *number < salvaged };
         let is_chained = |number: &u64| chain.iter().any(|segment| segment.header.number == *number);
         let (lost, free): (Vec<u64>, Vec<u64>) =
             numbers.iter().copied().filter(|number| !is_chained(number)).partition(is_lost);
-        let mut lost_paths: Vec<PathBuf> = holed.iter().chain(&lost).map(|number| path(*number)).collect();
+        let lost_paths = holed.iter().chain(&lost).map(|number| self.dir.segment_path(*number));
+        let mut lost_paths: Vec<PathBuf> = lost_paths.collect();
         lost_paths.sort_unstable();
-        Ok(Found {
+        Found {
             control: self.control,
             recovery: Recovery {
                 first_lsn: chain.first().map_or(1, |segment| segment.header.first_lsn()),
@@ -235,7 +261,7 @@ impl Scan<'_> {
                 epoch: files.valid.iter().map(|header| header.epoch).max().unwrap_or(0),
                 segments: chain.iter().filter(|segment| !segment.is_empty()).count(),
                 closed,
-                torn: torn.filter(|_| !is_damaged),
+                torn,
                 damage: std::mem::take(&mut self.damage),
                 behind: joined(&runs),
                 unreadable: std::mem::take(&mut self.unreadable),
@@ -244,6 +270,7 @@ impl Scan<'_> {
                 lost: lost_paths,
                 aside: Vec::new(),
                 created: false,
+                scan: Scan::All,
                 strategy: Strategy::of(&self.control),
                 direct: self.control.direct,
                 segment_bytes: self.control.segment_bytes,
@@ -257,11 +284,11 @@ impl Scan<'_> {
             free,
             lost,
             holed,
-        })
+        }
     }
 
     /// Reads the first page of each file, or the copy of its header.
-    fn files(&mut self, numbers: &[u64]) -> Result<Files> {
+    pub(super) fn files(&mut self, numbers: &[u64]) -> Result<Files> {
         let mut files = Files::default();
         let Control { log_id, segment_bytes, .. } = self.control;
         for &number in numbers {
@@ -290,7 +317,7 @@ impl Scan<'_> {
     }
 
     /// Follows the chain from the newest segment back: each header names the segment before.
-    fn chain(&mut self, files: &Files) -> Chain {
+    pub(super) fn chain(&mut self, files: &Files) -> Chain {
         let mut chain = Chain::default();
         let mut limit = None;
         let mut link = files.head_before(u64::MAX).copied();
@@ -421,7 +448,7 @@ impl Scan<'_> {
         Ok(headless)
     }
 
-    fn file(&mut self, number: u64) -> Result<File> {
+    pub(super) fn file(&mut self, number: u64) -> Result<File> {
         let file = self.dir.open(number, false, self.control.direct)?;
         if !(self.control.direct && is_direct(&file)) {
             // The log may have been copied here from where it was.
@@ -438,7 +465,7 @@ impl Scan<'_> {
 
     /// Syncs what was read: the application continues from it, so none of it may be in a cache
     /// alone. A watermark proves that what it covers is durable.
-    fn make_durable(&self, watermark: u64) -> Result<()> {
+    pub(super) fn make_durable(&self, watermark: u64) -> Result<()> {
         for (segment, file) in &self.to_sync {
             if !is_unspoken(segment, watermark, self.writer) {
                 continue;
@@ -470,12 +497,12 @@ impl Scan<'_> {
         Ok(found)
     }
 
-    fn any_blocks(&mut self, number: u64, lsn: u64) -> Result<Blocks> {
+    pub(super) fn any_blocks(&mut self, number: u64, lsn: u64) -> Result<Blocks> {
         let header = stand_in(&self.control, number, lsn);
         Ok(Blocks::new(Window::past_errors(self.file(number)?), &header).reading_ahead())
     }
 
-    fn done(&mut self, mut blocks: Blocks) {
+    pub(super) fn done(&mut self, mut blocks: Blocks) {
         self.bytes_read += blocks.bytes_read();
         for new in blocks.take_unreadable() {
             if !self.unreadable.contains(&new) {
