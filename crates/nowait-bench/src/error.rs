@@ -13,7 +13,7 @@ pub enum ErrorKind {
     Usage,
     /// The disk (or the quota) has no room for the test file, or for what is to be written.
     NoRoom,
-    /// No file can be made in this directory.
+    /// No file can be made in this directory, or the file given may not be read.
     NotWritable,
     /// The file given cannot be measured: missing, a directory, too small. Or the directory is
     /// missing, or is none.

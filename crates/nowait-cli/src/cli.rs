@@ -246,8 +246,8 @@ pub(crate) struct TortureWriter {
 /// medians. Cold means verified cold. A test file is made for the run and leaves nothing behind.
 ///
 /// The tables `writes` and `stall` append 4 KiB at a time, through the page cache, to a new file
-/// for each round. As root, and without --quick, they also mount file systems on images in DIR
-/// (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup). `stall` then
+/// for each round. As root, if they are named and --quick is not, they also mount file systems on
+/// images in DIR (ext4 with a journal, xfs, btrfs, tmpfs, overlayfs; by mkfs.* and losetup). `stall` then
 /// overwrites a file of 256 MiB at random offsets in a memory cgroup of 128 MiB, and lowers
 /// vm.dirty_bytes to 128 MiB while it runs, for all programs. Everything is undone at the end, also
 /// after Ctrl-C, but not after SIGKILL.
@@ -293,7 +293,7 @@ pub(crate) struct TortureWriter {
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Bench {
     /// Tables to measure. Default: a tour of reads, cached, gather, dd, prefault, writes, stall and
-    /// log, shortened to two to four minutes, with a summary in words; with --quick, --file,
+    /// log, shortened to about four minutes on an idle machine, with a summary in words; with --quick, --file,
     /// --direct, --rate or --ways: reads, cached and gather, as far as the option allows
     #[arg(value_parser = table_names())]
     pub tables: Vec<String>,

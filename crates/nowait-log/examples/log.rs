@@ -8,7 +8,7 @@ use nowait_log::{Log, Options};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::args().nth(1).ok_or("usage: log DIR")?;
     let (log, recovery) = Log::open(&dir, &Options::new().create(true)).wait()?;
-    eprintln!("{} records are there", recovery.last_lsn);
+    eprintln!("last record: {}", recovery.last_lsn);
     let mut reader = log.reader(recovery.first_lsn.max(1));
     while let Some(record) = reader.next().wait()? {
         println!("{:>8} {}", record.lsn, String::from_utf8_lossy(record.bytes));

@@ -418,7 +418,7 @@ impl ErrorKind {
                 ("the output buffer is too small", Some("give one that holds the sum of all lengths"))
             }
             ErrorKind::UnexpectedEof => {
-                ("the file ends first", Some("check offset and length, or use a read that may be short"))
+                ("the file ends first", Some("check offset and length, or use `read_at`, which may be short"))
             }
             ErrorKind::Closed => ("the file is closed", Some("open it again")),
             ErrorKind::Io => ("the device reported an error", Some("look into the kernel log")),

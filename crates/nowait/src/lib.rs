@@ -32,9 +32,10 @@
 //! # }
 //! ```
 //!
-//! [`File::read_range`] brings a pooled, page-aligned [`Buf`]. [`File::read_at`] fills a buffer of
-//! the caller's and gives it back, with an error too ([`BufferError`]). [`File::read_into`] blocks
-//! and fills a borrowed slice. A result is short only at the end of the file.
+//! [`File::read_range`] brings exactly the bytes asked for, in a pooled, page-aligned [`Buf`], or
+//! fails. [`File::read_at`] fills a buffer of the caller's and gives it back, with an error too
+//! ([`BufferError`]); it is short only at the end of the file. [`File::read_into`] blocks and fills
+//! a borrowed slice.
 //!
 //! # A gather
 //!

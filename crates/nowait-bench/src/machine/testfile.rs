@@ -87,22 +87,29 @@ impl TestFile {
 
     /// Uses a file of the user's, read-only.
     pub fn existing(path: &Path) -> Result<Self> {
-        let unusable = |why: &str| {
+        let unusable = |kind: ErrorKind, why: &str| {
             let text = format!(
                 "cannot measure {}: {why}; give a regular file of at least {} MiB, or none and let one be made",
                 path.display(),
                 SMALLEST >> 20
             );
-            Error::new(ErrorKind::BadFile, text)
+            Error::new(kind, text)
         };
-        let about = fs::metadata(path).map_err(|error| unusable(&error.to_string()))?;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => unusable(ErrorKind::NotWritable, &error.to_string()),
+            _ => unusable(ErrorKind::BadFile, &error.to_string()),
+        };
+        let about = fs::metadata(path).map_err(failed)?;
         if !about.is_file() {
-            return Err(unusable(if about.is_dir() { "it is a directory" } else { "it is not a regular file" }));
+            return Err(unusable(
+                ErrorKind::BadFile,
+                if about.is_dir() { "it is a directory" } else { "it is not a regular file" },
+            ));
         }
         if about.len() < SMALLEST {
-            return Err(unusable(&format!("it has only {} bytes", about.len())));
+            return Err(unusable(ErrorKind::BadFile, &format!("it has only {} bytes", about.len())));
         }
-        File::open(path).map_err(|error| unusable(&error.to_string()))?;
+        File::open(path).map_err(failed)?;
         Self::over(path.to_owned(), about.len(), Content::Foreign, format!("{}, read-only", path.display()), None)
     }
 
