@@ -8,6 +8,7 @@ mod common;
 
 use std::fmt::Write;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Command;
@@ -34,16 +35,16 @@ fn options(nowait: &Nowait) -> Options {
 }
 
 /// An empty log that has always the same identity: its control file, and a segment of zeros.
-fn empty() -> Sim {
+fn empty(segment_bytes: u64) -> Sim {
     let sim = Sim::manual(1);
     let mut page = vec![0; 4096];
     page[..8].copy_from_slice(b"nwlogctl");
-    let fields = [2u32, 0x7463_6576, 0x2073_726f, 0x6c20_666f, 0x2173_676f, SEGMENT_BYTES as u32, 0, 1, 2, 1, 1];
+    let fields = [2u32, 0x7463_6576, 0x2073_726f, 0x6c20_666f, 0x2173_676f, segment_bytes as u32, 0, 1, 2, 1, 1];
     page[12..56].copy_from_slice(&fields.map(u32::to_le_bytes).concat());
     let crc = crc32c::crc32c(&page[12..]);
     page[8..12].copy_from_slice(&crc.to_le_bytes());
     sim.create(format!("{DIR}/control"), page.repeat(2));
-    sim.create(format!("{DIR}/00000000000000000001.seg"), vec![0; SEGMENT_BYTES as usize]);
+    sim.create(format!("{DIR}/00000000000000000001.seg"), vec![0; segment_bytes as usize]);
     sim
 }
 
@@ -73,18 +74,28 @@ fn open(sim: &Sim) -> Log {
     Log::open(DIR, &options(&on(sim))).wait().unwrap().0
 }
 
-/// The logs: name, files, and the records that are lost.
-fn vectors() -> Vec<(&'static str, Files, Vec<u64>)> {
+/// True if a segment has a block whose first record was in an earlier segment.
+fn is_used_again(bytes: &[u8]) -> bool {
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let is_older = |at: usize| bytes[at..].starts_with(b"nwbk") && number(at + 24) < number(56);
+    bytes.starts_with(b"nwlogseg")
+        && bytes[4096..].starts_with(b"nwbk")
+        && (8192..bytes.len()).step_by(4096).any(is_older)
+}
+
+/// The logs: name, files, the records that were acknowledged and not given up, and those of them
+/// that are lost.
+fn vectors() -> Vec<(&'static str, Files, Range<u64>, Vec<u64>)> {
     let mut vectors = Vec::new();
-    let sim = empty();
+    let sim = empty(SEGMENT_BYTES);
     let log = open(&sim);
     for lsn in 1..=3 {
         commit(&log, &[(0, record(lsn))]);
     }
     log.close().wait().unwrap();
-    vectors.push(("plain", files(&sim), vec![]));
+    vectors.push(("plain", files(&sim), 1..4, vec![]));
 
-    let sim = empty();
+    let sim = empty(SEGMENT_BYTES);
     let log = open(&sim);
     for first in [1, 4, 7] {
         let batch: Vec<(u8, Vec<u8>)> = (first..first + 3).map(|lsn| (lsn as u8 * 28, record(lsn))).collect();
@@ -92,7 +103,7 @@ fn vectors() -> Vec<(&'static str, Files, Vec<u64>)> {
     }
     log.close().wait().unwrap();
     let mut batches = files(&sim);
-    vectors.push(("batches", batches.clone(), vec![]));
+    vectors.push(("batches", batches.clone(), 1..10, vec![]));
 
     // A bit of record 5: 9 bytes of frame before it, and a record of the same block.
     let place = |bytes: &[u8]| {
@@ -101,22 +112,28 @@ fn vectors() -> Vec<(&'static str, Files, Vec<u64>)> {
     };
     let (file, at) = batches.iter().enumerate().find_map(|(file, (_, bytes))| Some((file, place(bytes)?))).unwrap();
     batches[file].1[at + 64 + 9 + record(4).len() + 9] ^= 4;
-    vectors.push(("flipped", batches, vec![5]));
+    vectors.push(("flipped", batches, 1..10, vec![5]));
 
-    // Segments that are used again hold blocks of earlier ones behind the end.
-    let sim = empty();
+    // A segment that is used again holds blocks of an earlier one behind the end.
+    let sim = empty(2 * SEGMENT_BYTES);
     let log = open(&sim);
-    for lsn in 1..=12 {
-        commit(&log, &[(1, record(lsn))]);
-        log.truncate_prefix(lsn);
+    let mut last = 0;
+    while !files(&sim).iter().any(|(_, bytes)| is_used_again(bytes)) {
+        assert!(last < 100);
+        last += 1;
+        // Given up before the next segment is prepared: of the one that is given up.
+        log.append_kind(1, &record(last)).wait().unwrap().wait().unwrap();
+        log.truncate_prefix(last);
         while log.maintain() {}
     }
     sim.advance(Duration::from_millis(20));
     while log.maintain() {}
-    vectors.push(("reused", files(&sim.crash(|_, _| true)), vec![]));
+    let reused = files(&sim.crash(|_, _| true));
+    assert!(reused.iter().any(|(_, bytes)| is_used_again(bytes)));
+    vectors.push(("reused", reused, last..last + 1, vec![]));
 
     // A batch of which only the first sector is there.
-    let sim = empty();
+    let sim = empty(SEGMENT_BYTES);
     let log = open(&sim);
     commit(&log, &[(0, record(1))]);
     sim.advance(Duration::from_millis(20));
@@ -124,7 +141,7 @@ fn vectors() -> Vec<(&'static str, Files, Vec<u64>)> {
     let batch: Vec<Vec<u8>> = (2..=20).map(record).collect();
     let mut ticket = log.append_batch(batch.iter().map(Vec::as_slice)).wait().unwrap();
     assert!(common::poll_once(Pin::new(&mut ticket)).is_pending());
-    vectors.push(("torn", files(&sim.crash(|_, sector| sector % 8 == 0)), vec![]));
+    vectors.push(("torn", files(&sim.crash(|_, sector| sector % 8 == 0)), 1..2, vec![]));
     while sim.step() {}
     vectors
 }
@@ -137,7 +154,9 @@ fn found(dir: &Path) -> String {
     }
     let mut text = format!("first {} next {} torn ", recovery.first_lsn, recovery.next_lsn);
     match &recovery.torn {
-        Some(place) => writeln!(text, "{} {}", place.path.file_name().unwrap().display(), place.offset).unwrap(),
+        Some(place) => {
+            writeln!(text, "{} {}", place.path.file_name().unwrap().to_string_lossy(), place.offset).unwrap()
+        }
         None => writeln!(text, "nowhere").unwrap(),
     }
     recovery.damage.iter().flat_map(|damage| damage.lsns.clone()).for_each(|lsn| writeln!(text, "lost {lsn}").unwrap());
@@ -170,7 +189,7 @@ fn found_by_python(dir: &Path) -> Option<String> {
 #[test]
 fn vectors_are_as_they_were() {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
-    for (name, files, lost) in vectors() {
+    for (name, files, acknowledged, lost) in vectors() {
         let dir = root.join(name);
         if std::env::var_os("NOWAIT_WRITE_VECTORS").is_some() {
             let _ = fs::remove_dir_all(&dir);
@@ -192,20 +211,23 @@ fn vectors_are_as_they_were() {
         fs::create_dir(&copy).unwrap();
         files.iter().for_each(|(file, bytes)| fs::write(copy.join(file), bytes).unwrap());
         let text = found(&copy);
-        for lsn in 1..=12 {
-            let hex: String = record(lsn).iter().map(|byte| format!("{byte:02x}")).collect();
-            let is_there = text.lines().any(|line| line.starts_with(&format!("record {lsn} ")) && line.ends_with(&hex));
-            let is_lost = text.lines().any(|line| line == format!("lost {lsn}"));
-            assert_eq!(is_lost, lost.contains(&lsn), "{name}: {text}");
-            let is_kept = match name {
-                "plain" => lsn <= 3,
-                "reused" => lsn == 12,
-                "torn" => lsn == 1,
-                _ => lsn <= 9 && !is_lost,
-            };
-            assert!(!is_kept || is_there, "{name}: {text}");
-            assert!(name == "reused" || is_kept == is_there, "{name}: {text}");
+        let read: Vec<u64> = (1..200)
+            .filter(|lsn| {
+                let hex: String = record(*lsn).iter().map(|byte| format!("{byte:02x}")).collect();
+                let is_it =
+                    |line: &str| line.starts_with(&format!("record {lsn} ")) && line.ends_with(&format!(" {hex}"));
+                text.lines().any(is_it)
+            })
+            .collect();
+        let first = *read.first().unwrap();
+        assert_eq!(read.len(), text.lines().filter(|line| line.starts_with("record")).count(), "{name}: {text}");
+        assert!(first <= acknowledged.start, "{name}: {text}");
+        let left = (first..acknowledged.end).filter(|lsn| !lost.contains(lsn));
+        assert!(read.iter().copied().eq(left), "{name}: {text}");
+        for lsn in &lost {
+            assert!(text.contains(&format!("\nlost {lsn}\n")), "{name}: {text}");
         }
+        assert_eq!(text.contains("torn nowhere"), name != "torn", "{name}: {text}");
         if let Some(by_python) = found_by_python(&dir) {
             assert_eq!(by_python, text, "{name}");
         }
