@@ -20,7 +20,7 @@ use common::Watchdog;
 use common::rng::Rng;
 use nowait::sim::{Faults, Sim, Unsynced};
 use nowait::{Engine, ErrorKind, Nowait};
-use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, Ticket, inspect_in, read_in};
+use nowait_log::{Durability, Log, Options, Scan, Strategy, Submitter, SyncPolicy, Ticket, inspect_in, read_in};
 use reading::Asking;
 
 const DIR: &str = "/log";
@@ -224,6 +224,18 @@ impl Model {
         // Reading is a promise: it is not there one time and gone the next.
         self.acknowledged = last;
     }
+}
+
+/// Opens a copy of a disk by the end of its log: finds what a full scan finds.
+fn same_by_its_end(sim: &Sim, last: u64, what: &str) {
+    let copy = sim.crash(|_, _| true);
+    let nowait = on(&copy);
+    let Ok(full) = inspect_in(&nowait, DIR).wait() else { return };
+    let options = options(&nowait, Durability::Write, 1).scan(Scan::Tail);
+    let (log, tail) = Log::open(DIR, &options).wait().unwrap_or_else(|error| panic!("{what}: {error}, {full:?}"));
+    assert_eq!((tail.first_lsn, tail.last_lsn, tail.next_lsn), (full.first_lsn, last, full.next_lsn), "{what}");
+    assert_eq!((tail.torn, tail.closed, tail.gaps), (full.torn, full.closed, full.gaps), "{what}");
+    assert_eq!(commit(&log, 10), last + 1, "{what}");
 }
 
 /// Ten blocks in flight: every subset of them gets to the disk, and each subset with each block
@@ -816,6 +828,7 @@ fn lives(seed: u64, crashes: &mut u64) {
         // Whoever reads twice reads the same.
         assert_eq!(inspect_in(&on(&crashed), DIR).wait().map_or(0, |found| found.last_lsn), last, "{what}");
         model.rot(&crashed, &mut random, &what);
+        same_by_its_end(&crashed, last, &what);
         drop(tickets);
         if random.below(3) == 0 {
             // Writes in flight wait for steps, which closing does not make.
