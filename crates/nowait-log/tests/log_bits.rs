@@ -60,9 +60,9 @@ fn log(random: &mut Rng) -> (Files, Records) {
     let nowait = on(&sim);
     let (log, _) = Log::open(DIR, &options(&nowait)).wait().unwrap();
     let mut records = Records::new();
-    while log.stats().rotations < 1 || records.len() < 24 {
+    while log.stats().rotations < 1 || records.len() < 16 {
         let batch: Vec<(u8, Vec<u8>)> = (0..1 + random.below(5))
-            .map(|_| (random.next() as u8, (0..random.below(90)).map(|_| random.next() as u8).collect()))
+            .map(|_| (random.next() as u8, (0..random.below(40)).map(|_| random.next() as u8).collect()))
             .collect();
         let entries = batch.iter().map(|(kind, bytes)| Entry { kind: *kind, bytes });
         let last = log.append_batch(entries).wait().unwrap().wait().unwrap();

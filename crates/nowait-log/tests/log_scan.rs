@@ -198,6 +198,8 @@ fn ten_gibibytes_are_opened_by_their_end() {
         let numbers = [number, 1, SEGMENT, last + 1, last, before, end, last, 0].map(long).concat();
         let header = sealed(b"nwlogseg", &[&id, &numbers]);
         file.write_all_at(&header, 0).unwrap();
+        // Or the reads past the page cache have it written first.
+        file.sync_all().unwrap();
     }
     // One record a page, each of which covers the one before.
     let newest = File::options().write(true).open(path.join(format!("{SEGMENTS:020}.seg"))).unwrap();
@@ -216,6 +218,7 @@ fn ten_gibibytes_are_opened_by_their_end() {
         put(&mut page, 0, &[b"nwbk", &short(crc)]);
         newest.write_all_at(&page, at).unwrap();
     }
+    newest.sync_all().unwrap();
     drop(newest);
     let options = Options::new().scan(Scan::Tail).maintenance(false);
     let (log, recovery) = Log::open(&path, &options).wait().unwrap();

@@ -9,8 +9,9 @@ use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Control, End, LogId, PAGE, 
 use crate::os;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
-/// Reads in flight beside the piece that is checked, so that the disk works meanwhile.
-const AHEAD: usize = 2;
+/// Reads in flight beside the piece that is checked, so that the disk works meanwhile. With two it
+/// was idle at times.
+const AHEAD: usize = 4;
 /// Bytes of one read of a search for headers.
 const SEARCH_PIECE: usize = 64 << 10;
 /// Bytes without a header behind which none is searched for: more than a block has, unless a batch
