@@ -11,7 +11,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 
 use rustix::fs::{Advice, fadvise};
@@ -326,11 +326,26 @@ fn disturb(parent: Pid, errand: Errand<'_>, buffer: &mut [u8]) -> ! {
     unsafe { libc::_exit(0) }
 }
 
+/// A path by which this process can open a file again that has no name.
+pub fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
 /// Bytes that a process (its number, or `self`) has had read from storage so far, kernel workers for
 /// its rings included; `None` where the kernel does not count them.
 pub fn read_bytes(process: impl fmt::Display) -> Option<u64> {
+    counted(process, "read_bytes: ")
+}
+
+/// As [`read_bytes`], for what it has had written; through the page cache, from the moment when a page
+/// became dirty.
+pub fn written_bytes(process: impl fmt::Display) -> Option<u64> {
+    counted(process, "write_bytes: ")
+}
+
+fn counted(process: impl fmt::Display, field: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
+    text.lines().find_map(|line| line.strip_prefix(field))?.trim().parse().ok()
 }
 
 /// CPU time and context switches so far.

@@ -13,7 +13,7 @@ use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::meter::{Round, Sample};
 use nowait_bench::measure::mixed::{self, BEAT, Layout, Mixture, Neighbour, Plan};
-use nowait_bench::measure::options::{Beside, Direction, Options};
+use nowait_bench::measure::options::{Beside, Direction, Logged, Options};
 use nowait_bench::measure::pace::Pace;
 
 use nowait_bench::measure::work::{
@@ -743,17 +743,21 @@ fn usable_loggers() -> impl Iterator<Item = &'static dyn LogWay> {
 fn every_record_of_every_writer_is_where_the_way_says() {
     const COMMITS: u64 = 20;
     let cancel = AtomicBool::new(false);
-    for way in usable_loggers() {
-        for (writers, size) in [(1, 16), (1, 5000), (3, 128), (8, 4096), (64, 100)] {
+    let more = ways::pipeliners().iter().chain(ways::task_loggers()).copied();
+    for way in usable_loggers().chain(more) {
+        for (writers, size, in_flight) in
+            [(1, 16, 1), (1, 5000, 7), (3, 128, 1), (2, 128, 32), (8, 4096, 1), (64, 100, 1)]
+        {
             if way.alone() && writers > 1 {
                 continue;
             }
+            let in_flight = if way.pipelines() { in_flight } else { 1 };
             let (file, path) = empty_file("log");
             let all = writers as u64 * COMMITS;
             file.set_len(all * way.room(size) as u64).unwrap();
             let (records, folder) = (Records::new(SEED), on_disk().as_ref());
             let (file, path, commits) = (&*file, &*path, COMMITS);
-            let job = Commits { file, path, folder, writers, size, commits, records, cancel: &cancel };
+            let job = Commits { file, path, folder, writers, in_flight, size, commits, records, cancel: &cancel };
             let found = std::sync::Mutex::new(std::collections::HashSet::new());
             let check = |number, record: &[u8]| {
                 found.lock().unwrap().insert(number);
@@ -785,7 +789,8 @@ fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
     let (path, folder, cancel) = (on_disk().as_ref(), "/proc/self".as_ref(), &AtomicBool::new(false));
     for way in usable_loggers() {
         let writers = if way.alone() { 1 } else { 8 };
-        let job = Commits { file, path, folder, writers, size: 128, commits: 10, records: Records::new(SEED), cancel };
+        let (in_flight, size, commits, records) = (1, 128, 10, Records::new(SEED));
+        let job = Commits { file, path, folder, writers, in_flight, size, commits, records, cancel };
         let gate = std::sync::Barrier::new(1);
         assert!(way.commits(&job, &mut Round::new(&gate, None)).is_err(), "{}", way.name());
     }
@@ -820,6 +825,42 @@ fn a_run_of_logs_fills_a_row_for_each_case_and_way() {
         assert!(wanted.contains(&row.figures::<log::Figures>().file_bytes_per_byte.unwrap()), "{row:?}");
         let latency = row.latency_ns.unwrap();
         assert!(latency.p50 <= latency.p999 && latency.p999 <= latency.max, "{row:?}");
+    }
+}
+
+#[test]
+fn every_kind_of_work_with_a_log_fills_a_row_for_each_case_and_way() {
+    let tables: [(&dyn Table, usize); 6] = [
+        (&log::pipelined::PIPELINED, 1),
+        (&log::pipelined::TASKS, 1),
+        (&log::steady::TAIL, 1),
+        (&log::steady::RETENTION, 1),
+        (&log::rate::RATE, 3),
+        (&log::recovery::RECOVERY, 1),
+    ];
+    let (writers, in_flight, sizes) = (vec![2], vec![8], vec![4096]);
+    let (rounds, load_time, logs) = (2, Duration::from_millis(20), Logged::ALL.into());
+    let options = Options { quick: true, rounds, load_time, writers, in_flight, sizes, logs, ..tiny() };
+    for (table, cases) in tables {
+        let (result, report, _) = measure(&[table], &options, None, &AtomicBool::new(false));
+        match result {
+            // The build's directory is in memory.
+            Err(error) if error.kind() == ErrorKind::NotCold => continue,
+            other => other.unwrap(),
+        }
+        let direct_is_refused = report.notes.iter().any(|note| note.text.contains("O_DIRECT"));
+        let is_left_out = |way: &&str| direct_is_refused && way.contains("direct");
+        let ways: Vec<_> = table.ways().into_iter().filter(|way| !is_left_out(way)).collect();
+        assert_eq!(report.rows.len(), cases * ways.len(), "{}", table.name());
+        for row in &report.rows {
+            assert!(row.ops_per_s > 0.0 && row.rounds.len() == 2 && row.table == table.name(), "{row:?}");
+            let figures = row.figures::<log::steady::Figures>();
+            assert_eq!(figures.lag_ns.is_some(), row.way == "nowait-tailed", "{row:?}");
+            // Zeros of segments to come are written, too.
+            let written = figures.written_bytes_per_file_byte;
+            assert!(row.table != "log-retention" || written.is_none_or(|written| written >= 1.0), "{row:?}");
+        }
+        assert!(fails(&[table], &options, None, true).kind() == ErrorKind::Interrupted, "{}", table.name());
     }
 }
 

@@ -184,6 +184,8 @@ fn asked(options: &cli::Bench) -> Options {
         beside: sorted(options.beside.iter().map(|name| name.beside()).collect()),
         loads: sorted(options.loads.iter().map(|name| name.arriving()).collect()),
         rates: as_sizes(&options.rates),
+        logs: sorted(options.logs.iter().map(|name| name.logged()).collect()),
+        in_flight: as_sizes(&options.in_flight),
         stall_size: options.stall_size,
         memory_limit: thorough.then(limit),
         own_file_systems: thorough,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::machine::testfile::SMALLEST;
-use nowait_bench::measure::options::{Arriving, Beside, Direction};
+use nowait_bench::measure::options::{Arriving, Beside, Direction, Logged};
 use nowait_bench::measure::work::Records;
 use nowait_bench::report::figures::parse_bytes;
 use nowait_bench::report::notes::Code;
@@ -358,6 +358,14 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
     pub streams: Vec<StreamName>,
 
+    /// Measure only this in `log` [default: all; with --quick threads]
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
+    pub logs: Vec<LogKind>,
+
+    /// Measure only these numbers of a thread's records in flight in `log --logs pipelined`
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub in_flight: Vec<u32>,
+
     /// Measure only these numbers of writers in `log`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub writers: Vec<u32>,
@@ -370,7 +378,7 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub hot: Vec<u32>,
 
-    /// Measure only these numbers of tasks in `mixed`
+    /// Measure only these numbers of tasks in `mixed`, and in `log --logs tokio`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=mixed::TASKS_MAX as i64))]
     pub tasks: Vec<u32>,
 
@@ -490,6 +498,38 @@ impl LoadName {
             Self::Reads => Arriving::Reads,
             Self::Gather => Arriving::Gather,
             Self::Log => Arriving::Log,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LogKind {
+    /// Threads, each of which waits for its record
+    Threads,
+    /// Threads with several records in flight, each waiting for its oldest
+    Pipelined,
+    /// Tasks of tokio on two workers
+    Tokio,
+    /// 8 writers beside a reader that follows them
+    Tail,
+    /// 8 writers of a log whose oldest segments are given up
+    Retention,
+    /// Records that arrive at a fixed rate: 25, 50 and 75 % of the closed-loop maximum
+    Rate,
+    /// Opening a log of 1 GiB, beside `cat`
+    Recovery,
+}
+
+impl LogKind {
+    pub(crate) fn logged(self) -> Logged {
+        match self {
+            Self::Threads => Logged::Threads,
+            Self::Pipelined => Logged::Pipelined,
+            Self::Tokio => Logged::Tokio,
+            Self::Tail => Logged::Tail,
+            Self::Retention => Logged::Retention,
+            Self::Rate => Logged::Rate,
+            Self::Recovery => Logged::Recovery,
         }
     }
 }

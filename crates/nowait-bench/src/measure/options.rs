@@ -48,6 +48,10 @@ pub struct Options {
     pub loads: Vec<Arriving>,
     pub rates: Vec<usize>,
 
+    /// Kinds of work with a durable log, and a writer's records under way.
+    pub logs: Vec<Logged>,
+    pub in_flight: Vec<usize>,
+
     /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data,
     /// within bounds.
     pub stall_size: Option<u64>,
@@ -90,6 +94,25 @@ pub enum Arriving {
     Reads,
     Gather,
     Log,
+}
+
+/// Kind of work with a durable log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Logged {
+    /// Threads, each of which waits for its record.
+    Threads,
+    /// Threads with several records in flight.
+    Pipelined,
+    /// Tasks of a runtime.
+    Tokio,
+    /// A reader that follows writers.
+    Tail,
+    /// Segments that are given up as others come.
+    Retention,
+    /// Records that arrive at a fixed rate.
+    Rate,
+    /// Opening.
+    Recovery,
 }
 
 const FULL_ROUND: Duration = Duration::from_millis(300);
@@ -135,6 +158,8 @@ impl Options {
             beside: Vec::new(),
             loads: Vec::new(),
             rates: Vec::new(),
+            logs: Vec::new(),
+            in_flight: Vec::new(),
             stall_size: None,
             memory_limit: None,
             own_file_systems: false,
@@ -185,6 +210,24 @@ impl Arriving {
             Self::Reads => "reads",
             Self::Gather => "gather",
             Self::Log => "log",
+        }
+    }
+}
+
+impl Logged {
+    pub const ALL: [Self; 7] =
+        [Self::Threads, Self::Pipelined, Self::Tokio, Self::Tail, Self::Retention, Self::Rate, Self::Recovery];
+
+    /// Name of its table.
+    pub fn table(self) -> &'static str {
+        match self {
+            Self::Threads => "log",
+            Self::Pipelined => "log-pipelined",
+            Self::Tokio => "log-tokio",
+            Self::Tail => "log-tail",
+            Self::Retention => "log-retention",
+            Self::Rate => "log-rate",
+            Self::Recovery => "log-recovery",
         }
     }
 }

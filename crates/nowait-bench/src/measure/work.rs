@@ -353,8 +353,20 @@ impl Populate<'_> {
     }
 }
 
-/// Records of one size: each of `writers` threads makes one, waits until it is on stable storage,
-/// and makes the next, until it has made `commits`.
+/// A log that was closed.
+#[derive(Clone, Copy)]
+pub struct Opening<'a> {
+    pub folder: &'a Path,
+    /// Its segments that hold records, none of them cached.
+    pub segments: &'a [PathBuf],
+    /// Bytes of all these.
+    pub bytes: u64,
+    /// LSN of its last record.
+    pub last_lsn: u64,
+}
+
+/// Records of one size: each of `writers` threads, or tasks, makes `in_flight` of them, waits until
+/// the oldest is on stable storage, and makes the next, until it has made `commits`.
 #[derive(Clone, Copy)]
 pub struct Commits<'a> {
     /// As long as the way has asked for, all of it written with zeros and on stable storage.
@@ -364,6 +376,8 @@ pub struct Commits<'a> {
     /// The file's, for a way that makes files of its own.
     pub folder: &'a Path,
     pub writers: usize,
+    /// More than 1 only for a way that [pipelines](crate::ways::LogWay::pipelines).
+    pub in_flight: usize,
     pub size: usize,
     pub commits: u64,
     pub records: Records,

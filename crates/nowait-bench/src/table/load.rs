@@ -12,6 +12,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ use crate::random::Random;
 use crate::report::figures::{share, short};
 use crate::report::notes::Code;
 use crate::report::{Report, Row};
+use crate::sys;
 use crate::ways::{self, AppendWay, GatherWay, ReadWay, Way};
 
 pub struct Load {
@@ -58,7 +60,7 @@ const BLOCK: usize = 4 << 10;
 /// Records of a gather.
 const RECORDS: usize = 64;
 /// Bytes of a record of the log.
-const RECORD: usize = 100;
+pub(super) const RECORD: usize = 100;
 /// Operations that are verified.
 const VERIFIED: usize = 128;
 
@@ -90,10 +92,12 @@ fn keeps(row: &Row) -> bool {
     kept(row).is_some_and(|share| share >= KEPT)
 }
 
-const OFFERED: Column = Column { name: "offered/s", cell: |row| Some(short(row.figures::<Figures>().offered_per_s?)) };
+pub(super) const OFFERED: Column =
+    Column { name: "offered/s", cell: |row| Some(short(row.figures::<Figures>().offered_per_s?)) };
 const ACHIEVED: Column = Column { name: "achieved/s", cell: |row| Some(short(row.ops_per_s)) };
-const SHARE: Column = Column { name: "kept", cell: |row| kept(row).map(share) };
-const COLUMNS: &[Column] = &[OFFERED, ACHIEVED, SHARE, P50, P99, P999, LONGEST, Column { name: "CPU µs", cell: cpu }];
+pub(super) const SHARE: Column = Column { name: "kept", cell: |row| kept(row).map(share) };
+pub(super) const COLUMNS: &[Column] =
+    &[OFFERED, ACHIEVED, SHARE, P50, P99, P999, LONGEST, Column { name: "CPU µs", cell: cpu }];
 
 const CURVES: &[Curve] = &[
     Curve {
@@ -162,35 +166,10 @@ impl Load {
     }
 
     fn appends(&self, run: &mut Run<'_>) -> Result<()> {
-        let (cancel, folder, seed) = (run.cancel, run.dir, run.options.seed);
+        let (folder, seed) = (run.dir, run.options.seed);
         let ways = run.usable_in(self.name(), self.appenders);
         let work = |way: &'static dyn AppendWay, turn: &Turn<'_>, round: &Arrived| {
-            let records = Records::new(seed.wrapping_add(round.seed));
-            let mut file = testfile::create_nameless(folder)?;
-            let room = if way.fills() { (round.count * RECORD) as u64 } else { 0 };
-            let failed = |error: io::Error| match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    no_room(room, "--rates", folder, &error.to_string())
-                }
-                _ => turn.failed(error),
-            };
-            fill(&mut file, room, cancel).map_err(failed)?;
-            let (count, pace) = (round.count, &round.pace);
-            let job = Appends { file: &file, folder, size: RECORD, depth: IN_FLIGHT, count, pace, records, cancel };
-            let holds = |number: u64, record: &[u8]| records.holds(number, record);
-            let check: Option<&Check<'_>> = if round.verify { Some(&holds) } else { None };
-            let outcome = alone(check, |clock| way.appends(&job, clock));
-            let (sample, found) = turn.sample(outcome, failed)?;
-            turn.require("records", &sample, (count as u64, (count * RECORD) as u64))?;
-            if let Some(number) = sample.wrong {
-                return Err(turn.failed(format!("record {number} is not where it should be")));
-            }
-            if round.verify && found != count {
-                return Err(turn.failed(format!("it found {found} of its {count} records")));
-            }
-            // Now, and not on the clock of whoever comes next.
-            discard(&file).map_err(failed)?;
-            Ok(sample)
+            append(way, turn, round, (folder, seed), "--rates")
         };
         sweep(self.name(), Arriving::Log, ways, RATE_MAX, run, &work)
     }
@@ -217,20 +196,60 @@ fn read(
     Ok(sample)
 }
 
+/// Appends what arrives in one way, and checks its records. `limits`: the option by which it needs less
+/// room.
+pub(super) fn append(
+    way: &'static dyn AppendWay,
+    turn: &Turn<'_>,
+    round: &Arrived,
+    (folder, seed): (&Path, u64),
+    limits: &str,
+) -> Result<Sample> {
+    let records = Records::new(seed.wrapping_add(round.seed));
+    let cancel = turn.cancel;
+    let mut file = testfile::create_nameless(folder)?;
+    let room = (way.room(RECORD) * round.count) as u64;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => no_room(room, limits, folder, &error.to_string()),
+        _ => turn.failed(error),
+    };
+    fill(&mut file, room, cancel).map_err(failed)?;
+    // Else the first direct write to a page would have to drop it.
+    if way.direct() {
+        sys::drop_cache(&file).map_err(failed)?;
+    }
+    let (count, pace) = (round.count, &round.pace);
+    let job = Appends { file: &file, folder, size: RECORD, depth: IN_FLIGHT, count, pace, records, cancel };
+    let holds = |number: u64, record: &[u8]| records.holds(number, record);
+    let check: Option<&Check<'_>> = if round.verify { Some(&holds) } else { None };
+    let outcome = alone(check, |clock| way.appends(&job, clock));
+    let (sample, found) = turn.sample(outcome, failed)?;
+    turn.require("records", &sample, (count as u64, (count * RECORD) as u64))?;
+    if let Some(number) = sample.wrong {
+        return Err(turn.failed(format!("record {number} is not where it should be")));
+    }
+    if round.verify && found != count {
+        return Err(turn.failed(format!("it found {found} of its {count} records")));
+    }
+    // Now, and not on the clock of whoever comes next.
+    discard(&file).map_err(failed)?;
+    Ok(sample)
+}
+
 fn discard(file: &File) -> io::Result<()> {
     file.set_len(0).and_then(|()| file.sync_all())
 }
 
 /// Inputs of a round, the same for all ways.
-struct Arrived {
-    pace: Pace,
-    count: usize,
-    seed: u64,
-    verify: bool,
+pub(super) struct Arrived {
+    pub(super) pace: Pace,
+    pub(super) count: usize,
+    pub(super) seed: u64,
+    pub(super) verify: bool,
 }
 
 /// One way, once.
-type Work<'a, W> = dyn Fn(&'static W, &Turn<'_>, &Arrived) -> Result<Sample> + 'a;
+pub(super) type Work<'a, W> = dyn Fn(&'static W, &Turn<'_>, &Arrived) -> Result<Sample> + 'a;
 
 /// Measures one rate after the other with the ways that keep them. `most`: operations that a round
 /// can have.
@@ -280,17 +299,17 @@ fn sweep<W: Way + ?Sized>(
 }
 
 /// One kind of work at one rate.
-struct Bench<'a, W: ?Sized + 'static> {
-    table: &'a str,
-    name: &'a str,
-    ways: &'a [&'static W],
-    rate: f64,
+pub(super) struct Bench<'a, W: ?Sized + 'static> {
+    pub(super) table: &'a str,
+    pub(super) name: &'a str,
+    pub(super) ways: &'a [&'static W],
+    pub(super) rate: f64,
     /// Operations of a timed round.
-    count: usize,
-    seed: u64,
-    cancel: &'a AtomicBool,
-    work: &'a Work<'a, W>,
-    arrived: Option<Arrived>,
+    pub(super) count: usize,
+    pub(super) seed: u64,
+    pub(super) cancel: &'a AtomicBool,
+    pub(super) work: &'a Work<'a, W>,
+    pub(super) arrived: Option<Arrived>,
 }
 
 impl<W: Way + ?Sized> interleave::Case for Bench<'_, W> {

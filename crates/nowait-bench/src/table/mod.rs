@@ -60,6 +60,12 @@ pub static TABLES: &[&dyn Table] = &[
     &writes::WRITES,
     &stall::STALL,
     &log::LOG,
+    &log::pipelined::PIPELINED,
+    &log::pipelined::TASKS,
+    &log::steady::TAIL,
+    &log::steady::RETENTION,
+    &log::rate::RATE,
+    &log::recovery::RECOVERY,
 ];
 
 /// Cases of one kind of work, the ways that do it, and how its figures are shown.
@@ -326,7 +332,7 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
 const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
 
 /// Every option that some table takes ([`Table::takes`]), and whether it was given.
-fn given(options: &Options) -> [(&'static str, bool); 15] {
+fn given(options: &Options) -> [(&'static str, bool); 17] {
     [
         ("--direct", options.direct),
         ("--rate", options.rate.is_some()),
@@ -343,6 +349,8 @@ fn given(options: &Options) -> [(&'static str, bool); 15] {
         ("--beside", !options.beside.is_empty()),
         ("--loads", !options.loads.is_empty()),
         ("--rates", !options.rates.is_empty()),
+        ("--logs", !options.logs.is_empty()),
+        ("--in-flight", !options.in_flight.is_empty()),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
-//! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`populators`], [`indexers`],
+//! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`pipeliners`], [`task_loggers`], [`populators`], [`indexers`],
 //! [`filers`], [`readwriters`], [`mixers`], [`load_readers`], [`load_gatherers`] or
 //! [`load_appenders`]. One that does several kinds of work lives where it reads.
 
@@ -22,12 +22,13 @@ use crate::measure::meter::{Apart, Round};
 use crate::measure::mixed::{Mixed, Mixture};
 use crate::measure::options::Direction;
 use crate::measure::work::{
-    Appends, Commits, Gather, Gathers, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream, Writes,
+    Appends, Commits, Gather, Gathers, Opening, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream, Writes,
 };
 use crate::sys::Mapping;
 
-pub use log::commit::{Folder, by_writers};
+pub use log::commit::{Folder, by_pipelines, by_writers};
 pub(crate) use log::durable::await_spare;
+pub use log::steady::{RETAINED, Seen};
 pub use map::watch::Populated;
 pub(crate) use read::nowait::{FirstRead, first_read};
 pub use read::ring::io_uring_state;
@@ -134,18 +135,43 @@ pub trait LogWay: Way {
         false
     }
 
+    /// Has several records of a writer under way ([`Commits::in_flight`]). A way that has not gets a
+    /// writer for each of them.
+    fn pipelines(&self) -> bool {
+        false
+    }
+
     /// The most bytes of the file that a record of `size` bytes takes; 0 for a way that makes files
     /// of its own.
     fn room(&self, _size: usize) -> usize {
         0
     }
 
-    /// Has every record of `job` on stable storage, from threads of which each waits for its own,
-    /// and says how many bytes of the file they took, if it knows. Afterwards it finds each of them,
+    /// Has every record of `job` on stable storage, from threads, or tasks, of which each waits for
+    /// its own, and says how many bytes of the file they took, if it knows. Afterwards it finds each of them,
     /// if the round verifies, or else those that [are sampled](Commits::is_sampled), and tells the
     /// tally ([`crate::measure::meter::Tally::found`]) its number and its bytes. In rounds that do
     /// not verify, a way that makes files of its own may leave it out.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>>;
+}
+
+/// One way of using a log that has run for a while.
+pub trait SteadyWay: Way {
+    /// As [`LogWay::commits`]; says what else was seen while the clock ran. Of records that are
+    /// given up meanwhile it finds none.
+    fn steady(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Seen>;
+}
+
+/// One way of reading all of a log that nobody writes.
+pub trait OpenWay: Way {
+    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
+    fn direct(&self) -> bool {
+        false
+    }
+
+    /// Reads the job's files, or opens the log, which counts as one operation of all bytes of the
+    /// files.
+    fn open(&self, job: &Opening<'_>, round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// One way of gathering as requests for that arrive, several at a time.
@@ -157,8 +183,16 @@ pub trait GatherWay: Way {
 
 /// One way of having records on stable storage as they arrive.
 pub trait AppendWay: Way {
-    /// Writes to the job's file, which then has all its bytes before.
-    fn fills(&self) -> bool;
+    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
+    fn direct(&self) -> bool {
+        false
+    }
+
+    /// The most bytes of the job's file that a record of `size` bytes takes; 0 for a way that makes
+    /// files of its own.
+    fn room(&self, _size: usize) -> usize {
+        0
+    }
 
     /// Begins each append of `job` when its record arrives, or as soon after that as one of
     /// `job.depth` is free, and counts latency from the arrival. Afterwards, if the round verifies,
@@ -359,6 +393,33 @@ pub const fn loggers() -> &'static [&'static dyn LogWay] {
     ]
 }
 
+/// Every way of the table of pipelined appends, in its order.
+pub const fn pipeliners() -> &'static [&'static dyn LogWay] {
+    &[
+        &log::batch::BUFFERED,
+        &log::batch::DIRECT,
+        &log::batch::PIPELINED,
+        &log::batch::DIRECT_PIPELINED,
+        &log::durable::USUAL,
+        &log::durable::THREADS,
+    ]
+}
+
+/// Every way of the table of appends from tasks, in its order.
+pub const fn task_loggers() -> &'static [&'static dyn LogWay] {
+    &[&log::batch::DIRECT, &log::tasks::BUFFERED, &log::tasks::DIRECT, &log::tasks::Tickets]
+}
+
+/// Every way of the table of a log that a reader follows, in its order.
+pub const fn tailers() -> &'static [&'static dyn SteadyWay] {
+    &[&log::steady::ALONE, &log::steady::TAILED]
+}
+
+/// Every way of the table of retention.
+pub const fn retainers() -> &'static [&'static dyn SteadyWay] {
+    &[&log::steady::Retained]
+}
+
 /// Every way that reads what arrives by chance, in the order of the table of load.
 pub const fn load_readers() -> &'static [&'static dyn ReadWay] {
     &[
@@ -384,6 +445,16 @@ pub const fn load_gatherers() -> &'static [&'static dyn GatherWay] {
 /// Every way that appends it.
 pub const fn load_appenders() -> &'static [&'static dyn AppendWay] {
     &[log::arriving::THREADS, log::arriving::FUTURES, &log::arriving::Tasks]
+}
+
+/// Every way of the table of appends at a fixed rate.
+pub const fn rate_appenders() -> &'static [&'static dyn AppendWay] {
+    &[log::arriving::THREADS, log::arriving::DIRECT_THREADS, log::arriving::FUTURES, &log::arriving::Tasks]
+}
+
+/// Every way of the table of opening a log.
+pub const fn openers() -> &'static [&'static dyn OpenWay] {
+    &[&log::recovery::Cat, &log::recovery::Direct, &log::recovery::Open, &log::recovery::Inspect]
 }
 
 /// Every way of the table of files, in its order.

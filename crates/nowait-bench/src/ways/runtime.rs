@@ -23,6 +23,20 @@ pub fn runtime() -> &'static tokio::runtime::Runtime {
     })
 }
 
+/// With two workers, as the table of appends from tasks says. Started with its first use.
+pub(in crate::ways) fn two_workers() -> &'static tokio::runtime::Runtime {
+    static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io().build();
+        let runtime = runtime.expect("a runtime starts where threads do");
+        let entered = runtime.enter();
+        // Where its reactor cannot serve, a thread of the library does.
+        let _ = nowait::Nowait::shared().attach_tokio();
+        drop(entered);
+        runtime
+    })
+}
+
 pub fn finish<T>(tasks: Vec<tokio::task::JoinHandle<io::Result<T>>>) -> io::Result<Vec<T>> {
     let all = futures_util::future::join_all(tasks);
     runtime().block_on(all).into_iter().map(|joined| joined.map_err(io::Error::other)?).collect()

@@ -1,6 +1,7 @@
 //! Records that arrive at moments of their own, each to be on stable storage.
 //!
-//! `thread-batch`: a pool of threads takes them, and each thread waits for its record. `nowait`, and
+//! `thread-batch`, `thread-batch-direct`: a pool of threads takes them, and each thread waits for its
+//! record. `nowait`, and
 //! `nowait-tokio`: no thread waits. Futures of one thread under `block_on`, or tasks of a runtime,
 //! append their record and await its ticket.
 
@@ -15,30 +16,40 @@ use std::time::Instant;
 use nowait_log::Log;
 
 use super::batch::{self, ThreadBatch};
+use super::commit::open_direct;
 use super::durable::{self, Durable, open, records_of};
 use crate::measure::meter::Round;
 use crate::measure::pace::{Arrivals, Schedule};
 use crate::measure::work::{Appends, Buffer, Records};
+use crate::sys::path_of;
 use crate::ways::read::threads::at_once;
 use crate::ways::runtime::{Seen, finish, runtime};
-use crate::ways::{AppendWay, ON_TOKIO, Way};
+use crate::ways::{AppendWay, LogWay, ON_TOKIO, Way};
 
 pub(crate) const THREADS: &ThreadBatch = &batch::BUFFERED;
+pub(crate) const DIRECT_THREADS: &ThreadBatch = &batch::DIRECT;
 pub(crate) const FUTURES: &Durable = &durable::USUAL;
 
 pub(crate) struct Tasks;
 
 impl AppendWay for ThreadBatch {
-    fn fills(&self) -> bool {
-        true
+    fn direct(&self) -> bool {
+        LogWay::direct(self)
+    }
+
+    fn room(&self, size: usize) -> usize {
+        LogWay::room(self, size)
     }
 
     fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize> {
-        let log = batch::Log::new(job.depth * job.size, false);
+        let direct = LogWay::direct(self);
+        let opened = direct.then(|| open_direct(&path_of(job.file))).transpose()?;
+        let file = opened.as_ref().unwrap_or(job.file);
+        let log = batch::Log::new(job.depth * job.size, direct);
         let (next, schedule) = (AtomicUsize::new(0), OnceLock::new());
         let mut memory = Buffer::new(job.depth * job.size);
         let places = thread::scope(|scope| {
-            let thread = scope.spawn(|| log.write(job.file));
+            let thread = scope.spawn(|| log.write(file));
             let places = at_once(job.depth, job.size, memory.bytes(), round, |record, tally| {
                 let schedule = schedule.get_or_init(|| Schedule::new(Some(job.pace)));
                 let mut places = Vec::new();
@@ -83,10 +94,6 @@ fn found(log: &Log, lsns: &[(u64, u64)], round: &mut Round<'_>) -> io::Result<us
 }
 
 impl AppendWay for Durable {
-    fn fills(&self) -> bool {
-        false
-    }
-
     fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize> {
         let (_folder, log) = open(job.folder, &self.options()?)?;
         let arrivals = Arrivals::new(Some(job.pace), job.count);
@@ -123,10 +130,6 @@ impl Way for Tasks {
 }
 
 impl AppendWay for Tasks {
-    fn fills(&self) -> bool {
-        false
-    }
-
     fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize> {
         let (_folder, log) = open(job.folder, &durable::USUAL.options()?)?;
         let arrivals = Arrivals::new(Some(job.pace), job.count);

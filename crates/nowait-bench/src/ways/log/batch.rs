@@ -5,6 +5,9 @@
 //! `thread-batch`: a write and an `fdatasync(2)` a batch, through the page cache.
 //! `thread-batch-direct`: a batch in whole blocks, in one call past the page cache.
 //!
+//! `-pipelined`: a writer has several records under way. It puts each into the open batch, and waits
+//! for the batch of its oldest; one that is on stable storage already costs it no system call.
+//!
 //! Writers sleep on a futex that all of their batch share. With 64 of them that is 1.1 context
 //! switches a commit; it was 1.3 where the thread unparked each (`Thread::unpark`), and 1.5 with a
 //! condition variable, whose sleepers wake only to queue for its mutex.
@@ -19,8 +22,9 @@ use std::thread;
 
 use rustix::io::Errno;
 use rustix::thread::futex;
+use tokio::sync::oneshot;
 
-use super::commit::{BLOCK, by_writers, find, open_direct, write_durable};
+use super::commit::{BLOCK, by_pipelines, find, open_direct, write_durable};
 use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Commits};
 use crate::ways::{LogWay, Way};
@@ -28,10 +32,15 @@ use crate::ways::{LogWay, Way};
 pub(crate) struct ThreadBatch {
     name: &'static str,
     direct: bool,
+    pipelines: bool,
 }
 
-pub(crate) const BUFFERED: ThreadBatch = ThreadBatch { name: "thread-batch", direct: false };
-pub(crate) const DIRECT: ThreadBatch = ThreadBatch { name: "thread-batch-direct", direct: true };
+pub(crate) const BUFFERED: ThreadBatch = ThreadBatch { name: "thread-batch", direct: false, pipelines: false };
+pub(crate) const DIRECT: ThreadBatch = ThreadBatch { name: "thread-batch-direct", direct: true, pipelines: false };
+pub(crate) const PIPELINED: ThreadBatch =
+    ThreadBatch { name: "thread-batch-pipelined", direct: false, pipelines: true };
+pub(crate) const DIRECT_PIPELINED: ThreadBatch =
+    ThreadBatch { name: "thread-batch-direct-pipelined", direct: true, pipelines: true };
 
 impl Way for ThreadBatch {
     fn name(&self) -> &'static str {
@@ -44,25 +53,36 @@ impl LogWay for ThreadBatch {
         self.direct
     }
 
+    fn pipelines(&self) -> bool {
+        self.pipelines
+    }
+
     fn room(&self, size: usize) -> usize {
         if self.direct { size.next_multiple_of(BLOCK) } else { size }
     }
 
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let direct = self.direct.then(|| open_direct(job.path)).transpose()?;
-        let file = direct.as_ref().unwrap_or(job.file);
-        let log = Log::new(job.writers * job.size, self.direct);
-        let (places, end) = thread::scope(|scope| {
-            let thread = scope.spawn(|| log.write(file));
-            let places = by_writers(job, round, || Ok(()), |(), block| log.commit(&block[..job.size]));
-            log.close();
-            let end = thread.join().expect("the thread of the log does not panic");
-            // Its error tells more than those of the writers who learned of it.
-            end.and_then(|end| Ok((places?, end)))
+        let log = Log::new(job.writers * job.in_flight * job.size, self.direct);
+        let (places, end) = written(job, &log, || {
+            by_pipelines(job, round, |record| log.append(record), |(number, place)| log.wait(number).map(|()| place))
         })?;
         find(job, round, &places)?;
         Ok(Some(end))
     }
+}
+
+/// Does the work of the writers beside the thread, and closes the log. Gives where it ends, too.
+pub(super) fn written<T>(job: &Commits<'_>, log: &Log, write: impl FnOnce() -> io::Result<T>) -> io::Result<(T, u64)> {
+    let direct = log.direct.then(|| open_direct(job.path)).transpose()?;
+    let file = direct.as_ref().unwrap_or(job.file);
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| log.write(file));
+        let given = write();
+        log.close();
+        let end = thread.join().expect("the thread of the log does not panic");
+        // Its error tells more than those of the writers who learned of it.
+        end.and_then(|end| Ok((given?, end)))
+    })
 }
 
 pub(super) struct Log {
@@ -83,15 +103,17 @@ struct Batch {
     len: usize,
     /// Its offset in the file.
     place: u64,
+    /// Tasks that wait for it.
+    told: Vec<oneshot::Sender<()>>,
     sleeps: bool,
     closed: bool,
 }
 
 impl Log {
-    /// `capacity`: a record of each writer, since nobody has two.
+    /// `capacity`: all records that may be under way, since a batch may have all of them.
     pub(super) fn new(capacity: usize, direct: bool) -> Self {
         let buffer = Buffer::new(capacity.next_multiple_of(BLOCK));
-        let open = Batch { number: 1, buffer, len: 0, place: 0, sleeps: false, closed: false };
+        let open = Batch { number: 1, buffer, len: 0, place: 0, told: Vec::new(), sleeps: false, closed: false };
         let durable = [AtomicU32::new(0), AtomicU32::new(0)];
         Self { open: Mutex::new(open), bell: Condvar::new(), durable, failed: AtomicBool::new(false), direct }
     }
@@ -101,6 +123,24 @@ impl Log {
     }
 
     pub(super) fn commit(&self, record: &[u8]) -> io::Result<u64> {
+        let (number, place) = self.append(record)?;
+        self.wait(number).map(|()| place)
+    }
+
+    /// Puts a record into the open batch. Gives the batch's number, and the record's place.
+    pub(super) fn append(&self, record: &[u8]) -> io::Result<(u32, u64)> {
+        self.put(record, None)
+    }
+
+    /// As [`Log::commit`], for a task: the thread tells it by a channel.
+    pub(super) async fn commit_by_channel(&self, record: &[u8]) -> io::Result<u64> {
+        let (told, durable) = oneshot::channel();
+        let (_, place) = self.put(record, Some(told))?;
+        // Dropped by a thread that has failed.
+        durable.await.map(|()| place).map_err(|_| Self::gone())
+    }
+
+    fn put(&self, record: &[u8], told: Option<oneshot::Sender<()>>) -> io::Result<(u32, u64)> {
         let mut open = self.open();
         if open.closed {
             return Err(Self::gone());
@@ -109,15 +149,16 @@ impl Log {
         let place = open.place + at as u64;
         open.buffer.bytes()[at..at + record.len()].copy_from_slice(record);
         open.len += record.len();
+        open.told.extend(told);
         let sleeps = mem::take(&mut open.sleeps);
         drop(open);
         if sleeps {
             self.bell.notify_one();
         }
-        self.wait(number).map(|()| place)
+        Ok((number, place))
     }
 
-    fn wait(&self, number: u32) -> io::Result<()> {
+    pub(super) fn wait(&self, number: u32) -> io::Result<()> {
         let word = &self.durable[number as usize % 2];
         loop {
             let last = word.load(Ordering::Acquire);
@@ -138,6 +179,7 @@ impl Log {
     /// The thread. Gives the end of the log when it is closed.
     pub(super) fn write(&self, file: &File) -> io::Result<u64> {
         let mut spare = Buffer::new(self.open().buffer.bytes().len());
+        let mut told = Vec::new();
         loop {
             let mut open = self.open();
             while open.len == 0 {
@@ -148,6 +190,7 @@ impl Log {
                 open = self.bell.wait(open).unwrap_or_else(PoisonError::into_inner);
             }
             mem::swap(&mut open.buffer, &mut spare);
+            mem::swap(&mut open.told, &mut told);
             let (number, len, place) = (open.number, mem::take(&mut open.len), open.place);
             let whole = if self.direct { len.next_multiple_of(BLOCK) } else { len };
             open.number += 1;
@@ -167,6 +210,10 @@ impl Log {
                 return Err(error);
             }
             self.durable(number);
+            // One that no longer waits is none to tell.
+            for task in told.drain(..) {
+                let _: Result<(), ()> = task.send(());
+            }
         }
     }
 
@@ -182,6 +229,7 @@ impl Log {
         let last = {
             let mut open = self.open();
             open.closed = true;
+            open.told.clear();
             open.number
         };
         self.failed.store(true, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 //! other. `direct-dsync`: the floor, for one writer. Its record alone in whole blocks, in one call
 //! past the page cache.
 
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -130,8 +131,7 @@ pub fn by_writers<T>(
     prepare: impl Fn() -> io::Result<T> + Sync,
     commit: impl Fn(&mut T, &[u8]) -> io::Result<u64> + Sync,
 ) -> io::Result<Vec<Vec<u64>>> {
-    let gate = Barrier::new(job.writers + 1);
-    let write = |writer: usize, mut own: T, block: &mut [u8], places: &mut Vec<u64>, tally: &mut Tally<'_>| {
+    on_threads(job, round, prepare, |writer, mut own, block, places, tally| {
         let mut sequence = 0;
         while let Some(number) = job.number(writer, sequence) {
             job.records.make(&mut block[..job.size], number);
@@ -140,8 +140,48 @@ pub fn by_writers<T>(
             tally.committed(job.size, started, Instant::now());
             sequence += 1;
         }
-        Ok::<(), io::Error>(())
-    };
+        Ok(())
+    })
+}
+
+/// As [`by_writers`], with `job.in_flight` records of each writer under way: it hands over as many,
+/// waits for the oldest, and hands over the next. `append` hands a record over, and says by what to
+/// wait for it; `wait` returns when that record is on stable storage, and says where. Latency ends
+/// when the writer learns of it.
+pub fn by_pipelines<K>(
+    job: &Commits<'_>,
+    round: &mut Round<'_>,
+    append: impl Fn(&[u8]) -> io::Result<K> + Sync,
+    wait: impl Fn(K) -> io::Result<u64> + Sync,
+) -> io::Result<Vec<Vec<u64>>> {
+    let prepare = || Ok(());
+    on_threads(job, round, prepare, |writer, (), block, places, tally| {
+        let mut under_way = VecDeque::with_capacity(job.in_flight);
+        let mut sequence = 0;
+        loop {
+            while under_way.len() < job.in_flight {
+                let Some(number) = job.number(writer, sequence) else { break };
+                job.records.make(&mut block[..job.size], number);
+                let started = Instant::now();
+                under_way.push_back((started, append(&block[..job.size])?));
+                sequence += 1;
+            }
+            let Some((started, oldest)) = under_way.pop_front() else { return Ok(()) };
+            places.push(wait(oldest)?);
+            tally.committed(job.size, started, Instant::now());
+        }
+    })
+}
+
+/// Runs the writers of `job`, each on a thread of its own, with a block of zeros. `write` is a
+/// writer's loop.
+fn on_threads<T>(
+    job: &Commits<'_>,
+    round: &mut Round<'_>,
+    prepare: impl Fn() -> io::Result<T> + Sync,
+    write: impl Fn(usize, T, &mut [u8], &mut Vec<u64>, &mut Tally<'_>) -> io::Result<()> + Sync,
+) -> io::Result<Vec<Vec<u64>>> {
+    let gate = Barrier::new(job.writers + 1);
     thread::scope(|scope| {
         let writers: Vec<_> = (0..job.writers)
             .map(|writer| {

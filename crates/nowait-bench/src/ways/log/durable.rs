@@ -1,6 +1,7 @@
 //! `nowait-log`, as its users use it: each writer appends its record and waits for the ticket.
 //!
-//! `nowait`: as it is, with the usual options. `nowait-rotating`: with segments of 4 MiB, so that a round goes through
+//! `nowait`: as it is, with the usual options; with several records of a writer under way it waits
+//! for the oldest ticket. `nowait-threads`: the same with a thread for each. `nowait-rotating`: with segments of 4 MiB, so that a round goes through
 //! several, which are prepared meanwhile. `nowait-refused`: as where io_uring is refused.
 
 use std::collections::BTreeMap;
@@ -12,21 +13,24 @@ use std::time::{Duration, Instant};
 use nowait::{Engine, Nowait};
 use nowait_log::{Log, Options};
 
-use super::commit::{Folder, by_writers};
+use super::commit::{Folder, by_pipelines};
 use crate::measure::meter::Round;
 use crate::measure::work::{Commits, Records};
 use crate::ways::{LogWay, Way};
 
 pub(crate) struct Durable {
     name: &'static str,
+    pipelines: bool,
     options: fn(Options) -> nowait::Result<Options>,
 }
 
-pub(crate) const USUAL: Durable = Durable { name: "nowait", options: Ok };
+pub(crate) const USUAL: Durable = Durable { name: "nowait", pipelines: true, options: Ok };
+pub(crate) const THREADS: Durable = Durable { name: "nowait-threads", pipelines: false, options: Ok };
 pub(crate) const ROTATING: Durable =
-    Durable { name: "nowait-rotating", options: |usual| Ok(usual.segment_bytes(4 << 20)) };
+    Durable { name: "nowait-rotating", pipelines: true, options: |usual| Ok(usual.segment_bytes(4 << 20)) };
 pub(crate) const REFUSED: Durable = Durable {
     name: "nowait-refused",
+    pipelines: true,
     options: |usual| Ok(usual.instance(&Nowait::builder().engine(Engine::Pool).build()?)),
 };
 
@@ -65,14 +69,21 @@ pub(super) fn records_of(log: &Log) -> io::Result<Vec<Vec<u8>>> {
     Ok(records)
 }
 
-/// Reads records by their LSNs: every one if this round verifies, else some.
-fn find(job: &Commits<'_>, round: &mut Round<'_>, log: &Log, lsns: &[Vec<u64>]) -> io::Result<()> {
+/// Reads records after the LSN `after` by theirs: every one if this round verifies, else some.
+pub(super) fn find(
+    job: &Commits<'_>,
+    round: &mut Round<'_>,
+    log: &Log,
+    lsns: &[Vec<u64>],
+    after: u64,
+) -> io::Result<()> {
     let all = round.tally.verifies();
     let numbered = |(writer, lsns): (usize, &Vec<u64>)| {
         (0..).zip(lsns.clone()).map(move |(sequence, lsn)| (lsn, Records::number(writer, sequence)))
     };
     let told = lsns.iter().enumerate().flat_map(numbered);
-    let mut sought: BTreeMap<u64, u64> = told.filter(|&(_, number)| all || job.is_sampled(number)).collect();
+    let mut sought: BTreeMap<u64, u64> =
+        told.filter(|&(lsn, number)| lsn > after && (all || job.is_sampled(number))).collect();
     let Some((&first, _)) = sought.first_key_value() else { return Ok(()) };
     let mut reader = log.reader(first);
     while !sought.is_empty() {
@@ -98,12 +109,16 @@ impl LogWay for Durable {
         false
     }
 
+    fn pipelines(&self) -> bool {
+        self.pipelines
+    }
+
     /// It makes files of its own.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
         let (_folder, log) = open(job.folder, &self.options()?)?;
-        let lsns = by_writers(job, round, || Ok(()), |(), block| Ok(log.append(&block[..job.size]).wait()?.wait()?))?;
+        let lsns = by_pipelines(job, round, |record| Ok(log.append(record).wait()?), |ticket| Ok(ticket.wait()?))?;
         let bytes = log.stats().written_bytes;
-        find(job, round, &log, &lsns)?;
+        find(job, round, &log, &lsns, 0)?;
         log.close().wait()?;
         Ok(Some(bytes))
     }

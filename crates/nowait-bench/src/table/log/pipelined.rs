@@ -1,0 +1,179 @@
+//! The table `log-pipelined`: threads that have several records in flight, each thread waiting for
+//! its oldest. A way that does not pipeline has a thread for each record in flight, so that as many
+//! are under way.
+//!
+//! The table `log-tokio`: tasks of tokio on two workers, each of which awaits its record, beside as
+//! many threads.
+
+use super::commits::Commit;
+use super::{COLUMNS, FILE_BYTES, FILE_MAX, place, usable, wants};
+use crate::error::Result;
+use crate::measure::interleave::steps;
+use crate::measure::options::{Logged, Options};
+use crate::report::figures::size_of;
+use crate::table::columns::{Column, Grid, Line, every};
+use crate::table::{Phase, Run, Table, names};
+use crate::ways::{self, LogWay};
+
+pub struct Pipelined {
+    pub ways: &'static [&'static dyn LogWay],
+}
+
+pub struct Tasks {
+    pub ways: &'static [&'static dyn LogWay],
+}
+
+pub static PIPELINED: Pipelined = Pipelined { ways: ways::pipeliners() };
+pub static TASKS: Tasks = Tasks { ways: ways::task_loggers() };
+
+const THREADS: [usize; 3] = [1, 2, 8];
+const QUICK_THREADS: [usize; 1] = [2];
+const IN_FLIGHT: [usize; 3] = [1, 8, 32];
+const QUICK_IN_FLIGHT: [usize; 1] = [32];
+const TASK_COUNTS: [usize; 2] = [64, 256];
+const QUICK_TASK_COUNTS: [usize; 1] = [64];
+const SIZES: [usize; 1] = [128];
+
+const GRIDS: &[Grid] = &[Grid::Rows { name: "a commit", line: Line::UnderCase, has: every, columns: COLUMNS }];
+
+/// A case's name, records under way of all writers, those of a writer, and the size of each.
+type Shape = (String, usize, usize, usize);
+
+fn measure(
+    (table, logged, limits): (&'static str, Logged, &'static str),
+    ways: &'static [&'static dyn LogWay],
+    shapes: Vec<Shape>,
+    phase: Phase,
+    run: &mut Run<'_>,
+) -> Result<()> {
+    if phase != Phase::Directory || !wants(run.options, logged) {
+        return Ok(());
+    }
+    let (free, direct) = place(run)?;
+    let ways = usable(table, ways, direct, run);
+    if ways.is_empty() {
+        return Ok(());
+    }
+    run.progress.begin(table, shapes.len() as u64 * steps(ways.len(), run.options.rounds, true));
+    for (name, slots, in_flight, size) in shapes {
+        // With one in flight, they are the same as those without.
+        let is_twin = |way: &&dyn LogWay| {
+            let stem = ["-pipelined", "-threads"].iter().find_map(|end| way.name().strip_suffix(end));
+            in_flight == 1 && ways.iter().any(|other| Some(other.name()) == stem)
+        };
+        let here: Vec<_> = ways.iter().copied().filter(|way| !is_twin(way)).collect();
+        Commit::new((table, name), here, (slots, in_flight, size), limits, free, run).measure(run)?;
+    }
+    Ok(())
+}
+
+impl Table for Pipelined {
+    fn name(&self) -> &'static str {
+        Logged::Pipelined.table()
+    }
+
+    fn asked_as(&self) -> &'static str {
+        "log"
+    }
+
+    fn about(&self) -> &'static str {
+        "Durable appends: threads with several records in flight"
+    }
+
+    fn title(&self) -> &'static str {
+        "log-pipelined: threads with several records in flight, each waiting for its oldest, commits/s"
+    }
+
+    fn unit(&self) -> &'static str {
+        "commits/s"
+    }
+
+    fn ways(&self) -> Vec<&'static str> {
+        names(self.ways)
+    }
+
+    fn takes(&self) -> &'static [&'static str] {
+        &["--writers", "--in-flight", "--sizes", "--logs"]
+    }
+
+    fn writes_into(&self, _: &Options) -> Option<(u64, &'static str)> {
+        Some((FILE_MAX, "at most; a new one for each round, filled with zeros, without a name"))
+    }
+
+    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
+        let options = run.options;
+        let mut shapes = Vec::new();
+        for threads in options.or_usual(&options.writers, &QUICK_THREADS, &THREADS) {
+            for in_flight in options.or_usual(&options.in_flight, &QUICK_IN_FLIGHT, &IN_FLIGHT) {
+                for size in options.or_usual(&options.sizes, &SIZES, &SIZES) {
+                    let name = format!("threads={threads} in-flight={in_flight} size={}", size_of(size));
+                    shapes.push((name, threads * in_flight, in_flight, size));
+                }
+            }
+        }
+        let what = (self.name(), Logged::Pipelined, "--writers, --in-flight or --sizes");
+        measure(what, self.ways, shapes, phase, run)
+    }
+
+    fn columns(&self) -> &'static [Grid] {
+        GRIDS
+    }
+
+    fn figures(&self) -> &'static [Column] {
+        &[FILE_BYTES]
+    }
+}
+
+impl Table for Tasks {
+    fn name(&self) -> &'static str {
+        Logged::Tokio.table()
+    }
+
+    fn asked_as(&self) -> &'static str {
+        "log"
+    }
+
+    fn about(&self) -> &'static str {
+        "Durable appends: tasks of tokio on two workers"
+    }
+
+    fn title(&self) -> &'static str {
+        "log-tokio: tasks of tokio on two workers, each awaiting its record, beside as many threads, commits/s"
+    }
+
+    fn unit(&self) -> &'static str {
+        "commits/s"
+    }
+
+    fn ways(&self) -> Vec<&'static str> {
+        names(self.ways)
+    }
+
+    fn takes(&self) -> &'static [&'static str] {
+        &["--tasks", "--sizes", "--logs"]
+    }
+
+    fn writes_into(&self, _: &Options) -> Option<(u64, &'static str)> {
+        Some((FILE_MAX, "at most; a new one for each round, filled with zeros, without a name"))
+    }
+
+    fn measure(&self, phase: Phase, run: &mut Run<'_>) -> Result<()> {
+        let options = run.options;
+        let mut shapes = Vec::new();
+        for tasks in options.or_usual(&options.tasks, &QUICK_TASK_COUNTS, &TASK_COUNTS) {
+            for size in options.or_usual(&options.sizes, &SIZES, &SIZES) {
+                shapes.push((format!("tasks={tasks} size={}", size_of(size)), tasks, 1, size));
+            }
+        }
+        let what = (self.name(), Logged::Tokio, "--tasks or --sizes");
+        measure(what, self.ways, shapes, phase, run)
+    }
+
+    fn columns(&self) -> &'static [Grid] {
+        GRIDS
+    }
+
+    fn figures(&self) -> &'static [Column] {
+        &[FILE_BYTES]
+    }
+}
