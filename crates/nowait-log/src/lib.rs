@@ -83,6 +83,7 @@ mod append;
 mod blocking;
 mod commit;
 mod dir;
+mod follow;
 mod format;
 mod inspect;
 mod maintenance;
@@ -108,6 +109,7 @@ use ticket::Records;
 
 pub use blocking::Blocking;
 pub use dir::Unreadable;
+pub use follow::{FollowFrom, Followed, Follower, follow, follow_in};
 pub use format::Entry;
 pub use inspect::{inspect, inspect_in, read, read_aside, read_aside_in, read_in};
 pub use options::{Durability, Options, Scan, Strategy, Submitter, SyncPolicy};
@@ -332,7 +334,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// The rooms in order, as in ARCHITECTURE.md.
-    const ROOMS: [&str; 17] = [
+    const ROOMS: [&str; 18] = [
         "format",
         "os",
         "blocking",
@@ -350,6 +352,7 @@ mod tests {
         "ticket",
         "reader",
         "inspect",
+        "follow",
     ];
 
     fn sources(dir: &Path, found: &mut Vec<PathBuf>) {

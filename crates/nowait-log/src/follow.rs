@@ -1,0 +1,464 @@
+//! Following a log that another process writes: no memory is shared, so the end is looked at again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::blocking::Blocking;
+use super::dir::{Blocks, CONTROL, LogDir, Window, is_direct};
+use super::format::{
+    BLOCK_HEADER_BYTES, BadControl, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader, record_at,
+};
+use super::open::{no_log, open_dir};
+use super::os;
+use nowait::{Advice, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result, block_on};
+
+/// Whole blocks that no watermark covers are synced after this time: a log that is idle gets its
+/// watermark block in a fifth of it.
+const SYNC_AFTER: Duration = Duration::from_millis(100);
+/// Blocks read ahead of the watermark, at most. The writer has far fewer in flight.
+const PENDING_MAX: usize = 64;
+
+/// First record that a [`Follower`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowFrom {
+    /// This record, or the oldest that is left.
+    Lsn(u64),
+    /// The last so many of those that are there now.
+    Last(u64),
+}
+
+/// What a [`Follower`] finds next.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed<'a> {
+    /// A record, which is durable.
+    #[non_exhaustive]
+    Record {
+        /// Its number.
+        lsn: u64,
+        /// Its bytes, as they were appended.
+        bytes: &'a [u8],
+    },
+    /// These records were given up before they were read, or lost to damage that a salvage left out.
+    /// The next one is that after them.
+    Missing(Range<u64>),
+    /// All records after this one were cut off, though they had been returned. Others may come with
+    /// the same numbers.
+    Cut(u64),
+}
+
+/// Reads the records of a log that another process may write, as they become durable. See
+/// [`follow`].
+pub struct Follower {
+    dir: LogDir,
+    control: Control,
+    /// Headers by the segment's number. A number is never used again.
+    headers: BTreeMap<u64, SegmentHeader>,
+    current: Option<Current>,
+    /// Blocks read and not returned to their end, in order.
+    pending: VecDeque<Pending>,
+    /// When the first of them that is not known durable was read.
+    pending_since: Option<Instant>,
+    /// Every record up to this one is durable.
+    durable: u64,
+    /// Next record to be returned.
+    next_lsn: u64,
+    bytes_read: u64,
+}
+
+/// The segment that is read.
+struct Current {
+    header: SegmentHeader,
+    file: File,
+    blocks: Blocks,
+    /// Where the next segment continues, once there is one.
+    limit: Option<End>,
+    /// The page behind the last block, when no block was begun there.
+    idle: Option<Vec<u8>>,
+    is_direct: bool,
+}
+
+/// A whole block.
+struct Pending {
+    block: Vec<u8>,
+    /// Offset of the next record's frame, the record's number, and the last of the block.
+    at: usize,
+    lsn: u64,
+    last_lsn: u64,
+}
+
+/// Follows the log in `dir`, which another process may write: its records from `from` on, and those
+/// to come. Reads what is new, and changes nothing.
+///
+/// A record counts only when it is known to be durable: a watermark that the writer wrote later
+/// covers it, or the follower has synced the segment itself, as [`inspect`](super::inspect()) does. It
+/// does that for whole blocks that no watermark has covered for 100 ms, and in [`Follower::settle`].
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when its control file cannot
+/// be read; [`ErrorKind::Unsupported`] for a later version of the format; those of files.
+pub fn follow(dir: impl AsRef<Path>, from: FollowFrom) -> Blocking<Follower> {
+    follow_in(Nowait::shared(), dir, from)
+}
+
+/// As [`follow`], on an instance.
+///
+/// # Errors
+/// As [`follow`].
+pub fn follow_in(instance: &Nowait, dir: impl AsRef<Path>, from: FollowFrom) -> Blocking<Follower> {
+    let (instance, dir): (Nowait, Arc<Path>) = (instance.clone(), dir.as_ref().into());
+    Blocking::new(ErrorOp::Recover, &dir.clone(), move || Follower::new(&instance, &dir, from))
+}
+
+impl Follower {
+    fn new(instance: &Nowait, dir: &Path, from: FollowFrom) -> Result<Follower> {
+        let dir = open_dir(instance, dir)?;
+        let control = read_control(&dir)?;
+        let mut follower = Follower {
+            dir,
+            control,
+            headers: BTreeMap::new(),
+            current: None,
+            pending: VecDeque::new(),
+            pending_since: None,
+            durable: 0,
+            next_lsn: 1,
+            bytes_read: 0,
+        };
+        follower.look()?;
+        follower.next_lsn = match from {
+            FollowFrom::Lsn(lsn) => lsn.max(1),
+            FollowFrom::Last(count) => follower.end()?.saturating_sub(count).max(follower.oldest()),
+        };
+        Ok(follower)
+    }
+
+    /// Number of the next record that it returns.
+    pub fn next_lsn(&self) -> u64 {
+        self.next_lsn
+    }
+
+    /// Bytes of segments read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read + self.current.as_ref().map_or(0, |current| current.blocks.bytes_read())
+    }
+
+    /// Returns what comes next; None if nothing more is known to be durable: a later call may find
+    /// more. Blocks this thread while it reads, and not for records to come. A call that finds
+    /// nothing reads a page, and the directory.
+    ///
+    /// Records that are cut off while the follower is behind may be returned before it finds the cut.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] when a record that was durable cannot be read; those of files.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Followed<'_>>> {
+        loop {
+            if self.pending.front().is_some_and(|pending| pending.lsn > pending.last_lsn) {
+                self.pending.pop_front();
+            }
+            if let Some(pending) = self.pending.front() {
+                let (from, last) = (self.next_lsn, pending.last_lsn);
+                if last <= self.durable {
+                    if pending.lsn > from {
+                        return Ok(Some(self.missing(pending.lsn)));
+                    }
+                    return self.take().map(Some);
+                }
+            }
+            if self.pending.len() < PENDING_MAX && self.read_block()? {
+                continue;
+            }
+            match self.go_on()? {
+                Step::Event(event) => return Ok(Some(event)),
+                Step::Again => continue,
+                Step::End => {}
+            }
+            let waits = self.pending.back().is_some_and(|pending| pending.last_lsn > self.durable);
+            if !waits {
+                self.pending_since = None;
+                return Ok(None);
+            }
+            let since = *self.pending_since.get_or_insert_with(Instant::now);
+            if self.pending.len() < PENDING_MAX && since.elapsed() < SYNC_AFTER {
+                return Ok(None);
+            }
+            self.sync()?;
+        }
+    }
+
+    /// Makes every whole block count that is there now, for a caller that does not want to wait for
+    /// the writer's watermark.
+    ///
+    /// # Errors
+    /// As [`Follower::next`].
+    pub fn settle(&mut self) -> Result<()> {
+        while self.pending.len() < PENDING_MAX && self.read_block()? {}
+        if self.pending.back().is_some_and(|pending| pending.last_lsn > self.durable) { self.sync() } else { Ok(()) }
+    }
+
+    /// Syncs the segment: whole blocks that were read before it are durable then.
+    fn sync(&mut self) -> Result<()> {
+        let (Some(current), Some(last)) = (&self.current, self.pending.back()) else { return Ok(()) };
+        match current.file.sync_data().wait() {
+            // A read-only file system has nothing to write back.
+            Err(error) if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) => {}
+            other => other?,
+        }
+        if !current.is_direct {
+            // After a failed write-back the page cache may hold data the disk never got.
+            current.file.advise(0, 0, Advice::DontNeed).wait()?;
+        }
+        // All segments before it were durable when its header was written.
+        self.durable = self.durable.max(last.last_lsn);
+        self.pending_since = None;
+        Ok(())
+    }
+
+    /// Skips to record `lsn`.
+    fn missing(&mut self, lsn: u64) -> Followed<'static> {
+        let missing = self.next_lsn..lsn;
+        self.next_lsn = lsn;
+        Followed::Missing(missing)
+    }
+
+    /// Returns the next record of the first block.
+    fn take(&mut self) -> Result<Followed<'_>> {
+        let lsn = self.next_lsn;
+        let Some(pending) = self.pending.front_mut() else { return Err(self.damaged()) };
+        loop {
+            let found = record_at(&pending.block, pending.at).filter(|_| pending.lsn <= pending.last_lsn);
+            let Some((start, length)) = found else { break };
+            pending.at = start + length;
+            pending.lsn += 1;
+            if pending.lsn > lsn {
+                self.next_lsn = pending.lsn;
+                let block = self.pending.front().map_or(&[][..], |pending| &pending.block);
+                return Ok(Followed::Record { lsn, bytes: block.get(start..start + length).unwrap_or_default() });
+            }
+        }
+        Err(self.damaged())
+    }
+
+    /// Reads the next block of the current segment; false if there is none yet.
+    fn read_block(&mut self) -> Result<bool> {
+        let Some(current) = &mut self.current else { return Ok(false) };
+        let Some((watermark, pending)) = current.read_block(self.next_lsn)? else { return Ok(false) };
+        self.durable = self.durable.max(watermark);
+        self.pending.extend(pending);
+        Ok(true)
+    }
+
+    /// Reads headers of segments that are new, and forgets those that are gone.
+    fn look(&mut self) -> Result<()> {
+        let numbers = self.dir.contents()?.numbers;
+        self.headers.retain(|number, _| numbers.binary_search(number).is_ok());
+        for number in numbers {
+            if self.headers.contains_key(&number) {
+                continue;
+            }
+            let mut window = match self.dir.open(number, false, self.control.direct) {
+                // Removed since, or renamed.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                file => Window::new(file?).by_page(),
+            };
+            let mut page = SegmentHeader::decode(window.at(0, PAGE)?, &self.control.log_id, number);
+            if !matches!(page, HeaderPage::Valid(_)) {
+                let copy = SegmentHeader::decode_copy(window.at(PAGE as u64, PAGE)?, &self.control.log_id, number);
+                page = copy.map_or(page, HeaderPage::Valid);
+            }
+            self.bytes_read += window.bytes_read;
+            if let HeaderPage::Valid(header) = page {
+                self.headers.insert(number, header);
+            }
+        }
+        Ok(())
+    }
+
+    /// The chain: the newest segment and those that it continues, as far as they are there, oldest
+    /// first.
+    fn chain(&self) -> Vec<SegmentHeader> {
+        let head = self.headers.values().max_by_key(|header| (header.epoch, header.number));
+        let before = |header: &SegmentHeader| self.headers.get(&header.previous.segment).copied();
+        let mut chain: Vec<SegmentHeader> = std::iter::successors(head.copied(), before).collect();
+        chain.reverse();
+        chain
+    }
+
+    /// First record of the oldest segment that is there.
+    fn oldest(&self) -> u64 {
+        self.chain().first().map_or(1, SegmentHeader::first_lsn)
+    }
+
+    /// One more than the last record whose block is whole now.
+    fn end(&mut self) -> Result<u64> {
+        let Some(head) = self.chain().last().copied() else { return Ok(1) };
+        let Some(mut current) = self.open(&head, None)? else { return Ok(head.first_lsn()) };
+        while current.read_block(u64::MAX)?.is_some() {}
+        self.bytes_read += current.blocks.bytes_read();
+        Ok(current.blocks.next_lsn)
+    }
+
+    fn open(&self, header: &SegmentHeader, limit: Option<End>) -> Result<Option<Current>> {
+        let file = match self.dir.open(header.number, false, self.control.direct) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let is_direct = self.control.direct && is_direct(&file);
+        let blocks = Blocks::new(Window::new(file.clone()), header);
+        Ok(Some(Current { header: *header, file, blocks, limit, idle: None, is_direct }))
+    }
+
+    /// Begins to read a segment of the chain.
+    fn enter(&mut self, header: &SegmentHeader, chain: &[SegmentHeader]) -> Result<Step> {
+        let limit = chain.iter().find(|next| next.previous.segment == header.number).map(|next| next.previous);
+        let opened = self.open(header, limit)?;
+        // Of segments of the chain only: others may speak of records that were cut off.
+        self.durable = chain.iter().map(|header| header.watermark).fold(self.durable, u64::max);
+        self.bytes_read += self.current.take().map_or(0, |current| current.blocks.bytes_read());
+        self.current = opened;
+        // Given up since: the next look finds another.
+        Ok(if self.current.is_some() { Step::Again } else { Step::End })
+    }
+
+    /// Nothing more is in the current segment: finds out whether the log goes on elsewhere.
+    fn go_on(&mut self) -> Result<Step> {
+        self.look()?;
+        let chain = self.chain();
+        let Some(current) = &mut self.current else {
+            // The segment that holds the record, else the oldest.
+            let next_lsn = self.next_lsn;
+            let holds = chain.iter().rev().find(|header| header.first_lsn() <= next_lsn).or(chain.first());
+            return holds.copied().map_or(Ok(Step::End), |header| self.enter(&header, &chain));
+        };
+        let number = current.header.number;
+        let here = chain.iter().position(|header| header.number == number);
+        let next = match here {
+            Some(at) => chain.get(at + 1),
+            None => chain.iter().find(|header| header.number > number),
+        };
+        let Some(next) = next.copied() else { return Ok(Step::End) };
+        let previous = next.previous;
+        if here.is_some() && current.limit.is_none() && current.blocks.offset < previous.offset {
+            // The last look may have been before its last blocks were written.
+            current.limit = Some(previous);
+            (current.idle, _) = (None, current.blocks.forget());
+            return Ok(Step::Again);
+        }
+        if here.is_some() && current.blocks.offset < previous.offset {
+            return Err(self.damaged());
+        }
+        // What is behind the place where the log goes on does not count.
+        let last = if here.is_some() { previous.last_there() } else { next.first_lsn() - 1 };
+        for pending in &mut self.pending {
+            pending.last_lsn = pending.last_lsn.min(last);
+        }
+        self.pending.retain(|pending| pending.lsn <= pending.last_lsn);
+        self.durable = self.durable.max(next.watermark);
+        if !self.pending.is_empty() {
+            // Its header says that they are durable; `next` returns them first.
+            self.durable = self.durable.max(last);
+            return Ok(Step::Again);
+        }
+        if self.next_lsn > next.first_lsn() {
+            self.next_lsn = next.first_lsn();
+            self.durable = next.watermark;
+            self.enter(&next, &chain)?;
+            return Ok(Step::Event(Followed::Cut(next.first_lsn() - 1)));
+        }
+        self.enter(&next, &chain)
+    }
+
+    fn damaged(&self) -> Error {
+        let (number, offset) =
+            self.current.as_ref().map_or((0, 0), |current| (current.header.number, current.blocks.offset));
+        let what = format!("record {} was durable and cannot be read: no whole block is here", self.next_lsn);
+        self.dir.damage(number, offset, 0, what).with_advice("see `nowait log verify`")
+    }
+}
+
+/// Result of a look for the place where the log goes on.
+enum Step {
+    Event(Followed<'static>),
+    Again,
+    End,
+}
+
+impl Current {
+    /// Reads the next block: its watermark, and the block unless all its records are before `from`.
+    fn read_block(&mut self, from: u64) -> Result<Option<(u64, Option<Pending>)>> {
+        if self.limit.is_some_and(|limit| self.blocks.offset >= limit.offset) {
+            return Ok(None);
+        }
+        for is_second_look in [false, true] {
+            if is_second_look {
+                // What is in memory may have been read before it was written.
+                if self.is_idle()? {
+                    return Ok(None);
+                }
+                self.blocks.forget();
+            }
+            while let Some(place) = self.blocks.lacks()? {
+                block_on(poll_fn(|context| self.blocks.poll_read(place, context)))?;
+            }
+            let Some((header, block)) = self.blocks.next()? else { continue };
+            let last_lsn = (header.first_lsn + u64::from(header.records)).saturating_sub(1);
+            let last_lsn = self.limit.map_or(last_lsn, |limit| last_lsn.min(limit.last_there()));
+            let holds = header.records > 0 && last_lsn >= from && last_lsn >= header.first_lsn;
+            let pending = holds.then(|| Pending {
+                block: block.get(..BLOCK_HEADER_BYTES + header.length as usize).unwrap_or(block).to_vec(),
+                at: BLOCK_HEADER_BYTES,
+                lsn: header.first_lsn,
+                last_lsn,
+            });
+            self.idle = None;
+            return Ok(Some((header.watermark, pending)));
+        }
+        let page = self.page()?;
+        self.idle = (!self.blocks.is_begun()?).then_some(page);
+        Ok(None)
+    }
+
+    /// The page behind the last block, as it is now.
+    fn page(&self) -> Result<Vec<u8>> {
+        Ok(Window::new(self.file.clone()).by_page().at(self.blocks.offset, PAGE)?.to_vec())
+    }
+
+    /// True if the page behind the last block is as it was when no block was begun there.
+    fn is_idle(&self) -> Result<bool> {
+        let Some(idle) = &self.idle else { return Ok(false) };
+        Ok(*idle == self.page()?)
+    }
+}
+
+impl std::fmt::Debug for Follower {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Follower").field("path", &self.dir.path).field("next_lsn", &self.next_lsn).finish()
+    }
+}
+
+fn read_control(dir: &LogDir) -> Result<Control> {
+    let path = dir.join(CONTROL);
+    let file = match dir.open_file(OpenOptions::new().read(true), CONTROL) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_log(&dir.path)),
+        file => file?,
+    };
+    let error = |kind, text: String| {
+        os::error(ErrorOp::Recover, kind, &path).with_range(0, CONTROL_BYTES as u64).with_advice(text)
+    };
+    Control::decode(Window::new(file).at(0, CONTROL_BYTES)?).map_err(|bad| match bad {
+        BadControl::Version(version) => error(
+            ErrorKind::Unsupported,
+            format!("the log is of version {version} of the format, which this library does not know; use a later one"),
+        ),
+        BadControl::Damaged => {
+            error(ErrorKind::Damaged, "the control file cannot be read; see `nowait log verify`".to_owned())
+        }
+    })
+}

@@ -1,0 +1,289 @@
+//! Following a log that another process writes.
+
+#[path = "../../nowait/tests/common/mod.rs"]
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Watchdog, at_most, child, mounts};
+use nowait::ErrorKind;
+use nowait_log::{Durability, FollowFrom, Followed, Follower, Log, Options, Strategy, Submitter, SyncPolicy, follow};
+
+const SEGMENT_BYTES: u64 = 128 << 10;
+
+fn options() -> Options {
+    let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 2 };
+    Options::new().create(true).segment_bytes(SEGMENT_BYTES).sync(SyncPolicy::Fixed(strategy))
+}
+
+fn record(lsn: u64) -> Vec<u8> {
+    let mut bytes = lsn.to_le_bytes().to_vec();
+    bytes.resize(8 + (lsn * 37 % 900) as usize, lsn as u8);
+    bytes
+}
+
+fn append(log: &Log, count: u64) -> u64 {
+    (0..count).fold(0, |_, _| log.append(&record(log.last_lsn() + 1)).wait().unwrap().wait().unwrap())
+}
+
+/// An event that holds no borrow.
+#[derive(Debug, PartialEq, Eq)]
+enum Event {
+    Record(u64),
+    Missing(std::ops::Range<u64>),
+    Cut(u64),
+}
+
+fn next(follower: &mut Follower) -> Option<Event> {
+    follower.next().unwrap().map(|found| match found {
+        Followed::Record { lsn, bytes, .. } => {
+            assert_eq!(bytes, record(lsn), "record {lsn}");
+            Event::Record(lsn)
+        }
+        Followed::Missing(lsns) => Event::Missing(lsns),
+        Followed::Cut(lsn) => Event::Cut(lsn),
+        other => panic!("{other:?}"),
+    })
+}
+
+/// Everything that comes until `is_last` says so, or for ten seconds.
+fn until_one(follower: &mut Follower, is_last: impl Fn(&Event) -> bool) -> Vec<Event> {
+    let end = Instant::now() + at_most(Duration::from_secs(10));
+    let mut events = Vec::new();
+    while Instant::now() < end {
+        match next(follower) {
+            Some(event) => {
+                events.push(event);
+                if events.last().is_some_and(&is_last) {
+                    break;
+                }
+            }
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    events
+}
+
+/// Everything that comes until record `last`.
+fn until(follower: &mut Follower, last: u64) -> Vec<Event> {
+    until_one(follower, |event| *event == Event::Record(last))
+}
+
+fn records(lsns: std::ops::RangeInclusive<u64>) -> Vec<Event> {
+    lsns.map(Event::Record).collect()
+}
+
+fn begin(path: &Path, from: FollowFrom) -> Follower {
+    follow(path, from).wait().unwrap()
+}
+
+/// Role of the other process: appends, says what is durable, and does what it is told.
+fn write_for(path: &Path) {
+    let (mut log, _) = Log::open(path, &options()).wait().unwrap();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (what, number) = line.split_once(' ').unwrap();
+        let number: u64 = number.parse().unwrap();
+        match what {
+            "append" => drop(append(&log, number)),
+            "truncate" => log.truncate_prefix(number),
+            "cut" => log.truncate_suffix(number).wait().unwrap(),
+            "reopen" => {
+                log.close().wait().unwrap();
+                log = Log::open(path, &options()).wait().unwrap().0;
+            }
+            other => panic!("{other}"),
+        }
+        println!("did {}", log.durable_lsn());
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+#[test]
+fn child() {
+    match child::role().as_deref() {
+        None => {}
+        Some("writer") => write_for(&child::path()),
+        Some(other) => panic!("{other}"),
+    }
+}
+
+/// The other process.
+struct Writer {
+    process: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Writer {
+    fn new(path: &Path) -> Writer {
+        let mut command = child::command_at("writer", path);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap());
+        Writer { process, lines }
+    }
+
+    /// Has it do something; gives the last durable record.
+    fn tell(&mut self, what: &str, number: u64) -> u64 {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{what} {number}").unwrap();
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "the writer ended");
+            // The test harness of the child prints lines of its own.
+            if let Some((_, lsn)) = line.trim().split_once("did ") {
+                return lsn.parse().unwrap();
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn records_of_another_process_come_as_they_become_durable_through_segments_and_epochs() {
+    let _watchdog = Watchdog::new("a follower", 120);
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let mut writer = Writer::new(&path);
+    assert_eq!(writer.tell("append", 3), 3);
+    let mut follower = begin(&path, FollowFrom::Lsn(1));
+    assert_eq!(until(&mut follower, 3), records(1..=3));
+    // Through several segments.
+    assert_eq!(writer.tell("append", 900), 903);
+    assert_eq!(until(&mut follower, 903), records(4..=903));
+    writer.tell("reopen", 0);
+    assert_eq!(next(&mut follower), None);
+    assert_eq!(writer.tell("append", 5), 908);
+    assert_eq!(until(&mut follower, 908), records(904..=908));
+    // Killed, and so without a watermark of its own; then opened again.
+    writer.tell("append", 1);
+    drop(writer);
+    assert_eq!(until(&mut follower, 909), records(909..=909));
+    let mut writer = Writer::new(&path);
+    assert_eq!(writer.tell("append", 2), 911);
+    assert_eq!(until(&mut follower, 911), records(910..=911));
+}
+
+#[test]
+fn what_retention_removed_is_told_and_the_rest_follows() {
+    let _watchdog = Watchdog::new("a follower", 120);
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let mut writer = Writer::new(&path);
+    writer.tell("append", 3);
+    let mut follower = begin(&path, FollowFrom::Lsn(1));
+    assert_eq!(until(&mut follower, 3), records(1..=3));
+    // The segment that is being read goes, and is used again.
+    let last = writer.tell("append", 1000);
+    writer.tell("truncate", last - 10);
+    let last = writer.tell("append", 1000);
+    writer.tell("truncate", last - 10);
+    let last = writer.tell("append", 600);
+    let events = until(&mut follower, last);
+    let missing = events.iter().position(|event| matches!(event, Event::Missing(_)));
+    let Some(at) = missing else { panic!("nothing is missing: {:?}", &events[..events.len().min(5)]) };
+    let Event::Missing(lsns) = &events[at] else { unreachable!() };
+    assert_eq!(events[..at], records(4..=lsns.start - 1));
+    assert!(lsns.end > lsns.start && lsns.end <= last - 600);
+    assert_eq!(events[at + 1..], records(lsns.end..=last));
+}
+
+#[test]
+fn a_cut_end_is_told_and_the_records_that_took_its_numbers_follow() {
+    let _watchdog = Watchdog::new("a follower", 120);
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let mut writer = Writer::new(&path);
+    writer.tell("append", 20);
+    let mut follower = begin(&path, FollowFrom::Lsn(1));
+    assert_eq!(until(&mut follower, 20), records(1..=20));
+    writer.tell("cut", 15);
+    assert_eq!(writer.tell("append", 3), 18);
+    let mut expected = vec![Event::Cut(15)];
+    expected.extend(records(16..=18));
+    assert_eq!(until(&mut follower, 18), expected);
+    // Into an earlier segment, and before the follower has read that far.
+    writer.tell("append", 700);
+    let mut late = begin(&path, FollowFrom::Lsn(1));
+    writer.tell("cut", 30);
+    assert_eq!(writer.tell("append", 2), 32);
+    // It may have read what was cut off since, before it finds the cut.
+    let mut events = until(&mut late, 32);
+    while let Some(event) = next(&mut late) {
+        events.push(event);
+    }
+    if !events.contains(&Event::Cut(30)) && events.len() > 32 {
+        events.extend(until_one(&mut late, |event| *event == Event::Cut(30)));
+        events.extend(until(&mut late, 32));
+    }
+    match events.iter().position(|event| *event == Event::Cut(30)) {
+        Some(cut) => assert_eq!(events[cut + 1..], records(31..=32)),
+        None => assert_eq!(events, records(1..=32)),
+    }
+    assert_eq!(late.next_lsn(), 33);
+    assert_eq!(until_one(&mut follower, |event| *event == Event::Record(32)).last(), Some(&Event::Record(32)));
+}
+
+#[test]
+fn the_last_records_are_found_without_reading_the_whole_log() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &options()).wait().unwrap();
+    append(&log, 2000);
+    let bytes: u64 = log.stats().written_bytes;
+    let mut follower = begin(&path, FollowFrom::Last(10));
+    assert_eq!(follower.next_lsn(), 1991);
+    follower.settle().unwrap();
+    assert_eq!(until(&mut follower, 2000), records(1991..=2000));
+    assert!(follower.bytes_read() < 6 * SEGMENT_BYTES && follower.bytes_read() < bytes, "{}", follower.bytes_read());
+    // One that finds nothing reads little.
+    let before = follower.bytes_read();
+    for _ in 0..50 {
+        assert_eq!(next(&mut follower), None);
+    }
+    assert!(follower.bytes_read() - before <= 50 * (16 << 10), "{}", follower.bytes_read() - before);
+    let mut all = begin(&path, FollowFrom::Last(5000));
+    assert_eq!(until(&mut all, 2000), records(1..=2000));
+    log.close().wait().unwrap();
+    let mut closed = begin(&path, FollowFrom::Last(2));
+    assert_eq!(until(&mut closed, 2000), records(1999..=2000));
+}
+
+/// The writer's watermark comes some milliseconds after its last record; until then only a sync shows
+/// that a whole block is durable.
+#[test]
+fn a_whole_block_counts_only_when_it_is_known_durable() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    // Without maintenance no watermark block is written.
+    let (log, _) = Log::open(&path, &options().maintenance(false)).wait().unwrap();
+    append(&log, 3);
+    let mut follower = begin(&path, FollowFrom::Lsn(1));
+    let first: Vec<Event> = std::iter::from_fn(|| next(&mut follower)).collect();
+    // The last block is covered by nothing.
+    assert!(first.len() < 3 && first == records(1..=first.len() as u64), "{first:?}");
+    follower.settle().unwrap();
+    let rest: Vec<Event> = std::iter::from_fn(|| next(&mut follower)).collect();
+    assert_eq!(rest, records(first.len() as u64 + 1..=3));
+    // By itself it syncs after a while.
+    append(&log, 1);
+    assert_eq!(until(&mut follower, 4), records(4..=4));
+    log.close().wait().unwrap();
+}
+
+#[test]
+fn where_there_is_no_log_there_is_nothing_to_follow() {
+    let dir = mounts::temp_dir();
+    let error = follow(dir.path().join("none"), FollowFrom::Lsn(1)).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    let error = follow(dir.path(), FollowFrom::Last(1)).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
