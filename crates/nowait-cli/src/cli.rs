@@ -152,6 +152,8 @@ pub(crate) enum Log {
     Stat(LogDir),
     /// Print the records of a log, those behind damage included; changes nothing
     Dump(Dump),
+    /// Print the last records of a log, and with --follow those to come; changes nothing
+    Tail(Tail),
     /// Make a damaged log continue after the last record before the damage. Everything after it,
     /// whole records included, is put aside in files that end in .damaged
     Repair(Repair),
@@ -197,6 +199,35 @@ pub(crate) struct Dump {
     /// Print only the records' raw bytes
     #[arg(long, conflicts_with = "json")]
     pub raw: bool,
+
+    /// Print a line of JSON for each record, its bytes in hexadecimal
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print the last records of a log, oldest first, a line for each: its number, its length and the
+/// beginning of its bytes.
+///
+/// With --follow it goes on with the records that a process appends, in this one's or any other, until
+/// it is interrupted (exit code 130). It looks at the end of the newest segment again, after 1 ms at
+/// first and up to 100 ms while nothing comes, and reads what is new.
+///
+/// A record is printed when it is known to be durable: a later block of the log says so, or nothing
+/// has for 100 ms and the segment was synced from here. When records were given up before they were
+/// read, or the end of the log was cut off, stderr says so, and the records that follow are printed.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Tail {
+    /// The log's directory
+    pub dir: PathBuf,
+
+    /// Go on with the records to come
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// Begin with the last N records
+    #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 10)]
+    pub count: u64,
 
     /// Print a line of JSON for each record, its bytes in hexadecimal
     #[arg(long)]

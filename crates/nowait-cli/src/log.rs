@@ -16,6 +16,8 @@ use crate::bench;
 use crate::cli::{self, Failure};
 use crate::show::complain;
 
+mod tail;
+
 type Result<T> = std::result::Result<T, Failure>;
 
 /// Small, so that a writer that lives for some milliseconds goes through several.
@@ -29,6 +31,7 @@ pub(crate) fn run(command: cli::Log) -> Result<()> {
         cli::Log::Verify(options) => verify(&options),
         cli::Log::Stat(options) => stat(&options),
         cli::Log::Dump(options) => dump(&options),
+        cli::Log::Tail(options) => tail::tail(&options),
         cli::Log::Repair(options) => repair(&options),
         cli::Log::Torture(options) => torture(&options),
         cli::Log::TortureWriter(options) => torture_writer(&options),
@@ -207,10 +210,9 @@ fn dump(options: &cli::Dump) -> Result<()> {
             Err(error) => return Err(error.into()),
         };
         left -= 1;
-        let written = match (options.raw, options.json) {
-            (true, _) => out.write_all(record.bytes),
-            (_, true) => writeln!(out, "{}", json!({ "lsn": record.lsn, "bytes": hexadecimal(record.bytes) })),
-            _ => writeln!(out, "{:>12} {:>8}  {}", record.lsn, record.bytes.len(), text(record.bytes)),
+        let written = match options.raw {
+            true => out.write_all(record.bytes),
+            false => print(&mut out, options.json, record.lsn, record.bytes),
         };
         if !is_open(written)? {
             return Ok(());
@@ -220,6 +222,14 @@ fn dump(options: &cli::Dump) -> Result<()> {
         return Ok(());
     }
     damaged(&recovery)
+}
+
+/// Prints a line for a record.
+fn print(out: &mut impl Write, as_json: bool, lsn: u64, bytes: &[u8]) -> io::Result<()> {
+    match as_json {
+        true => writeln!(out, "{}", json!({ "lsn": lsn, "bytes": hexadecimal(bytes) })),
+        false => writeln!(out, "{lsn:>12} {:>8}  {}", bytes.len(), text(bytes)),
+    }
 }
 
 /// False when whoever reads the output has gone.

@@ -1,0 +1,86 @@
+//! `nowait log tail`: the last records of a log, and those that come.
+
+use std::io::{self, BufWriter, Write};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use nowait_log::{FollowFrom, Followed, Follower, follow};
+
+use super::{Result, is_open, print};
+use crate::cli::{self, Failure};
+use crate::show::complain;
+
+/// Time until the end is looked at again: it doubles while nothing comes.
+const DELAY_MIN: Duration = Duration::from_millis(1);
+const DELAY_MAX: Duration = Duration::from_millis(100);
+
+pub(super) fn tail(options: &cli::Tail) -> Result<()> {
+    let interrupted = if options.follow { Some(interrupts()?) } else { None };
+    let mut follower = follow(&options.dir, FollowFrom::Last(options.count)).wait()?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut delay = DELAY_MIN;
+    loop {
+        let Some(is_record) = print_next(&mut follower, options.json, &mut out)? else { return Ok(()) };
+        if is_record {
+            delay = DELAY_MIN;
+            if interrupted.as_ref().is_some_and(|interrupted| interrupted.try_recv().is_ok()) {
+                return end(&mut out);
+            }
+            continue;
+        }
+        let Some(interrupted) = &interrupted else {
+            // What is whole now counts, whatever the writer has said of it so far.
+            follower.settle()?;
+            match print_next(&mut follower, options.json, &mut out)? {
+                Some(true) => continue,
+                _ => return is_open(out.flush()).map(drop),
+            }
+        };
+        if !is_open(out.flush())? {
+            return Ok(());
+        }
+        match interrupted.recv_timeout(delay) {
+            Err(RecvTimeoutError::Timeout) => delay = (delay * 2).min(DELAY_MAX),
+            _ => return end(&mut out),
+        }
+    }
+}
+
+/// Receives a message for each Ctrl-C, SIGTERM and SIGHUP.
+fn interrupts() -> Result<Receiver<()>> {
+    let (send, receive) = mpsc::channel();
+    // Nobody receives after the end.
+    let handler = move || send.send(()).unwrap_or_default();
+    ctrlc::set_handler(handler)
+        .map_err(|error| Failure { code: 1, message: format!("cannot handle Ctrl-C: {error}") })?;
+    Ok(receive)
+}
+
+fn end(out: &mut impl Write) -> Result<()> {
+    is_open(out.flush())?;
+    Err(Failure { code: 130, message: "interrupted".to_owned() })
+}
+
+/// Prints what comes next: false if nothing does yet; `None` when whoever reads the output has gone.
+fn print_next(follower: &mut Follower, as_json: bool, out: &mut impl Write) -> Result<Option<bool>> {
+    let event = match follower.next()? {
+        None => return Ok(Some(false)),
+        Some(Followed::Record { lsn, bytes, .. }) => {
+            return Ok(is_open(print(out, as_json, lsn, bytes))?.then_some(true));
+        }
+        Some(Followed::Missing(lsns)) => {
+            let (first, last) = (lsns.start, lsns.end.saturating_sub(1));
+            format!("records {first} to {last} are not in the log any more: they were given up, or lost to damage")
+        }
+        Some(Followed::Cut(lsn)) => {
+            format!("the log was cut off after record {lsn}; those that follow have the same numbers as some before")
+        }
+        Some(_) => return Ok(Some(true)),
+    };
+    // In order with the records, where both go to a terminal.
+    if !is_open(out.flush())? {
+        return Ok(None);
+    }
+    complain(event);
+    Ok(Some(true))
+}
