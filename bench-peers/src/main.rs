@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use nowait_bench::machine::environment::Environment;
 use nowait_bench::machine::load::Watch;
 use nowait_bench::machine::testfile::{SMALLEST, TestFile};
 use nowait_bench::measure::interleave::Progress;
-use nowait_bench::measure::options::Options as Asked;
+use nowait_bench::measure::options::{Logged, Options as Asked};
 use nowait_bench::measure::work::Records;
 use nowait_bench::random::fresh_seed;
 use nowait_bench::report::Report;
@@ -70,13 +70,26 @@ struct Options {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     depths: Vec<u32>,
 
-    /// Only these numbers of writers in `log` [default: 1,8,64]
+    /// Only these numbers of threads in `log` [default: 1,8,64, with records in flight 1,2,8]
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     writers: Vec<u32>,
 
-    /// Only these sizes of records in `log` [default: 128,4K]
+    /// Only these sizes of records in `log` [default: 128,256,4K, of records in flight 128; with --quick 128,4K]
     #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = parse_record)]
     sizes: Vec<usize>,
+
+    /// Only this in `log`: threads that wait for each record, threads with several in flight, or tasks
+    /// [default: all; with --quick threads]
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
+    logs: Vec<LogKind>,
+
+    /// Only these numbers of a thread's records in flight in `log --logs pipelined` [default: 1,8,32]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    in_flight: Vec<u32>,
+
+    /// Only these numbers of tasks in `log --logs tokio` [default: 64,256]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    tasks: Vec<u32>,
 
     /// Where the figures go; stdout if it is -
     #[arg(long, value_name = "FILE", default_value = "-")]
@@ -85,6 +98,23 @@ struct Options {
     /// Repeat the offsets of an earlier run
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogKind {
+    Threads,
+    Pipelined,
+    Tokio,
+}
+
+impl LogKind {
+    fn logged(self) -> Logged {
+        match self {
+            Self::Threads => Logged::Threads,
+            Self::Pipelined => Logged::Pipelined,
+            Self::Tokio => Logged::Tokio,
+        }
+    }
 }
 
 /// The tables in which a peer takes part.
@@ -193,8 +223,11 @@ fn asked(options: &Options) -> Asked {
         direct: options.direct,
         depths: if options.depths.is_empty() { depths.into() } else { numbers(&options.depths) },
         records: RECORDS.into(),
-        writers: if options.writers.is_empty() { log::WRITERS.into() } else { numbers(&options.writers) },
-        sizes: if options.sizes.is_empty() { vec![128, 4096] } else { options.sizes.clone() },
+        writers: numbers(&options.writers),
+        sizes: options.sizes.clone(),
+        logs: options.logs.iter().map(|kind| kind.logged()).collect(),
+        in_flight: numbers(&options.in_flight),
+        tasks: numbers(&options.tasks),
         ..usual
     }
 }

@@ -19,7 +19,7 @@ use crate::tokio_uring::TokioUring;
 
 /// Ways of `nowait-bench` beside which the peers are shown: all that can be the best, and the
 /// library's.
-const OWN: [&str; 17] = [
+const OWN: [&str; 22] = [
     "pread",
     "pwrite",
     "pwritev-16",
@@ -32,8 +32,13 @@ const OWN: [&str; 17] = [
     "direct-dsync",
     "thread-batch",
     "thread-batch-direct",
+    "thread-batch-pipelined",
+    "thread-batch-direct-pipelined",
+    "thread-batch-tokio",
+    "thread-batch-direct-tokio",
     "ring-dsync",
     "nowait",
+    "nowait-threads",
     "nowait-await",
     "nowait-tokio",
     "nowait-tokio-await",
@@ -93,6 +98,22 @@ pub fn loggers() -> Vec<&'static dyn LogWay> {
     in_order(ways::loggers(), peers)
 }
 
+/// Those of the tables of pipelined appends and of appends from tasks. The peers have no interface
+/// by which a thread has several records under way, or a task awaits one: they get a thread for each
+/// record in flight.
+fn beside(all: &[&'static dyn LogWay]) -> Vec<&'static dyn LogWay> {
+    let peers: &[&'static dyn LogWay] = &[&OkayWal, &RaftEngine];
+    in_order(all, peers)
+}
+
+pub fn pipeliners() -> Vec<&'static dyn LogWay> {
+    beside(ways::pipeliners())
+}
+
+pub fn task_loggers() -> Vec<&'static dyn LogWay> {
+    beside(ways::task_loggers())
+}
+
 /// The tables of `nowait-bench` with those of these ways that are `wanted`, through the page cache
 /// or past it. They last as long as the program.
 pub fn tables(direct: bool, wanted: impl Fn(&str) -> bool) -> Vec<&'static dyn Table> {
@@ -110,6 +131,8 @@ pub fn tables(direct: bool, wanted: impl Fn(&str) -> bool) -> Vec<&'static dyn T
         Box::leak(Box::new(gather::Gather(of(gatherers())))),
         Box::leak(Box::new(writes::Writes { ways: leak(writers(), &wanted) })),
         Box::leak(Box::new(log::Log { ways: leak(loggers(), &wanted) })),
+        Box::leak(Box::new(log::pipelined::Pipelined { ways: leak(pipeliners(), &wanted) })),
+        Box::leak(Box::new(log::pipelined::Tasks { ways: leak(task_loggers(), &wanted) })),
     ]
 }
 

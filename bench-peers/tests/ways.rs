@@ -162,6 +162,18 @@ fn a_log_that_was_closed_and_opened_again_has_every_record_and_its_folder_is_gon
 }
 
 #[test]
+fn a_peer_has_a_thread_for_each_record_in_flight() {
+    for name in ["log-pipelined", "log-tokio"] {
+        let table = table(name, false, 2);
+        let options = Options { writers: vec![2], in_flight: vec![8], tasks: vec![16], sizes: vec![128], ..options() };
+        let (ran, report) = measure(table, &options, None, on_disk());
+        ran.unwrap();
+        assert_eq!(report.rows.len(), table.ways().len());
+        assert!(report.rows.iter().all(|row| row.context_switches_per_op > 0.0), "{:?}", report.rows);
+    }
+}
+
+#[test]
 fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
     let round_time = Duration::from_millis(5);
     for way in peers::loggers().into_iter().filter(|way| peers_only(way.name())) {
@@ -175,6 +187,7 @@ fn a_log_that_may_not_be_written_is_an_error_and_not_a_hang() {
             path,
             folder,
             writers,
+            in_flight: 1,
             size,
             commits,
             records,
