@@ -290,8 +290,12 @@ pub(crate) struct TortureWriter {
 /// size of their requests themselves. The whole table takes half an hour.
 ///
 /// In the table `log`, up to 64 threads append small records and wait until each is on stable
-/// storage. Each round writes to a new file of up to 1 GiB, filled with zeros before. The whole
-/// table takes five minutes.
+/// storage. Each round writes to a new file of up to 1 GiB, filled with zeros before. --logs chooses
+/// other work with a log: a few threads with up to 32 records in flight each; 64 and 256 tasks of
+/// tokio; a reader beside writers; retention at a steady state; arrivals at 25, 50 and 75 % of the
+/// closed-loop maximum, with latency from the arrival; opening a log of 1 GiB. `--logs threads` takes
+/// five minutes, all of it three quarters of an hour; with --quick it is `threads` alone, unless
+/// --logs says more.
 ///
 /// The table `scan` reads the test file, cold, in order or every fourth block, with the kernel's
 /// readahead.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::blocking::Blocking;
 use super::dir::{Blocks, CONTROL, LogDir, Window, is_direct};
 use super::format::{
-    BLOCK_HEADER_BYTES, BadControl, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader, record_at,
+    BLOCK_HEADER_BYTES, BadControl, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader, kind_at, record_at,
 };
 use super::open::{no_log, open_dir};
 use super::os;
@@ -42,6 +42,8 @@ pub enum Followed<'a> {
     Record {
         /// Its number.
         lsn: u64,
+        /// Its kind, as it was appended.
+        kind: u8,
         /// Its bytes, as they were appended.
         bytes: &'a [u8],
     },
@@ -240,7 +242,8 @@ impl Follower {
             if pending.lsn > lsn {
                 self.next_lsn = pending.lsn;
                 let block = self.pending.front().map_or(&[][..], |pending| &pending.block);
-                return Ok(Followed::Record { lsn, bytes: block.get(start..start + length).unwrap_or_default() });
+                let (kind, bytes) = (kind_at(block, start), block.get(start..start + length).unwrap_or_default());
+                return Ok(Followed::Record { lsn, kind, bytes });
             }
         }
         Err(self.damaged())

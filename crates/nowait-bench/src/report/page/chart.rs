@@ -53,8 +53,8 @@ pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
 fn wanted(way: &str) -> Option<usize> {
     Some(match way {
         "pread" | "pwrite" | "append-fdatasync" | "plain" | "random-threads" | "threads-dsync" => 0,
-        "threads" | "thread" | "ring-1m" => 1,
-        "willneed" | "direct-dsync" | "dd" => 2,
+        "threads" | "thread" | "ring-1m" | "thread-batch-pipelined" | "thread-batch-tokio" => 1,
+        "willneed" | "direct-dsync" | "dd" | "thread-batch-direct-pipelined" | "thread-batch-direct-tokio" => 2,
         "libaio" | "thread-batch-direct" | "madvise" => 3,
         "ring-plain" | "ring-linked" | "ring-fdatasync" | "pread-buffered" | "touch" => 4,
         "ring" | "ring-dsync" => 5,
