@@ -61,6 +61,7 @@ fn own_meaning(way: &str) -> &'static str {
         "nowait-strict" => "this library, never a plain call on the caller's thread",
         "nowait-threads" => "this library's log, a thread for each record in flight",
         "nowait-tailed" => "this library's log, beside a reader that follows its end",
+        "nowait-tail" => "this library's log, opened by its end alone: the rest is not read",
         "nowait-inspect" => "this library's recovery of a log that it does not open for appending",
         "nowait-rotating" => "this library's log with segments of 4 MiB: a round goes through several",
         "nowait-refused" => "this library's log without io_uring",

@@ -454,7 +454,7 @@ pub const fn rate_appenders() -> &'static [&'static dyn AppendWay] {
 
 /// Every way of the table of opening a log.
 pub const fn openers() -> &'static [&'static dyn OpenWay] {
-    &[&log::recovery::Cat, &log::recovery::Direct, &log::recovery::Open, &log::recovery::Inspect]
+    &[&log::recovery::Cat, &log::recovery::Direct, &log::recovery::WHOLE, &log::recovery::TAIL, &log::recovery::Inspect]
 }
 
 /// Every way of the table of files, in its order.

@@ -1,5 +1,6 @@
 //! All of a log, read from storage: `nowait` opens it, and so finds its end and checks every block;
-//! `nowait-inspect` does so without opening it for appending. `cat` and `pread` read the same
+//! `nowait-inspect` does so without opening it for appending, `nowait-tail` opens it by its end alone
+//! (`Scan::Tail`). `cat` and `pread` read the same
 //! segments and look at nothing, through the page cache and past it.
 
 use std::fs::{File, OpenOptions};
@@ -8,7 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use nowait_log::{Log, Options, Recovery, inspect};
+use nowait_log::{Log, Options, Recovery, Scan, inspect};
 
 use crate::measure::meter::Round;
 use crate::measure::work::{Buffer, Opening};
@@ -16,8 +17,14 @@ use crate::ways::{OURS, OpenWay, Way};
 
 pub(crate) struct Cat;
 pub(crate) struct Direct;
-pub(crate) struct Open;
+pub(crate) struct Open {
+    name: &'static str,
+    scan: Scan,
+}
 pub(crate) struct Inspect;
+
+pub(crate) const WHOLE: Open = Open { name: OURS, scan: Scan::All };
+pub(crate) const TAIL: Open = Open { name: "nowait-tail", scan: Scan::Tail };
 
 /// Bytes of one direct read.
 const PIECE: usize = 1 << 20;
@@ -84,7 +91,7 @@ fn complete(job: &Opening<'_>, recovery: &Recovery) -> io::Result<()> {
 
 impl Way for Open {
     fn name(&self) -> &'static str {
-        OURS
+        self.name
     }
 }
 
@@ -92,7 +99,7 @@ impl OpenWay for Open {
     fn open(&self, job: &Opening<'_>, round: &mut Round<'_>) -> io::Result<()> {
         round.start();
         let started = Instant::now();
-        let (log, recovery) = Log::open(job.folder, &Options::new()).wait()?;
+        let (log, recovery) = Log::open(job.folder, &Options::new().scan(self.scan)).wait()?;
         round.tally.committed(job.bytes as usize, started, Instant::now());
         round.stop();
         log.close().wait()?;
