@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Instant;
 
 use super::commit::{Group, NoRoom, Shared};
+use super::event::Event;
 use super::format::{Entry, FRAME_BYTES};
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
@@ -16,10 +18,17 @@ impl Shared {
         may_wait: bool,
         from_reserve: bool,
     ) -> Result<(u64, Arc<Group>)> {
+        let mut stalled: Option<Instant> = None;
         loop {
             match self.try_append(records, from_reserve) {
-                Ok(appended) => return Ok(appended),
-                Err(no_room) => self.make_way(no_room, may_wait)?,
+                Ok(appended) => {
+                    stalled.inspect(|since| self.stalled(*since));
+                    return Ok(appended);
+                }
+                Err(no_room) => {
+                    stalled = stalled.or_else(|| Some(Instant::now()));
+                    self.make_way(no_room, may_wait)?;
+                }
             }
         }
     }
@@ -44,6 +53,13 @@ impl Shared {
                 Poll::Pending => return Poll::Pending,
             }
         }
+    }
+
+    /// Counts an append that has waited for room.
+    fn stalled(&self, since: Instant) {
+        let elapsed = since.elapsed();
+        self.stalls.record(elapsed);
+        self.tell_event(|| Event::Stalled { elapsed });
     }
 
     fn try_append(

@@ -68,6 +68,23 @@ pub(crate) struct Control {
     pub(crate) caller: u32,
     pub(crate) depth: u32,
     pub(crate) direct: bool,
+    /// Number of the oldest segment of the log. Older files may be gone.
+    pub(crate) oldest: u64,
+    /// Highest number of a segment that was there when this was written. 0 where that is not known.
+    pub(crate) newest: u64,
+    pub(crate) measured: Measured,
+}
+
+/// Measurement by which the strategy was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Measured {
+    /// Seconds since 1970; 0 if nothing was measured.
+    pub(crate) at: u64,
+    /// Device of the log's directory (`st_dev`).
+    pub(crate) device: u64,
+    /// Median nanoseconds of a durable page, 0 where it was not measured: a durable write by the
+    /// ring, by a call, a write and a sync; and by the fastest of these with two in flight.
+    pub(crate) page_ns: [u32; 4],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +195,14 @@ impl Control {
             .u32(self.sync)
             .u32(self.caller)
             .u32(self.depth)
-            .u32(self.direct.into());
+            .u32(self.direct.into())
+            .u64(self.oldest)
+            .u64(self.newest)
+            .u64(self.measured.at)
+            .u64(self.measured.device);
+        for (index, page_ns) in self.measured.page_ns.into_iter().enumerate() {
+            Put(&mut first[88 + 4 * index..]).u32(page_ns);
+        }
         seal_page(first, CONTROL_MAGIC);
         second.copy_from_slice(first);
         bytes
@@ -198,6 +222,13 @@ impl Control {
             caller: u32_at(page, 44),
             depth: u32_at(page, 48),
             direct: u32_at(page, 52) == 1,
+            oldest: u64_at(page, 56),
+            newest: u64_at(page, 64),
+            measured: Measured {
+                at: u64_at(page, 72),
+                device: u64_at(page, 80),
+                page_ns: [88, 92, 96, 100].map(|at| u32_at(page, at)),
+            },
         })
     }
 

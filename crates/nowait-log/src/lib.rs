@@ -81,8 +81,10 @@
 
 mod append;
 mod blocking;
+mod calibrate;
 mod commit;
 mod dir;
+mod event;
 mod follow;
 mod format;
 mod inspect;
@@ -90,9 +92,11 @@ mod maintenance;
 mod open;
 mod options;
 mod os;
+mod pin;
 mod preparer;
 mod reader;
 mod recover;
+mod retention;
 mod segments;
 mod stats;
 mod ticket;
@@ -109,12 +113,14 @@ use ticket::Records;
 
 pub use blocking::Blocking;
 pub use dir::Unreadable;
+pub use event::Event;
 pub use follow::{FollowFrom, Followed, Follower, follow, follow_in};
 pub use format::Entry;
 pub use inspect::{inspect, inspect_in, read, read_aside, read_aside_in, read_in};
-pub use options::{Durability, Options, Scan, Strategy, Submitter, SyncPolicy};
+pub use options::{Calibration, Durability, Options, Scan, Strategy, Submitter, SyncPolicy};
 pub use reader::{Next, Reader, Record, Tail};
 pub use recover::{Damage, Place, Recovery};
+pub use retention::Retention;
 pub use stats::{LogStats, Percentiles};
 pub use ticket::{Append, Durable, Room, Ticket};
 
@@ -242,7 +248,9 @@ impl Log {
     }
 
     /// Gives up records before `lsn`: segments that hold no others are reused or removed. So some
-    /// of them may remain, also after the log is opened again.
+    /// of them may remain, also after the log is opened again. Records that a reader has pinned
+    /// ([`Reader::pin`]) go when it has read them. See [`Options::retain`] for a log that does this
+    /// by itself.
     pub fn truncate_prefix(&self, lsn: u64) {
         self.0.shared.truncate_prefix(lsn);
     }
@@ -287,8 +295,7 @@ impl Log {
         if self.0.shared.is_forked() {
             return LogStats::default();
         }
-        let state = self.0.shared.state();
-        LogStats { spares: state.spares.len(), woken: self.0.shared.woken.percentiles(), ..state.numbers.stats() }
+        self.0.shared.stats()
     }
 
     /// Strategy by which blocks get to stable storage.
@@ -310,7 +317,7 @@ impl Log {
     /// ([`Options::maintenance`]). Blocks for it; false when there is nothing to do. A piece is:
     ///
     /// * to prepare the next segment;
-    /// * to remove one that is no longer needed;
+    /// * to remove one that is no longer needed, or to record in the control file which there are;
     /// * to write records for which nothing waits, some milliseconds after they were appended;
     /// * to write a watermark block when the log has become idle.
     pub fn maintain(&self) -> bool {
@@ -334,14 +341,17 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// The rooms in order, as in ARCHITECTURE.md.
-    const ROOMS: [&str; 18] = [
+    const ROOMS: [&str; 22] = [
         "format",
         "os",
         "blocking",
+        "retention",
+        "event",
         "options",
         "stats",
         "dir",
         "recover",
+        "calibrate",
         "preparer",
         "commit",
         "segments",
@@ -350,6 +360,7 @@ mod tests {
         "open",
         "truncate",
         "ticket",
+        "pin",
         "reader",
         "inspect",
         "follow",

@@ -7,7 +7,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::calibrate;
 use super::commit::{RETRY, Shared, State, TICK};
+use super::format::Control;
+
+/// Time after which a measurement is tried again that was cut off.
+const MEASURE_AGAIN: Duration = Duration::from_secs(60);
 
 /// Result of one piece of maintenance.
 pub(super) enum Done {
@@ -21,8 +26,8 @@ pub(super) enum Done {
 pub(super) enum Later {
     /// After this time.
     In(Duration),
-    /// When woken.
-    WhenWoken,
+    /// When woken, or after this time.
+    WhenWoken(Option<Duration>),
 }
 
 /// Runs on the maintenance thread until the log is closed.
@@ -45,11 +50,16 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 drop(shared.handover.work.wait_timeout(state, time));
             }
             // Checked again, since it may have changed.
-            Later::WhenWoken if !state.is_closing && is_idle(&state, now) && state.retired.is_empty() => {
+            Later::WhenWoken(time) if !state.is_closing && is_idle(&state, now) => {
                 state.maintenance_sleeps = true;
-                drop(shared.handover.work.wait(state));
+                let work = &shared.handover.work;
+                let mut state = match time {
+                    Some(time) => work.wait_timeout(state, time).unwrap_or_else(|poisoned| poisoned.into_inner()).0,
+                    None => work.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),
+                };
+                state.maintenance_sleeps = false;
             }
-            Later::WhenWoken => {}
+            Later::WhenWoken(_) => {}
         }
     }
 }
@@ -85,6 +95,9 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
         // As many writes are in flight as may be.
         state = shared.state();
     }
+    drop(state);
+    shared.apply_retention();
+    state = shared.state();
     // Before the watermark block, which may have no room without it.
     if state.lacks_spare(now()) {
         drop(state);
@@ -101,23 +114,64 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
         }
         return Done::Nothing(Later::In(RETRY));
     }
-    if !state.retired.is_empty() {
+    let maintained = if state.has_surplus() {
         drop(state);
-        return match shared.remove_oldest() {
-            Ok(()) => Done::Something,
-            Err(_) => Done::Nothing(Later::In(RETRY)),
-        };
+        Some(shared.remove_oldest())
+    } else if state.lacks_record(now()) {
+        drop(state);
+        Some(shared.record())
+    } else {
+        drop(state);
+        None
+    };
+    match maintained {
+        Some(Ok(())) => return Done::Something,
+        Some(Err(_)) => return Done::Nothing(Later::In(RETRY)),
+        None => {}
+    }
+    let mut state = shared.state();
+    if is_idle(&state, now()) && wants_measurement(&state, now()) {
+        let recorded = state.upkeep.settings;
+        state.upkeep.measured = Some(now());
+        drop(state);
+        measure(shared, recorded);
+        return Done::Something;
     }
     match is_idle(&state, now()) {
-        true if state.spare_failure.is_some() => Done::Nothing(Later::In(RETRY)),
-        true => Done::Nothing(Later::WhenWoken),
+        true if state.spare_failure.is_some() || state.is_unrecorded() => Done::Nothing(Later::In(RETRY)),
+        true => Done::Nothing(Later::WhenWoken(shared.next_expiry(&state))),
         false => Done::Nothing(Later::In(TICK)),
     }
 }
 
 /// True if nothing is left to do until the log is used again.
 fn is_idle(state: &State, now: Instant) -> bool {
-    state.is_quiet() && !state.lacks_watermark(state.durable) && !state.lacks_spare(now)
+    state.is_quiet()
+        && !state.lacks_watermark(state.durable)
+        && !state.lacks_spare(now)
+        && !state.has_surplus()
+        && !state.lacks_record(now)
+}
+
+/// True if the strategy was measured long ago, and not tried again just now.
+fn wants_measurement(state: &State, now: Instant) -> bool {
+    let is_new = |measured: Instant| now.saturating_duration_since(measured) < MEASURE_AGAIN;
+    state.is_measured()
+        && calibrate::is_old(&state.upkeep.settings.measured)
+        && !state.upkeep.measured.is_some_and(is_new)
+}
+
+/// Measures the strategy again, for the next opening: this one keeps its own. Ends without a result
+/// when the log is used.
+fn measure(shared: &Arc<Shared>, mut control: Control) {
+    let goes_on = || {
+        let state = shared.state();
+        !state.is_closing && is_idle(&state, shared.dir.instance.now())
+    };
+    // What fails is tried again.
+    if calibrate::choose(&shared.dir, &mut control, goes_on).is_ok_and(|is_measured| is_measured) {
+        shared.state().upkeep.settings = control;
+    }
 }
 
 #[cfg(test)]

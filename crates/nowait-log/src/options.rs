@@ -1,9 +1,13 @@
 //! How a log is opened, and how its blocks get to stable storage.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use super::format::{Control, PAGE};
+use super::event::{Event, Observer};
+use super::format::{Control, Measured, PAGE};
 use super::os;
+use super::retention::Retention;
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 
 /// How a log that is made decides how its blocks get to stable storage.
@@ -11,7 +15,8 @@ use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SyncPolicy {
     /// Measures the strategies when the log is made, in some 200 ms, and records the fastest in the
-    /// log.
+    /// log. Measures again when the log is found on another device, and, while the log is idle, when
+    /// the last measurement is a month old: what that finds is used from the next opening on.
     #[default]
     Auto,
     /// Uses the given strategy.
@@ -27,6 +32,57 @@ pub struct Strategy {
     pub by: Submitter,
     /// Most blocks in flight at a time, from 1 to 64.
     pub depth: u32,
+}
+
+/// Measurement by which a log's strategy was chosen.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calibration {
+    /// Time of the measurement.
+    pub at: SystemTime,
+    /// Strategies that were tried, each with the median time until a page was durable. The first is
+    /// the cheapest in processor time: a later one has to be faster by a tenth, and two blocks in
+    /// flight by a fifth.
+    pub candidates: Vec<(Strategy, Duration)>,
+}
+
+/// Ways to make a page durable, in the order of `Measured::page_ns`.
+pub(super) const WAYS: [(Durability, Submitter); 3] = [
+    (Durability::Write, Submitter::Ring),
+    (Durability::Write, Submitter::Call),
+    (Durability::WriteAndSync, Submitter::Call),
+];
+
+impl Calibration {
+    /// The measurement that a control file records.
+    pub(super) fn of(control: &Control) -> Option<Calibration> {
+        let Measured { at, page_ns, .. } = control.measured;
+        if at == 0 {
+            return None;
+        }
+        let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(at))?;
+        let [alone @ .., two] = page_ns;
+        let time = |page_ns: u32| Duration::from_nanos(page_ns.into());
+        let tried = WAYS.into_iter().zip(alone).filter(|(_, page_ns)| *page_ns > 0);
+        let mut candidates: Vec<(Strategy, Duration)> =
+            tried.map(|((durability, by), page_ns)| (Strategy { durability, by, depth: 1 }, time(page_ns))).collect();
+        if two > 0 {
+            candidates.push((Strategy { depth: 2, ..Strategy::of(control) }, time(two)));
+        }
+        Some(Calibration { at, candidates })
+    }
+}
+
+/// Factor by which a strategy must be faster than those before it in the list, which cost less
+/// processor time.
+const GAIN: f64 = 1.1;
+
+/// Returns the strategy of the list that is worth its processor time.
+pub(super) fn fastest(candidates: &[(Strategy, Duration)]) -> Option<(Strategy, Duration)> {
+    let better = |best: (Strategy, Duration), next: (Strategy, Duration)| {
+        if next.1.mul_f64(GAIN) < best.1 { next } else { best }
+    };
+    candidates.iter().copied().reduce(better)
 }
 
 /// Operation that makes a block durable.
@@ -111,6 +167,10 @@ pub struct Options {
     pub(super) instance: Option<Nowait>,
     pub(super) create: bool,
     pub(super) segment_bytes: u64,
+    pub(super) first_segment_bytes: u64,
+    pub(super) recycle_bytes: Option<u64>,
+    pub(super) retention: Retention,
+    pub(super) observer: Option<Observer>,
     pub(super) pending_bytes_max: u64,
     pub(super) reserve_bytes: u64,
     pub(super) sync: SyncPolicy,
@@ -125,19 +185,23 @@ impl Default for Options {
     }
 }
 
-const SEGMENT_BYTES_MIN: u64 = 16 << 10;
+pub(super) const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 pub(super) const SEGMENT_BYTES_MAX: u64 = 1 << 40;
 const DEPTH_MAX: u32 = 64;
 /// More than any disk has.
 const RESERVE_BYTES_MAX: u64 = 1 << 60;
 
 impl Options {
-    /// Opens an existing log; segments of 64 MiB where [`create`](Options::create) makes one.
+    /// Opens an existing log; segments of up to 64 MiB where [`create`](Options::create) makes one.
     pub fn new() -> Options {
         Options {
             instance: None,
             create: false,
             segment_bytes: 64 << 20,
+            first_segment_bytes: 1 << 20,
+            recycle_bytes: None,
+            retention: Retention::all(),
+            observer: None,
             pending_bytes_max: 16 << 20,
             reserve_bytes: 0,
             sync: SyncPolicy::Auto,
@@ -162,11 +226,28 @@ impl Options {
         self
     }
 
-    /// Sets the size of a segment in a log that is made; an existing log keeps its own. A multiple
-    /// of 4096, at least 16 KiB. At least two are on disk. A segment holds one record of its size
-    /// less 8265 bytes, and a batch must fit into one segment. Default: 64 MiB.
+    /// Sets the size of the largest segments in a log that is made; an existing log keeps its own.
+    /// A multiple of 4096, at least 16 KiB. At least two segments are on disk. A segment holds one
+    /// record of its size less 8265 bytes, and a batch must fit into one segment. Default: 64 MiB.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes;
+        self
+    }
+
+    /// Sets the size of the first segment of each opening. The next has twice the size, and so on
+    /// up to [`segment_bytes`](Options::segment_bytes): a log that is little used stays small. A
+    /// larger one is prepared at once for a record that needs it. A multiple of 4096, at least
+    /// 16 KiB. Default: 1 MiB.
+    pub fn first_segment_bytes(mut self, bytes: u64) -> Self {
+        self.first_segment_bytes = bytes;
+        self
+    }
+
+    /// Keeps up to `bytes` of segments that are no longer needed, to use them again: a segment that
+    /// is used again is not filled with zeros anew. On a full disk they are used again first.
+    /// Default: two of the largest segments.
+    pub fn recycle_bytes(mut self, bytes: u64) -> Self {
+        self.recycle_bytes = Some(bytes);
         self
     }
 
@@ -184,9 +265,24 @@ impl Options {
         self
     }
 
-    /// Sets how blocks get to stable storage: [`SyncPolicy::Fixed`] in any log,
-    /// [`SyncPolicy::Auto`] in one that is made; an existing log keeps what was measured then.
-    /// Default: measured.
+    /// Sets which records the log gives up by itself. Default: none.
+    pub fn retain(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Has events told, such as a segment that was prepared or an append that waited. `observe` is
+    /// called as callbacks of tickets are: one call after the other, on a thread of the log's own
+    /// (`nowait-log-calls`), so that it delays no commit. It may use the log; a panic ends with the
+    /// call. For what happens with each block see [`Log::stats`](super::Log::stats).
+    pub fn on_event(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Observer(Arc::new(observe)));
+        self
+    }
+
+    /// Sets how blocks get to stable storage: [`SyncPolicy::Fixed`] in any log;
+    /// [`SyncPolicy::Auto`] in one that is made, and in one whose strategy was measured. A log that
+    /// was made with a fixed strategy keeps that. Default: measured.
     pub fn sync(mut self, sync: SyncPolicy) -> Self {
         self.sync = sync;
         self
@@ -223,9 +319,12 @@ impl Options {
             SyncPolicy::Auto => 1,
             SyncPolicy::Fixed(strategy) => strategy.depth,
         };
-        let is_whole = self.segment_bytes % PAGE as u64 == 0;
-        let text = if !is_whole || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes) {
+        let is_size = |bytes: u64| bytes % PAGE as u64 == 0 && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes);
+        let text = if !is_size(self.segment_bytes) {
             format!("segment_bytes is {}; give a multiple of 4096 from 16 KiB to 1 TiB", self.segment_bytes)
+        } else if !is_size(self.first_segment_bytes) {
+            let bytes = self.first_segment_bytes;
+            format!("first_segment_bytes is {bytes}; give a multiple of 4096 from 16 KiB to 1 TiB")
         } else if !(1..=DEPTH_MAX).contains(&depth) {
             format!("the depth is {depth}; give 1 to {DEPTH_MAX} blocks in flight")
         } else if self.reserve_bytes > RESERVE_BYTES_MAX {

@@ -10,6 +10,7 @@ use super::commit::Shared;
 use super::dir::{Blocks, LogDir, Run, Segment, Window};
 use super::format::{BLOCK_HEADER_BYTES, Control, Part, kind_at, record_at};
 use super::os::{self, polled_too_often};
+use super::pin::ReaderPin;
 use super::recover::{Damage, Found};
 use super::ticket::Durable;
 use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started, turn};
@@ -39,6 +40,7 @@ pub struct Reader {
     is_gone: bool,
     /// Epoch of the log when it was looked at last.
     epoch: u64,
+    pin: Option<ReaderPin>,
 }
 
 /// Source of the records.
@@ -218,12 +220,27 @@ impl Reader {
     }
 
     fn new(source: Source, from_lsn: u64, epoch: u64) -> Reader {
-        Reader { source, next_lsn: from_lsn.max(1), segment: None, opening: None, misses: 0, is_gone: false, epoch }
+        let next_lsn = from_lsn.max(1);
+        Reader { source, next_lsn, segment: None, opening: None, misses: 0, is_gone: false, epoch, pin: None }
     }
 
     /// LSN of the next record.
     pub fn next_lsn(&self) -> u64 {
         self.next_lsn
+    }
+
+    /// Keeps the next record, and all after it, from being given up until this reader has read
+    /// them or is dropped. So neither [`Log::truncate_prefix`](super::Log::truncate_prefix) nor
+    /// [`Options::retain`](super::Options::retain) removes what it has not read, however long that
+    /// takes: the log grows meanwhile. Does nothing for a reader of a log that is not open.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchRecord`] when the next record was given up already.
+    pub fn pin(&mut self) -> Result<()> {
+        if let Source::Live(shared) = &self.source {
+            self.pin = Some(ReaderPin::new(shared, self.next_lsn)?);
+        }
+        Ok(())
     }
 
     /// Gives the next durable record; None if there is none yet: a later call may find one.
@@ -386,6 +403,7 @@ impl Reader {
         match &self.segment {
             Some(open) if taken => {
                 self.next_lsn += 1;
+                self.pin.as_ref().inspect(|pin| pin.follow(self.next_lsn));
                 let (kind, bytes) = open.last();
                 Ok(Record { lsn, kind, bytes })
             }

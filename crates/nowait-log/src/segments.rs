@@ -1,24 +1,22 @@
 //! The next segments of a log: prepared ahead, made from segments that are no longer needed, and
-//! removed.
+//! removed; and their numbers in the control file.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::commit::{Live, Shared, SpareFailure};
-use super::dir::LogDir;
+use super::commit::{Live, Retired, Shared, SpareFailure, State};
+use super::dir::fill;
+use super::event::Event;
+use super::format::PAGE;
 use super::os;
+use super::retention::Rule;
 use nowait::{ErrorKind, ErrorOp, File, Result};
 
 /// Pause between pieces of a segment that is prepared while there is room for long.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// Removes a segment, durably.
-pub(super) fn remove(dir: &LogDir, number: u64) -> Result<()> {
-    match dir.remove(number) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => dir.sync(),
-    }
-}
+/// Time after which the user is asked again what may go, while the log is written.
+const AGAIN: Duration = Duration::from_secs(1);
 
 impl Shared {
     /// Waits until the next segment is ready or cannot be prepared; prepares it where no other
@@ -49,8 +47,11 @@ impl Shared {
         }
         let shared = self.clone();
         let prepare = move || {
+            shared.apply_retention();
             if let Some(names) = shared.names.lock() {
                 shared.make_spare_alone();
+                // What fails is tried again with the next segment.
+                let _ = shared.record_bounds();
                 drop(names);
             }
             // Before waiters are told: they may need another segment.
@@ -64,15 +65,61 @@ impl Shared {
         })
     }
 
+    /// Gives up what retention lets go, when a segment has ended or time has passed; and what a
+    /// reader kept and has read by now.
+    pub(super) fn apply_retention(&self) {
+        let mut state = self.state();
+        let now = self.dir.instance.now();
+        let has_ended = std::mem::take(&mut state.upkeep.has_ended);
+        let is_later = now.saturating_duration_since(state.upkeep.applied) >= AGAIN;
+        let lsn = match &self.retention.0 {
+            Rule::Bytes(bytes) if has_ended => state.lsn_by_bytes(*bytes),
+            Rule::Age(age) => state.lsn_by_age(*age, now),
+            Rule::Before(first) if has_ended || is_later => {
+                state.upkeep.applied = now;
+                drop(state);
+                // The payload of a panic is the user's, too: dropping it may panic again.
+                let lsn = catch_unwind(AssertUnwindSafe(|| first())).unwrap_or_else(|payload| {
+                    std::mem::forget(payload);
+                    0
+                });
+                state = self.state();
+                lsn
+            }
+            _ => 0,
+        };
+        if state.retire_before(lsn) {
+            // There may be room now.
+            state.spare_failure = None;
+        }
+    }
+
+    /// Time after which retention lets something go though nothing happens.
+    pub(super) fn next_expiry(&self, state: &State) -> Option<Duration> {
+        match &self.retention.0 {
+            Rule::Age(age) if state.segments.len() > 1 => state.next_expiry(*age, self.dir.instance.now()),
+            _ => None,
+        }
+    }
+
     /// Prepares the next segment on this thread, from one that is no longer needed if there is one.
     /// False when none was made.
     pub(super) fn make_spare(self: &Arc<Self>) -> bool {
+        if self.names.is_mine() {
+            return false;
+        }
+        // First: what goes is used again.
+        self.apply_retention();
         // A thread that holds the names prepares a segment already.
         let Some(names) = self.names.lock() else { return false };
         let is_made = self.make_spare_alone();
         drop(names);
         self.serve_calls();
         self.tell_of_room();
+        if is_made {
+            // Those that wait for room do not wait for this. What fails is tried again later.
+            let _ = self.record();
+        }
         is_made
     }
 
@@ -82,65 +129,181 @@ impl Shared {
         if !state.wants_spare() || state.poison.is_some() {
             return false;
         }
-        state.number_max += 1;
-        let number = state.number_max;
-        let retired = state.retired.first().copied();
+        let bytes = state.next_bytes();
+        let small = state.take_small_spare();
+        // One after the other, also after a failure: a number that is missing looks like damage.
+        let number = state.upkeep.newest + 1;
         drop(state);
-        let made = self.next_segment(number, retired);
+        let is_new = small.is_none();
+        let began = Instant::now();
+        let recycled = self.state().numbers.segments_recycled;
+        let (made, small) = match small {
+            None => (self.next_segment(number, bytes), None),
+            Some(small) => match self.fill_up(&small.file, small.bytes, bytes) {
+                Ok(()) => (Ok(Live::new(small.number, bytes, small.file)), None),
+                Err(error) => (Err(error), Some(small)),
+            },
+        };
+        if made.is_err() && is_new {
+            // It may have its name, if only that could not be made durable.
+            let _ = self.dir.remove(number);
+        }
         let is_made = made.is_ok();
+        let prepared = made.as_ref().map(|live| (live.number, live.bytes)).map_err(Clone::clone);
         let mut state = self.state();
+        let is_recycled = state.numbers.segments_recycled > recycled;
         match made {
-            Ok(file) => {
-                state.spares.push_back(Live { number, file });
-                state.spare_failure = None;
+            Ok(made) if is_new => {
+                state.upkeep.newest = number;
+                state.spares.push_back(made);
             }
+            Ok(made) => state.spares.push_front(made),
             Err(error) => state.spare_failure = Some(SpareFailure { error, at: self.dir.instance.now() }),
+        }
+        if let Some(small) = small {
+            state.spares.push_front(small);
+        }
+        if is_made {
+            state.spare_failure = None;
+        }
+        drop(state);
+        match prepared {
+            Ok((number, bytes)) => {
+                let elapsed = began.elapsed();
+                self.tell_event(|| Event::SegmentPrepared { number, bytes, is_recycled, elapsed });
+            }
+            // It is not wanted any more.
+            Err(error) if error.kind() == ErrorKind::Closed => {}
+            Err(error) => self.tell_event(|| Event::SegmentFailed { error }),
         }
         is_made
     }
 
-    fn next_segment(self: &Arc<Self>, number: u64, retired: Option<u64>) -> Result<File> {
-        let (bytes, direct) = (self.control.segment_bytes, self.control.direct);
-        if let Some(old) = retired {
+    fn next_segment(self: &Arc<Self>, number: u64, bytes: u64) -> Result<Live<File>> {
+        let state = self.state();
+        let retired = state.reusable();
+        let is_named = retired.is_some_and(|old| state.is_named(old.number));
+        drop(state);
+        if let Some(old) = retired.filter(|_| !is_named || self.record_bounds().is_ok()) {
             // One that cannot be reused stays in line to be removed, and a new one is made.
-            if let Ok(reused) = reuse(&self.dir, bytes, direct, old, number) {
-                self.state().retired.retain(|known| *known != old);
-                if let Some(file) = reused {
-                    return Ok(file);
+            if let Ok(reused) = self.reuse(old, number, bytes) {
+                let mut state = self.state();
+                state.retired.retain(|known| *known != old);
+                if let Some(live) = reused {
+                    state.numbers.segments_recycled += 1;
+                    return Ok(live);
                 }
             }
         }
-        self.dir.prepare(number, bytes, direct, || {
-            let state = self.state();
-            if state.is_closing {
-                return Err(os::error(ErrorOp::Append, ErrorKind::Closed, &self.dir.path));
-            }
-            let hurry = state.room_is_wanted() || state.room_left(self.rules.usable_end()) < bytes / 2;
-            let is_due = state.has_pending() && state.is_due(self.dir.instance.now());
-            drop(state);
-            if is_due {
-                self.write_all_here();
-            }
-            if !hurry && self.rules.has_maintenance {
-                // There is room for long: leave the disk to commits.
-                std::thread::sleep(PAUSE);
-            }
-            Ok(())
-        })
+        let file = self.dir.prepare(number, bytes, self.control.direct, || self.pause(bytes))?;
+        let mut state = self.state();
+        state.numbers.segments_prepared += 1;
+        state.numbers.zeroed_bytes += bytes;
+        drop(state);
+        Ok(Live::new(number, bytes, file))
+    }
+
+    /// Gives a segment that is no longer needed a new number, and at least `bytes`. None when it is
+    /// not worth it, and gone.
+    fn reuse(self: &Arc<Self>, old: Retired, number: u64, bytes: u64) -> Result<Option<Live<File>>> {
+        let (dir, direct) = (&self.dir, self.control.direct);
+        let file = match dir.open(old.number, true, direct) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let there = file.size().wait()?;
+        if there > self.control.segment_bytes || there < old.bytes || there % PAGE as u64 != 0 {
+            dir.remove(old.number)?;
+            return Ok(None);
+        }
+        self.fill_up(&file, there, bytes)?;
+        drop(file);
+        dir.renumber(old.number, number)?;
+        dir.sync()?;
+        Ok(Some(Live::new(number, there.max(bytes), dir.open(number, true, direct)?)))
+    }
+
+    /// Makes a segment larger that holds nothing of the log.
+    fn fill_up(self: &Arc<Self>, file: &File, there: u64, bytes: u64) -> Result<()> {
+        if there >= bytes {
+            return Ok(());
+        }
+        fill(file, there..bytes, || self.pause(bytes))?;
+        self.state().numbers.zeroed_bytes += bytes - there;
+        Ok(())
+    }
+
+    /// Between pieces of a segment of `bytes` that is prepared: writes what is due, and leaves the
+    /// disk to commits. An error when the log is closing.
+    fn pause(self: &Arc<Self>, bytes: u64) -> Result<()> {
+        let state = self.state();
+        if state.is_closing {
+            return Err(os::error(ErrorOp::Append, ErrorKind::Closed, &self.dir.path));
+        }
+        let hurry = state.room_is_wanted() || state.room_left() < bytes / 2;
+        let is_due = state.has_pending() && state.is_due(self.dir.instance.now());
+        drop(state);
+        if is_due {
+            self.write_all_here();
+        }
+        if !hurry && self.rules.has_maintenance {
+            // There is room for long.
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Removes the oldest segment that is no longer needed. The next is touched only when this one
-    /// is gone for good: a segment left before a gap would make the gap look like damage.
+    /// is gone for good.
     pub(super) fn remove_oldest(&self) -> Result<()> {
         let Some(names) = self.names.lock() else { return Ok(()) };
-        let oldest = self.state().retired.first().copied();
-        let removed = oldest.map_or(Ok(()), |number| remove(&self.dir, number));
-        if removed.is_ok() {
-            self.state().retired.retain(|known| Some(*known) != oldest);
+        let oldest = self.state().reusable();
+        let removed = oldest.map_or(Ok(()), |oldest| {
+            self.record_bounds()?;
+            self.dir.remove(oldest.number)
+        });
+        if let (Ok(()), Some(oldest)) = (&removed, oldest) {
+            let mut state = self.state();
+            state.retired.retain(|known| *known != oldest);
+            state.numbers.segments_removed += 1;
+            drop(state);
+            self.tell_event(|| Event::SegmentRemoved { number: oldest.number, bytes: oldest.bytes });
         }
         drop(names);
         self.serve_calls();
         removed
+    }
+
+    /// Records the oldest and the newest segment in the control file.
+    pub(super) fn record(&self) -> Result<()> {
+        let Some(names) = self.names.lock() else { return Ok(()) };
+        let recorded = self.record_bounds();
+        drop(names);
+        self.serve_calls();
+        recorded
+    }
+
+    /// As [`Shared::record`], with the names held. Recovery takes what is missing between the two
+    /// for damage: so the oldest is recorded before a file is removed or used again, and the newest
+    /// when it has its name durably.
+    fn record_bounds(&self) -> Result<()> {
+        let state = self.state();
+        let control = state.to_record();
+        if !state.is_unrecorded() {
+            return Ok(());
+        }
+        drop(state);
+        let written = self.dir.write_control(&control);
+        if written.is_ok() {
+            // Without it the next replacement may have no room on a full disk, and is tried again.
+            let _ = self.dir.reserve_control();
+        }
+        let mut state = self.state();
+        match written {
+            Ok(()) => (state.upkeep.recorded, state.upkeep.record_failed) = (control, None),
+            Err(_) => state.upkeep.record_failed = Some(self.dir.instance.now()),
+        }
+        written
     }
 
     /// Wakes appends that wait for room: the next segment is ready, or cannot be prepared.
@@ -149,19 +312,4 @@ impl Shared {
         self.handover.room.notify_all();
         self.wake_all(rooms);
     }
-}
-
-/// Gives a segment that is no longer needed a new number. None when it is not worth it, and gone.
-fn reuse(dir: &LogDir, bytes: u64, direct: bool, old: u64, number: u64) -> Result<Option<File>> {
-    let file = match dir.open(old, true, direct) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        other => other?,
-    };
-    if file.size().wait()? != bytes {
-        remove(dir, old)?;
-        return Ok(None);
-    }
-    dir.renumber(old, number)?;
-    dir.sync()?;
-    dir.open(number, true, direct).map(Some)
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::options::Calibration;
+
 /// Counters of a log since it was opened.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
@@ -15,20 +17,50 @@ pub struct LogStats {
     pub blocks: u64,
     /// Bytes of the records, plus 4 for each.
     pub payload_bytes: u64,
-    /// Bytes written, headers and padding included.
+    /// Bytes written in blocks, headers and padding included.
     pub written_bytes: u64,
+    /// Bytes of blocks that hold no records: headers and padding.
+    pub padding_bytes: u64,
+    /// Bytes of zeros written into segments before they are used.
+    pub zeroed_bytes: u64,
+    /// Bytes of records that were appended and are not durable yet.
+    pub pending_bytes: u64,
+    /// Records that were appended and are not durable yet.
+    pub pending_records: u64,
+    /// Blocks whose write is on its way now.
+    pub blocks_in_flight: usize,
+    /// Appends of threads that waited for room.
+    pub stalls: u64,
+    /// Time that these waited, all together.
+    pub stalled: Duration,
     /// Changes to the next segment.
     pub rotations: u64,
-    /// Appends that waited or were refused because the next segment was not ready.
+    /// Appends that waited or were refused because the next segment was not ready, or too small.
     pub spares_missed: u64,
     /// Segments that are prepared.
     pub spares: usize,
+    /// Segments that hold the log.
+    pub segments: usize,
+    /// Segments that are no longer needed and kept to be used again.
+    pub segments_kept: usize,
+    /// Segments prepared from nothing since the log was opened.
+    pub segments_prepared: u64,
+    /// Segments prepared from ones that were no longer needed.
+    pub segments_recycled: u64,
+    /// Segments removed.
+    pub segments_removed: u64,
     /// Watermark blocks written because the log had become idle.
     pub watermark_blocks: u64,
+    /// Measurement by which the strategy was chosen; none where it was given.
+    pub calibration: Option<Calibration>,
     /// Nanoseconds from the first append of a block to its submission.
     pub queued: Percentiles,
     /// Nanoseconds from the submission of a block to its completion.
     pub written: Percentiles,
+    /// Blocks by the nanoseconds from submission to completion: upper bounds, each with the blocks
+    /// that took no longer, and longer than the bound before. For exporters of histograms; the
+    /// first bound is 1 µs, and each is twice the one before.
+    pub written_buckets: Vec<(u64, u64)>,
     /// Nanoseconds from the end of a group to the wake-up of a thread that waited. By powers of
     /// two: each figure is less than twice the true one.
     pub woken: Percentiles,
@@ -36,6 +68,28 @@ pub struct LogStats {
     pub batch: Percentiles,
     /// Blocks in flight at each submission, the new one included.
     pub in_flight: Percentiles,
+}
+
+/// Appends that waited for room, counted without a lock.
+#[derive(Default)]
+pub(crate) struct Stalls {
+    count: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Stalls {
+    pub(crate) fn record(&self, time: Duration) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed))
+    }
 }
 
 /// Percentiles of a distribution: of times in nanoseconds, or of counts.
@@ -91,6 +145,10 @@ pub(crate) struct Numbers {
     pub(crate) rotations: u64,
     pub(crate) spares_missed: u64,
     pub(crate) watermark_blocks: u64,
+    pub(crate) zeroed_bytes: u64,
+    pub(crate) segments_prepared: u64,
+    pub(crate) segments_recycled: u64,
+    pub(crate) segments_removed: u64,
     queued_ns: Histogram<u32>,
     written_ns: Histogram<u32>,
     batch: Histogram<u32>,
@@ -109,6 +167,10 @@ impl Default for Numbers {
             rotations: 0,
             spares_missed: 0,
             watermark_blocks: 0,
+            zeroed_bytes: 0,
+            segments_prepared: 0,
+            segments_recycled: 0,
+            segments_removed: 0,
             queued_ns: histogram(),
             written_ns: histogram(),
             batch: histogram(),
@@ -146,22 +208,47 @@ impl Numbers {
             blocks: self.blocks,
             payload_bytes: self.payload_bytes,
             written_bytes: self.written_bytes,
+            padding_bytes: self.written_bytes.saturating_sub(self.payload_bytes),
+            zeroed_bytes: self.zeroed_bytes,
+            segments_prepared: self.segments_prepared,
+            segments_recycled: self.segments_recycled,
+            segments_removed: self.segments_removed,
+            written_buckets: buckets(&self.written_ns),
             rotations: self.rotations,
             spares_missed: self.spares_missed,
-            spares: 0,
             watermark_blocks: self.watermark_blocks,
             queued: of(&self.queued_ns),
             written: of(&self.written_ns),
-            woken: Percentiles::default(),
             batch: of(&self.batch),
             in_flight: of(&self.in_flight),
+            ..LogStats::default()
         }
     }
+}
+
+fn buckets(histogram: &Histogram<u32>) -> Vec<(u64, u64)> {
+    let steps = histogram.iter_log(1000, 2.0);
+    steps.map(|step| (step.value_iterated_to(), step.count_since_last_iteration())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buckets_hold_all_that_was_counted() {
+        let mut numbers = Numbers::default();
+        for time in [1, 900, 30_000, 31_000, 2_000_000] {
+            numbers.completed(Duration::ZERO, Duration::from_nanos(time), 1, 10, 4096);
+        }
+        let stats = numbers.stats();
+        let counted = |range: std::ops::Range<u64>| -> u64 {
+            let inside = stats.written_buckets.iter().filter(|(bound, _)| range.contains(bound));
+            inside.map(|(_, count)| count).sum()
+        };
+        assert_eq!((counted(0..1100), counted(31_000..70_000), counted(0..u64::MAX)), (2, 2, 5));
+        assert_eq!(stats.padding_bytes, 5 * 4086);
+    }
 
     #[test]
     fn powers_of_two_are_counted() {

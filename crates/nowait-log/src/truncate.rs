@@ -14,6 +14,8 @@ impl Shared {
         }
         let mut state = self.state();
         state.retire_before(lsn);
+        // There may be room now.
+        state.spare_failure = None;
         self.wake_maintenance(&mut state);
     }
 
@@ -58,7 +60,7 @@ impl Shared {
                 continue;
             }
             let place = self.place_behind(&state.segments, lsn)?;
-            let cut_off = state.cut(place);
+            let cut_off = state.cut(place, self.dir.instance.now());
             self.handover.publish(&state);
             // Behind nothing, and before whatever is appended from now on.
             let group = self.begin_watermark(&mut state).map_err(|no_room| self.no_room(no_room))?;

@@ -52,7 +52,7 @@ fn record(lsn: u64, life: u64, length: usize) -> Vec<u8> {
 /// Contents of a write that a crash may lose.
 fn place(change: &Unsynced) -> Option<u64> {
     match change {
-        Unsynced::Write { offset, .. } => Some(*offset),
+        Unsynced::Write { path, offset, .. } if path.extension().is_some_and(|end| end == "seg") => Some(*offset),
         _ => None,
     }
 }
@@ -609,7 +609,8 @@ fn each_opening_and_each_cut_begins_an_epoch() {
 fn what_is_cut_off_is_removed_and_not_read_over() {
     let sim = Sim::manual(1);
     let nowait = on(&sim);
-    let (log, _) = Log::open(DIR, &options(&nowait, Durability::Write, 1)).wait().unwrap();
+    let options = options(&nowait, Durability::Write, 1).recycle_bytes(0);
+    let (log, _) = Log::open(DIR, &options).wait().unwrap();
     for _ in 0..30 {
         commit(&log, 3000);
     }
@@ -704,6 +705,11 @@ fn lives(seed: u64, crashes: &mut u64) {
         let reserve_bytes = [0, 0, 20_000][random.below(3)];
         let options = options(&nowait, durability, depth).pending_bytes_max(pending_bytes_max);
         let options = options.reserve_bytes(reserve_bytes);
+        // A log is made with segments that grow, or not; and those that are given up are kept, or not.
+        let options = options
+            .segment_bytes([SEGMENT_BYTES, 4 * SEGMENT_BYTES][random.below(2)])
+            .first_segment_bytes([1 << 20, 16 << 10][random.below(2)])
+            .recycle_bytes([0, SEGMENT_BYTES, 1 << 20][random.below(3)]);
         let (log, recovery) = loop {
             // An unreadable page is no reason to go on without it.
             let reads_fail = random.below(4) == 0;

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use nowait::sim::Sim;
 use nowait::{Engine, Nowait};
-use nowait_log::{Durability, Log, Options, Reader, Strategy, Submitter, SyncPolicy, inspect_in, read_in};
+use nowait_log::{
+    Durability, Log, Options, Reader, Retention, Scan, Strategy, Submitter, SyncPolicy, inspect_in, read_in,
+};
 use reading::Asking;
 
 const DIR: &str = "/log";
@@ -188,4 +190,125 @@ fn no_page_that_goes_bad_undoes_a_cut() {
         }
     }
     println!("{looks} bad pages");
+}
+
+/// Files of segments, oldest first.
+fn segments(sim: &Sim) -> Vec<PathBuf> {
+    let names = on(sim).list(DIR).wait().unwrap();
+    let paths = names.iter().map(|name| Path::new(DIR).join(name));
+    let mut paths: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect();
+    paths.sort();
+    paths
+}
+
+/// A copy of the disk without one file.
+fn without(sim: &Sim, gone: &Path) -> Sim {
+    let copy = Sim::new(3);
+    for name in on(sim).list(DIR).wait().unwrap() {
+        let path = Path::new(DIR).join(name);
+        if path != gone {
+            copy.create(&path, sim.contents(&path).unwrap());
+        }
+    }
+    copy
+}
+
+/// A log whose oldest or newest file was gone was taken for whole.
+#[test]
+fn a_segment_that_is_gone_is_missed_whichever_it_is() {
+    for cut in [None, Some(6)] {
+        for given_up in [1, 10] {
+            let sim = Sim::new(1);
+            let nowait = on(&sim);
+            let (log, _) = Log::open(DIR, &options(&nowait).recycle_bytes(0)).wait().unwrap();
+            for lsn in 1..=30 {
+                log.append(&record(lsn, 1)).wait().unwrap().wait().unwrap();
+                while log.maintain() {}
+            }
+            log.truncate_prefix(given_up);
+            if let Some(left) = cut.map(|cut| cut + given_up) {
+                log.truncate_suffix(left).wait().unwrap();
+            }
+            log.append(b"after").wait().unwrap().wait().unwrap();
+            while log.maintain() {}
+            let last = log.last_lsn();
+            log.close().wait().unwrap();
+            let what = format!("cut {cut:?}, given up {given_up}");
+            let found = inspect_in(&nowait, DIR).wait().unwrap();
+            assert!(found.damage.is_empty() && found.last_lsn == last, "{what}: {found:?}");
+            let files = segments(&sim);
+            // (The last is prepared, and holds nothing.)
+            assert!(files.len() >= 3, "{what}: {files:?}");
+            for gone in &files {
+                let copy = without(&sim, gone);
+                let what = format!("{what}, without {}", gone.display());
+                let found = inspect_in(&on(&copy), DIR).wait().unwrap();
+                assert!(found.damage.iter().any(|damage| damage.path == *gone), "{what}: {found:?}");
+                assert!(found.damage[0].what.contains("is missing"), "{what}: {found:?}");
+                for scan in [Scan::All, Scan::Tail] {
+                    let error = Log::open(DIR, &options(&on(&copy)).scan(scan)).wait().unwrap_err();
+                    assert_eq!(error.kind(), nowait::ErrorKind::Damaged, "{what}: {error}");
+                }
+                let (log, _) = Log::open(DIR, &options(&on(&copy)).salvage(true)).wait().unwrap();
+                let next = log.append(b"salvaged").wait().unwrap().wait().unwrap();
+                log.close().wait().unwrap();
+                let found = inspect_in(&on(&copy), DIR).wait().unwrap();
+                assert!(found.damage.is_empty() && found.last_lsn == next, "{what}, salvaged: {found:?}");
+                Log::open(DIR, &options(&on(&copy))).wait().unwrap().0.close().wait().unwrap();
+            }
+        }
+    }
+}
+
+/// What may be removed is named before it is: a crash at any step leaves nothing that looks missing.
+#[test]
+fn a_crash_between_the_steps_of_upkeep_looks_like_no_damage() {
+    use std::sync::{Arc, Mutex};
+    // The last gives up a segment at the moment when another is wanted.
+    let by_itself = Retention::bytes(20_000);
+    for (recycle_bytes, retention) in [(0, None), (16 << 10, None), (1 << 20, None), (1 << 20, Some(by_itself))] {
+        let sim = Sim::manual(5);
+        let images: Arc<Mutex<Vec<Sim>>> = Arc::default();
+        let to = images.clone();
+        // At each step of a call that waits.
+        sim.watch(move |sim| {
+            let mut to = to.lock().unwrap();
+            let seed = to.len() as u64;
+            to.extend([sim.crash(|_, _| true), sim.crash(|_, _| false), sim.crash_at_random(seed)]);
+        });
+        let nowait = on(&sim);
+        let options = options(&nowait).segment_bytes(64 << 10).first_segment_bytes(16 << 10);
+        for life in 0..3 {
+            let (log, _) = Log::open(
+                DIR,
+                &options.clone().recycle_bytes(recycle_bytes).retain(retention.clone().unwrap_or_default()),
+            )
+            .wait()
+            .unwrap();
+            for _ in 0..40 {
+                let lsn = log.append(&[1; 3000]).wait().unwrap().wait().unwrap();
+                if retention.is_none() {
+                    log.truncate_prefix(lsn.saturating_sub(10));
+                }
+                while log.maintain() {}
+            }
+            if life == 1 {
+                log.truncate_suffix(log.last_lsn() - 5).wait().unwrap();
+                while log.maintain() {}
+            }
+            if life != 1 {
+                log.close().wait().unwrap();
+            }
+        }
+        sim.watch(|_| {});
+        let images = std::mem::take(&mut *images.lock().unwrap());
+        assert!(images.len() > 500);
+        for (number, image) in images.iter().enumerate() {
+            match inspect_in(&on(image), DIR).wait() {
+                Ok(found) => assert!(found.damage.is_empty(), "recycle {recycle_bytes}, crash {number}: {found:?}"),
+                // Before the log was made.
+                Err(error) => assert_eq!(error.kind(), nowait::ErrorKind::NotFound, "crash {number}: {error}"),
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! A block: records that become durable together, in the buffer that is written.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::group::Group;
@@ -16,7 +16,28 @@ const BLOCK_PAYLOAD_MAX: usize = (256 << 10) - BLOCK_HEADER_BYTES;
 #[derive(Clone, Debug)]
 pub(crate) struct Live<F> {
     pub(crate) number: u64,
+    /// Size of this segment.
+    pub(crate) bytes: u64,
     pub(crate) file: F,
+    /// Shared by all blocks of the segment: while one of them is out, the file is neither used for
+    /// another segment nor removed.
+    in_use: Arc<()>,
+}
+
+impl<F> Live<F> {
+    pub(crate) fn new(number: u64, bytes: u64, file: F) -> Live<F> {
+        Live { number, bytes, file, in_use: Arc::default() }
+    }
+
+    /// Tells whether a block of the segment is out, without keeping the file open.
+    pub(crate) fn uses(&self) -> Weak<()> {
+        Arc::downgrade(&self.in_use)
+    }
+
+    /// Gives the file up: it no longer counts as in use.
+    pub(crate) fn into_file(self) -> F {
+        self.file
+    }
 }
 
 pub(crate) struct Block<F> {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::event::{Event, Observer};
 use crate::os::lock;
 use nowait::Result;
 
@@ -21,6 +22,7 @@ pub(crate) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
 
 pub(crate) enum Call {
     Durable(Callback, Result<u64>),
+    Event(Observer, Event),
     /// A waker that must not run where its record became durable.
     Wake(Waker),
 }
@@ -31,6 +33,7 @@ impl Call {
         // The payload of a panic is the user's, too: dropping it may panic again.
         catch_unwind(AssertUnwindSafe(|| match self {
             Call::Durable(callback, answer) => callback(answer),
+            Call::Event(observer, event) => (observer.0)(&event),
             Call::Wake(waker) => waker.wake(),
         }))
         .unwrap_or_else(std::mem::forget);

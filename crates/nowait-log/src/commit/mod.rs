@@ -22,18 +22,20 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::dir::{LogDir, Names};
+use super::event::{Event, Observer};
 use super::format::Control;
 use super::os;
 use super::preparer::Preparer;
-use super::stats::Powers;
+use super::retention::Retention;
+use super::stats::{LogStats, Powers, Stalls};
 use nowait::{Error, ErrorKind, ErrorOp, File, Result};
 
 pub(crate) use block::Live;
 pub(crate) use group::Group;
-pub(crate) use state::{NoRoom, RETRY, Rules, SpareFailure, Start, TICK};
+pub(crate) use state::{NoRoom, RETRY, Retired, Rules, SpareFailure, Start, TICK};
 pub(crate) use sync::MutexGuard;
 
-use calls::Calls;
+use calls::{Call, Calls};
 use handover::Handover;
 use state::{Poison, Refusal};
 
@@ -45,8 +47,11 @@ pub(crate) struct Shared {
     pub(crate) dir: LogDir,
     pub(crate) control: Control,
     pub(crate) rules: Rules,
+    pub(crate) retention: Retention,
+    observer: Option<Observer>,
     pub(crate) handover: Handover<File>,
     pub(crate) woken: Powers,
+    pub(crate) stalls: Stalls,
     /// Held while names in the directory change; locked before the state.
     pub(crate) names: Names,
     pub(crate) calls: Calls,
@@ -66,6 +71,7 @@ impl Shared {
         dir: LogDir,
         control: Control,
         rules: Rules,
+        (retention, observer): (Retention, Option<Observer>),
         start: impl FnOnce(Instant) -> Start<File>,
     ) -> Shared {
         let state = State::new(rules, start(dir.instance.now()));
@@ -73,8 +79,11 @@ impl Shared {
             dir,
             control,
             rules,
+            retention,
+            observer,
             handover: Handover::new(state),
             woken: Powers::default(),
+            stalls: Stalls::default(),
             names: Names::default(),
             calls: Calls::new("nowait-log-calls"),
             wakes: Calls::new("nowait-log-wakes"),
@@ -91,6 +100,19 @@ impl Shared {
 
     pub(crate) fn durable(&self) -> u64 {
         self.handover.durable()
+    }
+
+    /// Tells an event, later and elsewhere. The caller holds no lock but the names.
+    pub(crate) fn tell_event(&self, event: impl FnOnce() -> Event) {
+        if let Some(observer) = &self.observer {
+            self.calls.add([Call::Event(observer.clone(), event())]);
+            self.serve_calls();
+        }
+    }
+
+    pub(crate) fn stats(&self) -> LogStats {
+        let (woken, stalls) = (self.woken.percentiles(), self.stalls.count());
+        LogStats { woken, stalls, stalled: self.stalls.time(), ..self.state().stats() }
     }
 
     /// Has completions noticed that the calling thread, which is about to sleep, may hold up.

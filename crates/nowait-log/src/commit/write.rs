@@ -10,6 +10,7 @@ use super::calls::{self, Call};
 use super::group::Waiting;
 use super::handover::Told;
 use super::state::{Completed, Next, Submission};
+use crate::event::Event;
 use crate::options::{Durability, Submitter};
 use nowait::{Buf, BufferResult, File, Result, Write};
 
@@ -91,7 +92,11 @@ impl Shared {
 
     /// A block is durable, or has failed.
     fn complete(self: &Arc<Self>, id: u64, result: Result<()>) {
+        let failed = result.as_ref().err().cloned();
         let completed = self.handover.complete(id, result, self.dir.instance.now());
+        if let Some(error) = failed.filter(|_| !completed.failed.is_empty()) {
+            self.tell_event(|| Event::Failed { error });
+        }
         self.finish(completed);
     }
 

@@ -7,11 +7,12 @@ mod names;
 mod window;
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::format::{NUMBER_MAX, PAGE};
+use super::format::{CONTROL_BYTES, Control, NUMBER_MAX, PAGE};
 use super::os;
 use nowait::{Allocate, Buf, DirectIo, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Operation, Result};
 
@@ -149,10 +150,22 @@ impl LogDir {
         self.dir.remove_file(name).wait()
     }
 
-    /// Puts the control file that was written under a temporary name in place, durably.
-    pub(crate) fn replace_control(&self) -> Result<()> {
+    /// Replaces the control file, durably.
+    pub(crate) fn write_control(&self, control: &Control) -> Result<()> {
+        // Not truncated: it has its room on the disk already, see `reserve_control`.
+        let file = self.open_file(OpenOptions::new().write(true).create(true), CONTROL_TEMPORARY)?;
+        file.write_all_from(&control.encode(), 0)?;
+        file.sync_all().wait()?;
+        drop(file);
         self.dir.rename(CONTROL_TEMPORARY, CONTROL).wait()?;
         self.sync()
+    }
+
+    /// Reserves room on the disk for the next replacement of the control file: on a full disk it
+    /// has to be replaced before a segment may be removed.
+    pub(crate) fn reserve_control(&self) -> Result<()> {
+        let file = self.open_file(OpenOptions::new().write(true).create(true), CONTROL_TEMPORARY)?;
+        file.write_all_from(&[0; CONTROL_BYTES], 0)
     }
 
     pub(crate) fn sync(&self) -> Result<()> {
@@ -163,8 +176,20 @@ impl LogDir {
         self.dir.sync_parent().wait()
     }
 
+    /// Removes a segment, durably.
     pub(crate) fn remove(&self, number: u64) -> Result<()> {
-        self.dir.remove_file(segment_name(number)).wait()
+        match self.dir.remove_file(segment_name(number)).wait() {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => self.sync(),
+        }
+    }
+
+    /// Gives the room of a segment back that holds nothing of the log, and leaves its name.
+    pub(crate) fn empty(&self, number: u64) -> Result<()> {
+        match self.open_file(OpenOptions::new().write(true).truncate(true), &segment_name(number)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Gives a segment that is no longer needed the number of a new one.
@@ -228,7 +253,7 @@ impl LogDir {
         number: u64,
         bytes: u64,
         direct: bool,
-        mut pause: impl FnMut() -> Result<()>,
+        pause: impl FnMut() -> Result<()>,
     ) -> Result<File> {
         // A name per number: another preparation must not write zeros over this segment once it is
         // used.
@@ -237,19 +262,7 @@ impl LogDir {
         options.read(true).write(true).create(true).truncate(true).direct(direct);
         let made = (|| {
             let file = self.open_file(&options, &temporary)?;
-            match file.allocate(Allocate::Reserve, 0, bytes).wait() {
-                Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
-                _ => {}
-            }
-            let zeros = Buf::zeroed(ZEROS_BYTES.min(bytes as usize));
-            let mut at = 0;
-            while at < bytes {
-                let length = (bytes - at).min(zeros.len() as u64);
-                file.write_all_from(&zeros[..length as usize], at)?;
-                at += length;
-                pause()?;
-            }
-            file.sync_all().wait()?;
+            fill(&file, 0..bytes, pause)?;
             drop(file);
             self.dir.rename_new(&temporary, segment_name(number)).wait()?;
             self.sync()?;
@@ -265,6 +278,24 @@ impl LogDir {
         let path = self.segment_path(number);
         os::error(ErrorOp::Recover, ErrorKind::Damaged, &path).with_range(offset, length).with_detail(what)
     }
+}
+
+/// Writes zeros to the end of a segment, and makes them durable. Calls `pause` after each piece; its
+/// error ends it.
+pub(crate) fn fill(file: &File, bytes: Range<u64>, mut pause: impl FnMut() -> Result<()>) -> Result<()> {
+    let Range { start: mut at, end } = bytes;
+    match file.allocate(Allocate::Reserve, at, end - at).wait() {
+        Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
+        _ => {}
+    }
+    let zeros = Buf::zeroed(ZEROS_BYTES.min((end - at) as usize));
+    while at < end {
+        let length = (end - at).min(zeros.len() as u64);
+        file.write_all_from(&zeros[..length as usize], at)?;
+        at += length;
+        pause()?;
+    }
+    file.sync_all().wait()
 }
 
 /// True if reads and writes of the file bypass the page cache. Those of a simulated file do, unless

@@ -3,7 +3,17 @@ use super::*;
 const ID: LogId = *b"0123456789abcdef";
 
 fn control() -> Control {
-    Control { log_id: ID, segment_bytes: 1 << 20, sync: 1, caller: 2, depth: 4, direct: true }
+    Control {
+        log_id: ID,
+        segment_bytes: 1 << 20,
+        sync: 1,
+        caller: 2,
+        depth: 4,
+        direct: true,
+        oldest: 3,
+        newest: 7,
+        measured: Measured { at: 1_700_000_000, device: 66, page_ns: [1, 2, 3, 4] },
+    }
 }
 
 fn header() -> SegmentHeader {

@@ -1,22 +1,21 @@
 //! Opening a log: made if there is none, recovered if there is one, continued in a new epoch; and
 //! its end.
 
-mod calibrate;
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use super::commit::{Live, Rules, Shared, Start};
+use super::calibrate;
+use super::commit::{Live, Retired, Rules, Shared, Start};
 use super::dir::{CONTROL_TEMPORARY, Contents, DirLock, LogDir, Segment, is_direct};
-use super::format::{Control, End, LogId, NUMBER_MAX, SegmentHeader};
+use super::format::{Control, End, LogId, Measured, NUMBER_MAX, SegmentHeader};
 use super::maintenance::{self, Done};
-use super::options::{Durability, Options, Scan, Strategy, SyncPolicy};
+use super::options::{Durability, Options, SEGMENT_BYTES_MIN, Scan, Strategy, Submitter, SyncPolicy};
 use super::os::{self, lock};
 use super::recover::{Found, Recovery, recover};
-use super::segments;
-use nowait::{Error, ErrorKind, ErrorOp, Nowait, OpenOptions, Result};
+use super::retention::Rule;
+use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
 
 /// A log that is open for appending, until its last handle is gone.
 pub(super) struct Open {
@@ -82,6 +81,10 @@ impl Open {
             }
         }
         self.shared.preparer.end(true);
+        if lock(&self.lock).is_some() {
+            // Room for a replacement that does not come.
+            let _ = self.shared.dir.remove_file(CONTROL_TEMPORARY);
+        }
         lock(&self.lock).take();
     }
 
@@ -176,34 +179,45 @@ fn make(dir: &LogDir, options: &Options) -> Result<()> {
     for number in dir.contents()?.numbers {
         dir.remove(number)?;
     }
-    let file = dir.prepare(1, options.segment_bytes, true, || Ok(()))?;
+    // It only shows that the directory takes one: the first opening begins the next.
+    let file = dir.prepare(1, SEGMENT_BYTES_MIN, true, || Ok(()))?;
     let direct = is_direct(&file);
     drop(file);
-    let strategy = match options.sync {
-        SyncPolicy::Auto => calibrate::choose(dir, direct)?,
-        SyncPolicy::Fixed(strategy) => strategy,
-    };
-    let control = Control {
+    // Unless it is measured: slow, and safe everywhere.
+    let safe = Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 };
+    let strategy = if let SyncPolicy::Fixed(strategy) = options.sync { strategy } else { safe };
+    let mut control = Control {
         log_id: new_id(),
         segment_bytes: options.segment_bytes,
         sync: strategy.durability.code(),
         caller: strategy.by.code(),
         depth: strategy.depth,
         direct,
+        oldest: 1,
+        newest: 1,
+        measured: Measured::default(),
     };
+    if options.sync == SyncPolicy::Auto {
+        calibrate::choose(dir, &mut control, || true)?;
+    }
     // The directory itself must last, before the file that makes it a log.
     dir.sync_parent()?;
-    write_control(dir, &control)
+    dir.write_control(&control)
 }
 
-/// Replaces the control file, on this thread.
-fn write_control(dir: &LogDir, control: &Control) -> Result<()> {
-    let mut options = OpenOptions::new();
-    let file = dir.open_file(options.write(true).create(true).truncate(true), CONTROL_TEMPORARY)?;
-    file.write_all_from(&control.encode(), 0)?;
-    file.sync_all().wait()?;
-    drop(file);
-    dir.replace_control()
+/// Times since segments were last written, as far as they are known.
+fn ages(dir: &LogDir, segments: &[Segment]) -> Vec<(u64, Duration)> {
+    let now = SystemTime::now();
+    let age = |segment: &Segment| {
+        let number = segment.header.number;
+        let metadata = dir.open(number, false, false).and_then(|file| file.metadata().wait());
+        let changed = metadata.ok().and_then(|metadata| metadata.modified().ok());
+        // A time to come: the clock was set back.
+        let age = changed.and_then(|changed| now.duration_since(changed).ok()).unwrap_or(Duration::ZERO);
+        (number, age)
+    };
+    // The current one has not ended.
+    segments.iter().take(segments.len().saturating_sub(1)).map(age).collect()
 }
 
 fn new_id() -> LogId {
@@ -219,7 +233,7 @@ fn new_id() -> LogId {
 /// Continues behind what was found: in a new segment of a new epoch, so that nothing on disk is
 /// written again.
 fn begin_epoch(dir: LogDir, options: &Options, found: Found) -> Result<Arc<Shared>> {
-    let Found { mut control, number_max, mut chain, mut end, recovery, free, lost, holed, .. } = found;
+    let Found { mut control, mut recorded, number_max, mut chain, mut end, recovery, free, lost, holed, .. } = found;
     for (what, last) in [("segment", number_max), ("epoch", recovery.epoch), ("record", recovery.next_lsn)] {
         // Enough are left that none is counted past the last.
         if last > NUMBER_MAX / 2 {
@@ -227,24 +241,29 @@ fn begin_epoch(dir: LogDir, options: &Options, found: Found) -> Result<Arc<Share
             return Err(os::error(ErrorOp::Recover, ErrorKind::Damaged, &dir.path).with_advice(text));
         }
     }
-    let chosen = match options.sync {
-        SyncPolicy::Fixed(strategy) => Some(strategy),
-        SyncPolicy::Auto if recovery.control_lost => Some(calibrate::choose(&dir, control.direct)?),
-        SyncPolicy::Auto => None,
-    };
-    if let Some(strategy) = chosen {
-        (control.sync, control.caller, control.depth) =
-            (strategy.durability.code(), strategy.by.code(), strategy.depth);
+    match options.sync {
+        SyncPolicy::Fixed(strategy) => {
+            (control.sync, control.caller, control.depth) =
+                (strategy.durability.code(), strategy.by.code(), strategy.depth);
+        }
+        SyncPolicy::Auto if recovery.control_lost || calibrate::is_elsewhere(&dir, &control.measured) => {
+            calibrate::choose(&dir, &mut control, || true)?;
+            recorded = Control { direct: recorded.direct, ..control };
+        }
+        SyncPolicy::Auto => {}
     }
     if recovery.control_lost {
-        write_control(&dir, &control)?;
+        // Its segments may have been small so far.
+        control.segment_bytes = control.segment_bytes.max(options.segment_bytes);
+        recorded = control;
+        dir.write_control(&recorded)?;
     }
     // Drop trailing empty segments, so that reopening does not accumulate them.
     let mut empty = Vec::new();
     while chain.len() > 1 && chain.last().is_some_and(Segment::is_empty) {
         let Some(segment) = chain.pop() else { break };
         end = segment.header.previous;
-        empty.insert(0, segment.header.number);
+        empty.insert(0, Retired { number: segment.header.number, bytes: segment.header.bytes });
     }
     if !recovery.damage.is_empty() {
         // Lost records keep their numbers.
@@ -253,22 +272,19 @@ fn begin_epoch(dir: LogDir, options: &Options, found: Found) -> Result<Arc<Share
     if let Some(last) = chain.last_mut() {
         (last.end, last.last_lsn) = (end.offset, end.last_there());
     }
-    let (number, number_max) = (number_max + 1, number_max + 1);
-    let prepare = || dir.prepare(number, control.segment_bytes, control.direct, || Ok(()));
+    let number = number_max + 1;
+    let bytes = options.first_segment_bytes.min(control.segment_bytes);
+    let prepare = || dir.prepare(number, bytes, control.direct, || Ok(()));
     // Free segments hold nothing. Their files are not reused: a write of a process that was killed
     // may still be in flight there.
-    let remove = || free.iter().try_for_each(|number| segments::remove(&dir, *number));
     let file = match prepare() {
-        // A log has a segment at any time.
+        // A log has a segment at any time. The names stay, too, until the new epoch is durable: up
+        // to then a number that is missing looks like damage.
         Err(error) if error.kind() == ErrorKind::NoSpace && !chain.is_empty() => {
-            remove()?;
+            free.iter().try_for_each(|number| dir.empty(*number))?;
             prepare()?
         }
-        file => {
-            let file = file?;
-            remove()?;
-            file
-        }
+        file => file?,
     };
     // The log may have been copied here from where it was.
     control.direct &= is_direct(&file);
@@ -280,18 +296,13 @@ fn begin_epoch(dir: LogDir, options: &Options, found: Found) -> Result<Arc<Share
     if let Some(number) = holed {
         // The segment stays, for the records before the hole. A copy, since its file is reused in
         // time.
-        dir.copy_aside(number, control.segment_bytes, control.direct)?;
+        let is_holed = |segment: &&Segment| segment.header.number == number;
+        let bytes = chain.iter().find(is_holed).map_or(control.segment_bytes, |segment| segment.header.bytes);
+        dir.copy_aside(number, bytes, control.direct)?;
     }
     dir.sync()?;
     let epoch = recovery.epoch + 1;
-    let header = SegmentHeader {
-        log_id: control.log_id,
-        number,
-        epoch,
-        bytes: control.segment_bytes,
-        watermark: end.lsn,
-        previous: end,
-    };
+    let header = SegmentHeader { log_id: control.log_id, number, epoch, bytes, watermark: end.lsn, previous: end };
     let mut segments = chain;
     segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
     let rules = Rules {
@@ -299,16 +310,28 @@ fn begin_epoch(dir: LogDir, options: &Options, found: Found) -> Result<Arc<Share
         segment_bytes: control.segment_bytes,
         pending_bytes_max: options.pending_bytes_max,
         reserve_bytes: options.reserve_bytes,
+        recycle_bytes: options.recycle_bytes.unwrap_or(2 * control.segment_bytes),
         depth: Strategy::of(&control).depth as usize,
         has_maintenance: options.maintenance,
+        is_measured: options.sync == SyncPolicy::Auto,
     };
-    let current = Live { number, file };
-    let start = |now| Start { epoch, current, segments, number_max, now };
-    let shared = Arc::new(Shared::new(dir, control, rules, start));
+    let current = Live::new(number, bytes, file);
+    let ages = if let Rule::Age(_) = options.retention.0 { ages(&dir, &segments) } else { Vec::new() };
+    let start = |now| Start { epoch, current, segments, recorded, ages, now };
+    let shared =
+        Arc::new(Shared::new(dir, control, rules, (options.retention.clone(), options.observer.clone()), start));
     // Makes the segment, and so its epoch, durable.
     shared.write_watermark().map_err(|no_room| shared.no_room(no_room))?;
+    for number in &free {
+        shared.dir.remove(*number)?;
+    }
+    match shared.record() {
+        // Maintenance tries again. Until then less is noticed that is missing.
+        Err(error) if error.kind() == ErrorKind::NoSpace && lost.is_empty() => {}
+        recorded => recorded?,
+    }
     // Only once the new epoch is durable: until then these files count. (From then on it says that
-    // they are to be put aside.)
+    // they are to be put aside.) And once the control file says that the log begins behind them.
     for number in &lost {
         shared.dir.put_aside(*number)?;
     }

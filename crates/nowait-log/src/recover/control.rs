@@ -1,7 +1,7 @@
 //! The control file: read, judged, and rebuilt from segment headers where it is lost.
 
 use crate::dir::{CONTROL, LogDir, Unreadable, Window, is_direct};
-use crate::format::{BadControl, CONTROL_BYTES, Control, PAGE, SegmentHeader, VERSION};
+use crate::format::{BadControl, CONTROL_BYTES, Control, Measured, NUMBER_MAX, PAGE, SegmentHeader, VERSION};
 use crate::options::{Durability, SEGMENT_BYTES_MAX, Submitter};
 use crate::os;
 use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
@@ -50,6 +50,8 @@ fn is_plausible(control: &Control) -> bool {
     (2 * PAGE as u64..=SEGMENT_BYTES_MAX).contains(&control.segment_bytes)
         && control.segment_bytes % PAGE as u64 == 0
         && control.depth > 0
+        && control.oldest <= control.newest
+        && control.newest <= NUMBER_MAX
 }
 
 /// True if the making of a log was cut off: it makes one segment, of zeros, and writes the control
@@ -76,14 +78,28 @@ pub(crate) fn rebuild_control(dir: &LogDir, numbers: &[u64]) -> Result<Control> 
             caller: Submitter::Call.code(),
             depth: 1,
             direct,
+            // Not known: nothing is missed.
+            oldest: 0,
+            newest: 0,
+            measured: Measured::default(),
         };
-        let is_other = |known: &Control| (known.log_id, known.segment_bytes) != (control.log_id, control.segment_bytes);
-        if rebuilt.as_ref().is_some_and(is_other) {
+        if rebuilt.is_some_and(|known| known.log_id != control.log_id) {
             return Err(no_control(dir, "its segments are of several logs"));
         }
-        rebuilt = rebuilt.or(Some(control));
+        let largest = rebuilt.map_or(0, |known| known.segment_bytes).max(control.segment_bytes);
+        rebuilt = Some(Control { segment_bytes: largest, ..rebuilt.unwrap_or(control) });
     }
     rebuilt.filter(is_plausible).ok_or_else(|| no_control(dir, "no segment's header is whole"))
+}
+
+/// Returns the newest segment behind `head`, the newest of the chain, that is missing: the control
+/// file says that it was there. Numbers below `head` that the chain leaves out were cut off, put
+/// aside by a salvage, or left by an earlier opening.
+pub(crate) fn missing_behind(control: &Control, numbers: &[u64], head: u64) -> Option<u64> {
+    let there = numbers.iter().rev().skip_while(|number| **number > control.newest);
+    let in_a_row = (1..=control.newest).rev().zip(there).take_while(|(expected, number)| expected == *number);
+    let missing = control.newest - in_a_row.count() as u64;
+    (missing > head && missing >= control.oldest).then_some(missing).filter(|missing| *missing > 0)
 }
 
 fn no_control(dir: &LogDir, why: &str) -> Error {

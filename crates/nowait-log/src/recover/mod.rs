@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::dir::{Behind, Blocks, Contents, LogDir, Run, Segment, Unreadable, Window, aside_number};
 use super::format::{Control, End, HeaderPage, PAGE, SegmentHeader};
-use super::options::{Scan, Strategy};
+use super::options::{Calibration, Scan, Strategy};
 use super::os;
 use control::{is_unfinished, read_control, rebuild_control};
 use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
@@ -71,9 +71,11 @@ pub struct Recovery {
     pub scan: Scan,
     /// Strategy that the log is written with.
     pub strategy: Strategy,
+    /// Measurement by which the strategy was chosen; none where it was given.
+    pub calibration: Option<Calibration>,
     /// The log is written past the page cache.
     pub direct: bool,
-    /// Size of each segment in bytes.
+    /// Size of the largest segment in bytes; the first ones of each opening are smaller.
     pub segment_bytes: u64,
     /// Bytes read by this recovery.
     pub bytes_read: u64,
@@ -127,6 +129,8 @@ impl Damage {
 /// Findings of a recovery, with what the writer needs to continue.
 pub(crate) struct Found {
     pub(crate) control: Control,
+    /// Contents of the control file, or those that it had.
+    pub(crate) recorded: Control,
     pub(crate) recovery: Recovery,
     /// Segments that hold the log, oldest first.
     pub(crate) chain: Vec<Segment>,
@@ -184,10 +188,12 @@ pub(crate) fn recover(dir: &LogDir, writer: bool, scan: Scan) -> Result<Option<F
         Some(found) => found,
         None => survey(tail.bytes_read).run(numbers)?,
     };
-    if numbers.is_empty() {
+    if numbers.is_empty() && found.recovery.damage.is_empty() {
         let what = "the log has no segment; one is there from the moment when a log is made";
         found.recovery.damage.push(Damage { path: dir.path.to_path_buf(), bytes: 0..0, lsns: 0..0, what: what.into() });
     }
+    // As it is on disk: the scan notes where the log is not direct any more.
+    found.recorded = control;
     // Numbers of files that were put aside are not used again.
     found.number_max = aside.iter().filter_map(|name| aside_number(name)).fold(found.number_max, u64::max);
     found.recovery.aside = aside.iter().map(|name| dir.join(name)).collect();

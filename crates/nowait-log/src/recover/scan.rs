@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::control::missing_behind;
 use super::runs::{in_order, is_of, joined, stand_in, within};
 use super::{Damage, Found, Place, Recovery};
 use crate::dir::{Behind, Blocks, Broken, LogDir, Run, Segment, Unreadable, Window, is_direct};
 use crate::format::{BLOCK_HEADER_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
-use crate::options::{Scan, Strategy};
+use crate::options::{Calibration, Scan, Strategy};
 use nowait::{Advice, File, Result};
 
 /// A recovery under way.
@@ -138,6 +139,8 @@ impl Survey<'_> {
         let Kept { mut chain, mut end, closed, torn, is_unreadable, broken, gaps, mut runs } =
             self.kept(&links.kept, &mut evidence)?;
         let headless = self.headless(&files, &links, end, &mut evidence)?;
+        let head = headers().map(|header| header.number).chain(headless.numbers.iter().copied()).max();
+        self.look_for_newest(numbers, head.unwrap_or(0));
         self.make_durable(evidence.watermark)?;
 
         let stopped = chain.last().map_or(0, |segment| segment.header.number);
@@ -244,7 +247,12 @@ impl Survey<'_> {
         // them aside.
         let salvaged = chain.iter().filter(|segment| segment.header.previous.lost_from != 0);
         let salvaged = salvaged.map(|segment| segment.header.number).max().unwrap_or(0);
-        let is_lost = |number: &u64| if is_damaged { lost.contains(number) } else { *number < salvaged };
+        let oldest = self.control.oldest;
+        let is_lost = |number: &u64| match is_damaged {
+            // (What was given up may be removed.)
+            false => *number < salvaged && !(*number < oldest && files.get(*number).is_some()),
+            true => lost.contains(number),
+        };
         let is_chained = |number: &u64| chain.iter().any(|segment| segment.header.number == *number);
         let (lost, free): (Vec<u64>, Vec<u64>) =
             numbers.iter().copied().filter(|number| !is_chained(number)).partition(is_lost);
@@ -253,6 +261,7 @@ impl Survey<'_> {
         lost_paths.sort_unstable();
         Found {
             control: self.control,
+            recorded: self.control,
             recovery: Recovery {
                 first_lsn: chain.first().map_or(1, |segment| segment.header.first_lsn()),
                 last_lsn: end.lsn,
@@ -272,6 +281,7 @@ impl Survey<'_> {
                 created: false,
                 scan: Scan::All,
                 strategy: Strategy::of(&self.control),
+                calibration: Calibration::of(&self.control),
                 direct: self.control.direct,
                 segment_bytes: self.control.segment_bytes,
                 bytes_read: self.bytes_read,
@@ -280,7 +290,7 @@ impl Survey<'_> {
             chain,
             end,
             runs,
-            number_max: numbers.last().copied().unwrap_or(0),
+            number_max: numbers.last().copied().unwrap_or(0).max(self.control.newest),
             free,
             lost,
             holed,
@@ -326,14 +336,16 @@ impl Survey<'_> {
             let before = header.previous.segment;
             limit = Some(header.previous);
             link = match files.get(before) {
-                _ if before == 0 => None,
+                // What is older was given up, whether its file is there or not.
+                _ if before == 0 || before < self.control.oldest => None,
                 Some(previous) => Some(*previous),
                 None => {
                     // Zeros, too: a segment that another continues from was used.
                     let is_bad = files.bad.contains(&before) || files.unused.contains(&before);
-                    let older = files.head_before(before).copied();
-                    if !is_bad && older.is_none() {
-                        // The log's beginning was removed.
+                    let oldest = self.control.oldest;
+                    let older = files.head_before(before).filter(|older| older.number >= oldest).copied();
+                    if !is_bad && older.is_none() && oldest == 0 {
+                        // Without a control file: the log's beginning may have been removed.
                         break;
                     }
                     let what = if is_bad { "the segment's header is not whole" } else { "the segment is missing" };
@@ -359,6 +371,15 @@ impl Survey<'_> {
         chain.kept.reverse();
         chain.severed.reverse();
         chain
+    }
+
+    /// Notices that a segment is gone behind `head`, the newest one that holds something.
+    fn look_for_newest(&mut self, numbers: &[u64], head: u64) {
+        if let Some(number) = missing_behind(&self.control, numbers, head) {
+            let newest = self.control.newest;
+            let what = format!("the segment is missing; there was one, since the control file names {newest}");
+            self.damage.push(Damage { path: self.dir.segment_path(number), bytes: 0..0, lsns: 0..0, what });
+        }
     }
 
     /// Reads the kept part of the chain, to where it stops.

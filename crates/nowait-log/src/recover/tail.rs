@@ -1,6 +1,7 @@
 //! Recovery of the end of a log only: the chain is taken from the segments' headers, and only
 //! blocks that no later watermark covers are read.
 
+use super::control::missing_behind;
 use super::scan::{Files, Outcome, Survey};
 use super::{Found, Place};
 use crate::dir::{Blocks, SEARCHED_AT_END, Segment, Window};
@@ -29,6 +30,9 @@ impl Survey<'_> {
             && self.from_copy.len() == copies
             && links.severed.is_empty();
         let Some(newest) = links.kept.last().filter(|_| is_sound) else { return Ok(None) };
+        if missing_behind(&self.control, numbers, newest.header.number).is_some() {
+            return Ok(None);
+        }
         if self.any_begun(&files, &newest.header)? {
             return Ok(None);
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Rules, Start};
 use crate::commit::Live;
 use crate::dir::Segment;
-use crate::format::{End, PAGE, SegmentHeader};
+use crate::format::{Control, End, Measured, PAGE, SegmentHeader};
 
 pub(crate) const SEGMENT_BYTES: u64 = 8 * PAGE as u64;
 
@@ -15,6 +15,8 @@ pub(crate) fn rules(depth: usize) -> Rules {
         segment_bytes: SEGMENT_BYTES,
         pending_bytes_max: 1 << 20,
         reserve_bytes: 0,
+        recycle_bytes: 0,
+        is_measured: false,
         depth,
         has_maintenance: true,
     }
@@ -31,5 +33,23 @@ pub(crate) fn start() -> Start<()> {
         previous: End::default(),
     };
     let segments = vec![Segment { header, end: u64::MAX, last_lsn: u64::MAX }];
-    Start { epoch: 1, current: Live { number: 1, file: () }, segments, number_max: 1, now: Instant::now() }
+    let recorded = Control {
+        log_id: *b"0123456789abcdef",
+        segment_bytes: SEGMENT_BYTES,
+        sync: 1,
+        caller: 2,
+        depth: 1,
+        direct: true,
+        oldest: 1,
+        newest: 1,
+        measured: Measured::default(),
+    };
+    Start {
+        epoch: 1,
+        current: Live::new(1, SEGMENT_BYTES, ()),
+        segments,
+        recorded,
+        ages: Vec::new(),
+        now: Instant::now(),
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::commit::block::{Block, Live};
+use crate::commit::block::Block;
 use crate::commit::group::Group;
 use nowait::Error;
 
@@ -47,9 +47,9 @@ pub(crate) struct Submission<F> {
     pub(crate) block: Block<F>,
     pub(crate) epoch: u64,
     pub(crate) watermark: u64,
-    /// Segments that the log has left: closed when the submission is sealed, since closing a file
-    /// may block.
-    pub(crate) _left: Vec<Live<F>>,
+    /// Files of segments that the log has left: closed when the submission is sealed, since closing
+    /// a file may block.
+    pub(crate) _left: Vec<F>,
 }
 
 /// The next to write.

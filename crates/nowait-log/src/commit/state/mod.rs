@@ -12,6 +12,7 @@
 pub(crate) mod fixture;
 mod in_flight;
 mod rules;
+mod segments;
 #[cfg(all(test, not(nowait_log_loom)))]
 mod tests;
 
@@ -23,12 +24,15 @@ use std::time::{Duration, Instant};
 use super::block::{Block, Live};
 use super::group::Group;
 use crate::dir::Segment;
-use crate::format::{End, Entry, PAGE, SegmentHeader, block_bytes};
+use crate::format::{Entry, block_bytes};
 use crate::stats::Numbers;
 use nowait::Result;
 
 pub(crate) use in_flight::{Completed, InFlight, Next, Poison, SpareFailure, Submission};
+use rules::usable_end;
 pub(crate) use rules::{NoRoom, Refusal, Rules};
+use segments::Upkeep;
+pub(crate) use segments::{Retired, Start};
 
 /// `State::crowd` from which blocks are written one at a time.
 const CROWD: u32 = 16;
@@ -48,15 +52,6 @@ enum Spot {
     NextSegment,
 }
 
-/// State that a log opens with.
-pub(crate) struct Start<F> {
-    pub(crate) epoch: u64,
-    pub(crate) current: Live<F>,
-    pub(crate) segments: Vec<Segment>,
-    pub(crate) number_max: u64,
-    pub(crate) now: Instant,
-}
-
 /// A log that is open for appending, but for its files and its waiters.
 pub(crate) struct State<F> {
     rules: Rules,
@@ -68,8 +63,8 @@ pub(crate) struct State<F> {
     ready: VecDeque<Block<F>>,
     in_flight: VecDeque<InFlight>,
     next_id: u64,
-    /// Segments that the log has left, to be closed with nothing locked.
-    left: Vec<Live<F>>,
+    /// Files of segments that the log has left, to be closed with nothing locked.
+    left: Vec<F>,
     /// LSN of the last record that was submitted.
     submitted: u64,
     /// LSN of the last record that is durable with everything before it.
@@ -83,9 +78,9 @@ pub(crate) struct State<F> {
     pub(crate) segments: Vec<Segment>,
     pub(crate) spares: VecDeque<Live<F>>,
     pub(crate) spare_failure: Option<SpareFailure>,
-    /// Segments cut off from the log and not removed yet, oldest first.
-    pub(crate) retired: Vec<u64>,
-    pub(crate) number_max: u64,
+    /// Segments that are no longer part of the log, and whose files are there, oldest first.
+    pub(crate) retired: Vec<Retired>,
+    pub(crate) upkeep: Upkeep,
     pub(crate) poison: Option<Poison>,
     /// Epochs that began with a cut of the end, each with the last record that was kept.
     pub(crate) cuts: Vec<(u64, u64)>,
@@ -112,7 +107,8 @@ pub(crate) struct State<F> {
 
 impl<F: Clone> State<F> {
     pub(crate) fn new(rules: Rules, start: Start<F>) -> State<F> {
-        let Start { epoch, current, segments, number_max, now } = start;
+        let Start { epoch, current, segments, recorded, ages, now } = start;
+        let upkeep = Upkeep::new(current.number, recorded, ages, now);
         let last_lsn = segments.last().map_or(0, |segment| segment.header.previous.lsn);
         State {
             rules,
@@ -133,7 +129,7 @@ impl<F: Clone> State<F> {
             spares: VecDeque::new(),
             spare_failure: None,
             retired: Vec::new(),
-            number_max,
+            upkeep,
             poison: None,
             cuts: Vec::new(),
             watermark: last_lsn,
@@ -199,13 +195,17 @@ impl<F: Clone> State<F> {
 
     /// Decides whether an append of `payload` bytes would succeed now.
     pub(crate) fn has_room(
-        &self,
+        &mut self,
         payload: usize,
         from_reserve: bool,
         now: impl Fn() -> Instant,
     ) -> std::result::Result<(), NoRoom<Refusal>> {
         self.admit(payload)?;
-        self.find_room(payload, from_reserve, now).map(drop)
+        let found = self.find_room(payload, from_reserve, now).map(drop);
+        if matches!(found, Err(NoRoom::NoSpare)) {
+            self.want_segment_for(payload);
+        }
+        found
     }
 
     /// Provides an open block with room for `payload` bytes.
@@ -221,11 +221,12 @@ impl<F: Clone> State<F> {
             Ok(Spot::NewBlock) => self.close_block(),
             Ok(Spot::NextSegment) => {
                 self.close_block();
-                self.rotate();
+                self.rotate(now());
             }
             Err(no_room) => {
-                if matches!(no_room, NoRoom::NoSpare) && self.spares.is_empty() {
-                    self.numbers.spares_missed += 1;
+                if matches!(no_room, NoRoom::NoSpare) {
+                    self.numbers.spares_missed += u64::from(!self.has_spare_for(payload));
+                    self.want_segment_for(payload);
                 }
                 return Err(no_room);
             }
@@ -241,10 +242,10 @@ impl<F: Clone> State<F> {
         from_reserve: bool,
         now: impl Fn() -> Instant,
     ) -> std::result::Result<Spot, NoRoom<Refusal>> {
-        let usable_end = self.rules.usable_end();
-        let end = if self.is_closing { self.rules.segment_bytes } else { usable_end };
+        let bytes = self.current.bytes;
+        let end = if self.is_closing { bytes } else { usable_end(bytes) };
         if !from_reserve && self.rules.reserve_bytes > 0 {
-            let left = self.room_left(usable_end);
+            let left = self.room_left();
             if left < self.rules.reserve_bytes.saturating_add(block_bytes(payload) as u64) {
                 // Whether this is the reserve is known only once another segment has been tried
                 // for.
@@ -257,27 +258,10 @@ impl<F: Clone> State<F> {
         if self.offset_behind_open() + block_bytes(payload) as u64 <= end {
             return Ok(Spot::NewBlock);
         }
-        match self.spares.is_empty() {
-            true => Err(self.no_spare(self.room_left(usable_end), false, now)),
-            false => Ok(Spot::NextSegment),
+        match self.has_spare_for(payload) {
+            true => Ok(Spot::NextSegment),
+            false => Err(self.no_spare(self.room_left(), false, now)),
         }
-    }
-
-    #[cold]
-    fn no_spare(&self, left: u64, is_reserved: bool, now: impl Fn() -> Instant) -> NoRoom<Refusal> {
-        let Some(failure) = &self.spare_failure else { return NoRoom::NoSpare };
-        if !self.rules.has_maintenance && self.may_retry_spare(now()) {
-            // No other thread does.
-            return NoRoom::NoSpare;
-        }
-        NoRoom::Refused(Refusal::NoSpace { left, is_reserved, cause: failure.error.clone() })
-    }
-
-    /// Returns the bytes that appends can still take, in pages of blocks, if segments are used up
-    /// to `end`.
-    pub(crate) fn room_left(&self, end: u64) -> u64 {
-        let used = self.offset_behind_open().max(PAGE as u64);
-        end.saturating_sub(used) + self.spares.len() as u64 * (end - PAGE as u64)
     }
 
     /// Returns the offset of the next block if the open one is closed.
@@ -296,98 +280,6 @@ impl<F: Clone> State<F> {
         let Some(block) = self.open.take().filter(Block::is_wanted) else { return };
         self.offset = block.offset + block.bytes() as u64;
         self.ready.push_back(block);
-    }
-
-    // Segments.
-
-    /// Continues in the next segment.
-    fn rotate(&mut self) {
-        let Some(next) = self.spares.pop_front() else { return };
-        let (end, last_lsn) = (self.offset, self.next_lsn - 1);
-        if let Some(current) = self.segments.last_mut() {
-            (current.end, current.last_lsn) = (end, last_lsn);
-        }
-        let previous = End { segment: self.current.number, offset: end, lsn: last_lsn, lost_from: 0 };
-        self.begin_segment(next, previous);
-        self.numbers.rotations += 1;
-    }
-
-    /// Makes `next` the current segment, behind `previous`, which its header names.
-    fn begin_segment(&mut self, next: Live<F>, previous: End) {
-        let header = SegmentHeader {
-            log_id: self.rules.log_id,
-            number: next.number,
-            epoch: self.epoch,
-            bytes: self.rules.segment_bytes,
-            // Set when the header is written.
-            watermark: 0,
-            previous,
-        };
-        self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
-        self.left.push(std::mem::replace(&mut self.current, next));
-        self.offset = 0;
-    }
-
-    /// Cuts the log after `place` and continues in a new segment of a new epoch. Nothing is
-    /// pending, and there is a spare. Returns the segments that are cut off; they count until the
-    /// new segment's header is durable.
-    pub(crate) fn cut(&mut self, place: End) -> Vec<u64> {
-        let Some(next) = self.spares.pop_front() else { return Vec::new() };
-        let mut cut_off = Vec::new();
-        while self.segments.len() > 1
-            && self.segments.last().is_some_and(|segment| segment.header.number > place.segment)
-        {
-            cut_off.extend(self.segments.pop().map(|segment| segment.header.number));
-        }
-        if let Some(last) = self.segments.last_mut() {
-            (last.end, last.last_lsn) = (place.offset, place.last_there());
-        }
-        self.epoch += 1;
-        self.begin_segment(next, place);
-        self.next_lsn = place.lsn + 1;
-        (self.submitted, self.watermark, self.durable) = (place.lsn, place.lsn, place.lsn);
-        self.cuts.push((self.epoch, place.lsn));
-        cut_off.reverse();
-        cut_off
-    }
-
-    /// Gives up segments that hold only records before `lsn`.
-    pub(crate) fn retire_before(&mut self, lsn: u64) {
-        // The last segment with a durable header stays: without it a crash would leave a log
-        // without records, whose numbers begin anew.
-        while self.check_open().is_ok()
-            && self.durable_headers() > 1
-            && self.segments[1].header.first_lsn() <= lsn.min(self.durable + 1)
-        {
-            let gone = self.segments.remove(0);
-            self.retired.push(gone.header.number);
-        }
-        self.spare_failure = None;
-    }
-
-    /// Counts the segments, from the oldest on, whose header is durable. The log must keep one of
-    /// them: it is found from the header of its newest segment, and numbers continue from there.
-    fn durable_headers(&self) -> usize {
-        let in_flight = self.in_flight.iter().filter(|block| block.is_first).count();
-        let ready = self.ready.iter().filter(|block| block.header.is_some()).count();
-        let current = usize::from(self.offset == 0);
-        self.segments.len().saturating_sub(in_flight + ready + current)
-    }
-
-    /// True if a segment is to be prepared: one for what comes next, and those of the reserve.
-    pub(crate) fn wants_spare(&self) -> bool {
-        let usable = self.rules.usable_end() - PAGE as u64;
-        (self.spares.len() as u64) < 1 + self.rules.reserve_bytes.div_ceil(usable)
-    }
-
-    /// True if a segment is wanted and may be tried for now.
-    pub(crate) fn lacks_spare(&self, now: Instant) -> bool {
-        self.wants_spare() && self.may_retry_spare(now)
-    }
-
-    /// True unless a segment could not be prepared just now.
-    fn may_retry_spare(&self, now: Instant) -> bool {
-        self.spare_failure.as_ref().is_none_or(|failure| now.saturating_duration_since(failure.at) >= RETRY)
     }
 
     // Writing.
@@ -598,8 +490,9 @@ impl<F: Clone> State<F> {
         in_vain.into_iter().map(|(_, waker)| waker).collect()
     }
 
-    /// Marks the maintenance thread as awake; true if it has to be woken.
+    /// Marks the maintenance thread as awake; true if it has to be woken: it sleeps, or the next
+    /// segment has to be prepared at once.
     pub(crate) fn wake_maintenance(&mut self) -> bool {
-        std::mem::replace(&mut self.maintenance_sleeps, false)
+        std::mem::replace(&mut self.maintenance_sleeps, false) | std::mem::take(&mut self.upkeep.has_news)
     }
 }

@@ -1,12 +1,13 @@
 //! Parameters of a log, and the reasons why an append finds no room.
 
-use crate::format::{BLOCK_HEADER_BYTES, FRAME_BYTES, LogId, PAGE};
+use crate::format::{BLOCK_HEADER_BYTES, FRAME_BYTES, LogId, PAGE, block_bytes};
 use nowait::Error;
 
 /// Parameters that stay the same while a log is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) log_id: LogId,
+    /// Size of the largest segment; the first one of each opening is smaller.
     pub(crate) segment_bytes: u64,
     /// Most bytes that are appended and not durable.
     pub(crate) pending_bytes_max: u64,
@@ -14,19 +15,28 @@ pub(crate) struct Rules {
     pub(crate) reserve_bytes: u64,
     /// Most blocks in flight.
     pub(crate) depth: usize,
+    /// Most bytes of segments that are no longer needed and kept to be used again.
+    pub(crate) recycle_bytes: u64,
+    /// The strategy may be measured again.
+    pub(crate) is_measured: bool,
     /// A maintenance thread prepares segments.
     pub(crate) has_maintenance: bool,
 }
 
-impl Rules {
-    /// End of the part of a segment that is for records. The last page is for the watermark block
-    /// that closes the log: it must not need another segment, which the disk may have no room for.
-    pub(crate) fn usable_end(&self) -> u64 {
-        self.segment_bytes - PAGE as u64
-    }
+/// End of the part of a segment of `bytes` that is for records. The last page is for the watermark
+/// block that closes the log: it must not need another segment, which the disk may have no room for.
+pub(crate) fn usable_end(bytes: u64) -> u64 {
+    bytes - PAGE as u64
+}
 
-    /// True if `payload` fits into a segment beside its header and the page kept for the last
-    /// watermark block.
+/// Size of a segment that has room for `payload` beside its header and the page kept for the last
+/// watermark block.
+pub(crate) fn bytes_for(payload: usize) -> u64 {
+    2 * PAGE as u64 + block_bytes(payload) as u64
+}
+
+impl Rules {
+    /// True if `payload` fits into the largest segment.
     pub(crate) fn fits_segment(&self, payload: usize) -> bool {
         payload <= self.payload_max()
     }
@@ -35,7 +45,7 @@ impl Rules {
         (self.segment_bytes as usize - 2 * PAGE - BLOCK_HEADER_BYTES).min(u32::MAX as usize / 2)
     }
 
-    /// Size of the largest record that fits into a segment.
+    /// Size of the largest record that fits.
     pub(crate) fn record_bytes_max(&self) -> usize {
         self.payload_max() - FRAME_BYTES
     }

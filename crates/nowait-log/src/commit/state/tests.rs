@@ -1,6 +1,6 @@
 use super::fixture::{SEGMENT_BYTES, rules, start};
 use super::*;
-use crate::format::FRAME_BYTES;
+use crate::format::{End, FRAME_BYTES, PAGE};
 use nowait::{Error, ErrorKind, ErrorOp};
 
 fn now() -> Instant {
@@ -77,7 +77,7 @@ fn a_failure_poisons_everything_after_it() {
 #[test]
 fn nothing_is_in_flight_beside_a_segments_header() {
     let mut state = state(rules(4));
-    state.spares.push_back(Live { number: 2, file: () });
+    state.spares.push_back(Live::new(2, SEGMENT_BYTES, ()));
     append(&mut state, SEGMENT_BYTES as usize - 4 * PAGE).ok().unwrap();
     append(&mut state, 2 * PAGE).ok().unwrap();
     assert_eq!((state.segments.len(), state.numbers.rotations), (2, 1));
@@ -129,7 +129,7 @@ fn appends_wait_for_bytes_and_for_segments() {
     let later = now() + RETRY;
     assert!(matches!(state.has_room(most, false, || later), Err(NoRoom::NoSpare)), "nothing else tries again");
     state.spare_failure = None;
-    state.spares.push_back(Live { number: 2, file: () });
+    state.spares.push_back(Live::new(2, SEGMENT_BYTES, ()));
     assert!(append(&mut state, most).is_ok_and(|lsn| lsn == 2));
 }
 
@@ -170,9 +170,9 @@ fn a_cut_begins_an_epoch_behind_what_is_left() {
         append(&mut state, 100).ok().unwrap();
         write(&mut state);
     }
-    state.spares.push_back(Live { number: 2, file: () });
+    state.spares.push_back(Live::new(2, SEGMENT_BYTES, ()));
     let place = End { segment: 1, offset: 3 * PAGE as u64, lsn: 1, lost_from: 0 };
-    assert!(state.cut(place).is_empty());
+    assert!(state.cut(place, now()).is_empty());
     assert_eq!((state.epoch, state.next_lsn, state.durable), (2, 2, 1));
     assert_eq!(state.cuts, [(2, 1)]);
     assert_eq!((state.segments[0].last_lsn, state.segments[1].header.previous), (1, place));
@@ -181,5 +181,94 @@ fn a_cut_begins_an_epoch_behind_what_is_left() {
     assert!(state.put_watermark(false, false, now).is_ok());
     write(&mut state);
     state.retire_before(2);
-    assert_eq!((state.segments.len(), state.retired.as_slice()), (1, [1].as_slice()));
+    assert_eq!(state.segments.len(), 1);
+    assert_eq!(state.retired, [Retired { number: 1, bytes: SEGMENT_BYTES }]);
+}
+
+/// A small segment, and an append that it cannot hold: the next one is made large enough, and
+/// appends that fit go on meanwhile.
+#[test]
+fn segments_grow_as_far_as_they_may_and_for_what_is_large() {
+    let mut state = state(Rules { segment_bytes: 4 * SEGMENT_BYTES, ..rules(1) });
+    assert_eq!(state.next_bytes(), 2 * SEGMENT_BYTES);
+    state.spares.push_back(Live::new(2, 2 * SEGMENT_BYTES, ()));
+    assert!(!state.wants_spare());
+    let large = 3 * SEGMENT_BYTES as usize;
+    assert!(matches!(append(&mut state, large), Err(NoRoom::NoSpare)));
+    assert_eq!(state.numbers.spares_missed, 1);
+    assert!(append(&mut state, 1).is_ok());
+    assert!(state.wants_spare());
+    let bytes = state.next_bytes();
+    let small = state.take_small_spare().unwrap();
+    assert_eq!((small.number, bytes, state.spares.len()), (2, 4 * SEGMENT_BYTES, 0));
+    state.spares.push_front(Live::new(2, bytes, ()));
+    assert!(!state.wants_spare() && state.take_small_spare().is_none());
+    assert!(append(&mut state, large).is_ok());
+    assert_eq!(state.segments[1].header.bytes, 4 * SEGMENT_BYTES);
+    assert_eq!(state.next_bytes(), 4 * SEGMENT_BYTES, "no larger one");
+    assert_eq!(state.room_left(), 5 * PAGE as u64, "of its own size");
+}
+
+/// Whoever holds up the write of a block keeps its segment from being used for another.
+#[test]
+fn a_segment_is_not_used_again_while_a_block_of_it_is_out() {
+    let mut state = state(rules(1));
+    append(&mut state, 100).ok().unwrap();
+    let held_up = state.submit(false, now).unwrap();
+    state.complete(held_up.id, Ok(()), now());
+    state.spares.push_back(Live::new(2, SEGMENT_BYTES, ()));
+    append(&mut state, SEGMENT_BYTES as usize - 4 * PAGE).ok().unwrap();
+    write(&mut state);
+    state.retire_before(2);
+    assert_eq!(state.retired, [Retired { number: 1, bytes: SEGMENT_BYTES }]);
+    assert!(state.reusable().is_none() && !state.has_surplus());
+    drop(held_up);
+    assert!(state.reusable().is_some() && state.has_surplus());
+}
+
+fn filled(segments: u64) -> State<()> {
+    let mut state = state(rules(1));
+    for number in 2..=segments + 1 {
+        append(&mut state, SEGMENT_BYTES as usize - 4 * PAGE).ok().unwrap();
+        write(&mut state);
+        if number <= segments {
+            state.spares.push_back(Live::new(number, SEGMENT_BYTES, ()));
+        }
+    }
+    assert_eq!(state.segments.len() as u64, segments);
+    state
+}
+
+#[test]
+fn what_is_retained_by_bytes_and_by_age() {
+    let mut state = filled(4);
+    let firsts: Vec<u64> = state.segments.iter().map(|segment| segment.header.first_lsn()).collect();
+    let each = state.segments[2].end;
+    assert_eq!(state.lsn_by_bytes(0), firsts[3], "the segment that is written stays");
+    assert_eq!(state.lsn_by_bytes(state.offset), firsts[3]);
+    assert_eq!(state.lsn_by_bytes(state.offset + 1), firsts[2]);
+    assert_eq!(state.lsn_by_bytes(state.offset + each), firsts[2]);
+    assert_eq!(state.lsn_by_bytes(u64::MAX), firsts[0]);
+    let age = Duration::from_secs(60);
+    assert_eq!(state.lsn_by_age(age, now()), firsts[0]);
+    assert!(state.next_expiry(age, now()).is_some_and(|left| left <= age && left > age / 2));
+    assert_eq!(state.lsn_by_age(age, now() + age), firsts[3]);
+    state.upkeep.ended.retain(|ended| ended.number == 1);
+    assert_eq!(state.lsn_by_age(age, now() + age), firsts[1], "the age of the others is not known");
+}
+
+#[test]
+fn what_is_pinned_goes_when_it_was_read() {
+    let mut state = filled(4);
+    let second = state.segments[1].header.first_lsn();
+    let pin = state.pin(second).unwrap();
+    state.retire_before(u64::MAX);
+    assert_eq!(state.retired.iter().map(|retired| retired.number).collect::<Vec<_>>(), [1]);
+    assert_eq!(state.pin(second - 1).unwrap_err(), second);
+    pin.store(second + 1, std::sync::atomic::Ordering::Relaxed);
+    assert!(state.retire());
+    assert_eq!(state.retired.len(), 2);
+    drop(pin);
+    assert!(state.retire() && !state.retire());
+    assert_eq!((state.retired.len(), state.segments.len()), (3, 1));
 }

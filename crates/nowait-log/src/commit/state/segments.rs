@@ -1,0 +1,371 @@
+//! Segments of an open log: the one that is written, those that come next, and those that are no
+//! longer needed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::rules::{bytes_for, usable_end};
+use super::{Block, Live, NoRoom, RETRY, Refusal, SpareFailure, State};
+use crate::dir::Segment;
+use crate::format::{Control, End, PAGE, SegmentHeader};
+use crate::options::Calibration;
+use crate::stats::LogStats;
+
+/// State that a log opens with.
+pub(crate) struct Start<F> {
+    pub(crate) epoch: u64,
+    pub(crate) current: Live<F>,
+    pub(crate) segments: Vec<Segment>,
+    /// Contents of the control file.
+    pub(crate) recorded: Control,
+    /// Segments, and the time since the last record of each.
+    pub(crate) ages: Vec<(u64, Duration)>,
+    pub(crate) now: Instant,
+}
+
+/// A segment that is no longer part of the log. Its file is used again, or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retired {
+    pub(crate) number: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Bookkeeping of whoever maintains the segments.
+pub(crate) struct Upkeep {
+    /// Highest number that a segment has durably.
+    pub(crate) newest: u64,
+    /// Contents of the control file.
+    pub(crate) recorded: Control,
+    /// What it should have beside the numbers of segments: a strategy that was measured since.
+    pub(crate) settings: Control,
+    /// Time of the last measurement that was begun.
+    pub(crate) measured: Option<Instant>,
+    /// Time of the last replacement of the control file that failed.
+    pub(crate) record_failed: Option<Instant>,
+    /// Least size of the next segment, for an append that found none that holds it.
+    wanted_bytes: u64,
+    /// A segment began, and maintenance was not told.
+    pub(super) has_news: bool,
+    /// Segments that the log has left while blocks of them may be out.
+    out: Vec<(u64, Weak<()>)>,
+    /// Records before it are given up, as soon as no pin keeps them.
+    given_up: u64,
+    /// Next records of readers that keep them.
+    pins: Vec<Weak<AtomicU64>>,
+    /// Ends of segments, as far as they are known.
+    pub(super) ended: Vec<Ended>,
+    /// A segment has ended since retention was last applied.
+    pub(crate) has_ended: bool,
+    /// Time when retention was last applied.
+    pub(crate) applied: Instant,
+}
+
+/// End of a segment.
+pub(super) struct Ended {
+    pub(super) number: u64,
+    at: Instant,
+    /// Age that it had then.
+    age: Duration,
+}
+
+impl Ended {
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.at).saturating_add(self.age)
+    }
+}
+
+impl Upkeep {
+    pub(super) fn new(newest: u64, recorded: Control, ages: Vec<(u64, Duration)>, now: Instant) -> Upkeep {
+        Upkeep {
+            newest,
+            recorded,
+            settings: recorded,
+            measured: None,
+            record_failed: None,
+            wanted_bytes: 0,
+            has_news: false,
+            out: Vec::new(),
+            given_up: 0,
+            pins: Vec::new(),
+            ended: ages.into_iter().map(|(number, age)| Ended { number, at: now, age }).collect(),
+            has_ended: true,
+            applied: now,
+        }
+    }
+}
+
+/// Bytes of a segment that blocks with records can take.
+fn room(bytes: u64) -> u64 {
+    usable_end(bytes) - PAGE as u64
+}
+
+impl<F: Clone> State<F> {
+    /// Continues in the next segment.
+    pub(super) fn rotate(&mut self, now: Instant) {
+        let Some(next) = self.spares.pop_front() else { return };
+        let (end, last_lsn) = (self.offset, self.next_lsn - 1);
+        if let Some(current) = self.segments.last_mut() {
+            (current.end, current.last_lsn) = (end, last_lsn);
+        }
+        let previous = End { segment: self.current.number, offset: end, lsn: last_lsn, lost_from: 0 };
+        self.begin_segment(next, previous, now);
+        self.numbers.rotations += 1;
+    }
+
+    /// Makes `next` the current segment, behind `previous`, which its header names.
+    fn begin_segment(&mut self, next: Live<F>, previous: End, now: Instant) {
+        let header = SegmentHeader {
+            log_id: self.rules.log_id,
+            number: next.number,
+            epoch: self.epoch,
+            bytes: next.bytes,
+            // Set when the header is written.
+            watermark: 0,
+            previous,
+        };
+        self.segments.push(Segment { header, end: u64::MAX, last_lsn: u64::MAX });
+        let left = std::mem::replace(&mut self.current, next);
+        self.upkeep.out.retain(|(_, uses)| uses.strong_count() > 0);
+        self.upkeep.out.push((left.number, left.uses()));
+        self.left.push(left.into_file());
+        self.offset = 0;
+        self.upkeep.ended.push(Ended { number: previous.segment, at: now, age: Duration::ZERO });
+        (self.upkeep.wanted_bytes, self.upkeep.has_news, self.upkeep.has_ended) = (0, true, true);
+    }
+
+    /// Cuts the log after `place` and continues in a new segment of a new epoch. Nothing is
+    /// pending, and there is a spare. Returns the segments that are cut off; they count until the
+    /// new segment's header is durable.
+    pub(crate) fn cut(&mut self, place: End, now: Instant) -> Vec<Retired> {
+        let Some(next) = self.spares.pop_front() else { return Vec::new() };
+        let mut cut_off = Vec::new();
+        while self.segments.len() > 1
+            && self.segments.last().is_some_and(|segment| segment.header.number > place.segment)
+        {
+            cut_off.extend(self.segments.pop().as_ref().map(Retired::of));
+        }
+        if let Some(last) = self.segments.last_mut() {
+            (last.end, last.last_lsn) = (place.offset, place.last_there());
+        }
+        self.epoch += 1;
+        self.begin_segment(next, place, now);
+        self.upkeep.given_up = self.upkeep.given_up.min(place.lsn + 1);
+        self.next_lsn = place.lsn + 1;
+        (self.submitted, self.watermark, self.durable) = (place.lsn, place.lsn, place.lsn);
+        self.cuts.push((self.epoch, place.lsn));
+        cut_off.reverse();
+        cut_off
+    }
+
+    /// Gives up segments that hold only records before `lsn`, of those that are durable by now.
+    pub(crate) fn retire_before(&mut self, lsn: u64) -> bool {
+        self.upkeep.given_up = self.upkeep.given_up.max(lsn.min(self.durable + 1));
+        self.retire()
+    }
+
+    /// Gives up what may go by now: records that no reader keeps any more. False if there is none.
+    pub(crate) fn retire(&mut self) -> bool {
+        let before = self.retired.len();
+        let lsn = self.upkeep.given_up.min(self.pinned());
+        // The last segment with a durable header stays: without it a crash would leave a log
+        // without records, whose numbers begin anew.
+        while self.segments.get(1).is_some_and(|next| next.header.first_lsn() <= lsn.min(self.durable + 1))
+            && self.durable_headers() > 1
+            && self.check_open().is_ok()
+        {
+            let gone = self.segments.remove(0);
+            self.upkeep.ended.retain(|ended| ended.number != gone.header.number);
+            self.retired.push(Retired::of(&gone));
+        }
+        self.retired.len() > before
+    }
+
+    /// First record that a reader keeps.
+    fn pinned(&mut self) -> u64 {
+        self.upkeep.pins.retain(|pin| pin.strong_count() > 0);
+        let pins = self.upkeep.pins.iter().filter_map(Weak::upgrade);
+        pins.map(|next_lsn| next_lsn.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Keeps the segment of record `lsn`, and later ones, as long as the answer lives, which may be
+    /// advanced. Else the first record that is there.
+    pub(crate) fn pin(&mut self, lsn: u64) -> std::result::Result<Arc<AtomicU64>, u64> {
+        let first = self.segments.first().map_or(1, |oldest| oldest.header.first_lsn());
+        if lsn < first {
+            return Err(first);
+        }
+        let pin = Arc::new(AtomicU64::new(lsn));
+        self.upkeep.pins.push(Arc::downgrade(&pin));
+        Ok(pin)
+    }
+
+    /// First record of the segments that hold the last `bytes`.
+    pub(crate) fn lsn_by_bytes(&self, bytes: u64) -> u64 {
+        let mut kept = self.offset;
+        let mut newer: Option<&Segment> = None;
+        for segment in self.segments.iter().rev() {
+            if newer.is_some() {
+                if kept >= bytes {
+                    break;
+                }
+                kept += segment.end;
+            }
+            newer = Some(segment);
+        }
+        newer.map_or(0, |oldest| oldest.header.first_lsn())
+    }
+
+    /// First record of the oldest segment whose last record is younger than `age`, or of unknown
+    /// age.
+    pub(crate) fn lsn_by_age(&self, age: Duration, now: Instant) -> u64 {
+        let is_old = |number: u64| self.ended(number).is_some_and(|ended| ended.age(now) >= age);
+        let kept = self.segments.iter().find(|segment| !is_old(segment.header.number));
+        kept.map_or(0, |oldest| oldest.header.first_lsn())
+    }
+
+    /// Time until the oldest segment is `age` old.
+    pub(crate) fn next_expiry(&self, age: Duration, now: Instant) -> Option<Duration> {
+        let oldest = self.segments.first()?;
+        self.ended(oldest.header.number).map(|ended| age.saturating_sub(ended.age(now)))
+    }
+
+    fn ended(&self, number: u64) -> Option<&Ended> {
+        self.upkeep.ended.iter().find(|ended| ended.number == number)
+    }
+
+    /// Counts the segments, from the oldest on, whose header is durable. The log must keep one of
+    /// them: it is found from the header of its newest segment, and numbers continue from there.
+    pub(super) fn durable_headers(&self) -> usize {
+        let in_flight = self.in_flight.iter().filter(|block| block.is_first).count();
+        let ready = self.ready.iter().filter(|block: &&Block<F>| block.header.is_some()).count();
+        let current = usize::from(self.offset == 0);
+        self.segments.len().saturating_sub(in_flight + ready + current)
+    }
+
+    // Segments to come.
+
+    /// True if the next segment is ready, and large enough for `payload`.
+    pub(super) fn has_spare_for(&self, payload: usize) -> bool {
+        self.spares.front().is_some_and(|next| bytes_for(payload) <= next.bytes)
+    }
+
+    /// Makes the next segment large enough for `payload`.
+    pub(super) fn want_segment_for(&mut self, payload: usize) {
+        self.upkeep.wanted_bytes = self.upkeep.wanted_bytes.max(bytes_for(payload));
+    }
+
+    /// True if a segment is to be prepared, or made larger: one for what comes next, and those of
+    /// the reserve.
+    pub(crate) fn wants_spare(&self) -> bool {
+        let reserved: u64 = self.spares.iter().skip(1).map(|spare| room(spare.bytes)).sum();
+        let has_next = self.spares.front().is_some_and(|next| next.bytes >= self.upkeep.wanted_bytes);
+        !has_next || reserved < self.rules.reserve_bytes
+    }
+
+    /// Size of the next segment to be prepared: twice that of the one before, so that a log that
+    /// is opened often, and little used, stays small.
+    pub(crate) fn next_bytes(&self) -> u64 {
+        let before = self.spares.back().map_or(self.current.bytes, |spare| spare.bytes);
+        (2 * before).max(self.upkeep.wanted_bytes).min(self.rules.segment_bytes)
+    }
+
+    /// Takes the next segment if it is too small for an append that waits.
+    pub(crate) fn take_small_spare(&mut self) -> Option<Live<F>> {
+        let is_small = self.spares.front().is_some_and(|next| next.bytes < self.upkeep.wanted_bytes);
+        if is_small { self.spares.pop_front() } else { None }
+    }
+
+    /// True if a segment is wanted and may be tried for now.
+    pub(crate) fn lacks_spare(&self, now: Instant) -> bool {
+        self.wants_spare() && self.may_retry_spare(now)
+    }
+
+    /// True unless a segment could not be prepared just now.
+    fn may_retry_spare(&self, now: Instant) -> bool {
+        self.spare_failure.as_ref().is_none_or(|failure| now.saturating_duration_since(failure.at) >= RETRY)
+    }
+
+    #[cold]
+    pub(super) fn no_spare(&self, left: u64, is_reserved: bool, now: impl Fn() -> Instant) -> NoRoom<Refusal> {
+        let Some(SpareFailure { error, .. }) = &self.spare_failure else { return NoRoom::NoSpare };
+        if !self.rules.has_maintenance && self.may_retry_spare(now()) {
+            // No other thread does.
+            return NoRoom::NoSpare;
+        }
+        NoRoom::Refused(Refusal::NoSpace { left, is_reserved, cause: error.clone() })
+    }
+
+    /// Returns the bytes that appends can still take, in pages of blocks.
+    pub(crate) fn room_left(&self) -> u64 {
+        let used = self.offset_behind_open().max(PAGE as u64);
+        let spares: u64 = self.spares.iter().map(|spare| room(spare.bytes)).sum();
+        usable_end(self.current.bytes).saturating_sub(used) + spares
+    }
+
+    /// True if the strategy may be measured again.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.rules.is_measured
+    }
+
+    // Segments that are no longer needed.
+
+    /// Oldest segment whose file may be used again or removed: no block of it is out.
+    pub(crate) fn reusable(&self) -> Option<Retired> {
+        self.retired.first().filter(|oldest| !self.is_in_use(oldest.number)).copied()
+    }
+
+    /// True if a block of the segment is out.
+    fn is_in_use(&self, number: u64) -> bool {
+        self.upkeep.out.iter().any(|(out, uses)| *out == number && uses.strong_count() > 0)
+    }
+
+    /// True if more segments are kept to be used again than may be, and one can be removed.
+    pub(crate) fn has_surplus(&self) -> bool {
+        let kept: u64 = self.retired.iter().map(|retired| retired.bytes).sum();
+        kept > self.rules.recycle_bytes && self.reusable().is_some()
+    }
+
+    /// Counters, and how things stand.
+    pub(crate) fn stats(&self) -> LogStats {
+        LogStats {
+            pending_bytes: self.pending_bytes,
+            pending_records: (self.next_lsn - 1).saturating_sub(self.durable),
+            blocks_in_flight: self.in_flight.len(),
+            spares: self.spares.len(),
+            segments: self.segments.len(),
+            segments_kept: self.retired.len(),
+            calibration: Calibration::of(&self.upkeep.settings).filter(|_| self.rules.is_measured),
+            ..self.numbers.stats()
+        }
+    }
+
+    /// Contents that the control file should have: which segments there are.
+    pub(crate) fn to_record(&self) -> Control {
+        let oldest = self.segments.first().map_or(self.current.number, |oldest| oldest.header.number);
+        Control { oldest, newest: self.upkeep.newest, ..self.upkeep.settings }
+    }
+
+    /// True if the control file does not say which segments there are.
+    pub(crate) fn is_unrecorded(&self) -> bool {
+        self.upkeep.recorded != self.to_record()
+    }
+
+    /// True if the file of segment `number` may be gone only when the control file says that the log
+    /// begins behind it.
+    pub(crate) fn is_named(&self, number: u64) -> bool {
+        (self.upkeep.recorded.oldest..self.to_record().oldest).contains(&number)
+    }
+
+    /// True if the control file is to be replaced, and may be tried now.
+    pub(crate) fn lacks_record(&self, now: Instant) -> bool {
+        let may_retry = |failed: Instant| now.saturating_duration_since(failed) >= RETRY;
+        self.is_unrecorded() && self.upkeep.record_failed.is_none_or(may_retry)
+    }
+}
+
+impl Retired {
+    fn of(segment: &Segment) -> Retired {
+        Retired { number: segment.header.number, bytes: segment.header.bytes }
+    }
+}

@@ -1,0 +1,61 @@
+//! Events of a log, for whoever exports them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nowait::Error;
+
+/// An event of a log; see [`Options::on_event`](super::Options::on_event).
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The next segment is ready.
+    #[non_exhaustive]
+    SegmentPrepared {
+        /// Number of the segment.
+        number: u64,
+        /// Its size.
+        bytes: u64,
+        /// It was made from one that was no longer needed.
+        is_recycled: bool,
+        /// Time that this took.
+        elapsed: Duration,
+    },
+    /// The next segment cannot be prepared, such as on a full disk. It is tried again.
+    #[non_exhaustive]
+    SegmentFailed {
+        /// Why.
+        error: Error,
+    },
+    /// A segment that was no longer needed was removed.
+    #[non_exhaustive]
+    SegmentRemoved {
+        /// Number of the segment.
+        number: u64,
+        /// Its size.
+        bytes: u64,
+    },
+    /// An append of a thread has waited for room.
+    #[non_exhaustive]
+    Stalled {
+        /// Time that it waited.
+        elapsed: Duration,
+    },
+    /// A write failed: nothing more is acknowledged.
+    #[non_exhaustive]
+    Failed {
+        /// Error of the write.
+        error: Error,
+    },
+}
+
+/// Callback for events.
+#[derive(Clone)]
+pub(crate) struct Observer(pub(crate) Arc<dyn Fn(&Event) + Send + Sync>);
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer(..)")
+    }
+}

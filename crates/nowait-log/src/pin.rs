@@ -1,0 +1,47 @@
+//! Pins: readers that keep what they have not read from being given up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::commit::Shared;
+use nowait::{ErrorKind, ErrorOp, Result};
+
+/// Keeps the segment of a reader's next record, and later ones, until it is dropped.
+pub(super) struct ReaderPin {
+    shared: Arc<Shared>,
+    next_lsn: Arc<AtomicU64>,
+}
+
+impl ReaderPin {
+    pub(super) fn new(shared: &Arc<Shared>, lsn: u64) -> Result<ReaderPin> {
+        if shared.is_forked() {
+            return Err(shared.forked());
+        }
+        let pinned = shared.state().pin(lsn);
+        match pinned {
+            Ok(next_lsn) => Ok(ReaderPin { shared: shared.clone(), next_lsn }),
+            Err(first) => {
+                let text = format!("record {lsn} cannot be pinned: it was cut off the log, whose first one is {first}");
+                Err(shared.error(ErrorOp::Read, ErrorKind::NoSuchRecord, text))
+            }
+        }
+    }
+
+    /// Lets records before `lsn` go.
+    pub(super) fn follow(&self, lsn: u64) {
+        // Seen late, it keeps a segment for longer.
+        self.next_lsn.store(lsn, Ordering::Relaxed);
+    }
+}
+
+impl Drop for ReaderPin {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            // A thread that is not there may hold the lock.
+            return;
+        }
+        self.follow(u64::MAX);
+        let mut state = self.shared.state();
+        self.shared.wake_maintenance(&mut state);
+    }
+}
