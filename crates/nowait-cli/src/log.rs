@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait::ErrorKind;
 use nowait_bench::random::Random;
-use nowait_log::{Log, Options, Recovery, inspect, read, read_aside};
+use nowait_log::{Calibration, Log, Options, Recovery, Strategy, inspect, read, read_aside};
 use serde_json::json;
 
 use crate::bench;
@@ -168,7 +168,7 @@ fn stat(options: &cli::LogDir) -> Result<()> {
     }
     say!("{}: {}", options.dir.display(), range(&recovery));
     say!(
-        "  on disk   {:.1} MiB in {files} files, segments of {} KiB",
+        "  on disk   {:.1} MiB in {files} files, segments of up to {} KiB",
         bytes as f64 / 1048576.0,
         recovery.segment_bytes >> 10
     );
@@ -180,8 +180,21 @@ fn stat(options: &cli::LogDir) -> Result<()> {
         strategy.by,
         strategy.depth
     );
+    if let Some(calibration) = &recovery.calibration {
+        say!("  measured  {}", measured(calibration));
+    }
     print_end(&recovery);
     damaged(&recovery)
+}
+
+/// How long ago, and the median of each strategy.
+fn measured(calibration: &Calibration) -> String {
+    let days = calibration.at.elapsed().map_or(0, |age| age.as_secs() / 86_400);
+    let medians = calibration.candidates.iter().map(|(strategy, median)| {
+        let Strategy { durability, by, depth } = strategy;
+        format!("{durability:?} by {by:?}, {depth} in flight: {} µs", median.as_micros())
+    });
+    format!("{days} days ago; a page is durable after: {}", medians.collect::<Vec<_>>().join("; "))
 }
 
 fn dump(options: &cli::Dump) -> Result<()> {
