@@ -337,7 +337,7 @@ pub fn read_bytes(process: impl fmt::Display) -> Option<u64> {
     counted(process, "read_bytes: ")
 }
 
-/// As [`read_bytes`], for what it has had written; through the page cache, from the moment when a page
+/// As [`read_bytes`], for what it has had written; through the page cache, from when a page
 /// became dirty.
 pub fn written_bytes(process: impl fmt::Display) -> Option<u64> {
     counted(process, "write_bytes: ")

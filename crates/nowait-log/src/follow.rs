@@ -47,8 +47,8 @@ pub enum Followed<'a> {
         /// Its bytes, as they were appended.
         bytes: &'a [u8],
     },
-    /// These records were given up before they were read, or lost to damage that a salvage left out.
-    /// The next one is that after them.
+    /// These records were given up before they were read, or lost to damage that a salvage left
+    /// out. The next one is that after them.
     Missing(Range<u64>),
     /// All records after this one were cut off, though they had been returned. Others may come with
     /// the same numbers.
@@ -99,12 +99,13 @@ struct Pending {
 /// to come. Reads what is new, and changes nothing.
 ///
 /// A record counts only when it is known to be durable: a watermark that the writer wrote later
-/// covers it, or the follower has synced the segment itself, as [`inspect`](super::inspect()) does. It
-/// does that for whole blocks that no watermark has covered for 100 ms, and in [`Follower::settle`].
+/// covers it, or the follower has synced the segment itself, as [`inspect`](super::inspect()) does.
+/// It does that for whole blocks that no watermark has covered for 100 ms, and in
+/// [`Follower::settle`].
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when its control file cannot
-/// be read; [`ErrorKind::Unsupported`] for a later version of the format; those of files.
+/// [`ErrorKind::NotFound`] when there is no log; [`ErrorKind::Damaged`] when its control file
+/// cannot be read; [`ErrorKind::Unsupported`] for a later version of the format; those of files.
 pub fn follow(dir: impl AsRef<Path>, from: FollowFrom) -> Blocking<Follower> {
     follow_in(Nowait::shared(), dir, from)
 }
@@ -155,7 +156,8 @@ impl Follower {
     /// more. Blocks this thread while it reads, and not for records to come. A call that finds
     /// nothing reads a page, and the directory.
     ///
-    /// Records that are cut off while the follower is behind may be returned before it finds the cut.
+    /// Records that are cut off while the follower is behind may be returned before it finds the
+    /// cut.
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`] when a record that was durable cannot be read; those of files.

@@ -1,10 +1,11 @@
-//! The table `load`: operations that arrive by chance, at a rate that doubles until no way keeps up.
+//! The table `load`: operations that arrive by chance, at a rate that doubles until no way keeps
+//! up.
 //!
 //! Arrivals are a Poisson process, drawn by seed for each round, the same for all of its ways.
 //! Latency counts from the arrival: one that begins late is slow, and none is left out. At most
 //! [`IN_FLIGHT`] operations are at work at a time; further ones wait for their turn, as before a
-//! pool. A way that did less than [`KEPT`] of what was offered has no rows at higher rates, where its
-//! latencies would tell the length of a round.
+//! pool. A way that did less than [`KEPT`] of what was offered has no rows at higher rates, where
+//! its latencies would tell the length of a round.
 //!
 //! Reads and gathers are of a file that is cold before each round, and no page of it is read twice
 //! in one. Their bytes are compared in the first round of each rate, at that rate, and checksums of
@@ -196,8 +197,8 @@ fn read(
     Ok(sample)
 }
 
-/// Appends what arrives in one way, and checks its records. `limits`: the option by which it needs less
-/// room.
+/// Appends what arrives in one way, and checks its records. `limits`: the option by which it needs
+/// less room.
 pub(super) fn append(
     way: &'static dyn AppendWay,
     turn: &Turn<'_>,

@@ -61,7 +61,8 @@ fn end(out: &mut impl Write) -> Result<()> {
     Err(Failure { code: 130, message: "interrupted".to_owned() })
 }
 
-/// Prints what comes next: false if nothing does yet; `None` when whoever reads the output has gone.
+/// Prints what comes next: false if nothing does yet; `None` when whoever reads the output has
+/// gone.
 fn print_next(follower: &mut Follower, as_json: bool, out: &mut impl Write) -> Result<Option<bool>> {
     let event = match follower.next()? {
         None => return Ok(Some(false)),

@@ -4,16 +4,17 @@
 //! Every round has a new file without a name, as long as the way may need it, filled with zeros and
 //! synced before the clock runs. So no way pays for room, nor for a file that grows. What a way
 //! makes ready itself before the clock runs is shown apart ("prepared"): for `nowait` it is the
-//! calibration of a new log, its first segment and the next. A segment that a writer waits for later
-//! is on the clock, in the latency of its record. All ways of a case make as many commits a round as
-//! the middling way makes in the time of a round.
+//! calibration of a new log, its first segment and the next. A segment that a writer waits for
+//! later is on the clock, in the latency of its record. All ways of a case make as many commits a
+//! round as the middling way makes in the time of a round.
 //!
 //! A way's records are found and compared once for each case, before it is timed, and some of them
 //! after each timed round. In all rounds the device must have written as many bytes as the records
 //! have, where it counts.
 //!
-//! Asked for as `log`, too, each a table of its own by its work ([`Logged`]): [`pipelined`] appends,
-//! appends from tasks, a reader that follows, retention, arrivals at a fixed rate, and recovery.
+//! Asked for as `log`, too, each a table of its own by its work ([`Logged`]): [`pipelined`]
+//! appends, appends from tasks, a reader that follows, retention, arrivals at a fixed rate, and
+//! recovery.
 
 mod commits;
 pub mod pipelined;

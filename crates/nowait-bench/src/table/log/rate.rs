@@ -1,9 +1,9 @@
 //! The table `log-rate`: records that arrive at a rate that every way keeps: 25, 50 and 75 % of the
 //! closed-loop maximum of the slowest.
 //!
-//! Arrivals are those of the table [`load`](crate::table::load), a Poisson process, the same for all
-//! ways of a round. Latency counts from the arrival, so that a record that waits behind a slow one
-//! is slow, too. The maximum is what a way does when all records have arrived at once.
+//! Arrivals are those of the table [`load`](crate::table::load), a Poisson process, the same for
+//! all ways of a round. Latency counts from the arrival, so that a record that waits behind a slow
+//! one is slow, too. The maximum is what a way does when all records have arrived at once.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! The table `log-tail`: writers alone, and beside a reader that follows the end of the log. What
-//! the writers lose is the ratio of the two; the reader's lag counts from when a writer learned that
-//! its record is durable.
+//! the writers lose is the ratio of the two; the reader's lag counts from when a writer learned
+//! that its record is durable.
 //!
-//! The table `log-retention`: a log that keeps a third of what a round logs, and gives up its oldest
-//! segments meanwhile, from a state in which it is as full as it stays. Written bytes are those of
-//! the process, zeros of segments to come included; those of the device are anybody's, and have
-//! those of the file system's own.
+//! The table `log-retention`: a log that keeps a third of what a round logs, and gives up its
+//! oldest segments meanwhile, from a state in which it is as full as it stays. Written bytes are
+//! those of the process, zeros of segments to come included; those of the device are anybody's, and
+//! have those of the file system's own.
 
 use std::io;
 use std::path::Path;

@@ -1,9 +1,8 @@
 //! Records that arrive at moments of their own, each to be on stable storage.
 //!
-//! `thread-batch`, `thread-batch-direct`: a pool of threads takes them, and each thread waits for its
-//! record. `nowait`, and
-//! `nowait-tokio`: no thread waits. Futures of one thread under `block_on`, or tasks of a runtime,
-//! append their record and await its ticket.
+//! `thread-batch`, `thread-batch-direct`: a pool of threads takes them, and each thread waits for
+//! its record. `nowait`, and `nowait-tokio`: no thread waits. Futures of one thread under
+//! `block_on`, or tasks of a runtime, append their record and await its ticket.
 
 use std::cell::RefCell;
 use std::io;

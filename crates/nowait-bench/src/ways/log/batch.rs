@@ -5,8 +5,9 @@
 //! `thread-batch`: a write and an `fdatasync(2)` a batch, through the page cache.
 //! `thread-batch-direct`: a batch in whole blocks, in one call past the page cache.
 //!
-//! `-pipelined`: a writer has several records under way. It puts each into the open batch, and waits
-//! for the batch of its oldest; one that is on stable storage already costs it no system call.
+//! `-pipelined`: a writer has several records under way. It puts each into the open batch, and
+//! waits for the batch of its oldest; one that is on stable storage already costs it no system
+//! call.
 //!
 //! Writers sleep on a futex that all of their batch share. With 64 of them that is 1.1 context
 //! switches a commit; it was 1.3 where the thread unparked each (`Thread::unpark`), and 1.5 with a

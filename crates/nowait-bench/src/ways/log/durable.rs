@@ -1,8 +1,9 @@
 //! `nowait-log`, as its users use it: each writer appends its record and waits for the ticket.
 //!
 //! `nowait`: as it is, with the usual options; with several records of a writer under way it waits
-//! for the oldest ticket. `nowait-threads`: the same with a thread for each. `nowait-rotating`: with segments of 4 MiB, so that a round goes through
-//! several, which are prepared meanwhile. `nowait-refused`: as where io_uring is refused.
+//! for the oldest ticket. `nowait-threads`: the same with a thread for each. `nowait-rotating`:
+//! with segments of 4 MiB, so that a round goes through several, which are prepared meanwhile.
+//! `nowait-refused`: as where io_uring is refused.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,8 +41,8 @@ impl Durable {
     }
 }
 
-/// Opens a log of its own. The wait for its first spare segment, and the calibration before that, are
-/// in what a round tells as prepared.
+/// Opens a log of its own. The wait for its first spare segment, and the calibration before that,
+/// are in what a round tells as prepared.
 pub(super) fn open(folder: &Path, options: &Options) -> io::Result<(Folder, Log)> {
     let folder = Folder::new(folder)?;
     let (log, _) = Log::open(folder.path(), options).wait()?;
@@ -49,8 +50,8 @@ pub(super) fn open(folder: &Path, options: &Options) -> io::Result<(Folder, Log)
     Ok((folder, log))
 }
 
-/// Waits until the log has its next segment ready, as one that has run for a while. One that cannot be
-/// prepared is told by an append.
+/// Waits until the log has its next segment ready, as one that has run for a while. One that cannot
+/// be prepared is told by an append.
 pub(crate) fn await_spare(log: &Log) {
     const PREPARED: Duration = Duration::from_secs(10);
     let began = Instant::now();

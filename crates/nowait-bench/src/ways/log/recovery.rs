@@ -1,7 +1,7 @@
 //! All of a log, read from storage: `nowait` opens it, and so finds its end and checks every block;
-//! `nowait-inspect` does so without opening it for appending, `nowait-tail` opens it by its end alone
-//! (`Scan::Tail`). `cat` and `pread` read the same
-//! segments and look at nothing, through the page cache and past it.
+//! `nowait-inspect` does so without opening it for appending, `nowait-tail` opens it by its end
+//! alone (`Scan::Tail`). `cat` and `pread` read the same segments and look at nothing, through the
+//! page cache and past it.
 
 use std::fs::{File, OpenOptions};
 use std::io;

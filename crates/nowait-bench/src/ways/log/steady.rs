@@ -29,8 +29,8 @@ pub struct Seen {
     pub written_bytes: Option<u64>,
     /// Bytes that the device wrote, for whomever. `None` where it does not count.
     pub device_bytes: Option<u64>,
-    /// Times from when a writer learned that its record is durable to when the reader had it; 0 where
-    /// the reader was first.
+    /// Times from when a writer learned that its record is durable to when the reader had it; 0
+    /// where the reader was first.
     pub lag: Latencies,
     /// Latencies of the commits next to a change of segments.
     pub rotation: Latencies,
@@ -229,8 +229,8 @@ impl SteadyWay for Retained {
     }
 }
 
-/// First record of each segment that comes, by its number, from its header (docs/log-format.md), until
-/// it is told to stop.
+/// First record of each segment that comes, by its number, from its header (docs/log-format.md),
+/// until it is told to stop.
 fn watch(folder: &Path, goes_on: &AtomicBool) -> BTreeMap<u64, u64> {
     const MAGIC: &[u8] = b"nwlogseg";
     let mut firsts = BTreeMap::new();
