@@ -15,6 +15,11 @@ use crate::format::{BLOCK_HEADER_BYTES, Control, End, HeaderPage, PAGE, SegmentH
 use crate::options::{Calibration, Scan, Strategy};
 use nowait::{Advice, File, Result};
 
+/// Files of which the first page is read at a time.
+const READ_AT_ONCE: usize = 8;
+/// Files that are open at a time for that.
+const OPEN_MAX: usize = 64;
+
 /// A recovery under way.
 pub(crate) struct Survey<'a> {
     pub(crate) dir: &'a LogDir,
@@ -301,8 +306,15 @@ impl Survey<'_> {
     pub(super) fn files(&mut self, numbers: &[u64]) -> Result<Files> {
         let mut files = Files::default();
         let Control { log_id, segment_bytes, .. } = self.control;
-        for &number in numbers {
-            let mut window = Window::past_errors(self.file(number)?).by_page();
+        let mut windows = Vec::new().into_iter();
+        for (index, &number) in numbers.iter().enumerate() {
+            if index % OPEN_MAX == 0 {
+                windows = self.first_pages(&numbers[index..numbers.len().min(index + OPEN_MAX)]).into_iter();
+            }
+            let mut window = match windows.next() {
+                Some(window) => window,
+                None => Window::past_errors(self.file(number)?).by_page(),
+            };
             let mut page = SegmentHeader::decode(window.at(0, PAGE)?, &log_id, number);
             let unreadable = window.take_unreadable();
             if !unreadable.is_empty() {
@@ -324,6 +336,30 @@ impl Survey<'_> {
             }
         }
         Ok(files)
+    }
+
+    /// Reads the first pages of files, several at a time: each waits for the device. None where that
+    /// cannot be, or a file is not as it should be.
+    fn first_pages(&self, numbers: &[u64]) -> Vec<Window> {
+        // Those of a simulator are read in order.
+        if !self.control.direct || self.dir.descriptor().is_none() || numbers.len() < READ_AT_ONCE {
+            return Vec::new();
+        }
+        let dir = self.dir;
+        let read = |number: &u64| {
+            let file = dir.open(*number, false, true).ok().filter(is_direct)?;
+            let mut window = Window::past_errors(file).by_page();
+            window.at(0, PAGE).is_ok().then_some(window)
+        };
+        let read_part = |part: &[u64]| part.iter().map_while(read).collect::<Vec<Window>>();
+        let windows: Vec<Window> = std::thread::scope(|scope| {
+            let parts = numbers.chunks(numbers.len().div_ceil(READ_AT_ONCE));
+            let spawn = |part| std::thread::Builder::new().spawn_scoped(scope, move || read_part(part)).ok();
+            let threads: Vec<_> = parts.map(spawn).collect();
+            threads.into_iter().flatten().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+        });
+        // All of them, in order.
+        if windows.len() == numbers.len() { windows } else { Vec::new() }
     }
 
     /// Follows the chain from the newest segment back: each header names the segment before.
