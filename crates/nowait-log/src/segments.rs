@@ -126,7 +126,7 @@ impl Shared {
     /// As [`Shared::make_spare`], with the names held and without telling waiters.
     fn make_spare_alone(self: &Arc<Self>) -> bool {
         let mut state = self.state();
-        if !state.wants_spare() || state.poison.is_some() {
+        if !(state.wants_spare() || state.looks_ahead()) || state.poison.is_some() {
             return false;
         }
         let bytes = state.next_bytes();
@@ -240,7 +240,9 @@ impl Shared {
         if state.is_closing {
             return Err(os::error(ErrorOp::Append, ErrorKind::Closed, &self.dir.path));
         }
-        let hurry = state.room_is_wanted() || state.room_left() < bytes / 2;
+        // While segments grow, the room that is there is small beside the one to come.
+        let enough = if state.is_growing() { bytes } else { bytes / 2 };
+        let hurry = state.room_is_wanted() || state.room_left() < enough;
         let is_due = state.has_pending() && state.is_due(self.dir.instance.now());
         drop(state);
         if is_due {

@@ -276,9 +276,20 @@ impl<F: Clone> State<F> {
         if is_small { self.spares.pop_front() } else { None }
     }
 
-    /// True if a segment is wanted and may be tried for now.
+    /// True while segments have not reached their largest size.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.current.bytes < self.rules.segment_bytes
+    }
+
+    /// True if one more segment is to be prepared ahead of need: while segments grow, the next is
+    /// filled with zeros in less time than it takes to write the one before and this.
+    pub(crate) fn looks_ahead(&self) -> bool {
+        self.is_growing() && self.offset_behind_open() > self.current.bytes / 2 && self.spares.len() < 2
+    }
+
+    /// True if a segment is to be prepared and may be tried for now.
     pub(crate) fn lacks_spare(&self, now: Instant) -> bool {
-        self.wants_spare() && self.may_retry_spare(now)
+        (self.wants_spare() || self.looks_ahead()) && self.may_retry_spare(now)
     }
 
     /// True unless a segment could not be prepared just now.

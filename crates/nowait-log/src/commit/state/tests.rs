@@ -192,7 +192,10 @@ fn segments_grow_as_far_as_they_may_and_for_what_is_large() {
     let mut state = state(Rules { segment_bytes: 4 * SEGMENT_BYTES, ..rules(1) });
     assert_eq!(state.next_bytes(), 2 * SEGMENT_BYTES);
     state.spares.push_back(Live::new(2, 2 * SEGMENT_BYTES, ()));
-    assert!(!state.wants_spare());
+    assert!(!state.wants_spare() && !state.lacks_spare(now()));
+    // Nothing waits for the one after that, which is prepared from the middle of this one on.
+    append(&mut state, SEGMENT_BYTES as usize / 2).ok().unwrap();
+    assert!(!state.wants_spare() && state.lacks_spare(now()));
     let large = 3 * SEGMENT_BYTES as usize;
     assert!(matches!(append(&mut state, large), Err(NoRoom::NoSpare)));
     assert_eq!(state.numbers.spares_missed, 1);
