@@ -110,7 +110,7 @@ impl<'a> Gathers<'a> {
 /// `depth` of them at a time.
 #[derive(Clone, Copy)]
 pub struct Appends<'a> {
-    /// As long as all records, if the way [fills](crate::ways::AppendWay::fills) it.
+    /// As long as all records, if the way takes [room](crate::ways::AppendWay::room) in it.
     pub file: &'a File,
     /// For a way that makes files of its own.
     pub folder: &'a Path,
