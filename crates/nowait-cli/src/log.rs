@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nowait::ErrorKind;
 use nowait_bench::random::Random;
-use nowait_log::{Calibration, Log, Options, Recovery, Strategy, inspect, read, read_aside};
+use nowait_log::{Calibration, Durability, Log, Options, Recovery, Strategy, Submitter, inspect, read, read_aside};
 use serde_json::json;
 
 use crate::bench;
@@ -53,8 +53,26 @@ fn damaged(recovery: &Recovery) -> Result<()> {
     }
 }
 
+fn look(dir: &Path) -> Result<Recovery> {
+    of_log(dir, inspect(dir).wait())
+}
+
+/// Says in the terms of a command that there is no log.
+fn of_log<T>(dir: &Path, opened: nowait::Result<T>) -> Result<T> {
+    opened.map_err(|error| match error.kind() {
+        _ if fs::metadata(dir).is_ok_and(|about| !about.is_dir()) => {
+            Failure { code: 5, message: format!("{} is no directory; name the directory of a log", dir.display()) }
+        }
+        ErrorKind::NotFound => Failure {
+            code: 5,
+            message: format!("{} holds no log; check the path, and whether its volume is mounted", dir.display()),
+        },
+        _ => error.into(),
+    })
+}
+
 fn verify(options: &cli::LogDir) -> Result<()> {
-    let recovery = inspect(&options.dir).wait()?;
+    let recovery = look(&options.dir)?;
     if options.json {
         say!("{}", as_json(&options.dir, &recovery));
         return damaged(&recovery);
@@ -67,16 +85,32 @@ fn verify(options: &cli::LogDir) -> Result<()> {
 }
 
 fn range(recovery: &Recovery) -> String {
-    let Recovery { first_lsn, last_lsn, segments, epoch, .. } = recovery;
-    match last_lsn < first_lsn {
-        true => format!("no records, epoch {epoch}"),
-        false => format!("records {first_lsn} to {last_lsn} in {segments} segments, epoch {epoch}"),
+    let Recovery { first_lsn, last_lsn, next_lsn, segments, epoch, .. } = recovery;
+    // A repair may have left none of those that have numbers.
+    match last_lsn < first_lsn || *segments == 0 {
+        true => format!("no records, the next is {next_lsn}; epoch {epoch}"),
+        false => {
+            format!("{} in {}, epoch {epoch}", records(&(*first_lsn..last_lsn + 1)), counted(*segments, "segment"))
+        }
     }
+}
+
+fn records(lsns: &std::ops::Range<u64>) -> String {
+    match lsns.end - lsns.start {
+        1 => format!("record {}", lsns.start),
+        _ => format!("records {} to {}", lsns.start, lsns.end - 1),
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn print_end(recovery: &Recovery) {
     if recovery.closed {
         say!("  closed");
+    } else if recovery.damage.is_empty() {
+        say!("  not closed: a process writes it now, or ended without closing it");
     }
     if let Some(torn) = &recovery.torn {
         say!("  torn at {}, byte {}: a write was cut off before it was acknowledged", torn.path.display(), torn.offset);
@@ -94,10 +128,10 @@ fn print_end(recovery: &Recovery) {
         say!("  the control file is lost, and is made again when the log is opened");
     }
     for lsns in &recovery.behind {
-        say!("  records {} to {} are whole beside the damage; `nowait log dump` prints them", lsns.start, lsns.end - 1);
+        say!("  whole beside the damage: {}; `nowait log dump` prints them", records(lsns));
     }
     for lsns in &recovery.gaps {
-        say!("  records {} to {} are missing: a repair went on behind them", lsns.start, lsns.end - 1);
+        say!("  lost in a repair: {}", records(lsns));
     }
     if let Some(paths) = some(&recovery.aside) {
         say!("  put aside: {paths}; `nowait log dump --aside` prints what is whole there");
@@ -155,7 +189,7 @@ fn as_json(dir: &Path, recovery: &Recovery) -> serde_json::Value {
 }
 
 fn stat(options: &cli::LogDir) -> Result<()> {
-    let recovery = inspect(&options.dir).wait()?;
+    let recovery = look(&options.dir)?;
     if options.json {
         say!("{}", as_json(&options.dir, &recovery));
         return damaged(&recovery);
@@ -168,18 +202,12 @@ fn stat(options: &cli::LogDir) -> Result<()> {
     }
     say!("{}: {}", options.dir.display(), range(&recovery));
     say!(
-        "  on disk   {:.1} MiB in {files} files, segments of up to {} KiB",
+        "  on disk   {:.1} MiB in {files} files, segments of up to {:.1} MiB",
         bytes as f64 / 1048576.0,
-        recovery.segment_bytes >> 10
+        recovery.segment_bytes as f64 / 1048576.0
     );
     let cache = if recovery.direct { "past the page cache" } else { "through the page cache" };
-    let strategy = recovery.strategy;
-    say!(
-        "  written   {cache}; {:?} by {:?}, at most {} blocks in flight",
-        strategy.durability,
-        strategy.by,
-        strategy.depth
-    );
+    say!("  written   {cache}; {}", in_words(&recovery.strategy));
     if let Some(calibration) = &recovery.calibration {
         say!("  measured  {}", measured(calibration));
     }
@@ -190,15 +218,27 @@ fn stat(options: &cli::LogDir) -> Result<()> {
 /// How long ago, and the median of each strategy.
 fn measured(calibration: &Calibration) -> String {
     let days = calibration.at.elapsed().map_or(0, |age| age.as_secs() / 86_400);
-    let medians = calibration.candidates.iter().map(|(strategy, median)| {
-        let Strategy { durability, by, depth } = strategy;
-        format!("{durability:?} by {by:?}, {depth} in flight: {} µs", median.as_micros())
-    });
+    let medians = calibration
+        .candidates
+        .iter()
+        .map(|(strategy, median)| format!("{}: {} µs", in_words(strategy), median.as_micros()));
     format!("{days} days ago; a page is durable after: {}", medians.collect::<Vec<_>>().join("; "))
 }
 
+fn in_words(strategy: &Strategy) -> String {
+    let durability = match strategy.durability {
+        Durability::Write => "durable writes",
+        Durability::WriteAndSync => "writes and fdatasync",
+    };
+    let by = match strategy.by {
+        Submitter::Ring => "by io_uring",
+        Submitter::Call => "by system calls",
+    };
+    format!("{durability} {by}, {} in flight at most", counted(strategy.depth as usize, "block"))
+}
+
 fn dump(options: &cli::Dump) -> Result<()> {
-    let recovery = inspect(&options.dir).wait()?;
+    let recovery = look(&options.dir)?;
     // Whole records beside the damage may be before the rest.
     let behind = recovery.behind.first().map_or(recovery.first_lsn, |lsns| lsns.start);
     let from = options.from.unwrap_or(behind.min(recovery.first_lsn));
@@ -266,7 +306,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn repair(options: &cli::Repair) -> Result<()> {
-    let recovery = inspect(&options.dir).wait()?;
+    let recovery = look(&options.dir)?;
     say!("{}: {}", options.dir.display(), range(&recovery));
     print_end(&recovery);
     if recovery.damage.is_empty() {
@@ -278,7 +318,11 @@ fn repair(options: &cli::Repair) -> Result<()> {
         log.close().wait()?;
     }
     let done = if options.dry_run { "would be" } else { "done" };
-    say!("  {done}: the log goes on after record {}, with number {}", recovery.last_lsn, recovery.next_lsn);
+    let kept = match recovery.last_lsn < recovery.first_lsn || recovery.segments == 0 {
+        true => "no record is kept".to_owned(),
+        false => format!("the log goes on after record {}", recovery.last_lsn),
+    };
+    say!("  {done}: {kept}; the next is {}", recovery.next_lsn);
     if let Some(paths) = some(&recovery.lost) {
         say!("  {done}: put aside {paths}");
     }

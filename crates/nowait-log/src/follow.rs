@@ -425,20 +425,15 @@ impl Current {
             self.idle = None;
             return Ok(Some((header.watermark, pending)));
         }
-        let page = self.page()?;
-        self.idle = (!self.blocks.is_begun()?).then_some(page);
+        // The page in which no block was found: in a newer look there may be one.
+        self.idle = self.blocks.idle_page()?;
         Ok(None)
-    }
-
-    /// The page behind the last block, as it is now.
-    fn page(&self) -> Result<Vec<u8>> {
-        Ok(Window::new(self.file.clone()).by_page().at(self.blocks.offset, PAGE)?.to_vec())
     }
 
     /// True if the page behind the last block is as it was when no block was begun there.
     fn is_idle(&self) -> Result<bool> {
         let Some(idle) = &self.idle else { return Ok(false) };
-        Ok(*idle == self.page()?)
+        Ok(Window::new(self.file.clone()).by_page().at(self.blocks.offset, PAGE)? == idle)
     }
 }
 

@@ -287,3 +287,29 @@ fn where_there_is_no_log_there_is_nothing_to_follow() {
     let error = follow(dir.path(), FollowFrom::Last(1)).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
+
+/// Symptom: a record that was written between two looks at its page was never found.
+#[test]
+fn no_record_is_missed_that_is_written_while_its_page_is_looked_at() {
+    let _watchdog = Watchdog::new("a follower that never waits", 120);
+    const RECORDS: u64 = 1500;
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &options().segment_bytes(16 << 20)).wait().unwrap();
+    append(&log, 1);
+    let mut follower = begin(&path, FollowFrom::Lsn(1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| append(&log, RECORDS - 1));
+        for lsn in 1..=RECORDS {
+            let end = Instant::now() + at_most(Duration::from_secs(10));
+            let found = loop {
+                match next(&mut follower) {
+                    Some(found) => break Some(found),
+                    None if Instant::now() > end => break None,
+                    None => {}
+                }
+            };
+            assert_eq!(found, Some(Event::Record(lsn)));
+        }
+    });
+}

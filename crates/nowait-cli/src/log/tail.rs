@@ -16,7 +16,7 @@ const DELAY_MAX: Duration = Duration::from_millis(100);
 
 pub(super) fn tail(options: &cli::Tail) -> Result<()> {
     let interrupted = if options.follow { Some(interrupts()?) } else { None };
-    let mut follower = follow(&options.dir, FollowFrom::Last(options.count)).wait()?;
+    let mut follower = super::of_log(&options.dir, follow(&options.dir, FollowFrom::Last(options.count)).wait())?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut delay = DELAY_MIN;
     loop {

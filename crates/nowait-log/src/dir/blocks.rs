@@ -347,6 +347,14 @@ impl Blocks {
         Ok(header.is_some_and(|header| header.epoch == epoch && header.first_lsn == lsn))
     }
 
+    /// The page behind the last block, as it was when it was read; None if a block was begun there.
+    pub(crate) fn idle_page(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.is_begun()? {
+            return Ok(None);
+        }
+        self.window.at(self.offset, PAGE).map(|page| Some(page.to_vec()))
+    }
+
     pub(crate) fn take_unreadable(&mut self) -> Vec<Unreadable> {
         self.window.take_unreadable()
     }

@@ -1,0 +1,78 @@
+//! `nowait log verify`, `stat` and `repair`: what they say of a log, and of what is none.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nowait_log::{Log, Options};
+
+fn run(command: &str, dir: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nowait")).args(["log", command]).arg(dir).output().unwrap()
+}
+
+/// What it says of a log that it finds no fault with.
+fn said(command: &str, dir: &Path) -> String {
+    let output = run(command, dir);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn append(log: &Log, record: &[u8]) {
+    log.append(record).wait().unwrap().wait().unwrap();
+}
+
+#[test]
+fn a_log_that_is_open_and_one_that_is_closed() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &Options::new().create(true).segment_bytes(1 << 20)).wait().unwrap();
+    assert!(said("verify", &path).contains("no records, the next is 1; "), "{}", said("verify", &path));
+    append(&log, b"one");
+    let text = said("verify", &path);
+    assert!(text.contains("record 1 in 1 segment, ") && text.contains("  not closed"), "{text}");
+    append(&log, b"two");
+    log.close().wait().unwrap();
+    let text = said("stat", &path);
+    assert!(text.contains("records 1 to 2 in ") && text.contains("\n  closed"), "{text}");
+    assert!(text.contains("segments of up to 1.0 MiB") && !text.contains("Write"), "{text}");
+    assert!(said("repair", &path).contains("nothing to repair"));
+}
+
+#[test]
+fn what_is_no_log() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, b"no log").unwrap();
+    let missing = dir.path().join("missing");
+    for (path, why) in [(dir.path(), "holds no log"), (&missing, "holds no log"), (&file, "is no directory")] {
+        for command in ["verify", "stat", "repair", "dump", "tail"] {
+            let output = run(command, path);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(5), "{command}: {error}");
+            assert!(error.contains(why) && error.contains(&*path.to_string_lossy()), "{command}: {error}");
+        }
+    }
+}
+
+/// Damage in the first block, and nothing is kept.
+#[test]
+fn a_repair_that_keeps_nothing() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &Options::new().create(true).segment_bytes(1 << 20)).wait().unwrap();
+    append(&log, b"a record that is lost");
+    log.close().wait().unwrap();
+    for entry in fs::read_dir(&path).unwrap() {
+        let segment = entry.unwrap().path();
+        let mut bytes = fs::read(&segment).unwrap();
+        if let Some(at) = bytes.windows(21).position(|bytes| bytes == b"a record that is lost") {
+            bytes[at] ^= 1;
+            fs::write(&segment, bytes).unwrap();
+        }
+    }
+    assert_eq!(run("verify", &path).status.code(), Some(7));
+    let text = said("repair", &path);
+    assert!(text.contains("done: no record is kept; the next is 2"), "{text}");
+    let text = said("verify", &path);
+    assert!(text.contains("no records, the next is 2; ") && text.contains("lost in a repair: record 1"), "{text}");
+}
