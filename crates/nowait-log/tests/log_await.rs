@@ -325,9 +325,9 @@ async fn counted<T>(future: impl Future<Output = T>) -> (T, usize) {
 #[test]
 fn appends_and_records_in_memory_yield() {
     let _watchdog = Watchdog::new("a log's turns", 60);
-    // Each is charged with 51 ns, and a turn is 20 µs at most. Blocks of all of them are few.
+    // Each is charged with 51 ns, and a turn is 5 µs. Blocks of all of them are few.
     const RECORDS: u64 = 100_000;
-    const YIELDS_MIN: usize = RECORDS as usize / 400 / 2;
+    const YIELDS_MIN: usize = RECORDS as usize / 100 / 2;
     let options = on_sim(&Sim::new(7)).segment_bytes(16 << 20).pending_bytes_max(16 << 20);
     let (log, _) = Log::open(DIR, &options).wait().unwrap();
     block_on(async {

@@ -24,9 +24,8 @@ use std::task::Context;
 
 use crate::sys::fork_generation;
 
-/// The longest turn, where few tasks yield: on tokio each yield wakes another worker, which costs
-/// some 10 µs of processor time.
-const TURN_MAX_NS: u64 = 20_000;
+/// The longest turn.
+const TURN_MAX_NS: u64 = 5_000;
 /// The shortest turn: some three cached reads of 4 KiB, so that most reads of a task come without a
 /// wait for the others.
 const TURN_MIN_NS: u64 = 2_500;
