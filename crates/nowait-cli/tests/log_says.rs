@@ -10,7 +10,7 @@ fn run(command: &str, dir: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nowait")).args(["log", command]).arg(dir).output().unwrap()
 }
 
-/// What it says of a log that it finds no fault with.
+/// Output of a command that finds no fault with a log.
 fn said(command: &str, dir: &Path) -> String {
     let output = run(command, dir);
     assert!(output.status.success(), "{output:?}");

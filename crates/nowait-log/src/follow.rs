@@ -12,10 +12,11 @@ use rustix::io::Errno;
 use super::blocking::Blocking;
 use super::dir::{Blocks, CONTROL, LogDir, Window, is_direct};
 use super::format::{
-    BLOCK_HEADER_BYTES, BadControl, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader, kind_at, record_at,
+    BLOCK_HEADER_BYTES, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader, kind_at, record_at,
 };
 use super::open::{no_log, open_dir};
 use super::os;
+use super::recover::read_control;
 use nowait::{Advice, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result, block_on};
 
 /// Whole blocks that no watermark covers are synced after this time: a log that is idle gets its
@@ -33,7 +34,7 @@ pub enum FollowFrom {
     Last(u64),
 }
 
-/// What a [`Follower`] finds next.
+/// Next finding of a [`Follower`].
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed<'a> {
@@ -122,7 +123,7 @@ pub fn follow_in(instance: &Nowait, dir: impl AsRef<Path>, from: FollowFrom) -> 
 impl Follower {
     fn new(instance: &Nowait, dir: &Path, from: FollowFrom) -> Result<Follower> {
         let dir = open_dir(instance, dir)?;
-        let control = read_control(&dir)?;
+        let control = control(&dir)?;
         let mut follower = Follower {
             dir,
             control,
@@ -443,22 +444,17 @@ impl std::fmt::Debug for Follower {
     }
 }
 
-fn read_control(dir: &LogDir) -> Result<Control> {
+fn control(dir: &LogDir) -> Result<Control> {
+    let read = read_control(dir)?;
+    if let Some(control) = read.control {
+        return Ok(control);
+    }
     let path = dir.join(CONTROL);
-    let file = match dir.open_file(OpenOptions::new().read(true), CONTROL) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_log(&dir.path)),
-        file => file?,
-    };
-    let error = |kind, text: String| {
-        os::error(ErrorOp::Recover, kind, &path).with_range(0, CONTROL_BYTES as u64).with_advice(text)
-    };
-    Control::decode(Window::new(file).at(0, CONTROL_BYTES)?).map_err(|bad| match bad {
-        BadControl::Version(version) => error(
-            ErrorKind::Unsupported,
-            format!("the log is of version {version} of the format, which this library does not know; use a later one"),
-        ),
-        BadControl::Damaged => {
-            error(ErrorKind::Damaged, "the control file cannot be read; see `nowait log verify`".to_owned())
+    match dir.open_file(OpenOptions::new().read(true), CONTROL) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(no_log(&dir.path)),
+        _ => {
+            let error = os::error(ErrorOp::Recover, ErrorKind::Damaged, &path).with_range(0, CONTROL_BYTES as u64);
+            Err(error.with_advice("the control file cannot be read; see `nowait log verify`"))
         }
-    })
+    }
 }

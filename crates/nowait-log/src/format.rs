@@ -440,7 +440,7 @@ impl BlockHeader {
     }
 }
 
-/// What sealing adds to a block.
+/// Bytes that sealing adds to a block.
 pub(crate) struct Seal {
     header: [u8; BLOCK_HEADER_BYTES],
     /// Of the records, in order.

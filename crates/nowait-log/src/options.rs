@@ -140,7 +140,7 @@ impl Strategy {
     }
 }
 
-/// What of a log is read when it is opened.
+/// Extent of what is read when a log is opened.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Scan {

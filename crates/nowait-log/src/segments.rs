@@ -136,11 +136,10 @@ impl Shared {
         drop(state);
         let is_new = small.is_none();
         let began = Instant::now();
-        let recycled = self.state().numbers.segments_recycled;
         let (made, small) = match small {
             None => (self.next_segment(number, bytes), None),
             Some(small) => match self.fill_up(&small.file, small.bytes, bytes) {
-                Ok(()) => (Ok(Live::new(small.number, bytes, small.file)), None),
+                Ok(()) => (Ok((Live::new(small.number, bytes, small.file), false)), None),
                 Err(error) => (Err(error), Some(small)),
             },
         };
@@ -149,15 +148,15 @@ impl Shared {
             let _ = self.dir.remove(number);
         }
         let is_made = made.is_ok();
-        let prepared = made.as_ref().map(|live| (live.number, live.bytes)).map_err(Clone::clone);
+        let prepared = made.as_ref().map(|(live, is_recycled)| (live.number, live.bytes, *is_recycled));
+        let prepared = prepared.map_err(Clone::clone);
         let mut state = self.state();
-        let is_recycled = state.numbers.segments_recycled > recycled;
         match made {
-            Ok(made) if is_new => {
+            Ok((made, _)) if is_new => {
                 state.upkeep.newest = number;
                 state.spares.push_back(made);
             }
-            Ok(made) => state.spares.push_front(made),
+            Ok((made, _)) => state.spares.push_front(made),
             Err(error) => state.spare_failure = Some(SpareFailure { error, at: self.dir.instance.now() }),
         }
         if let Some(small) = small {
@@ -168,7 +167,7 @@ impl Shared {
         }
         drop(state);
         match prepared {
-            Ok((number, bytes)) => {
+            Ok((number, bytes, is_recycled)) => {
                 let elapsed = began.elapsed();
                 self.tell_event(|| Event::SegmentPrepared { number, bytes, is_recycled, elapsed });
             }
@@ -179,7 +178,8 @@ impl Shared {
         is_made
     }
 
-    fn next_segment(self: &Arc<Self>, number: u64, bytes: u64) -> Result<Live<File>> {
+    /// Makes segment `number`; true if from one that was no longer needed.
+    fn next_segment(self: &Arc<Self>, number: u64, bytes: u64) -> Result<(Live<File>, bool)> {
         let state = self.state();
         let retired = state.reusable();
         let is_named = retired.is_some_and(|old| state.is_named(old.number));
@@ -191,7 +191,7 @@ impl Shared {
                 state.retired.retain(|known| *known != old);
                 if let Some(live) = reused {
                     state.numbers.segments_recycled += 1;
-                    return Ok(live);
+                    return Ok((live, true));
                 }
             }
         }
@@ -200,7 +200,7 @@ impl Shared {
         state.numbers.segments_prepared += 1;
         state.numbers.zeroed_bytes += bytes;
         drop(state);
-        Ok(Live::new(number, bytes, file))
+        Ok((Live::new(number, bytes, file), false))
     }
 
     /// Gives a segment that is no longer needed a new number, and at least `bytes`. None when it is

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use common::on;
 use common::rng::Rng;
 use nowait::sim::Sim;
-use nowait::{Engine, ErrorKind, Nowait};
+use nowait::{ErrorKind, Nowait};
 use nowait_log::{
     Durability, Entry, Log, Options, Reader, Recovery, Strategy, Submitter, SyncPolicy, inspect_in, read_in,
 };
@@ -25,10 +26,6 @@ const FRAME: usize = 9;
 
 type Records = BTreeMap<u64, (u8, Vec<u8>)>;
 type Files = Vec<(PathBuf, Vec<u8>)>;
-
-fn on(sim: &Sim) -> Nowait {
-    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
-}
 
 fn options(nowait: &Nowait) -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };

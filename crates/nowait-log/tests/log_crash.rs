@@ -17,18 +17,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use common::Watchdog;
+use common::on;
 use common::rng::Rng;
 use nowait::sim::{Faults, Sim, Unsynced};
-use nowait::{Engine, ErrorKind, Nowait};
+use nowait::{ErrorKind, Nowait};
 use nowait_log::{Durability, Log, Options, Scan, Strategy, Submitter, SyncPolicy, Ticket, inspect_in, read_in};
 use reading::Asking;
 
 const DIR: &str = "/log";
 const SEGMENT_BYTES: u64 = 32 << 10;
-
-fn on(sim: &Sim) -> Nowait {
-    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
-}
 
 fn options(nowait: &Nowait, durability: Durability, depth: u32) -> Options {
     let strategy = Strategy { durability, by: Submitter::Call, depth };

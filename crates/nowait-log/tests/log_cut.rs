@@ -7,18 +7,15 @@ mod reading;
 
 use std::path::{Path, PathBuf};
 
+use common::on;
+use nowait::Nowait;
 use nowait::sim::Sim;
-use nowait::{Engine, Nowait};
 use nowait_log::{
     Durability, Log, Options, Reader, Retention, Scan, Strategy, Submitter, SyncPolicy, inspect_in, read_in,
 };
 use reading::Asking;
 
 const DIR: &str = "/log";
-
-fn on(sim: &Sim) -> Nowait {
-    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
-}
 
 fn options(nowait: &Nowait) -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };

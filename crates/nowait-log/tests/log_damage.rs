@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use common::mounts::{self, Kind, Mount};
+use common::on;
 use common::rng::Rng;
 use nowait::sim::{Faults, Sim};
-use nowait::{Engine, ErrorKind, Nowait};
+use nowait::{ErrorKind, Nowait};
 use nowait_log::{
     Durability, Log, Options, Reader, Recovery, Strategy, Submitter, SyncPolicy, inspect, inspect_in, read,
     read_aside_in, read_in,
@@ -26,10 +27,6 @@ const DIR: &str = "/log";
 
 fn fixed(depth: u32) -> SyncPolicy {
     SyncPolicy::Fixed(Strategy { durability: Durability::Write, by: Submitter::Call, depth })
-}
-
-fn on(sim: &Sim) -> Nowait {
-    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
 }
 
 fn simulated(nowait: &Nowait) -> Options {

@@ -313,3 +313,15 @@ fn no_record_is_missed_that_is_written_while_its_page_is_looked_at() {
         }
     });
 }
+
+#[test]
+fn a_control_file_that_is_damaged_or_missing_is_told() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    Log::open(&path, &options()).wait().unwrap().0.close().wait().unwrap();
+    let refused = || follow(&path, FollowFrom::Lsn(1)).wait().unwrap_err().kind();
+    std::fs::write(path.join("control"), [0; 8192]).unwrap();
+    assert_eq!(refused(), ErrorKind::Damaged);
+    std::fs::remove_file(path.join("control")).unwrap();
+    assert_eq!(refused(), ErrorKind::NotFound);
+}

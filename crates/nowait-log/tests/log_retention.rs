@@ -9,17 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
-use common::{Watchdog, eventually, mounts};
+use common::{Watchdog, eventually, mounts, on};
+use nowait::ErrorKind;
 use nowait::sim::{Faults, Sim};
-use nowait::{Engine, ErrorKind, Nowait};
 use nowait_log::{Durability, Event, Log, Options, Retention, Strategy, Submitter, SyncPolicy, inspect, inspect_in};
 
 const DIR: &str = "/log";
 const SEGMENT_BYTES: u64 = 64 << 10;
-
-fn on(sim: &Sim) -> Nowait {
-    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
-}
 
 fn options() -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };

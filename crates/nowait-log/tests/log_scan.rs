@@ -9,16 +9,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::mounts;
+use common::on;
 use common::rng::Rng;
 use nowait::sim::Sim;
-use nowait::{Engine, ErrorKind, Nowait};
+use nowait::{ErrorKind, Nowait};
 use nowait_log::{Durability, Log, Options, Recovery, Scan, Strategy, Submitter, SyncPolicy, inspect_in};
 
 const DIR: &str = "/log";
-
-fn on(sim: &Sim) -> Nowait {
-    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
-}
 
 fn options(nowait: &Nowait, depth: u32) -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth };

@@ -15,19 +15,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::mounts;
+use common::on;
 use common::rng::Rng;
 use nowait::sim::Sim;
-use nowait::{Engine, ErrorKind, Nowait};
+use nowait::{ErrorKind, Nowait};
 use nowait_log::{Durability, Entry, Log, Options, Strategy, Submitter, SyncPolicy, read, read_in};
 
 const DIR: &str = "/log";
 const SEGMENT_BYTES: u64 = 16 << 10;
 
 type Files = Vec<(String, Vec<u8>)>;
-
-fn on(sim: &Sim) -> Nowait {
-    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
-}
 
 fn options(nowait: &Nowait) -> Options {
     let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };

@@ -14,9 +14,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::mounts::{self, Kind, Mount};
-use common::{Watchdog, eventually};
+use common::{Watchdog, eventually, on};
+use nowait::ErrorKind;
 use nowait::sim::{Faults, Sim, Unsynced};
-use nowait::{Engine, ErrorKind, Nowait};
 use nowait_log::{Durability, Log, Options, Recovery, Strategy, Submitter, SyncPolicy, inspect, inspect_in};
 
 const DIR: &str = "/log";
@@ -28,10 +28,6 @@ fn strategy(by: Submitter, depth: u32) -> SyncPolicy {
 
 fn small() -> Options {
     Options::new().create(true).segment_bytes(16 << 10).sync(strategy(Submitter::Ring, 2))
-}
-
-fn on(sim: &Sim) -> Nowait {
-    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
 }
 
 fn on_sim(sim: &Sim, depth: u32) -> Options {

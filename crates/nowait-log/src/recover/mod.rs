@@ -19,7 +19,8 @@ use super::dir::{Behind, Blocks, Contents, LogDir, Run, Segment, Unreadable, Win
 use super::format::{Control, End, HeaderPage, PAGE, SegmentHeader};
 use super::options::{Calibration, Scan, Strategy};
 use super::os;
-use control::{is_unfinished, read_control, rebuild_control};
+pub(crate) use control::read_control;
+use control::{is_unfinished, rebuild_control};
 use nowait::{Error, ErrorKind, ErrorOp, OpenOptions, Result};
 use runs::{count, in_order, stand_in};
 use scan::Survey;

@@ -17,7 +17,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use nowait::{File, Nowait, OpenOptions, Operation, Started};
+use nowait::sim::Sim;
+use nowait::{Engine, File, Nowait, OpenOptions, Operation, Started};
 use rng::Rng;
 use tempfile::TempDir;
 
@@ -34,6 +35,11 @@ pub(crate) fn expected(contents: &[u8], offset: u64, len: usize) -> &[u8] {
     let start = usize::try_from(offset).unwrap_or(usize::MAX).min(contents.len());
     let end = start.saturating_add(len).min(contents.len());
     &contents[start..end]
+}
+
+/// An instance on a simulated disk.
+pub(crate) fn on(sim: &Sim) -> Nowait {
+    Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap()
 }
 
 /// Opens a file for reading on an instance.

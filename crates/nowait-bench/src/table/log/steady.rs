@@ -92,7 +92,7 @@ const ROTATION_P99: Column =
     Column { name: "rotation p99 µs", cell: |row| Some(micro(row.figures::<Figures>().rotation_ns?.p99)) };
 const CPU: Column = Column { name: "CPU µs", cell: cpu };
 
-/// What was seen in all timed rounds of a way.
+/// Sums over all timed rounds of a way.
 struct Sum {
     logged: u64,
     file: u64,

@@ -37,7 +37,7 @@ pub(crate) struct Upkeep {
     pub(crate) newest: u64,
     /// Contents of the control file.
     pub(crate) recorded: Control,
-    /// What it should have beside the numbers of segments: a strategy that was measured since.
+    /// The rest of what it should have: a strategy that was measured since.
     pub(crate) settings: Control,
     /// Time of the last measurement that was begun.
     pub(crate) measured: Option<Instant>,
