@@ -40,7 +40,9 @@ impl Shared {
         let mut sealed = self.seal(submission);
         let write = self.write(&mut sealed);
         let written = match Submitter::of(self.control.caller) {
-            Submitter::Ring if self.dir.instance.has_ring() => write.submit().wait(),
+            // Driven here, so that it goes to this thread's own ring: submitted first and waited for
+            // then, it would go to a shared one, whose reaper would have to wake for each block.
+            Submitter::Ring if self.dir.instance.has_ring() => nowait::block_on(async { write.submit().await }),
             Submitter::Ring | Submitter::Call => write.wait(),
         };
         let mut result = written.map(drop).map_err(|failed| failed.error);
