@@ -173,7 +173,8 @@ fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
         nowait::block_on(async {
             let begun: Vec<_> = places.iter().map(|&place| write(place).submit()).collect();
             for written in begun {
-                written.await?;
+                // As a commit waits (`Shared::write_here`).
+                written.wait()?;
             }
             Result::Ok(())
         })?;

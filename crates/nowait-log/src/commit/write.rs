@@ -40,9 +40,11 @@ impl Shared {
         let mut sealed = self.seal(submission);
         let write = self.write(&mut sealed);
         let written = match Submitter::of(self.control.caller) {
-            // Driven here, so that it goes to this thread's own ring: submitted first and waited for
-            // then, it would go to a shared one, whose reaper would have to wake for each block.
-            Submitter::Ring if self.dir.instance.has_ring() => nowait::block_on(async { write.submit().await }),
+            // Submitted while this thread drives a future, so that it goes to the thread's own ring:
+            // else it would go to a shared one, whose reaper would have to wake for each block. And
+            // waited for, not awaited: where the thread cannot have a ring it may go to that of a
+            // runtime which this thread blocks, and `wait` has others notice its end.
+            Submitter::Ring if self.dir.instance.has_ring() => nowait::block_on(async { write.submit().wait() }),
             Submitter::Ring | Submitter::Call => write.wait(),
         };
         let mut result = written.map(drop).map_err(|failed| failed.error);
