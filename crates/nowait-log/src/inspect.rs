@@ -97,13 +97,14 @@ fn find(instance: &Nowait, dir: &Path) -> Result<(LogDir, Found)> {
     // spoke of it had been written.
     const LOOKS: u32 = 50;
     let mut before: Vec<(PathBuf, u64)> = Vec::new();
-    for last in (0..LOOKS).rev() {
+    for _ in 0..LOOKS {
         let mut found = match recover(&dir, false, Scan::All) {
             Ok(Some(found)) => found,
             Ok(None) => {
                 return Err(no_log(&dir.path));
             }
-            Err(error) if error.kind() == ErrorKind::NotFound && last > 0 => continue,
+            // Its file has become another segment, or was removed.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
         let Recovery { damage, from_copy, unreadable, .. } = &mut found.recovery;
