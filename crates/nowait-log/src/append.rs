@@ -33,18 +33,22 @@ impl Shared {
         }
     }
 
-    /// Appends records once there is room; wakes `waker` then.
+    /// Appends records once there is room; wakes `waker` then. `stalled`: since when it has waited.
     pub(super) fn poll_append(
         self: &Arc<Self>,
         records: &[Entry<'_>],
         from_reserve: bool,
+        stalled: &mut Option<Instant>,
         waker: &Waker,
     ) -> Poll<Result<(u64, Arc<Group>)>> {
         loop {
             match self.try_append(records, from_reserve) {
-                Ok(appended) => return Poll::Ready(Ok(appended)),
+                Ok(appended) => {
+                    stalled.inspect(|since| self.stalled(*since));
+                    return Poll::Ready(Ok(appended));
+                }
                 Err(NoRoom::Refused(error)) => return Poll::Ready(Err(error)),
-                Err(_) => {}
+                Err(_) => *stalled = stalled.or_else(|| Some(Instant::now())),
             }
             // Room that comes in between is seen by the next try.
             match self.poll_room(payload_of(records), from_reserve, waker) {

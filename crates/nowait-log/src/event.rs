@@ -36,7 +36,7 @@ pub enum Event {
         /// Its size.
         bytes: u64,
     },
-    /// An append of a thread has waited for room.
+    /// An append has waited for room: its thread was blocked, or its future pending.
     #[non_exhaustive]
     Stalled {
         /// Time that it waited.

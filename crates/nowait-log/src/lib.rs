@@ -194,7 +194,7 @@ impl Log {
     }
 
     fn appending<'a>(&'a self, records: Records<'a>, from_reserve: bool) -> Append<'a> {
-        Append { log: &self.0.shared, records, from_reserve, is_ready: false }
+        Append { log: &self.0.shared, records, from_reserve, stalled: None, is_ready: false }
     }
 
     /// Appends a record, as [`Log::append`], without waiting.

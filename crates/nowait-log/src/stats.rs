@@ -15,7 +15,7 @@ pub struct LogStats {
     pub records: u64,
     /// Blocks written; each is one commit of the disk.
     pub blocks: u64,
-    /// Bytes of the records, plus 4 for each.
+    /// Bytes of the records, and of their frames: 9 for each.
     pub payload_bytes: u64,
     /// Bytes written in blocks, headers and padding included.
     pub written_bytes: u64,
@@ -29,9 +29,9 @@ pub struct LogStats {
     pub pending_records: u64,
     /// Blocks whose write is on its way now.
     pub blocks_in_flight: usize,
-    /// Appends of threads that waited for room.
+    /// Appends that waited for room, whether a thread blocked or a future was pending.
     pub stalls: u64,
-    /// Time that these waited, all together.
+    /// Time that these waited until they were made, all together.
     pub stalled: Duration,
     /// Changes to the next segment.
     pub rotations: u64,

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use super::commit::{Group, Shared};
 use super::format::Entry;
@@ -22,6 +23,8 @@ pub struct Append<'a> {
     pub(super) log: &'a Arc<Shared>,
     pub(super) records: Records<'a>,
     pub(super) from_reserve: bool,
+    /// Since when it waits for room.
+    pub(super) stalled: Option<Instant>,
     pub(super) is_ready: bool,
 }
 
@@ -65,7 +68,8 @@ impl Future for Append<'_> {
         if turn::ends(context) {
             return Poll::Pending;
         }
-        let appended = self.log.poll_append(self.records.as_slice(), self.from_reserve, context.waker());
+        let Append { log, records, from_reserve, stalled, .. } = &mut *self;
+        let appended = log.poll_append(records.as_slice(), *from_reserve, stalled, context.waker());
         self.is_ready = appended.is_ready();
         let bytes = || self.records.as_slice().iter().map(|record| record.bytes.len()).sum();
         turn::copied(if matches!(appended, Poll::Ready(Ok(_))) { bytes() } else { 0 });

@@ -17,7 +17,7 @@ use std::time::Duration;
 use common::{Watchdog, mounts};
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, ErrorKind, Nowait, block_on};
-use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, inspect, read};
+use nowait_log::{Durability, Event, Log, Options, Strategy, Submitter, SyncPolicy, inspect, read};
 
 const DIR: &str = "/log";
 
@@ -351,4 +351,36 @@ fn appends_and_records_in_memory_yield() {
         let ((), yields) = counted(reads).await;
         assert!(yields >= YIELDS_MIN, "reads yielded {yields} times");
     });
+}
+
+/// An append that is awaited, and waits for room, is a stall as one that blocks its thread.
+#[test]
+fn awaited_appends_that_wait_are_counted_as_stalls() {
+    let _watchdog = Watchdog::new("stalls of a task", 60);
+    for is_awaited in [true, false] {
+        let (told, hear) = mpsc::channel();
+        let on_event = move |event: &Event| {
+            if let Event::Stalled { elapsed, .. } = event {
+                told.send(*elapsed).unwrap();
+            }
+        };
+        let options = on_sim(&Sim::new(7)).pending_bytes_max(100).on_event(on_event);
+        let (log, _) = Log::open(DIR, &options).wait().unwrap();
+        // The first finds room; each other one when those before it are durable.
+        for _ in 0..5 {
+            let append = log.append(&[1; 90]);
+            let _ticket = if is_awaited { block_on(append) } else { append.wait() }.unwrap();
+        }
+        let stats = log.stats();
+        assert_eq!(stats.stalls, 4, "awaited: {is_awaited}, {stats:?}");
+        assert!(stats.stalled > Duration::ZERO);
+        // One that was given up, or refused, was not made, and is none.
+        let wakes = Arc::new(Wakes::default());
+        let mut given_up = log.append(&[1; 90]);
+        let _ = is_awaited.then(|| wakes.poll(&mut given_up).map(drop));
+        drop(given_up);
+        log.close().wait().unwrap();
+        let told: Duration = (0..4).map(|_| hear.recv().unwrap()).sum();
+        assert_eq!(told, stats.stalled);
+    }
 }
