@@ -55,7 +55,9 @@ fn own_meaning(way: &str) -> &'static str {
         "thread-batch-direct-tokio" => "the same with pwritev2(RWF_DSYNC) of whole blocks past the page cache",
         "ring-linked" => "each writer: a ring of its own, a write and an fdatasync linked to it",
         "ring-dsync" => "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
-        "nowait" => "this library: its log; else blocking at depth 1, block_on with more in flight",
+        "nowait" => {
+            "this library: its log, grown to what a round needs; else blocking at depth 1, block_on with more in flight"
+        }
         "nowait-buffered" => "this library, through the page cache",
         "nowait-stream" => "this library's sequential Reader, through the page cache, asked for a block at a time",
         "nowait-strict" => "this library, never a plain call on the caller's thread",
@@ -63,6 +65,7 @@ fn own_meaning(way: &str) -> &'static str {
         "nowait-tailed" => "this library's log, beside a reader that follows its end",
         "nowait-tail" => "this library's log, opened by its end alone: the rest is not read",
         "nowait-inspect" => "this library's recovery of a log that it does not open for appending",
+        "nowait-young" => "this library's log, just made: its segments grow from 1 MiB while the clock runs",
         "nowait-rotating" => "this library's log with segments of 4 MiB: a round goes through several",
         "nowait-refused" => "this library's log without io_uring",
         "nowait-aio" => "this library by libaio, as where io_uring is refused: block_on at every depth",

@@ -388,6 +388,7 @@ pub const fn loggers() -> &'static [&'static dyn LogWay] {
         &log::own_ring::LINKED,
         &log::own_ring::DSYNC,
         &log::durable::USUAL,
+        &log::durable::YOUNG,
         &log::durable::ROTATING,
         &log::durable::REFUSED,
     ]

@@ -94,7 +94,7 @@ fn found(log: &Log, lsns: &[(u64, u64)], round: &mut Round<'_>) -> io::Result<us
 
 impl AppendWay for Durable {
     fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize> {
-        let (_folder, log) = open(job.folder, &self.options()?)?;
+        let (_folder, log) = open(job.folder, &self.options(job.count as u64, job.size)?)?;
         let arrivals = Arrivals::new(Some(job.pace), job.count);
         let lsns = RefCell::new(Vec::with_capacity(job.count));
         round.start();
@@ -130,7 +130,7 @@ impl Way for Tasks {
 
 impl AppendWay for Tasks {
     fn appends(&self, job: &Appends<'_>, round: &mut Round<'_>) -> io::Result<usize> {
-        let (_folder, log) = open(job.folder, &durable::USUAL.options()?)?;
+        let (_folder, log) = open(job.folder, &durable::USUAL.options(job.count as u64, job.size)?)?;
         let arrivals = Arrivals::new(Some(job.pace), job.count);
         let (records, size, count) = (job.records, job.size, job.count);
         let tasks: Vec<_> = (0..job.depth)

@@ -1,9 +1,12 @@
 //! `nowait-log`, as its users use it: each writer appends its record and waits for the ticket.
 //!
-//! `nowait`: as it is, with the usual options; with several records of a writer under way it waits
-//! for the oldest ticket. `nowait-threads`: the same with a thread for each. `nowait-rotating`:
-//! with segments of 4 MiB, so that a round goes through several, which are prepared meanwhile.
-//! `nowait-refused`: as where io_uring is refused.
+//! `nowait`: a log that has grown, so that its segment takes what a round logs, up to 64 MiB. The
+//! files of the ways by hand are as long, too, before the clock runs. With several records of a
+//! writer under way it waits for the oldest ticket. `nowait-threads`: the same with a thread for
+//! each. `nowait-young`: a log that was just made. It begins with 1 MiB, and prepares the next
+//! segments, each twice as large, while the clock runs. `nowait-rotating`: with segments of 4 MiB,
+//! so that a round goes through several, which are prepared meanwhile. `nowait-refused`: as where
+//! io_uring is refused.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,31 +17,56 @@ use std::time::{Duration, Instant};
 use nowait::{Engine, Nowait};
 use nowait_log::{Log, Options};
 
-use super::commit::{Folder, by_pipelines};
+use super::commit::{BLOCK, Folder, by_pipelines};
 use crate::measure::meter::Round;
 use crate::measure::work::{Commits, Records};
-use crate::ways::{LogWay, Way};
+use crate::ways::{LogWay, OURS, Way};
 
 pub(crate) struct Durable {
     name: &'static str,
     pipelines: bool,
+    is_young: bool,
     options: fn(Options) -> nowait::Result<Options>,
 }
 
-pub(crate) const USUAL: Durable = Durable { name: "nowait", pipelines: true, options: Ok };
-pub(crate) const THREADS: Durable = Durable { name: "nowait-threads", pipelines: false, options: Ok };
+pub(crate) const USUAL: Durable = Durable { name: OURS, pipelines: true, is_young: false, options: Ok };
+pub(crate) const THREADS: Durable = Durable { name: "nowait-threads", pipelines: false, ..USUAL };
+pub(crate) const YOUNG: Durable = Durable { name: "nowait-young", is_young: true, ..USUAL };
 pub(crate) const ROTATING: Durable =
-    Durable { name: "nowait-rotating", pipelines: true, options: |usual| Ok(usual.segment_bytes(4 << 20)) };
+    Durable { name: "nowait-rotating", options: |usual| Ok(usual.segment_bytes(4 << 20)), ..USUAL };
 pub(crate) const REFUSED: Durable = Durable {
     name: "nowait-refused",
-    pipelines: true,
     options: |usual| Ok(usual.instance(&Nowait::builder().engine(Engine::Pool).build()?)),
+    ..USUAL
 };
 
+/// Sizes of segments: the first of a new log, and of a log that has grown.
+const FIRST_BYTES: u64 = 1 << 20;
+const GROWN_BYTES: u64 = 64 << 20;
+
 impl Durable {
-    pub(super) fn options(&self) -> nowait::Result<Options> {
-        (self.options)(Options::new().create(true))
+    /// Options for a log that will take so many records.
+    pub(super) fn options(&self, records: u64, size: usize) -> nowait::Result<Options> {
+        let first = if self.is_young { FIRST_BYTES } else { grown_bytes(records, size) };
+        let usual = Options::new().create(true).segment_bytes(GROWN_BYTES).first_segment_bytes(first);
+        (self.options)(usual)
     }
+
+    pub(super) fn options_for(&self, job: &Commits<'_>) -> nowait::Result<Options> {
+        self.options(job.writers as u64 * job.commits, job.size)
+    }
+}
+
+/// Size of a grown log's first segment: it has room for so many records, each in a block of its
+/// own, if it can.
+fn grown_bytes(records: u64, size: usize) -> u64 {
+    records.saturating_mul(alone_bytes(size)).saturating_add(FIRST_BYTES).clamp(FIRST_BYTES, GROWN_BYTES)
+}
+
+/// Bytes of a block that holds one record.
+pub(super) fn alone_bytes(size: usize) -> u64 {
+    const HEADERS: usize = 128; // at most
+    (HEADERS + size).next_multiple_of(BLOCK) as u64
 }
 
 /// Opens a log of its own. The wait for its first spare segment, and the calibration before that,
@@ -116,11 +144,33 @@ impl LogWay for Durable {
 
     /// It makes files of its own.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let (_folder, log) = open(job.folder, &self.options()?)?;
+        let (_folder, log) = open(job.folder, &self.options_for(job)?)?;
         let lsns = by_pipelines(job, round, |record| Ok(log.append(record).wait()?), |ticket| Ok(ticket.wait()?))?;
         let bytes = log.stats().written_bytes;
         find(job, round, &log, &lsns, 0)?;
         log.close().wait()?;
         Ok(Some(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a round logs fits into the segment that was prepared before; a young log has to change
+    /// to a larger one.
+    #[test]
+    fn a_grown_log_changes_no_segment_in_a_round() {
+        const RECORDS: u64 = 400;
+        let rotations = |way: &Durable| {
+            let (_folder, log) = open(&std::env::temp_dir(), &way.options(RECORDS, 4096).unwrap()).unwrap();
+            let lsns = (0..RECORDS).map(|_| log.append(&[7; 4096]).wait().unwrap().wait().unwrap());
+            assert_eq!(lsns.max(), Some(RECORDS));
+            let rotations = log.stats().rotations;
+            log.close().wait().unwrap();
+            rotations
+        };
+        assert_eq!((rotations(&USUAL), rotations(&YOUNG)), (0, 2));
+        assert_eq!((grown_bytes(1, 128), grown_bytes(1 << 20, 128)), (FIRST_BYTES + 4096, GROWN_BYTES));
     }
 }

@@ -80,7 +80,7 @@ impl Way for Tailed {
 
 impl SteadyWay for Tailed {
     fn steady(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Seen> {
-        let (_folder, log) = open(job.folder, &durable::USUAL.options()?)?;
+        let (_folder, log) = open(job.folder, &durable::USUAL.options_for(job)?)?;
         let all = job.writers as u64 * job.commits;
         let began = Instant::now();
         // When its writer learned that a record is durable, by LSN; with and without a reader.
@@ -175,7 +175,7 @@ impl SteadyWay for Retained {
         let all = job.writers as u64 * job.commits;
         let kept = (all / RETAINED).max(1);
         let segment = (kept * job.size as u64 / SEGMENTS).max(SEGMENT_MIN).next_multiple_of(64 << 10);
-        let options: Options = durable::USUAL.options()?.segment_bytes(segment);
+        let options: Options = durable::USUAL.options_for(job)?.segment_bytes(segment);
         let (folder, log) = open(job.folder, &options)?;
         // As full as it stays.
         let filling = vec![0xa5; job.size];

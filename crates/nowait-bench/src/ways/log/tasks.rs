@@ -115,7 +115,7 @@ impl LogWay for Tickets {
 
     /// It makes files of its own.
     fn commits(&self, job: &Commits<'_>, round: &mut Round<'_>) -> io::Result<Option<u64>> {
-        let (_folder, log) = open(job.folder, &durable::USUAL.options()?)?;
+        let (_folder, log) = open(job.folder, &durable::USUAL.options_for(job)?)?;
         let lsns = by_tasks(job, round, &log)?;
         let bytes = log.stats().written_bytes;
         durable::find(job, round, &log, &lsns, 0)?;
