@@ -859,6 +859,9 @@ fn every_kind_of_work_with_a_log_fills_a_row_for_each_case_and_way() {
             // Zeros of segments to come are written, too.
             let written = figures.written_bytes_per_file_byte;
             assert!(row.table != "log-retention" || written.is_none_or(|written| written >= 1.0), "{row:?}");
+            // A byte of a record takes what fills up its block, too.
+            let device = figures.device_bytes_per_byte.zip(figures.device_bytes_per_file_byte);
+            assert!(device.is_none_or(|(logged, file)| logged >= file), "{row:?}");
         }
         assert!(fails(&[table], &options, None, true).kind() == ErrorKind::Interrupted, "{}", table.name());
     }

@@ -62,6 +62,7 @@ fn own_meaning(way: &str) -> &'static str {
         "nowait-stream" => "this library's sequential Reader, through the page cache, asked for a block at a time",
         "nowait-strict" => "this library, never a plain call on the caller's thread",
         "nowait-threads" => "this library's log, a thread for each record in flight",
+        "nowait-retain" => "this library's log, which gives up its oldest segments by Options::retain",
         "nowait-tailed" => "this library's log, beside a reader that follows its end",
         "nowait-tail" => "this library's log, opened by its end alone: the rest is not read",
         "nowait-inspect" => "this library's recovery of a log that it does not open for appending",

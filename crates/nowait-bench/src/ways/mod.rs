@@ -416,9 +416,9 @@ pub const fn tailers() -> &'static [&'static dyn SteadyWay] {
     &[&log::steady::ALONE, &log::steady::TAILED]
 }
 
-/// Every way of the table of retention.
+/// Every way of the table of retention, in its order.
 pub const fn retainers() -> &'static [&'static dyn SteadyWay] {
-    &[&log::steady::Retained]
+    &[&log::steady::TOLD, &log::steady::BY_RULE]
 }
 
 /// Every way that reads what arrives by chance, in the order of the table of load.

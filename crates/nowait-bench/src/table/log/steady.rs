@@ -5,7 +5,9 @@
 //! The table `log-retention`: a log that keeps a third of what a round logs, and gives up its
 //! oldest segments meanwhile, from a state in which it is as full as it stays. Written bytes are
 //! those of the process, zeros of segments to come included; those of the device are anybody's, and
-//! have those of the file system's own.
+//! have those of the file system's own. *device/byte* is all that the device writes for a byte of a
+//! record; *device/file byte* is what of that is not the log's own blocks and padding: 1.2 at most
+//! is the aim.
 
 use std::io;
 use std::path::Path;
@@ -67,6 +69,9 @@ pub struct Figures {
     /// Bytes that the device wrote, for each byte of the log's blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_bytes_per_file_byte: Option<f64>,
+    /// Bytes that the device wrote, for each logged byte: what fills up blocks included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_bytes_per_byte: Option<f64>,
     /// The reader's lag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_ns: Option<Latency>,
@@ -86,6 +91,8 @@ const WRITTEN: Column =
     Column { name: "written/file byte", cell: |row| ratio(row.figures::<Figures>().written_bytes_per_file_byte) };
 const DEVICE: Column =
     Column { name: "device/file byte", cell: |row| ratio(row.figures::<Figures>().device_bytes_per_file_byte) };
+const DEVICE_PER_BYTE: Column =
+    Column { name: "device/byte", cell: |row| ratio(row.figures::<Figures>().device_bytes_per_byte) };
 const LAG_P50: Column = Column { name: "lag p50 µs", cell: |row| Some(micro(row.figures::<Figures>().lag_ns?.p50)) };
 const LAG_P99: Column = Column { name: "lag p99 µs", cell: |row| Some(micro(row.figures::<Figures>().lag_ns?.p99)) };
 const ROTATION_P99: Column =
@@ -128,6 +135,7 @@ impl Sum {
             read_bytes_per_byte: per(self.read, self.logged),
             written_bytes_per_file_byte: per(self.written, self.file),
             device_bytes_per_file_byte: per(self.device, self.file),
+            device_bytes_per_byte: per(self.device, self.logged),
             lag_ns: of(&self.lag),
             rotation_ns: of(&self.rotation),
         }
@@ -342,12 +350,13 @@ impl Table for Retention {
     }
 
     fn columns(&self) -> &'static [Grid] {
-        const COLUMNS: &[Column] = &[P50, P99, P999, LONGEST, ROTATION_P99, CPU, FILE_BYTES, WRITTEN, DEVICE];
+        const COLUMNS: &[Column] =
+            &[P50, P99, P999, LONGEST, ROTATION_P99, CPU, FILE_BYTES, WRITTEN, DEVICE, DEVICE_PER_BYTE];
         const GRIDS: &[Grid] = &[Grid::Rows { name: "a commit", line: Line::UnderCase, has: every, columns: COLUMNS }];
         GRIDS
     }
 
     fn figures(&self) -> &'static [Column] {
-        &[FILE_BYTES, WRITTEN, DEVICE, ROTATION_P99]
+        &[FILE_BYTES, WRITTEN, DEVICE, DEVICE_PER_BYTE, ROTATION_P99]
     }
 }

@@ -1,5 +1,6 @@
 //! A log that has run for a while, and what it costs: `nowait` alone, and `nowait-tailed` beside a
-//! reader that follows its end; `nowait` whose oldest segments are given up as others come.
+//! reader that follows its end. Of a log whose oldest segments are given up as others come: `nowait`,
+//! which is told what is no longer needed, and `nowait-retain`, which keeps so many bytes by itself.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nowait_log::{Log, Options};
+use nowait_log::{Log, Options, Retention};
 
 use super::commit::by_pipelines;
-use super::durable::{self, find, open};
+use super::durable::{self, alone_bytes, find, open};
 use crate::machine::load::Transfers;
 use crate::measure::meter::{Latencies, Round, latencies};
 use crate::measure::work::{Commits, Records};
@@ -150,8 +151,14 @@ fn follow(log: &Log, count: u64, began: Instant) -> io::Result<Vec<(u64, u64)>> 
     Ok(had)
 }
 
-/// Writers of a log that keeps the last so many of the job's records.
-pub(crate) struct Retained;
+/// Writers of a log that keeps the last so many of the job's records, or as many bytes of blocks.
+pub(crate) struct Retained {
+    name: &'static str,
+    by_rule: bool,
+}
+
+pub(crate) const TOLD: Retained = Retained { name: OURS, by_rule: false };
+pub(crate) const BY_RULE: Retained = Retained { name: "nowait-retain", by_rule: true };
 
 /// The log keeps as many bytes as this share of what a round logs, in so many segments.
 pub const RETAINED: u64 = 3;
@@ -166,7 +173,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl Way for Retained {
     fn name(&self) -> &'static str {
-        OURS
+        self.name
     }
 }
 
@@ -175,7 +182,10 @@ impl SteadyWay for Retained {
         let all = job.writers as u64 * job.commits;
         let kept = (all / RETAINED).max(1);
         let segment = (kept * job.size as u64 / SEGMENTS).max(SEGMENT_MIN).next_multiple_of(64 << 10);
-        let options: Options = durable::USUAL.options_for(job)?.segment_bytes(segment);
+        let mut options: Options = durable::USUAL.options_for(job)?.segment_bytes(segment);
+        if self.by_rule {
+            options = options.retain(Retention::bytes(kept * job.size as u64));
+        }
         let (folder, log) = open(job.folder, &options)?;
         // As full as it stays.
         let filling = vec![0xa5; job.size];
@@ -201,7 +211,7 @@ impl SteadyWay for Retained {
                     if let Some(took) = lsn.checked_sub(began_at).and_then(|index| took.get(index as usize)) {
                         took.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
                     }
-                    if lsn % GIVEN_UP_EVERY == 0 {
+                    if !self.by_rule && lsn % GIVEN_UP_EVERY == 0 {
                         log.truncate_prefix(lsn.saturating_sub(kept));
                     }
                     Ok(lsn)
@@ -221,9 +231,11 @@ impl SteadyWay for Retained {
                 }
             }
         }
-        // Others are given up by now.
+        // Others are given up by now: the rule counts what fills up blocks, too. Half of what is left
+        // where each record has a block of its own.
         let newest = lsns.iter().filter_map(|of_writer| of_writer.last()).max().copied().unwrap_or(0);
-        find(job, round, &log, &lsns, newest.saturating_sub(kept / 2))?;
+        let left = kept * job.size as u64 / alone_bytes(job.size) / 2;
+        find(job, round, &log, &lsns, newest.saturating_sub(left))?;
         log.close().wait()?;
         Ok(seen)
     }
