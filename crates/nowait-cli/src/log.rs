@@ -215,14 +215,14 @@ fn stat(options: &cli::LogDir) -> Result<()> {
     damaged(&recovery)
 }
 
-/// How long ago, and the median of each strategy.
+/// How long ago, and the time of each strategy.
 fn measured(calibration: &Calibration) -> String {
     let days = calibration.at.elapsed().map_or(0, |age| age.as_secs() / 86_400);
-    let medians = calibration
+    let times = calibration
         .candidates
         .iter()
-        .map(|(strategy, median)| format!("{}: {} µs", in_words(strategy), median.as_micros()));
-    format!("{days} days ago; a page is durable after: {}", medians.collect::<Vec<_>>().join("; "))
+        .map(|(strategy, time)| format!("{}: {} µs", in_words(strategy), time.as_micros()));
+    format!("{days} days ago; a page is durable after: {}", times.collect::<Vec<_>>().join("; "))
 }
 
 fn in_words(strategy: &Strategy) -> String {

@@ -1,30 +1,39 @@
-//! Measures the fastest way to get a block to stable storage: when a log is made, when it is found on
-//! another device, and now and then while it is idle.
+//! Measures the fastest way to get a block to stable storage: when a log is made, when it is found
+//! on another device, and now and then while it is idle.
 //!
 //! Nothing predicts it. Where the device has FUA a write with `RWF_DSYNC` is one command, and on
 //! some disks that is the slower one; a ring sleeps once for the write and the flush, a system call
-//! twice; on copy-on-write file systems more than one write in flight is slower.
+//! twice, but its completion takes a worker of the kernel, which a busy processor keeps waiting; on
+//! copy-on-write file systems more than one write in flight is slower.
+//!
+//! Two measurements of a device have to agree. They did not: each way had six turns of 8 ms, so
+//! that one that met a stall in each turn was measured by stalls; two in flight were compared in
+//! three turns of their own; and the choice followed from whichever median came out a little
+//! smaller. So all ways take turns of few writes. The lower quartile counts, since neighbours of
+//! the disk and of the processor only add to a time. And what is gained has to show in the even
+//! rounds and in the odd ones.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::dir::{CALIBRATION, LogDir};
 use crate::format::{Control, Measured, PAGE};
-use crate::options::{Durability, Strategy, Submitter, WAYS, fastest};
+use crate::options::{Durability, Strategy, Submitter, TWO, WAYS};
 use nowait::{Buf, File, OpenOptions, Result};
 
-/// Time for each strategy in each round. The rounds go through all of them, so that what disturbs
-/// the disk for a while disturbs each; the median of all writes counts.
-const TIME: Duration = Duration::from_millis(8);
-const ROUNDS: usize = 6;
-const WRITES_MIN: usize = 4;
-const WRITES_MAX: usize = 400;
+/// Writes in a row of one way. The first is not counted: it pays for what the way before has left.
+const BURST: usize = 4;
+/// Time of the measurement; a slow disk has the fewest rounds.
+const TIME: Duration = Duration::from_millis(180);
+const ROUNDS_MIN: usize = 10;
+const ROUNDS_MAX: usize = 100;
 const FILE_BYTES: u64 = 1 << 20;
+/// Factor by which a way must be faster than the ones before it, which are simpler.
+const GAIN: f64 = 1.1;
 /// Factor by which two writes in flight must be faster than one. More are not tried: they bring
 /// separate pages to the disk several times as fast, but records share pages, and the more writes
 /// are in flight, the fewer records share one.
 const GAIN_BY_DEPTH: f64 = 1.2;
-/// Factor by which another strategy must be faster than the one in use, so that a measurement that
-/// is repeated gives the same answer.
+/// Factor by which another way must be faster than the one in use.
 const GAIN_BY_CHANGE: f64 = 1.1;
 /// Age from which a measurement is repeated.
 const OLD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -70,93 +79,132 @@ fn measure(
     file: &File,
     control: &Control,
     has_ring: bool,
-    mut goes_on: impl FnMut() -> bool,
+    goes_on: impl FnMut() -> bool,
 ) -> Option<(Strategy, [u32; 4])> {
-    let mut page_ns = [0; 4];
     if file.descriptor().is_none() {
         // A simulated disk has no time.
-        return Some((Strategy { durability: Durability::Write, by: Submitter::Ring, depth: 2 }, page_ns));
+        return Some((Strategy { durability: Durability::Write, by: Submitter::Ring, depth: 2 }, [0; 4]));
     }
-    let direct = control.direct;
-    // Through the page cache a durable write does the same as a write and a sync, and less is known
-    // of its failures.
-    let is_possible = |(durability, by): (Durability, Submitter)| {
-        (direct || durability != Durability::Write) && (by != Submitter::Ring || (has_ring && direct))
-    };
-    let ways: Vec<usize> = (0..WAYS.len()).filter(|way| is_possible(WAYS[*way])).collect();
-    let mut times: [Vec<u32>; 4] = Default::default();
-    for _ in 0..ROUNDS {
-        for &way in &ways {
-            if !goes_on() {
-                return None;
-            }
-            let (durability, by) = WAYS[way];
-            let _ = sample(file, Strategy { durability, by, depth: 1 }, &mut times[way]);
-        }
-    }
-    let mut candidates: Vec<(Strategy, Duration)> = Vec::new();
-    for way in ways {
-        let (durability, by) = WAYS[way];
-        // One that fails has no times.
-        if let Some(median) = median(&mut times[way]) {
-            page_ns[way] = median;
-            candidates.push((Strategy { durability, by, depth: 1 }, Duration::from_nanos(median.into())));
-        }
-    }
-    let Some((mut strategy, mut alone)) = fastest(&candidates) else {
-        return Some((Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 }, page_ns));
-    };
-    let in_use = Strategy { depth: 1, ..Strategy::of(control) };
-    let is_used = |candidate: &&(Strategy, Duration)| candidate.0 == in_use;
-    if let Some(used) = candidates.iter().find(is_used).filter(|_| control.measured.at != 0) {
-        if alone.mul_f64(GAIN_BY_CHANGE) >= used.1 {
-            (strategy, alone) = *used;
-        }
-    }
-    // In turns with one in flight, as above.
-    let (mut one, two) = (Vec::new(), &mut times[3]);
-    for _ in 0..ROUNDS / 2 {
-        if !goes_on() {
-            return None;
-        }
-        let _ = sample(file, strategy, &mut one);
-        let _ = sample(file, Strategy { depth: 2, ..strategy }, two);
-    }
-    if let (Some(one), Some(two)) = (median(&mut one), median(two)) {
-        // As if it had been measured with the others.
-        let share = f64::from(two) / f64::from(one);
-        page_ns[3] = (alone.mul_f64(share).as_nanos() as u64).clamp(1, u32::MAX.into()) as u32;
-        let gain = if control.measured.at != 0 && control.depth > 1 { 1.0 } else { GAIN_BY_DEPTH };
-        if share * gain < 1.0 {
-            strategy.depth = 2;
-        }
-    }
-    Some((strategy, page_ns))
-}
-
-fn median(times: &mut [u32]) -> Option<u32> {
-    let middle = times.len() / 2;
-    if times.is_empty() { None } else { Some(*times.select_nth_unstable(middle).1) }
-}
-
-/// Measures nanoseconds until a page is durable, per page, with as many in flight as the strategy
-/// says.
-fn sample(file: &File, strategy: Strategy, times: &mut Vec<u32>) -> Result<()> {
-    let started = Instant::now();
     let mut page = 0;
-    for writes in 0..WRITES_MAX {
-        if writes >= WRITES_MIN && started.elapsed() >= TIME {
-            break;
-        }
+    let write = |strategy: Strategy| {
         let depth = u64::from(strategy.depth);
         let places: Vec<u64> = (0..depth).map(|n| (page + n) * PAGE as u64 % FILE_BYTES).collect();
         page += depth;
         let began = Instant::now();
-        write(file, strategy, &places)?;
-        let each = began.elapsed().as_nanos() / u128::from(depth);
-        times.push(u32::try_from(each).unwrap_or(u32::MAX).max(1));
+        write(file, strategy, &places).map(|()| began.elapsed())
+    };
+    let costs = costs(&candidates(control.direct, has_ring), write, goes_on)?;
+    let in_use = (control.measured.at != 0).then(|| Strategy::of(control));
+    Some(best(&costs, in_use))
+}
+
+/// Strategies to be measured, the simplest first.
+fn candidates(direct: bool, has_ring: bool) -> Vec<Strategy> {
+    // Through the page cache a durable write does the same as a write and a sync, and less is known
+    // of its failures.
+    let is_possible = |strategy: &Strategy| {
+        (direct || strategy.durability != Durability::Write) && (strategy.by != Submitter::Ring || (has_ring && direct))
+    };
+    let alone = WAYS.map(|(durability, by, _)| Strategy { durability, by, depth: 1 });
+    // Two in flight are two threads' in a log; one thread's here, by whatever queue it has.
+    let two = [Durability::Write, Durability::WriteAndSync];
+    let two = two.map(|durability| Strategy { durability, by: Submitter::Call, depth: 2 });
+    let two = two.into_iter().filter(|_| direct);
+    alone.into_iter().chain(two).filter(is_possible).collect()
+}
+
+/// Lower quartiles of a strategy's times for a page, in nanoseconds: of all, and of those of the
+/// even rounds and of the odd ones.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    all: u32,
+    halves: [u32; 2],
+}
+
+impl Cost {
+    fn of(even: &[u32], odd: &[u32]) -> Option<Cost> {
+        Some(Cost { all: quartile([even, odd].concat())?, halves: [quartile(even.into())?, quartile(odd.into())?] })
     }
-    Ok(())
+
+    /// True if both halves of the rounds say that this is faster by the factor.
+    fn is_faster(&self, than: &Cost, factor: f64) -> bool {
+        self.halves.iter().zip(than.halves).all(|(ours, theirs)| f64::from(*ours) * factor < f64::from(theirs))
+    }
+}
+
+fn quartile(mut times: Vec<u32>) -> Option<u32> {
+    let place = times.len() / 4;
+    if times.is_empty() { None } else { Some(*times.select_nth_unstable(place).1) }
+}
+
+/// Measures strategies in turns. `write` makes as many pages durable as the strategy has in flight,
+/// and says how long that took. One that fails is left out. None when it does not go on.
+fn costs(
+    candidates: &[Strategy],
+    mut write: impl FnMut(Strategy) -> Result<Duration>,
+    mut goes_on: impl FnMut() -> bool,
+) -> Option<Vec<(Strategy, Cost)>> {
+    let mut times: Vec<Option<[Vec<u32>; 2]>> = vec![Some(Default::default()); candidates.len()];
+    let mut elapsed = Duration::ZERO;
+    for round in 0..ROUNDS_MAX {
+        if round >= ROUNDS_MIN && elapsed >= TIME {
+            break;
+        }
+        for turn in 0..candidates.len() {
+            if !goes_on() {
+                return None;
+            }
+            // Each is the first in turn.
+            let at = (round + turn) % candidates.len();
+            let Some(halves) = &mut times[at] else { continue };
+            let strategy = candidates[at];
+            let burst: Result<Vec<Duration>> = (0..BURST).map(|_| write(strategy)).collect();
+            let Ok(burst) = burst else {
+                times[at] = None;
+                continue;
+            };
+            elapsed += burst.iter().sum::<Duration>();
+            let page_ns = |time: &Duration| time.as_nanos() / u128::from(strategy.depth);
+            let counted = burst.iter().skip(1).map(page_ns);
+            halves[round % 2].extend(counted.map(|page_ns| u32::try_from(page_ns).unwrap_or(u32::MAX).max(1)));
+        }
+    }
+    let cost = |(strategy, halves): (&Strategy, Option<[Vec<u32>; 2]>)| {
+        let [even, odd] = halves?;
+        Some((*strategy, Cost::of(&even, &odd)?))
+    };
+    Some(candidates.iter().zip(times).filter_map(cost).collect())
+}
+
+/// Returns the strategy that is worth its effort, and the times to be recorded.
+fn best(costs: &[(Strategy, Cost)], in_use: Option<Strategy>) -> (Strategy, [u32; 4]) {
+    let mut page_ns = [0; 4];
+    for (durability, by, place) in WAYS {
+        let alone = Strategy { durability, by, depth: 1 };
+        page_ns[place] = costs.iter().find(|(strategy, _)| *strategy == alone).map_or(0, |(_, cost)| cost.all);
+    }
+    let alone = || costs.iter().filter(|(strategy, _)| strategy.depth == 1).copied();
+    let better = |best: (Strategy, Cost), next: (Strategy, Cost)| {
+        if next.1.is_faster(&best.1, GAIN) { next } else { best }
+    };
+    let Some((mut strategy, mut one)) = alone().reduce(better) else {
+        // Works everywhere.
+        return (Strategy { durability: Durability::WriteAndSync, by: Submitter::Call, depth: 1 }, page_ns);
+    };
+    let used = in_use.and_then(|used| alone().find(|(tried, _)| *tried == Strategy { depth: 1, ..used }));
+    if let Some(used) = used.filter(|used| !one.is_faster(&used.1, GAIN_BY_CHANGE)) {
+        (strategy, one) = used;
+    }
+    let is_two = |tried: &&(Strategy, Cost)| tried.0.depth == 2 && tried.0.durability == strategy.durability;
+    if let Some((_, two)) = costs.iter().find(is_two) {
+        page_ns[TWO] = two.all;
+        let is_deeper = match in_use.is_some_and(|used| used.depth > 1) {
+            true => !one.is_faster(two, 1.0),
+            false => two.is_faster(&one, GAIN_BY_DEPTH),
+        };
+        strategy.depth = if is_deeper { 2 } else { 1 };
+    }
+    (strategy, page_ns)
 }
 
 fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
@@ -183,4 +231,144 @@ fn write(file: &File, strategy: Strategy, places: &[u64]) -> Result<()> {
         file.sync_data().wait()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk, and a processor, that others use, too.
+    struct Disk {
+        random: u64,
+        now: Duration,
+        /// Others use the disk until then, and not again until then.
+        busy: (Duration, Duration),
+        last: Option<Strategy>,
+    }
+
+    impl Disk {
+        fn new(seed: u64) -> Disk {
+            let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            Disk { random, now: Duration::ZERO, busy: (Duration::ZERO, Duration::ZERO), last: None }
+        }
+
+        /// A number from 0 to 1.
+        fn random(&mut self) -> f64 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            (self.random >> 11) as f64 / (1_u64 << 53) as f64
+        }
+
+        fn millis(&mut self, most: f64) -> Duration {
+            Duration::from_secs_f64(self.random() * most / 1e3)
+        }
+
+        /// Takes `true_us` and more: by a few per cent always, by half of it after another way; all
+        /// of some 10 ms takes three times as long, and one write in ten waits for a tick.
+        fn write(&mut self, strategy: Strategy, true_us: f64) -> Duration {
+            let mut us = true_us * (1.0 + 0.1 * self.random());
+            if self.last.replace(strategy) != Some(strategy) {
+                us *= 1.5;
+            }
+            if self.now >= self.busy.1 {
+                let begin = self.now + self.millis(40.0);
+                self.busy = (begin, begin + self.millis(20.0));
+            }
+            if self.now >= self.busy.0 {
+                us *= 3.0;
+            }
+            let mut took = Duration::from_secs_f64(us / 1e6);
+            if self.random() < 0.1 {
+                took += self.millis(4.0);
+            }
+            self.now += took;
+            took
+        }
+    }
+
+    /// Microseconds of a write: by a call, by the ring, with a sync; two in flight, with a sync.
+    type Costs = [f64; 5];
+
+    fn cost(costs: Costs, Strategy { durability, by, depth }: Strategy) -> f64 {
+        costs[match (durability, by, depth) {
+            (Durability::Write, Submitter::Call, 1) => 0,
+            (Durability::Write, Submitter::Ring, 1) => 1,
+            (Durability::WriteAndSync, _, 1) => 2,
+            (Durability::Write, ..) => 3,
+            (Durability::WriteAndSync, ..) => 4,
+        }]
+    }
+
+    fn measured(costs_us: Costs, seed: u64, in_use: Option<Strategy>) -> (Strategy, [u32; 4]) {
+        let mut disk = Disk::new(seed);
+        let write = |strategy| Ok(disk.write(strategy, cost(costs_us, strategy)));
+        best(&costs(&candidates(true, true), write, || true).unwrap(), in_use)
+    }
+
+    const CALL: Strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
+    const RING: Strategy = Strategy { by: Submitter::Ring, ..CALL };
+    const SYNC: Strategy = Strategy { durability: Durability::WriteAndSync, ..CALL };
+
+    const fn two(strategy: Strategy) -> Strategy {
+        Strategy { depth: 2, ..strategy }
+    }
+
+    /// Two measurements of a disk agree, whatever else it does, and with what it costs.
+    #[test]
+    fn every_measurement_of_a_disk_chooses_the_same() {
+        let disks: [(&str, Costs, Strategy); 8] = [
+            ("a virtual disk", [80.0, 86.0, 80.0, 119.0, 119.0], two(CALL)),
+            ("a ring that is a little faster", [80.0, 77.0, 82.0, 160.0, 160.0], CALL),
+            ("a ring that saves a sleep", [120.0, 90.0, 125.0, 180.0, 180.0], RING),
+            ("a ring that saves one, and a queue", [120.0, 90.0, 125.0, 100.0, 100.0], two(RING)),
+            ("slow FUA", [3000.0, 3010.0, 1000.0, 6000.0, 2000.0], SYNC),
+            ("copy on write", [200.0, 205.0, 200.0, 450.0, 450.0], CALL),
+            ("two that gain little", [80.0, 80.0, 80.0, 148.0, 148.0], CALL),
+            ("a slow disk", [8000.0, 8000.0, 8100.0, 16000.0, 16000.0], CALL),
+        ];
+        for (name, costs, chosen) in disks {
+            for seed in 1..=200 {
+                let (strategy, page_ns) = measured(costs, seed, None);
+                assert_eq!(strategy, chosen, "{name}, seed {seed}: {page_ns:?}");
+                let true_us = [costs[1], costs[0], costs[2], cost(costs, two(chosen)) / 2.0];
+                for (page_ns, true_us) in page_ns.into_iter().zip(true_us) {
+                    let off = f64::from(page_ns) / 1e3 / true_us;
+                    assert!((1.0..1.1).contains(&off) || name == "a slow disk", "{name}, seed {seed}: {off}");
+                }
+            }
+        }
+    }
+
+    /// What is in use stays until another way is clearly faster.
+    #[test]
+    fn a_measurement_that_is_repeated_keeps_what_is_in_use() {
+        let even = [80.0, 78.0, 80.0, 150.0, 150.0];
+        for seed in 1..=200 {
+            for used in [CALL, RING, SYNC, two(CALL), two(SYNC)] {
+                assert_eq!(measured(even, seed, Some(used)).0, used, "seed {seed}");
+            }
+            assert_eq!(measured([80.0, 100.0, 80.0, 200.0, 200.0], seed, Some(two(RING))).0, CALL, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn what_fails_is_not_chosen_and_what_is_interrupted_chooses_nothing() {
+        let refused = || Err(crate::os::error(nowait::ErrorOp::Write, nowait::ErrorKind::Unsupported, "/".as_ref()));
+        let write = |strategy: Strategy| match strategy.durability {
+            Durability::Write => refused(),
+            Durability::WriteAndSync => Ok(Duration::from_micros(100)),
+        };
+        let (strategy, page_ns) = best(&costs(&candidates(true, true), write, || true).unwrap(), None);
+        assert_eq!((strategy, page_ns), (two(SYNC), [0, 0, 100_000, 50_000]));
+        let none = costs(&candidates(true, true), |_| refused(), || true).unwrap();
+        assert_eq!(best(&none, None), (SYNC, [0; 4]));
+        let mut left = 20;
+        let goes_on = || {
+            left -= 1;
+            left > 0
+        };
+        assert!(costs(&candidates(true, true), write, goes_on).is_none());
+        assert!(candidates(false, true).iter().eq(&[SYNC]) && !candidates(true, false).contains(&RING));
+    }
 }

@@ -14,8 +14,8 @@ use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SyncPolicy {
-    /// Measures the strategies when the log is made, in some 200 ms, and records the fastest in the
-    /// log. Measures again when the log is found on another device, and, while the log is idle, when
+    /// Measures the strategies when the log is made, in some 200 ms (on a disk that spins in two
+    /// seconds), and records the fastest in the log. Measures again when the log is found on another device, and, while the log is idle, when
     /// the last measurement is a month old: what that finds is used from the next opening on.
     #[default]
     Auto,
@@ -40,18 +40,21 @@ pub struct Strategy {
 pub struct Calibration {
     /// Time of the measurement.
     pub at: SystemTime,
-    /// Strategies that were tried, each with the median time until a page was durable. The first is
-    /// the cheapest in processor time: a later one has to be faster by a tenth, and two blocks in
-    /// flight by a fifth.
+    /// Strategies that were tried, each with the time until a page was durable: a quarter of the
+    /// writes took no longer. (A busy machine makes the others slower by chance.) The first is the
+    /// simplest, a system call: a later one has to be faster by a tenth, and two blocks in flight by
+    /// a fifth.
     pub candidates: Vec<(Strategy, Duration)>,
 }
 
-/// Ways to make a page durable, in the order of `Measured::page_ns`.
-pub(super) const WAYS: [(Durability, Submitter); 3] = [
-    (Durability::Write, Submitter::Ring),
-    (Durability::Write, Submitter::Call),
-    (Durability::WriteAndSync, Submitter::Call),
+/// Ways to make a page durable, the simplest first, and the place of each in `Measured::page_ns`.
+pub(super) const WAYS: [(Durability, Submitter, usize); 3] = [
+    (Durability::Write, Submitter::Call, 1),
+    (Durability::Write, Submitter::Ring, 0),
+    (Durability::WriteAndSync, Submitter::Call, 2),
 ];
+/// Place of the time with two in flight.
+pub(super) const TWO: usize = 3;
 
 impl Calibration {
     /// The measurement that a control file records.
@@ -61,28 +64,12 @@ impl Calibration {
             return None;
         }
         let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(at))?;
-        let [alone @ .., two] = page_ns;
-        let time = |page_ns: u32| Duration::from_nanos(page_ns.into());
-        let tried = WAYS.into_iter().zip(alone).filter(|(_, page_ns)| *page_ns > 0);
-        let mut candidates: Vec<(Strategy, Duration)> =
-            tried.map(|((durability, by), page_ns)| (Strategy { durability, by, depth: 1 }, time(page_ns))).collect();
-        if two > 0 {
-            candidates.push((Strategy { depth: 2, ..Strategy::of(control) }, time(two)));
-        }
+        let alone = |(durability, by, place)| (Strategy { durability, by, depth: 1 }, page_ns[place]);
+        let two = (Strategy { depth: 2, ..Strategy::of(control) }, page_ns[TWO]);
+        let tried = WAYS.into_iter().map(alone).chain([two]).filter(|(_, page_ns)| *page_ns > 0);
+        let candidates = tried.map(|(strategy, page_ns)| (strategy, Duration::from_nanos(page_ns.into()))).collect();
         Some(Calibration { at, candidates })
     }
-}
-
-/// Factor by which a strategy must be faster than those before it in the list, which cost less
-/// processor time.
-const GAIN: f64 = 1.1;
-
-/// Returns the strategy of the list that is worth its processor time.
-pub(super) fn fastest(candidates: &[(Strategy, Duration)]) -> Option<(Strategy, Duration)> {
-    let better = |best: (Strategy, Duration), next: (Strategy, Duration)| {
-        if next.1.mul_f64(GAIN) < best.1 { next } else { best }
-    };
-    candidates.iter().copied().reduce(better)
 }
 
 /// Operation that makes a block durable.

@@ -34,7 +34,7 @@ fn a_strategy_is_measured_and_measured_again() {
     assert!(measured.at > began && !measured.candidates.is_empty(), "{measured:?}");
     println!("{:?} of {measured:?}", log.strategy());
     let chosen = log.strategy();
-    assert!(measured.candidates.iter().any(|(tried, median)| *tried == chosen && *median > Duration::ZERO));
+    assert!(measured.candidates.iter().any(|(tried, time)| *tried == chosen && *time > Duration::ZERO));
     log.close().wait().unwrap();
     assert_eq!(inspect(&path).wait().unwrap().calibration.as_ref(), Some(&measured));
 
