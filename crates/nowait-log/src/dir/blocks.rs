@@ -12,8 +12,10 @@ use nowait::{Error, ErrorKind, ErrorOp, Result};
 /// Reads in flight beside the piece that is checked, so that the disk works meanwhile. With two it
 /// was idle at times.
 const AHEAD: usize = 4;
-/// Bytes of one read of a search for headers.
+/// Bytes of the first read of a search for headers. Where it finds none, the next has four times as
+/// many as were read, up to the end, so that the device is waited for a few times only.
 const SEARCH_PIECE: usize = 64 << 10;
+const SEARCH_GROWTH: u64 = 4;
 /// Bytes without a header behind which none is searched for: more than a block has, unless a batch
 /// is larger.
 const SEARCHED: u64 = (256 << 10) + PAGE as u64;
@@ -243,15 +245,31 @@ impl Blocks {
 
     /// Reads little at a time, for a caller that searches.
     pub(crate) fn searching(mut self) -> Blocks {
-        self.window.piece = SEARCH_PIECE;
+        self.read_by(SEARCH_PIECE);
         self
+    }
+
+    /// Reads so many bytes at a time.
+    pub(crate) fn read_by(&mut self, bytes: usize) {
+        self.window.piece = bytes.min(self.bytes as usize).max(PAGE);
     }
 
     /// Returns the first whole header of the segment in `range`.
     pub(crate) fn first_header(&mut self, range: Range<u64>) -> Result<Option<BlockHeader>> {
+        let piece = self.window.piece;
+        let found = self.search(range);
+        self.window.piece = piece;
+        found
+    }
+
+    fn search(&mut self, range: Range<u64>) -> Result<Option<BlockHeader>> {
         let (epoch, first_lsn) = (self.epoch, self.first_lsn);
-        let mut at = range.start;
-        while at < range.end.min(self.bytes) {
+        let (mut at, end) = (range.start, range.end.min(self.bytes));
+        while at < end {
+            if !self.window.has(at, PAGE) {
+                let piece = (SEARCH_GROWTH * (at - range.start)).max(SEARCH_PIECE as u64).min(end - at);
+                self.window.piece = piece as usize;
+            }
             let header = self.header(at)?;
             if header.is_some_and(|header| header.epoch == epoch && header.first_lsn >= first_lsn) {
                 return Ok(header);

@@ -100,14 +100,17 @@ impl Window {
     pub(crate) fn at(&mut self, offset: u64, length: usize) -> Result<&[u8]> {
         if !self.has(offset, length) {
             let (piece, reads_ahead) = (self.piece, self.ahead_max > 0);
+            let alone = length.next_multiple_of(PAGE).max(piece);
             self.keep_from(offset, |kept| match reads_ahead {
-                false => length.next_multiple_of(PAGE).max(piece),
+                false => alone,
                 // Room for whole pieces behind what is kept.
                 true => kept + length.next_multiple_of(piece),
             })?;
             self.collect_ahead()?;
             if self.filled < length {
-                let part = self.filled..self.buffer.len();
+                // The buffer may be larger than what is wanted now.
+                let end = if reads_ahead { self.buffer.len() } else { alone };
+                let part = self.filled..end;
                 let (n, asked) = (self.fill(part.clone())?, part.len());
                 self.add(n, asked);
             }

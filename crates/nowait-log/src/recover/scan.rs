@@ -11,14 +11,14 @@ use super::control::missing_behind;
 use super::runs::{in_order, is_of, joined, stand_in, within};
 use super::{Damage, Found, Place, Recovery};
 use crate::dir::{Behind, Blocks, Broken, LogDir, Run, Segment, Unreadable, Window, is_direct};
-use crate::format::{BLOCK_HEADER_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader};
+use crate::format::{BLOCK_HEADER_BYTES, Control, End, HeaderPage, LogId, PAGE, SegmentHeader};
 use crate::options::{Calibration, Scan, Strategy};
 use nowait::{Advice, File, Result};
 
-/// Files of which the first page is read at a time.
-const READ_AT_ONCE: usize = 8;
-/// Files that are open at a time for that.
-const OPEN_MAX: usize = 64;
+/// Files of which the first page is read at a time, each by a thread.
+const READ_AT_ONCE: usize = 16;
+/// Fewest files for which a thread is worth it.
+const FILES_MIN: usize = 4;
 
 /// A recovery under way.
 pub(crate) struct Survey<'a> {
@@ -53,6 +53,33 @@ impl Files {
     fn head_before(&self, number: u64) -> Option<&SegmentHeader> {
         let before = self.valid.iter().take_while(|header| header.number < number);
         before.max_by_key(|header| (header.epoch, header.number))
+    }
+}
+
+/// First page of a file.
+struct First {
+    page: HeaderPage,
+    /// It was taken from the header's copy.
+    is_copy: bool,
+    unreadable: Vec<Unreadable>,
+    bytes_read: u64,
+}
+
+impl First {
+    fn read(file: File, log_id: &LogId, number: u64) -> Result<First> {
+        let mut window = Window::past_errors(file).by_page();
+        let mut page = SegmentHeader::decode(window.at(0, PAGE)?, log_id, number);
+        let unreadable = window.take_unreadable();
+        if !unreadable.is_empty() {
+            page = HeaderPage::Bad;
+        }
+        let mut is_copy = false;
+        if !matches!(page, HeaderPage::Valid(_)) {
+            if let Some(header) = SegmentHeader::decode_copy(window.at(PAGE as u64, PAGE)?, log_id, number) {
+                (page, is_copy) = (HeaderPage::Valid(header), true);
+            }
+        }
+        Ok(First { page, is_copy, unreadable, bytes_read: window.bytes_read })
     }
 }
 
@@ -306,28 +333,19 @@ impl Survey<'_> {
     pub(super) fn files(&mut self, numbers: &[u64]) -> Result<Files> {
         let mut files = Files::default();
         let Control { log_id, segment_bytes, .. } = self.control;
-        let mut windows = Vec::new().into_iter();
-        for (index, &number) in numbers.iter().enumerate() {
-            if index % OPEN_MAX == 0 {
-                windows = self.first_pages(&numbers[index..numbers.len().min(index + OPEN_MAX)]).into_iter();
-            }
-            let mut window = match windows.next() {
-                Some(window) => window,
-                None => Window::past_errors(self.file(number)?).by_page(),
+        let mut firsts = self.first_pages(numbers).into_iter();
+        for &number in numbers {
+            let First { page, is_copy, unreadable, bytes_read } = match firsts.next() {
+                Some(first) => first,
+                None => First::read(self.file(number)?, &log_id, number)?,
             };
-            let mut page = SegmentHeader::decode(window.at(0, PAGE)?, &log_id, number);
-            let unreadable = window.take_unreadable();
             if !unreadable.is_empty() {
-                page = HeaderPage::Bad;
                 files.unreadable.push(number);
             }
-            if !matches!(page, HeaderPage::Valid(_)) {
-                if let Some(header) = SegmentHeader::decode_copy(window.at(PAGE as u64, PAGE)?, &log_id, number) {
-                    page = HeaderPage::Valid(header);
-                    self.from_copy.push(Place { path: self.dir.segment_path(number), offset: 0 });
-                }
+            if is_copy {
+                self.from_copy.push(Place { path: self.dir.segment_path(number), offset: 0 });
             }
-            self.bytes_read += window.bytes_read;
+            self.bytes_read += bytes_read;
             self.unreadable.extend(unreadable);
             match page {
                 HeaderPage::Valid(header) if header.bytes <= segment_bytes => files.valid.push(header),
@@ -338,28 +356,28 @@ impl Survey<'_> {
         Ok(files)
     }
 
-    /// Reads the first pages of files, several at a time: each waits for the device. None where that
-    /// cannot be, or a file is not as it should be.
-    fn first_pages(&self, numbers: &[u64]) -> Vec<Window> {
+    /// Reads the first pages of files, many at a time: each waits for the device twice, since opening
+    /// tries whether it takes direct reads. None where that cannot be, or a file is not as it should
+    /// be.
+    fn first_pages(&self, numbers: &[u64]) -> Vec<First> {
         // Those of a simulator are read in order.
-        if !self.control.direct || self.dir.descriptor().is_none() || numbers.len() < READ_AT_ONCE {
+        if !self.control.direct || self.dir.descriptor().is_none() || numbers.len() < 2 * FILES_MIN {
             return Vec::new();
         }
-        let dir = self.dir;
+        let (dir, log_id) = (self.dir, self.control.log_id);
         let read = |number: &u64| {
             let file = dir.open(*number, false, true).ok().filter(is_direct)?;
-            let mut window = Window::past_errors(file).by_page();
-            window.at(0, PAGE).is_ok().then_some(window)
+            First::read(file, &log_id, *number).ok()
         };
-        let read_part = |part: &[u64]| part.iter().map_while(read).collect::<Vec<Window>>();
-        let windows: Vec<Window> = std::thread::scope(|scope| {
-            let parts = numbers.chunks(numbers.len().div_ceil(READ_AT_ONCE));
+        let read_part = |part: &[u64]| part.iter().map_while(read).collect::<Vec<First>>();
+        let firsts: Vec<First> = std::thread::scope(|scope| {
+            let parts = numbers.chunks(numbers.len().div_ceil(READ_AT_ONCE).max(FILES_MIN));
             let spawn = |part| std::thread::Builder::new().spawn_scoped(scope, move || read_part(part)).ok();
             let threads: Vec<_> = parts.map(spawn).collect();
             threads.into_iter().flatten().flat_map(|thread| thread.join().unwrap_or_default()).collect()
         });
         // All of them, in order.
-        if windows.len() == numbers.len() { windows } else { Vec::new() }
+        if firsts.len() == numbers.len() { firsts } else { Vec::new() }
     }
 
     /// Follows the chain from the newest segment back: each header names the segment before.

@@ -98,6 +98,9 @@ impl Survey<'_> {
             last_end = last.padded_end();
             blocks.seek_back(last_end, watermark)?;
         }
+        // The rest is what has to be looked at anyhow.
+        let rest = last_end.saturating_sub(blocks.offset).saturating_add(SEARCHED_AT_END).min(2 * SEARCHED_AT_END);
+        blocks.read_by(rest as usize);
         while let Some((block, _)) = blocks.next()? {
             watermark = watermark.max(block.watermark);
             closed = block.closed;
