@@ -61,10 +61,11 @@ pub(crate) struct Block<F> {
     pub(crate) opened: Instant,
 }
 
-/// A block as it is written.
+/// A block as it is written. Its bytes do not change any more, and are shared: another thread may
+/// write them again.
 pub(crate) struct Sealed<F> {
     pub(crate) live: Live<F>,
-    pub(crate) buffer: Buf,
+    pub(crate) bytes: Arc<Buf>,
     pub(crate) offset: u64,
 }
 
@@ -182,6 +183,8 @@ impl<F> Block<F> {
             segment.put_copy(&mut self.buffer[base..bytes]);
         }
         self.buffer.truncate(bytes);
-        Sealed { live: self.live, buffer: self.buffer, offset: self.offset }
+        let bytes = Arc::new(self.buffer);
+        self.group.set_sealed(bytes.clone());
+        Sealed { live: self.live, bytes, offset: self.offset }
     }
 }

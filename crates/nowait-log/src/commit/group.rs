@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::calls::Callback;
 use super::sync::{AtomicU32, Mutex, Ordering, Word, lock};
+use crate::os;
+use nowait::Buf;
 
 const PENDING: u32 = 0;
 /// One of the threads that sleep is to write the next block.
@@ -31,6 +33,8 @@ pub(crate) struct Group {
     idle: AtomicU32,
     ended: OnceLock<Instant>,
     waiting: Mutex<Waiting>,
+    /// The block as it is written, from its sealing to its end.
+    sealed: std::sync::Mutex<Option<Arc<Buf>>>,
 }
 
 /// Waiters to be told once the group has ended.
@@ -48,7 +52,23 @@ impl Group {
             idle: AtomicU32::new(0),
             ended: OnceLock::new(),
             waiting: Mutex::default(),
+            sealed: std::sync::Mutex::default(),
         })
+    }
+
+    /// Keeps the bytes of the block while it is in flight.
+    pub(crate) fn set_sealed(&self, bytes: Arc<Buf>) {
+        *os::lock(&self.sealed) = Some(bytes);
+    }
+
+    /// Bytes of the block, from its sealing until they are taken.
+    pub(crate) fn sealed(&self) -> Option<Arc<Buf>> {
+        os::lock(&self.sealed).clone()
+    }
+
+    /// Takes the bytes of the block: nothing writes them any more, or they have another owner.
+    pub(crate) fn take_sealed(&self) -> Option<Arc<Buf>> {
+        os::lock(&self.sealed).take()
     }
 
     /// Fate of the block; None while it is pending.

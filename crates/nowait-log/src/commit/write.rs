@@ -20,8 +20,8 @@ impl Shared {
         block.seal(&self.rules.log_id, epoch, watermark)
     }
 
-    fn write<'s>(&self, sealed: &'s mut Sealed<File>) -> Write<'s, BufferResult<Buf>> {
-        let write = sealed.live.file.write_all_at(std::mem::take(&mut sealed.buffer), sealed.offset);
+    fn write<'s>(&self, sealed: &'s Sealed<File>) -> Write<'s, BufferResult<Arc<Buf>>> {
+        let write = sealed.live.file.write_all_at(sealed.bytes.clone(), sealed.offset);
         match self.durability() {
             Durability::Write => write.durable(),
             Durability::WriteAndSync => write,
@@ -37,8 +37,8 @@ impl Shared {
     /// Writes a block on this thread, and completes it.
     pub(super) fn write_here(self: &Arc<Self>, submission: Submission<File>) {
         let id = submission.id;
-        let mut sealed = self.seal(submission);
-        let write = self.write(&mut sealed);
+        let sealed = self.seal(submission);
+        let write = self.write(&sealed);
         let written = match Submitter::of(self.control.caller) {
             // Submitted while this thread drives a future, so that it goes to the thread's own ring:
             // else it would go to a shared one, whose reaper would have to wake for each block. And
@@ -58,9 +58,9 @@ impl Shared {
     /// next.
     fn write_elsewhere(self: &Arc<Self>, submission: Submission<File>) {
         let id = submission.id;
-        let mut sealed = self.seal(submission);
+        let sealed = self.seal(submission);
         let (shared, live) = (self.clone(), sealed.live.clone());
-        self.write(&mut sealed).on_complete(move |written| match written {
+        self.write(&sealed).on_complete(move |written| match written {
             Ok(_) if shared.durability() == Durability::WriteAndSync => {
                 let sync = live.file.sync_data();
                 sync.on_complete(move |synced| shared.complete(id, synced));

@@ -54,7 +54,7 @@ pub trait ReadBuffer: sealed::Sealed + AsRef<[u8]> + Send + Sized + 'static {
 
 /// A buffer that a write can be given and that comes back with the result: every [`ReadBuffer`],
 /// and what can only be read from: `&'static [u8]`, `&'static [u8; N]`, `&'static str`,
-/// `Arc<[u8]>`, `Arc<Vec<u8>>`, `String`, and `bytes::Bytes` with the `bytes` feature.
+/// `Arc<[u8]>`, `Arc<Vec<u8>>`, `Arc<Buf>`, `String`, and `bytes::Bytes` with the `bytes` feature.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no buffer that a write can own",
     note = "give a `Vec<u8>`, a `Box<[u8]>`, a `&'static [u8]`, an `Arc<[u8]>` or a `nowait::Buf`; for a borrowed slice there is `write_from`"
@@ -140,6 +140,7 @@ write_buffer!(&'static [u8; N], Static, |bytes: Self| bytes.as_slice(), as_array
 write_buffer!(&'static str, Static, str::as_bytes, |bytes| std::str::from_utf8(bytes).unwrap_or_default());
 write_buffer!(Arc<Vec<u8>>, SharedVec, identity, identity);
 write_buffer!(Arc<[u8]>, Shared, identity, identity);
+write_buffer!(Arc<Buf>, SharedBuf, identity, identity);
 // The bytes come back unchanged, and so still are text.
 write_buffer!(String, Vec, String::into_bytes, |bytes| String::from_utf8(bytes).unwrap_or_default());
 #[cfg(feature = "bytes")]

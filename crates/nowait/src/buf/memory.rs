@@ -25,6 +25,7 @@ pub(crate) enum Memory {
     Static(&'static [u8]),
     Shared(Arc<[u8]>),
     SharedVec(Arc<Vec<u8>>),
+    SharedBuf(Arc<Buf>),
     #[cfg(feature = "bytes")]
     Bytes(bytes::Bytes),
 }
@@ -43,6 +44,7 @@ impl Memory {
             Memory::Static(bytes) => bytes.len(),
             Memory::Shared(bytes) => bytes.len(),
             Memory::SharedVec(bytes) => bytes.len(),
+            Memory::SharedBuf(bytes) => bytes.len(),
             #[cfg(feature = "bytes")]
             Memory::Bytes(bytes) => bytes.len(),
         }
@@ -74,6 +76,7 @@ impl Memory {
             Memory::Static(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
             Memory::Shared(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
             Memory::SharedVec(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
+            Memory::SharedBuf(bytes) => out.push(bytes.start.as_ptr(), bytes.len),
             #[cfg(feature = "bytes")]
             Memory::Bytes(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
         }

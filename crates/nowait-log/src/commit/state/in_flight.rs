@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::commit::block::Block;
+use crate::commit::block::{Block, Live};
 use crate::commit::group::Group;
 use nowait::Error;
 
@@ -24,8 +24,12 @@ pub(crate) struct SpareFailure {
 }
 
 /// A block that was submitted.
-pub(crate) struct InFlight {
+pub(crate) struct InFlight<F> {
     pub(super) id: u64,
+    pub(super) live: Live<F>,
+    /// Place of the block in its segment: of the header if there is one.
+    pub(super) offset: u64,
+    pub(super) first_lsn: u64,
     pub(super) last_lsn: u64,
     pub(super) watermark: u64,
     pub(super) bytes: u64,
@@ -66,8 +70,8 @@ pub(crate) enum Next {
 /// Steps after a write has ended, taken with nothing locked.
 pub(crate) struct Completed<F> {
     pub(crate) next: Next,
-    pub(crate) durable: Vec<InFlight>,
-    pub(crate) failed: Vec<InFlight>,
+    pub(crate) durable: Vec<InFlight<F>>,
+    pub(crate) failed: Vec<InFlight<F>>,
     /// Blocks that failed before they were submitted.
     pub(crate) unwritten: Vec<Block<F>>,
     pub(crate) wakers: Vec<Waker>,

@@ -61,7 +61,7 @@ pub(crate) struct State<F> {
     open: Option<Block<F>>,
     /// Closed blocks, oldest first.
     ready: VecDeque<Block<F>>,
-    in_flight: VecDeque<InFlight>,
+    in_flight: VecDeque<InFlight<F>>,
     next_id: u64,
     /// Files of segments that the log has left, to be closed with nothing locked.
     left: Vec<F>,
@@ -316,6 +316,9 @@ impl<F: Clone> State<F> {
         let watermark = self.durable;
         self.in_flight.push_back(InFlight {
             id,
+            live: block.live.clone(),
+            offset: block.offset,
+            first_lsn: block.first_lsn,
             last_lsn: block.last_lsn(),
             watermark,
             bytes: block.bytes() as u64,
@@ -402,7 +405,7 @@ impl<F: Clone> State<F> {
     /// True if a write that no thread waits for has been in flight for longer than `age`: the
     /// thread or task that should notice its end may be blocked.
     pub(crate) fn has_old_in_flight(&self, now: Instant, age: Duration) -> bool {
-        let is_old = |block: &InFlight| now.saturating_duration_since(block.submitted) > age;
+        let is_old = |block: &InFlight<F>| now.saturating_duration_since(block.submitted) > age;
         self.in_flight.iter().any(|block| block.is_carried && is_old(block))
     }
 
