@@ -70,6 +70,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
         return Done::Closed;
     }
     let now = || shared.dir.instance.now();
+    shared.rescue();
     let mut state = shared.state();
     if state.has_old_in_flight(now(), TICK) {
         drop(state);

@@ -245,6 +245,7 @@ impl Shared {
         let hurry = state.room_is_wanted() || state.room_left() < enough;
         let is_due = state.has_pending() && state.is_due(self.dir.instance.now());
         drop(state);
+        self.rescue();
         if is_due {
             self.write_all_here();
         }

@@ -27,6 +27,9 @@ pub struct LogStats {
     pub pending_bytes: u64,
     /// Records that were appended and are not durable yet.
     pub pending_records: u64,
+    /// Blocks that were written a second time, since the thread that wrote them, or the device, took
+    /// too long: the second write came first.
+    pub rescues: u64,
     /// Blocks whose write is on its way now.
     pub blocks_in_flight: usize,
     /// Appends that waited for room, whether a thread blocked or a future was pending.
@@ -144,6 +147,7 @@ pub(crate) struct Numbers {
     written_bytes: u64,
     pub(crate) rotations: u64,
     pub(crate) spares_missed: u64,
+    pub(crate) rescues: u64,
     pub(crate) watermark_blocks: u64,
     pub(crate) zeroed_bytes: u64,
     pub(crate) segments_prepared: u64,
@@ -166,6 +170,7 @@ impl Default for Numbers {
             written_bytes: 0,
             rotations: 0,
             spares_missed: 0,
+            rescues: 0,
             watermark_blocks: 0,
             zeroed_bytes: 0,
             segments_prepared: 0,
@@ -216,6 +221,7 @@ impl Numbers {
             written_buckets: buckets(&self.written_ns),
             rotations: self.rotations,
             spares_missed: self.spares_missed,
+            rescues: self.rescues,
             watermark_blocks: self.watermark_blocks,
             queued: of(&self.queued_ns),
             written: of(&self.written_ns),

@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::calls::Callback;
-use super::sync::{AtomicU32, Mutex, Ordering, Word, lock};
+use super::sync::{AtomicU32, Mutex, Ordering, Word, fence, lock};
 use crate::os;
 use nowait::Buf;
 
@@ -27,6 +27,8 @@ pub(crate) struct Group {
     word: Word,
     /// Threads that sleep and have not been told to lead. Changes with the state locked.
     sleepers: AtomicU32,
+    /// Threads in a sleep, or about to begin one: while there is none, nobody has to be woken.
+    asleep: AtomicU32,
     /// Futures and callbacks: waiters that cannot write the block themselves. Changes with
     /// `waiting` locked; the change is seen by whoever locks the state after the waiter has locked
     /// it.
@@ -37,11 +39,13 @@ pub(crate) struct Group {
     sealed: std::sync::Mutex<Option<Arc<Buf>>>,
 }
 
-/// Waiters to be told once the group has ended.
+/// Futures and callbacks, to be told once the group has ended.
 #[derive(Default)]
-pub(crate) struct Waiting {
-    pub(crate) wakers: Vec<Option<Waker>>,
-    pub(crate) callbacks: Vec<(u64, Callback)>,
+struct Waiting {
+    wakers: Vec<Option<Waker>>,
+    /// Number of wakers that were taken.
+    woken: usize,
+    callbacks: Vec<(u64, Callback)>,
 }
 
 impl Group {
@@ -49,6 +53,7 @@ impl Group {
         Arc::new(Group {
             word: Word::new(PENDING),
             sleepers: AtomicU32::new(0),
+            asleep: AtomicU32::new(0),
             idle: AtomicU32::new(0),
             ended: OnceLock::new(),
             waiting: Mutex::default(),
@@ -85,10 +90,10 @@ impl Group {
         self.ended.get().map_or(Duration::ZERO, Instant::elapsed)
     }
 
-    /// Counts a thread that is about to sleep. The state is locked, as it is where a leader is
-    /// chosen, so none is missed.
-    pub(crate) fn announce_sleeper(&self) {
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
+    /// Counts a thread that is about to sleep. Returns the number of those before it. The state is
+    /// locked, as it is where a leader is chosen, so none is missed.
+    pub(crate) fn announce_sleeper(&self) -> u32 {
+        self.sleepers.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn has_sleepers(&self) -> bool {
@@ -100,9 +105,16 @@ impl Group {
         self.idle.load(Ordering::Relaxed) > 0
     }
 
-    /// Sleeps until the group ends or one of its threads is to lead. May return early.
-    pub(crate) fn sleep(&self) {
-        self.word.sleep_while(PENDING);
+    /// Sleeps until the group ends or one of its threads is to lead, `time` at most. True if the
+    /// time is over. May return early.
+    pub(crate) fn sleep(&self, time: Option<Duration>) -> bool {
+        // Before the word is read, as the word is changed before this is read: one of the two sees
+        // the other.
+        self.asleep.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let is_over = self.word.sleep_while(PENDING, time);
+        self.asleep.fetch_sub(1, Ordering::Relaxed);
+        is_over
     }
 
     /// Appoints one of the sleepers to write the next block; false if one is appointed already. The
@@ -121,26 +133,52 @@ impl Group {
     }
 
     pub(crate) fn wake_leader(&self) {
-        self.word.wake(1);
+        self.wake(1);
     }
 
-    /// Ends the group: wakes the threads that sleep, and returns all other waiters.
-    pub(crate) fn end(&self, fate: Fate) -> Waiting {
+    fn wake(&self, threads: u32) {
+        // After the change of the word.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) > 0 {
+            self.word.wake(threads);
+        }
+    }
+
+    /// Ends the group and wakes the threads that sleep; [`Group::next_waker`] and
+    /// [`Group::take_callbacks`] give the others.
+    /// Done again it changes nothing, and wakes those whom a thread that was held up has not.
+    pub(crate) fn end(&self, fate: Fate) {
         // A group ends once.
         let _ = self.ended.set(Instant::now());
-        let waiting = {
-            let mut waiting = lock(&self.waiting);
-            let word = match fate {
-                Fate::Durable => DURABLE,
-                Fate::Failed => FAILED,
-            };
-            // An exchange, since an appointment may be accepted at the same time: the end comes
-            // after it.
-            self.word.0.swap(word, Ordering::Release);
-            std::mem::take(&mut *waiting)
+        let word = match fate {
+            Fate::Durable => DURABLE,
+            Fate::Failed => FAILED,
         };
-        self.word.wake(u32::MAX >> 1);
-        waiting
+        let waiting = lock(&self.waiting);
+        // An exchange, since an appointment may be accepted at the same time: the end comes after
+        // it.
+        self.word.0.swap(word, Ordering::Release);
+        drop(waiting);
+        self.wake(u32::MAX >> 1);
+    }
+
+    /// Takes the waker of one of the futures, in the order in which they came. The group has ended.
+    /// One at a time, so that another thread wakes the rest where this one is held up.
+    pub(crate) fn next_waker(&self) -> Option<Waker> {
+        let mut waiting = lock(&self.waiting);
+        loop {
+            let next = waiting.woken;
+            let waker = waiting.wakers.get_mut(next)?.take();
+            waiting.woken += 1;
+            if waker.is_some() {
+                return waker;
+            }
+        }
+    }
+
+    /// Takes the callbacks, in the order in which they were added. The group has ended.
+    pub(crate) fn take_callbacks(&self) -> Vec<(u64, Callback)> {
+        std::mem::take(&mut lock(&self.waiting).callbacks)
     }
 
     /// Registers `waker` at its `place`, which is chosen at the first call; false if the group has

@@ -8,15 +8,18 @@
 //! Whatever the order of the steps, no thread sleeps while it could write: the loom tests at the
 //! foot of this file check that.
 
-use std::sync::Arc;
-use std::task::Waker;
 use std::time::Instant;
 
-use super::block::Block;
-use super::group::{Fate, Group, Waiting};
-use super::state::{Completed, Next, State, Submission};
+use super::group::Group;
+use super::state::{Completed, Ending, Next, State, Submission};
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, yield_now};
 use nowait::Result;
+
+/// Most times that a thread which is about to write lets others run.
+#[cfg(not(nowait_log_loom))]
+const YIELDS_MAX: u32 = 8;
+#[cfg(nowait_log_loom)]
+const YIELDS_MAX: u32 = 1;
 
 pub(crate) struct Handover<F> {
     state: Mutex<State<F>>,
@@ -36,18 +39,13 @@ pub(crate) enum Turn<F> {
     Write(Submission<F>),
     /// Its group ended while it gathered: another thread has to write.
     PassOn(Next),
-    /// Nothing to write for it. `has_carried`: a write is in flight whose completion this thread
-    /// may hold up.
+    /// Nothing to write for it.
     Sleep {
+        /// A write is in flight whose completion this thread may hold up.
         has_carried: bool,
+        /// It looks after threads that are held up.
+        looks_out: bool,
     },
-}
-
-/// Waiters to be told.
-pub(crate) struct Told {
-    pub(crate) durable: Vec<Waiting>,
-    pub(crate) failed: Vec<Waiting>,
-    pub(crate) wakers: Vec<Waker>,
 }
 
 impl<F: Clone> Handover<F> {
@@ -80,53 +78,73 @@ impl<F: Clone> Handover<F> {
             return Turn::Again;
         }
         if group.accept() {
-            state.is_gathering = false;
+            state.gathering = None;
         }
-        if state.crowd > 1 && !*has_gathered && !state.is_gathering && state.may_submit() {
-            state.is_gathering = true;
-            drop(state);
-            yield_now();
+        if state.crowd > 1 && !*has_gathered && !state.is_gathering(&now) && state.may_submit() {
             *has_gathered = true;
-            state = self.lock();
-            state.is_gathering = false;
+            state = self.gather(state, &now);
             if group.fate().is_some() {
                 // Others may have gone to sleep because this thread gathered.
-                return Turn::PassOn(state.choose_next());
+                return Turn::PassOn(state.choose_next(now()));
             }
         }
-        let submission = if state.is_gathering { None } else { state.submit(false, now) };
+        let submission = if state.is_gathering(&now) { None } else { state.submit(false, now) };
         match submission {
             Some(submission) => Turn::Write(submission),
             None => {
-                group.announce_sleeper();
-                Turn::Sleep { has_carried: state.has_carried() }
+                let before = group.announce_sleeper();
+                Turn::Sleep { has_carried: state.has_carried(), looks_out: state.looks_out(before) }
             }
         }
     }
 
-    /// Records the end of a write.
-    pub(crate) fn complete(&self, id: u64, result: Result<()>, now: Instant) -> Completed<F> {
+    /// Lets other threads run, until as many records have come as the last time or they have had
+    /// their turns.
+    fn gather<'s>(&'s self, mut state: MutexGuard<'s, State<F>>, now: impl Fn() -> Instant) -> MutexGuard<'s, State<F>> {
+        state.gathering = Some(now());
+        for _ in 0..YIELDS_MAX {
+            drop(state);
+            yield_now();
+            state = self.lock();
+            if state.unsubmitted() >= state.crowd || !state.may_submit() {
+                break;
+            }
+        }
+        state.gathering = None;
+        state
+    }
+
+    /// Records the end of a write; `rewritten` as in [`State::complete`].
+    pub(crate) fn complete(
+        &self,
+        id: u64,
+        result: Result<()>,
+        rewritten: Option<Instant>,
+        now: Instant,
+    ) -> Completed<F> {
         let mut state = self.lock();
-        let completed = state.complete(id, result, now);
+        let completed = state.complete(id, result, rewritten, now);
         self.publish(&state);
         if state.appends_wait > 0 {
             self.room.notify_all();
         }
         completed
     }
+}
 
+impl Ending {
     /// Ends groups and wakes their threads; wakes the next leader last, so that woken threads may
-    /// append before it writes. Returns all other waiters.
-    pub(crate) fn end(&self, completed: Completed<F>) -> Told {
-        let Completed { next, durable, failed, unwritten, wakers } = completed;
-        let durable = durable.into_iter().map(|block| block.group.end(Fate::Durable)).collect();
-        let fail = |group: Arc<Group>| group.end(Fate::Failed);
-        let unwritten = unwritten.into_iter().map(|Block { group, .. }| group);
-        let failed = failed.into_iter().map(|block| block.group).chain(unwritten).map(fail).collect();
+    /// append before it writes. `carry` submits for those that do not write themselves, before all
+    /// else: the device has something to do then.
+    pub(crate) fn wake_threads(&self, carry: impl FnOnce()) {
+        let next = self.next();
+        if let Next::Carry = next {
+            carry();
+        }
+        self.groups.iter().for_each(|(group, fate)| group.end(*fate));
         if let Next::Leader(group) = next {
             group.wake_leader();
         }
-        Told { durable, failed, wakers }
     }
 }
 
@@ -135,9 +153,18 @@ mod loom_tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
+    use std::task::Waker;
+
+    use super::super::group::Fate;
     use super::super::state::fixture::{rules, start};
     use super::*;
     use crate::format::FRAME_BYTES;
+
+    /// No time passes: each order of the steps is tried again and again, and must go the same way.
+    fn now() -> Instant {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        *START.get_or_init(Instant::now)
+    }
 
     fn check(test: impl Fn() + Sync + Send + 'static) {
         let mut model = loom::model::Builder::new();
@@ -149,14 +176,14 @@ mod loom_tests {
     /// A log whose first segment has its header on disk.
     fn log(depth: usize) -> Arc<Handover<()>> {
         let log = Handover::new(State::new(rules(depth), start()));
-        let group = log.lock().put_watermark(false, false, Instant::now).ok().expect("room");
+        let group = log.lock().put_watermark(false, false, now).ok().expect("room");
         carry(&log);
         assert_eq!(group.fate(), Some(Fate::Durable));
         Arc::new(log)
     }
 
     fn append(log: &Handover<()>, record: &[u8]) -> (u64, Arc<Group>) {
-        log.lock().append(&[record.into()], FRAME_BYTES + record.len(), false, Instant::now).ok().expect("room")
+        log.lock().append(&[record.into()], FRAME_BYTES + record.len(), false, now).ok().expect("room")
     }
 
     /// As a thread of a log waits, with a disk that writes at once.
@@ -166,30 +193,33 @@ mod loom_tests {
             if let Some(fate) = group.fate() {
                 return fate;
             }
-            match log.turn(group, &mut has_gathered, Instant::now) {
+            match log.turn(group, &mut has_gathered, now) {
                 Turn::Again => {}
                 Turn::Write(submission) => complete(log, submission),
                 Turn::PassOn(Next::Leader(group)) => group.wake_leader(),
                 Turn::PassOn(_) => carry(log),
-                Turn::Sleep { .. } => group.sleep(),
+                Turn::Sleep { .. } => drop(group.sleep(None)),
             }
         }
     }
 
     fn complete(log: &Handover<()>, submission: Submission<()>) {
-        let completed = log.complete(submission.id, Ok(()), Instant::now());
-        let carries = matches!(completed.next, Next::Carry);
-        let told = log.end(completed);
-        told.durable.into_iter().flat_map(|waiting| waiting.wakers).flatten().for_each(Waker::wake);
-        if carries {
-            carry(log);
+        finish(log, &log.complete(submission.id, Ok(()), None, now()).ending);
+    }
+
+    fn finish(log: &Handover<()>, ending: &Ending) {
+        ending.wake_threads(|| carry(log));
+        for (group, _) in &ending.groups {
+            std::iter::from_fn(|| group.next_waker()).for_each(Waker::wake);
         }
+        std::iter::from_fn(|| ending.next_waker()).for_each(Waker::wake);
+        ending.set_over();
     }
 
     /// Submits for those that do not write themselves, on a disk that writes at once.
     fn carry(log: &Handover<()>) {
         loop {
-            let Some(submission) = log.lock().submit(true, Instant::now) else { return };
+            let Some(submission) = log.lock().submit(true, now) else { return };
             complete(log, submission);
         }
     }
@@ -253,19 +283,19 @@ mod loom_tests {
                 let log = log.clone();
                 loom::thread::spawn(move || {
                     let appended =
-                        log.lock().append(&[b"a record".as_slice().into()], FRAME_BYTES + 8, false, Instant::now);
+                        log.lock().append(&[b"a record".as_slice().into()], FRAME_BYTES + 8, false, now);
                     let Ok((_, group)) = appended else { return };
                     let mut has_gathered = false;
                     while group.fate().is_none() {
-                        match log.turn(&group, &mut has_gathered, Instant::now) {
+                        match log.turn(&group, &mut has_gathered, now) {
                             Turn::Write(submission) => {
                                 let error = nowait::Error::from_raw_os_error(
                                     nowait::ErrorOp::Write,
                                     rustix::io::Errno::IO.raw_os_error(),
                                 );
-                                drop(log.end(log.complete(submission.id, Err(error), Instant::now())));
+                                finish(&log, &log.complete(submission.id, Err(error), None, now()).ending);
                             }
-                            Turn::Sleep { .. } => group.sleep(),
+                            Turn::Sleep { .. } => drop(group.sleep(None)),
                             Turn::Again | Turn::PassOn(_) => {}
                         }
                     }

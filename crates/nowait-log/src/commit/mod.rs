@@ -15,13 +15,13 @@ mod wait;
 mod watermark;
 mod write;
 
-use std::sync::OnceLock;
+use std::sync::{OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::dir::{LogDir, Names};
+use super::dir::{DirLock, LogDir, Names};
 use super::event::{Event, Observer};
 use super::format::Control;
 use super::os;
@@ -59,6 +59,9 @@ pub(crate) struct Shared {
     pub(crate) wakes: Calls,
     /// Prepares segments where there is no maintenance thread.
     pub(crate) preparer: Preparer,
+    /// Lock of the directory: a thread that writes holds a share, so that no other process opens the
+    /// log while a write of this one may still come.
+    pub(crate) dir_lock: Weak<DirLock>,
     /// The maintenance thread, which must not wait for itself.
     pub(crate) maintenance: OnceLock<ThreadId>,
     /// Generation of the process that opened the log. A forked child has none of its threads, and
@@ -72,6 +75,7 @@ impl Shared {
         control: Control,
         rules: Rules,
         (retention, observer): (Retention, Option<Observer>),
+        dir_lock: Weak<DirLock>,
         start: impl FnOnce(Instant) -> Start<File>,
     ) -> Shared {
         let state = State::new(rules, start(dir.instance.now()));
@@ -88,6 +92,7 @@ impl Shared {
             calls: Calls::new("nowait-log-calls"),
             wakes: Calls::new("nowait-log-wakes"),
             preparer: Preparer::default(),
+            dir_lock,
             maintenance: OnceLock::new(),
             generation: nowait::fork_generation(),
         }

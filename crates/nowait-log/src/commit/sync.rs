@@ -1,16 +1,21 @@
 //! Locks, atomics and the sleep of a commit, exchanged when the hand-over is checked in every order
 //! of its steps (`make loom`).
 
+use std::time::Duration;
+
+#[cfg(not(nowait_log_loom))]
+use rustix::{fs::Timespec, io::Errno, thread::futex};
+
 #[cfg(not(nowait_log_loom))]
 pub(crate) use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
     sync::{Condvar, Mutex, MutexGuard},
     thread::yield_now,
 };
 
 #[cfg(nowait_log_loom)]
 pub(crate) use loom::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
     sync::{Condvar, Mutex, MutexGuard},
     thread::yield_now,
 };
@@ -33,15 +38,17 @@ impl Word {
         Word(AtomicU32::new(value))
     }
 
-    /// Sleeps while the word is `value`. May return early.
-    pub(crate) fn sleep_while(&self, value: u32) {
+    /// Sleeps while the word is `value`, `time` at most. True if the time is over. May return early.
+    pub(crate) fn sleep_while(&self, value: u32, time: Option<Duration>) -> bool {
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
         // Woken, interrupted, or too late to sleep: the caller looks again.
-        let _ = rustix::thread::futex::wait(&self.0, rustix::thread::futex::Flags::PRIVATE, value, None);
+        let woken = futex::wait(&self.0, futex::Flags::PRIVATE, value, time.as_ref());
+        woken == Err(Errno::TIMEDOUT)
     }
 
     pub(crate) fn wake(&self, threads: u32) {
         // Fails only for a bad address, which a reference is not.
-        let _ = rustix::thread::futex::wake(&self.0, rustix::thread::futex::Flags::PRIVATE, threads);
+        let _ = futex::wake(&self.0, futex::Flags::PRIVATE, threads);
     }
 }
 
@@ -54,11 +61,13 @@ impl Word {
         Word(AtomicU32::new(value), Mutex::new(()), Condvar::new())
     }
 
-    pub(crate) fn sleep_while(&self, value: u32) {
+    /// No time passes: whoever sleeps has to be woken.
+    pub(crate) fn sleep_while(&self, value: u32, _time: Option<Duration>) -> bool {
         let guard = lock(&self.1);
         if self.0.load(Ordering::Acquire) == value {
             drop(self.2.wait(guard));
         }
+        false
     }
 
     pub(crate) fn wake(&self, threads: u32) {

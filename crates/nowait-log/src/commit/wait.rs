@@ -7,6 +7,7 @@ use super::Shared;
 use super::calls::{Call, Callback};
 use super::group::{Fate, Group};
 use super::handover::Turn;
+use super::state::TICK;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
 impl Shared {
@@ -28,13 +29,15 @@ impl Shared {
                 Turn::Again => {}
                 Turn::Write(submission) => self.write_here(submission),
                 Turn::PassOn(next) => self.pass_on(next),
-                Turn::Sleep { has_carried } => {
+                Turn::Sleep { has_carried, looks_out } => {
                     if has_carried {
                         // The runtime that should notice its completion may be blocked by this
                         // thread.
                         self.watch_all();
                     }
-                    group.sleep();
+                    if group.sleep(looks_out.then_some(TICK)) {
+                        self.rescue();
+                    }
                 }
             }
         }

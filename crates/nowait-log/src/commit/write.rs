@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 use super::Shared;
-use super::block::Sealed;
+use super::block::{Live, Sealed};
 use super::calls::{self, Call};
-use super::group::Waiting;
-use super::handover::Told;
-use super::state::{Completed, Next, Submission};
+use super::group::{Fate, Group};
+use super::state::{Completed, Ending, Next, Rescue, Rewrite, Submission};
+use crate::dir::LentLock;
 use crate::event::Event;
 use crate::options::{Durability, Submitter};
 use nowait::{Buf, BufferResult, File, Result, Write};
@@ -36,6 +37,8 @@ impl Shared {
 
     /// Writes a block on this thread, and completes it.
     pub(super) fn write_here(self: &Arc<Self>, submission: Submission<File>) {
+        // Others may complete the block and close the log while this thread is held up.
+        let _held = LentLock::of(&self.dir_lock);
         let id = submission.id;
         let sealed = self.seal(submission);
         let write = self.write(&sealed);
@@ -51,7 +54,7 @@ impl Shared {
         if result.is_ok() && self.durability() == Durability::WriteAndSync {
             result = sealed.live.file.sync_data().wait();
         }
-        self.complete(id, result);
+        self.complete(id, result, None);
     }
 
     /// Has the engine write a block. The thread that notices its end completes it, and submits the
@@ -60,12 +63,19 @@ impl Shared {
         let id = submission.id;
         let sealed = self.seal(submission);
         let (shared, live) = (self.clone(), sealed.live.clone());
+        let held = LentLock::of(&self.dir_lock);
         self.write(&sealed).on_complete(move |written| match written {
             Ok(_) if shared.durability() == Durability::WriteAndSync => {
                 let sync = live.file.sync_data();
-                sync.on_complete(move |synced| shared.complete(id, synced));
+                sync.on_complete(move |synced| {
+                    shared.complete(id, synced, None);
+                    drop(held);
+                });
             }
-            written => shared.complete(id, written.map(drop).map_err(|failed| failed.error)),
+            written => {
+                shared.complete(id, written.map(drop).map_err(|failed| failed.error), None);
+                drop(held);
+            }
         });
     }
 
@@ -94,24 +104,60 @@ impl Shared {
         state.submit(is_carried, || self.dir.instance.now())
     }
 
-    /// A block is durable, or has failed.
-    fn complete(self: &Arc<Self>, id: u64, result: Result<()>) {
+    /// A block is durable, or has failed. `rewritten`: it was written once more, from then on.
+    fn complete(self: &Arc<Self>, id: u64, result: Result<()>, rewritten: Option<Instant>) {
         let failed = result.as_ref().err().cloned();
-        let completed = self.handover.complete(id, result, self.dir.instance.now());
-        if let Some(error) = failed.filter(|_| !completed.failed.is_empty()) {
+        let completed = self.handover.complete(id, result, rewritten, self.dir.instance.now());
+        let Completed { ending, blocks, unwritten, is_first_failure } = completed;
+        if let Some(error) = failed.filter(|_| is_first_failure) {
             self.tell_event(|| Event::Failed { error });
         }
-        self.finish(completed);
+        self.finish(&ending);
+        // Their bytes are not needed any more.
+        blocks.iter().for_each(|block| drop(block.group.take_sealed()));
+        drop((blocks, unwritten));
     }
 
-    fn finish(self: &Arc<Self>, completed: Completed<File>) {
-        if let Next::Carry = completed.next {
-            self.carry_all();
+    /// Tells all that wait for a write which has ended.
+    fn finish(self: &Arc<Self>, ending: &Ending) {
+        ending.wake_threads(|| self.carry_all());
+        for (group, fate) in &ending.groups {
+            self.tell(group, *fate);
         }
-        let Told { durable, failed, wakers } = self.handover.end(completed);
-        durable.into_iter().for_each(|waiting| self.tell(waiting, Ok));
-        failed.into_iter().for_each(|waiting| self.tell(waiting, |lsn| Err(self.why(lsn))));
-        self.wake_all(wakers);
+        while let Some(waker) = ending.next_waker() {
+            self.wake_all([waker]);
+        }
+        ending.set_over();
+    }
+
+    /// Takes the steps of threads that are held up: see `state/rescue.rs`.
+    pub(crate) fn rescue(self: &Arc<Self>) {
+        loop {
+            let mut state = self.state();
+            let step = state.rescue(self.dir.instance.now());
+            drop(state);
+            match step {
+                None => return,
+                Some(Rescue::End(ending)) => self.finish(&ending),
+                Some(Rescue::Rewrite(rewrite)) => self.rewrite(rewrite),
+            }
+        }
+    }
+
+    /// Writes a block once more, on this thread.
+    fn rewrite(self: &Arc<Self>, rewrite: Rewrite<File>) {
+        let _held = LentLock::of(&self.dir_lock);
+        let Rewrite { id, live, offset, bytes } = rewrite;
+        let began = self.dir.instance.now();
+        // By a file of its own: that of the log makes writes that overlap one after the other. Where
+        // none can be opened the thread that is held up has to end its write.
+        let Ok(file) = self.dir.open(live.number, true, self.control.direct) else { return };
+        let sealed = Sealed { live: Live::new(live.number, live.bytes, file), bytes, offset };
+        let mut result = self.write(&sealed).wait().map(drop).map_err(|failed| failed.error);
+        if result.is_ok() && self.durability() == Durability::WriteAndSync {
+            result = sealed.live.file.sync_data().wait();
+        }
+        self.complete(id, result, Some(began));
     }
 
     /// Has another waiter write what is pending.
@@ -123,14 +169,21 @@ impl Shared {
         }
     }
 
-    /// Tells futures and callbacks. Nothing is locked.
-    fn tell(&self, waiting: Waiting, answer: impl Fn(u64) -> Result<u64>) {
-        self.wake_all(waiting.wakers.into_iter().flatten());
-        if !waiting.callbacks.is_empty() {
-            let calls = waiting.callbacks.into_iter();
-            self.calls.add(calls.map(|(lsn, callback)| Call::Durable(callback, answer(lsn))));
-            self.serve_calls();
+    /// Tells futures and callbacks of a group that has ended. Nothing is locked.
+    fn tell(&self, group: &Group, fate: Fate) {
+        while let Some(waker) = group.next_waker() {
+            self.wake_all([waker]);
         }
+        let callbacks = group.take_callbacks();
+        if callbacks.is_empty() {
+            return;
+        }
+        let answer = |lsn| match fate {
+            Fate::Durable => Ok(lsn),
+            Fate::Failed => Err(self.why(lsn)),
+        };
+        self.calls.add(callbacks.into_iter().map(|(lsn, callback)| Call::Durable(callback, answer(lsn))));
+        self.serve_calls();
     }
 
     /// Wakes tasks, with nothing locked: where this thread holds the names, another one does it.

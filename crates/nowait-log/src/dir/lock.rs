@@ -1,7 +1,7 @@
 //! The lock of a log's directory: one process at a time writes a log.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
@@ -81,6 +81,11 @@ pub(crate) struct LentLock {
 impl LentLock {
     pub(crate) fn new(lock: Arc<DirLock>) -> LentLock {
         LentLock { lock: Some(lock), generation: nowait::fork_generation() }
+    }
+
+    /// A share of a lock that others hold, if they do.
+    pub(crate) fn of(lock: &Weak<DirLock>) -> LentLock {
+        LentLock { lock: lock.upgrade(), generation: nowait::fork_generation() }
     }
 }
 

@@ -60,7 +60,7 @@ impl Open {
         }
         dir.clean()?;
         let recovery = found.recovery.clone();
-        let shared = begin_epoch(dir, options, found)?;
+        let shared = begin_epoch(dir, &dir_lock, options, found)?;
         shared.preparer.lend(dir_lock.clone());
         let maintenance = match options.maintenance {
             true => Some(start_maintenance(&shared, dir_lock.clone())?),
@@ -232,7 +232,7 @@ fn new_id() -> LogId {
 
 /// Continues behind what was found: in a new segment of a new epoch, so that nothing on disk is
 /// written again.
-fn begin_epoch(dir: LogDir, options: &Options, found: Found) -> Result<Arc<Shared>> {
+fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found) -> Result<Arc<Shared>> {
     let Found { mut control, mut recorded, number_max, mut chain, mut end, recovery, free, lost, holed, .. } = found;
     for (what, last) in [("segment", number_max), ("epoch", recovery.epoch), ("record", recovery.next_lsn)] {
         // Enough are left that none is counted past the last.
@@ -318,8 +318,8 @@ fn begin_epoch(dir: LogDir, options: &Options, found: Found) -> Result<Arc<Share
     let current = Live::new(number, bytes, file);
     let ages = if let Rule::Age(_) = options.retention.0 { ages(&dir, &segments) } else { Vec::new() };
     let start = |now| Start { epoch, current, segments, recorded, ages, now };
-    let shared =
-        Arc::new(Shared::new(dir, control, rules, (options.retention.clone(), options.observer.clone()), start));
+    let retention = (options.retention.clone(), options.observer.clone());
+    let shared = Arc::new(Shared::new(dir, control, rules, retention, Arc::downgrade(lock), start));
     // Makes the segment, and so its epoch, durable.
     shared.write_watermark().map_err(|no_room| shared.no_room(no_room))?;
     for number in &free {

@@ -1,12 +1,14 @@
 //! Blocks in flight, and the outcome of their writes.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Instant;
 
 use crate::commit::block::{Block, Live};
-use crate::commit::group::Group;
-use nowait::Error;
+use crate::commit::group::{Fate, Group};
+use crate::os::lock;
+use nowait::{Buf, Error};
 
 /// First failure of a write: nothing is acknowledged after it.
 #[derive(Clone, Debug)]
@@ -43,6 +45,10 @@ pub(crate) struct InFlight<F> {
     pub(super) payload: usize,
     pub(super) opened: Instant,
     pub(super) submitted: Instant,
+    /// Times that the block was written once more.
+    pub(super) rewrites: u32,
+    /// Time from which another thread writes it.
+    pub(super) due: Instant,
 }
 
 /// A block to be sealed and written, with nothing locked.
@@ -67,24 +73,64 @@ pub(crate) enum Next {
     Carry,
 }
 
-/// Steps after a write has ended, taken with nothing locked.
-pub(crate) struct Completed<F> {
-    pub(crate) next: Next,
-    pub(crate) durable: Vec<InFlight<F>>,
-    pub(crate) failed: Vec<InFlight<F>>,
-    /// Blocks that failed before they were submitted.
-    pub(crate) unwritten: Vec<Block<F>>,
-    pub(crate) wakers: Vec<Waker>,
+/// What follows when a write has ended, with nothing locked: by the thread that noticed it, and, if
+/// that one is held up, by another. Each step may be taken twice.
+pub(crate) struct Ending {
+    pub(crate) groups: Vec<(Arc<Group>, Fate)>,
+    wakers: Mutex<Vec<Waker>>,
+    next: Mutex<Next>,
+    is_over: AtomicBool,
 }
 
-impl<F> Default for Completed<F> {
-    fn default() -> Self {
-        Completed {
-            next: Next::Nobody,
-            durable: Vec::new(),
-            failed: Vec::new(),
-            unwritten: Vec::new(),
-            wakers: Vec::new(),
-        }
+impl Ending {
+    pub(super) fn new(groups: Vec<(Arc<Group>, Fate)>, wakers: Vec<Waker>, next: Next) -> Ending {
+        Ending { groups, wakers: Mutex::new(wakers), next: Mutex::new(next), is_over: AtomicBool::new(false) }
     }
+
+    /// Takes the choice of who writes next.
+    pub(crate) fn next(&self) -> Next {
+        std::mem::take(&mut *lock(&self.next))
+    }
+
+    /// Takes a waker of a task that waits for a record, or for room.
+    pub(crate) fn next_waker(&self) -> Option<Waker> {
+        lock(&self.wakers).pop()
+    }
+
+    /// Records that everybody was told.
+    pub(crate) fn set_over(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+/// The end of a write.
+pub(crate) struct Completed<F> {
+    pub(crate) ending: Arc<Ending>,
+    /// Blocks that have ended, to be dropped with nothing locked.
+    pub(crate) blocks: Vec<InFlight<F>>,
+    /// Blocks that failed before they were submitted.
+    pub(crate) unwritten: Vec<Block<F>>,
+    /// The log has failed, and had not before.
+    pub(crate) is_first_failure: bool,
+}
+
+/// A step for a thread that looks after one that is held up.
+pub(crate) enum Rescue<F> {
+    /// Not all were told of the end of a write.
+    End(Arc<Ending>),
+    /// The end of a write is overdue.
+    Rewrite(Rewrite<F>),
+}
+
+/// A block to be written once more, to the same place.
+pub(crate) struct Rewrite<F> {
+    pub(crate) id: u64,
+    /// Keeps the segment's file from being used for another meanwhile.
+    pub(crate) live: Live<F>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: Arc<Buf>,
 }

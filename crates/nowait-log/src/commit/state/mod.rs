@@ -11,6 +11,7 @@
 #[cfg(test)]
 pub(crate) mod fixture;
 mod in_flight;
+mod rescue;
 mod rules;
 mod segments;
 #[cfg(all(test, not(nowait_log_loom)))]
@@ -22,13 +23,13 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::block::{Block, Live};
-use super::group::Group;
+use super::group::{Fate, Group};
 use crate::dir::Segment;
 use crate::format::{Entry, block_bytes};
 use crate::stats::Numbers;
 use nowait::Result;
 
-pub(crate) use in_flight::{Completed, InFlight, Next, Poison, SpareFailure, Submission};
+pub(crate) use in_flight::{Completed, Ending, InFlight, Next, Poison, Rescue, Rewrite, SpareFailure, Submission};
 use rules::usable_end;
 pub(crate) use rules::{NoRoom, Refusal, Rules};
 use segments::Upkeep;
@@ -36,6 +37,10 @@ pub(crate) use segments::{Retired, Start};
 
 /// `State::crowd` from which blocks are written one at a time.
 const CROWD: u32 = 16;
+
+/// Time for which others leave the writing to a thread that lets them append first, or that was woken
+/// to write.
+const GATHER_MAX: Duration = Duration::from_millis(2);
 
 /// Time after which a segment that could not be prepared is tried again.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
@@ -94,8 +99,13 @@ pub(crate) struct State<F> {
     is_dropped: bool,
     /// Threads that sleep until the next segment is ready.
     pub(crate) appends_wait: u32,
-    /// A thread is about to write, and lets others append first.
-    pub(crate) is_gathering: bool,
+    /// A thread is about to write, and lets others append first, since then.
+    pub(crate) gathering: Option<Instant>,
+    /// Ends of writes of which not all may have been told yet, each with the time from which another
+    /// thread does that.
+    ending: VecDeque<(Instant, Arc<Ending>)>,
+    /// Time that the slowest of the last writes took.
+    slowest: Duration,
     /// Records in the block that ended last and in the block that was open then.
     pub(crate) crowd: u32,
     /// Wakers for LSNs, which may be appended later.
@@ -138,7 +148,9 @@ impl<F: Clone> State<F> {
             is_closing: false,
             is_dropped: false,
             appends_wait: 0,
-            is_gathering: false,
+            gathering: None,
+            ending: VecDeque::new(),
+            slowest: Duration::ZERO,
             crowd: 0,
             watchers: Vec::new(),
             room_wakers: Vec::new(),
@@ -308,8 +320,10 @@ impl<F: Clone> State<F> {
         }
         let block = self.ready.pop_front()?;
         // Clear the flag for a thread that gathers and will find its block gone.
-        self.is_gathering = false;
+        self.gathering = None;
         let id = self.next_id;
+        let submitted = now();
+        let due = submitted + self.patience();
         self.next_id += 1;
         self.numbers.submitted(self.in_flight.len() + 1);
         self.submitted = block.last_lsn();
@@ -329,60 +343,98 @@ impl<F: Clone> State<F> {
             records: block.records,
             payload: block.payload,
             opened: block.opened,
-            submitted: now(),
+            submitted,
+            rewrites: 0,
+            due,
         });
         let left = std::mem::take(&mut self.left);
         Some(Submission { id, block, epoch: self.epoch, watermark, _left: left })
     }
 
+    /// True while others leave the writing to a thread that gathers. Not for long: it may be held up.
+    pub(crate) fn is_gathering(&self, now: impl Fn() -> Instant) -> bool {
+        self.gathering.is_some_and(|since| now().saturating_duration_since(since) < GATHER_MAX)
+    }
+
+    /// Records that were appended and not submitted.
+    pub(crate) fn unsubmitted(&self) -> u32 {
+        self.ready.iter().chain(&self.open).map(|block| block.records).sum()
+    }
+
     /// A write has ended: advances what is durable, or poisons the log; then decides who writes
-    /// next.
-    pub(crate) fn complete(&mut self, id: u64, result: Result<()>, now: Instant) -> Completed<F> {
-        let mut completed = Completed::default();
+    /// next. `rewritten`: the block was written once more, from then on.
+    ///
+    /// A success counts once, a failure always: where the block is durable by the write of another
+    /// thread, one that fails afterwards may have spoilt it.
+    pub(crate) fn complete(
+        &mut self,
+        id: u64,
+        result: Result<()>,
+        rewritten: Option<Instant>,
+        now: Instant,
+    ) -> Completed<F> {
         self.last_active = now;
-        let Some(block) = self.in_flight.iter_mut().find(|block| block.id == id) else { return completed };
-        block.is_completed = true;
+        self.ending.retain(|(_, ending)| !ending.is_over());
+        let (mut blocks, mut unwritten, mut wakers) = (Vec::new(), Vec::new(), Vec::new());
+        let mut groups = Vec::new();
+        let mut is_first_failure = false;
         match result {
             Ok(()) => {
-                let queued = block.submitted.saturating_duration_since(block.opened);
-                let written = now.saturating_duration_since(block.submitted);
-                self.numbers.completed(queued, written, block.records, block.payload, block.bytes);
-                self.advance(&mut completed);
+                let known = self.in_flight.iter_mut().find(|block| block.id == id && !block.is_completed);
+                if let Some(block) = known {
+                    block.is_completed = true;
+                    let queued = block.submitted.saturating_duration_since(block.opened);
+                    let written = now.saturating_duration_since(block.submitted);
+                    self.numbers.completed(queued, written, block.records, block.payload, block.bytes);
+                    let is_held_up = block.rewrites > 0 && rewritten.is_none();
+                    if !is_held_up {
+                        self.learn(rewritten.map_or(written, |began| now.saturating_duration_since(began)));
+                    }
+                    self.numbers.rescues += u64::from(rewritten.is_some());
+                    self.advance(&mut blocks, &mut wakers);
+                    groups.extend(blocks.iter().map(|block| (block.group.clone(), Fate::Durable)));
+                }
             }
             Err(error) => {
-                self.poison = Some(Poison { error, submitted: self.submitted });
-                completed.failed.extend(self.in_flight.drain(..));
-                completed.unwritten.extend(self.ready.drain(..).chain(self.open.take()));
+                is_first_failure = self.poison.is_none();
+                if is_first_failure {
+                    self.poison = Some(Poison { error, submitted: self.submitted });
+                }
+                blocks.extend(self.in_flight.drain(..));
+                unwritten.extend(self.ready.drain(..).chain(self.open.take()));
+                let failed = blocks.iter().map(|block| &block.group).chain(unwritten.iter().map(|block| &block.group));
+                groups.extend(failed.map(|group| (group.clone(), Fate::Failed)));
                 self.pending_bytes = 0;
-                completed.wakers.extend(self.watchers.drain(..).map(|(_, waker)| waker));
+                wakers.extend(self.watchers.drain(..).map(|(_, waker)| waker));
             }
         }
-        completed.wakers.append(&mut self.room_wakers);
-        completed.next = self.choose_next();
-        completed
+        wakers.append(&mut self.room_wakers);
+        let ending = Arc::new(Ending::new(groups, wakers, self.choose_next(now)));
+        self.ending.push_back((now + self.patience(), ending.clone()));
+        Completed { ending, blocks, unwritten, is_first_failure }
     }
 
     /// Acknowledges blocks with everything before them durable.
-    fn advance(&mut self, completed: &mut Completed<F>) {
+    fn advance(&mut self, durable: &mut Vec<InFlight<F>>, wakers: &mut Vec<Waker>) {
         while self.in_flight.front().is_some_and(|block| block.is_completed) {
             let Some(block) = self.in_flight.pop_front() else { break };
             self.durable = self.durable.max(block.last_lsn);
             self.crowd = block.records + self.open.as_ref().map_or(0, |open| open.records);
             self.watermark = self.watermark.max(block.watermark);
             self.pending_bytes = self.pending_bytes.saturating_sub(block.payload as u64);
-            completed.durable.push(block);
+            durable.push(block);
         }
         let mut index = 0;
         while index < self.watchers.len() {
             match self.watchers[index].0 <= self.durable {
-                true => completed.wakers.push(self.watchers.swap_remove(index).1),
+                true => wakers.push(self.watchers.swap_remove(index).1),
                 false => index += 1,
             }
         }
     }
 
     /// Chooses who writes what is pending.
-    pub(crate) fn choose_next(&mut self) -> Next {
+    pub(crate) fn choose_next(&mut self, now: Instant) -> Next {
         if !self.may_submit() {
             return Next::Nobody;
         }
@@ -392,7 +444,7 @@ impl<F: Clone> State<F> {
             if !group.appoint() {
                 return Next::Nobody;
             }
-            self.is_gathering = true;
+            self.gathering = Some(now);
             return Next::Leader(group);
         }
         let any = self.is_dropped || !self.watchers.is_empty() || !self.room_wakers.is_empty();

@@ -27,7 +27,7 @@ fn submit(state: &mut State<()>) -> Option<(u64, u64)> {
 
 fn write(state: &mut State<()>) -> Completed<()> {
     let (id, _) = submit(state).expect("a block");
-    state.complete(id, Ok(()), now())
+    state.complete(id, Ok(()), None, now())
 }
 
 fn failure() -> Error {
@@ -47,12 +47,12 @@ fn durable_is_what_has_everything_before_it() {
         .collect();
     assert!(append(&mut state, 100).is_ok());
     assert!(submit(&mut state).is_none(), "as many are in flight as may be");
-    assert!(state.complete(ids[1], Ok(()), now()).durable.is_empty());
+    assert!(state.complete(ids[1], Ok(()), None, now()).blocks.is_empty());
     assert_eq!(state.durable, 0);
-    assert_eq!(state.complete(ids[0], Ok(()), now()).durable.len(), 2);
+    assert_eq!(state.complete(ids[0], Ok(()), None, now()).blocks.len(), 2);
     assert_eq!(state.durable, 2);
     assert_eq!(submit(&mut state).unwrap().1, 2, "the next block carries what is durable by now");
-    assert_eq!(state.complete(ids[2], Ok(()), now()).durable.len(), 1);
+    assert_eq!(state.complete(ids[2], Ok(()), None, now()).blocks.len(), 1);
     assert_eq!(state.durable, 3);
 }
 
@@ -64,11 +64,12 @@ fn a_failure_poisons_everything_after_it() {
     append(&mut state, 100).ok().unwrap();
     let (second, _) = submit(&mut state).unwrap();
     append(&mut state, 100).ok().unwrap();
-    let failed = state.complete(second, Err(failure()), now());
-    assert_eq!((failed.durable.len(), failed.failed.len(), failed.unwritten.len()), (0, 2, 1));
+    let failed = state.complete(second, Err(failure()), None, now());
+    assert_eq!((failed.blocks.len(), failed.unwritten.len(), failed.is_first_failure), (2, 1, true));
+    assert!(failed.ending.groups.len() == 3 && failed.ending.groups.iter().all(|(_, fate)| *fate == Fate::Failed));
     assert_eq!(state.poison.as_ref().unwrap().submitted, 2, "record 3 was not submitted");
     // The first write succeeds, too late.
-    assert!(state.complete(first, Ok(()), now()).durable.is_empty());
+    assert!(state.complete(first, Ok(()), None, now()).blocks.is_empty());
     assert_eq!(state.durable, 0);
     assert!(matches!(append(&mut state, 1), Err(NoRoom::Refused(Refusal::Poisoned(_)))));
     assert!(submit(&mut state).is_none());
@@ -87,9 +88,9 @@ fn nothing_is_in_flight_beside_a_segments_header() {
     append(&mut state, 1).ok().unwrap();
     assert!(submit(&mut state).is_none(), "the header is in flight");
     assert_eq!(state.durable_headers(), 1);
-    state.complete(old, Ok(()), now());
+    state.complete(old, Ok(()), None, now());
     assert!(submit(&mut state).is_none());
-    state.complete(first, Ok(()), now());
+    state.complete(first, Ok(()), None, now());
     assert_eq!(state.durable_headers(), 2);
     assert!(submit(&mut state).is_some());
 }
@@ -105,10 +106,10 @@ fn the_last_watermark_block_leaves_alone_and_always_has_room() {
     assert!(state.put_watermark(true, true, now).is_ok());
     let (records, _) = submit(&mut state).unwrap();
     assert!(submit(&mut state).is_none(), "its watermark has to cover every record");
-    state.complete(records, Ok(()), now());
+    state.complete(records, Ok(()), None, now());
     let (last, watermark) = submit(&mut state).unwrap();
     assert_eq!(watermark, 1);
-    state.complete(last, Ok(()), now());
+    state.complete(last, Ok(()), None, now());
     assert!(state.is_quiet() && !state.lacks_watermark(1));
 }
 
@@ -149,18 +150,18 @@ fn a_reserve_is_for_those_that_ask_for_it() {
 fn who_writes_next() {
     let mut state = state(rules(1));
     let (_, group) = state.append(&[b"one".as_slice().into()], FRAME_BYTES + 3, false, now).ok().unwrap();
-    assert!(matches!(state.choose_next(), Next::Nobody), "nothing waits");
+    assert!(matches!(state.choose_next(now()), Next::Nobody), "nothing waits");
     assert!(group.register(&mut None, Waker::noop()));
-    assert!(matches!(state.choose_next(), Next::Carry));
+    assert!(matches!(state.choose_next(now()), Next::Carry));
     group.announce_sleeper();
-    assert!(matches!(state.choose_next(), Next::Leader(leader) if Arc::ptr_eq(&leader, &group)));
-    assert!(state.is_gathering && !group.has_sleepers());
+    assert!(matches!(state.choose_next(now()), Next::Leader(leader) if Arc::ptr_eq(&leader, &group)));
+    assert!(state.gathering.is_some() && !group.has_sleepers());
     assert!(group.accept() && !group.accept());
     submit(&mut state).unwrap();
-    assert!(!state.is_gathering);
+    assert!(state.gathering.is_none());
     state.append(&[b"two".as_slice().into()], FRAME_BYTES + 3, false, now).ok().unwrap();
     assert!(state.watch(9, Waker::noop().clone()).is_none());
-    assert!(matches!(state.choose_next(), Next::Nobody), "one is in flight");
+    assert!(matches!(state.choose_next(now()), Next::Nobody), "one is in flight");
 }
 
 #[test]
@@ -218,7 +219,7 @@ fn a_segment_is_not_used_again_while_a_block_of_it_is_out() {
     let mut state = state(rules(1));
     append(&mut state, 100).ok().unwrap();
     let held_up = state.submit(false, now).unwrap();
-    state.complete(held_up.id, Ok(()), now());
+    state.complete(held_up.id, Ok(()), None, now());
     state.spares.push_back(Live::new(2, SEGMENT_BYTES, ()));
     append(&mut state, SEGMENT_BYTES as usize - 4 * PAGE).ok().unwrap();
     write(&mut state);
