@@ -148,6 +148,7 @@ pub(super) fn run_once(shared: &Arc<Shared>) -> Done {
 /// True if nothing is left to do until the log is used again.
 fn is_idle(state: &State, now: Instant) -> bool {
     state.is_quiet()
+        && !state.has_untold()
         && !state.lacks_watermark(state.durable)
         && !state.lacks_spare(now)
         && !state.has_surplus()

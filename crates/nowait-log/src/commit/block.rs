@@ -34,6 +34,11 @@ impl<F> Live<F> {
         Arc::downgrade(&self.in_use)
     }
 
+    /// Exchanges the file for another one of the same segment.
+    pub(crate) fn exchange_file(&mut self, file: F) -> F {
+        std::mem::replace(&mut self.file, file)
+    }
+
     /// Gives the file up: it no longer counts as in use.
     pub(crate) fn into_file(self) -> F {
         self.file

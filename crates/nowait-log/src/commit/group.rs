@@ -96,6 +96,11 @@ impl Group {
         self.sleepers.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Undoes this: the thread has woken, and was not appointed. The state is locked.
+    pub(crate) fn retract_sleeper(&self) {
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) > 0
     }

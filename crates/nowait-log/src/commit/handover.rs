@@ -11,7 +11,7 @@
 use std::time::Instant;
 
 use super::group::Group;
-use super::state::{Completed, Ending, Next, State, Submission};
+use super::state::{Completed, Ending, Next, Rewritten, State, Submission};
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, yield_now};
 use nowait::Result;
 
@@ -29,6 +29,15 @@ pub(crate) struct Handover<F> {
     pub(crate) work: Condvar,
     /// Sleep of threads whose append needs the next segment.
     pub(crate) room: Condvar,
+}
+
+/// A thread that waits for a group.
+#[derive(Default)]
+pub(crate) struct ThreadWaits {
+    /// It has let others append before its write.
+    has_gathered: bool,
+    /// It was counted as one that sleeps.
+    has_slept: bool,
 }
 
 /// Next step of a thread that waits. Moved once: a box would cost every write an allocation.
@@ -72,16 +81,19 @@ impl<F: Clone> Handover<F> {
     /// Threads that the last write has woken are likely to append again. So a thread that may write
     /// lets others run first, once, when there were several: a write of all costs as much as a
     /// write of one, and a record that comes too late waits for two writes.
-    pub(crate) fn turn(&self, group: &Group, has_gathered: &mut bool, now: impl Fn() -> Instant) -> Turn<F> {
+    pub(crate) fn turn(&self, group: &Group, waiter: &mut ThreadWaits, now: impl Fn() -> Instant) -> Turn<F> {
         let mut state = self.lock();
         if group.fate().is_some() {
             return Turn::Again;
         }
         if group.accept() {
             state.gathering = None;
+        } else if waiter.has_slept {
+            group.retract_sleeper();
         }
-        if state.crowd > 1 && !*has_gathered && !state.is_gathering(&now) && state.may_submit() {
-            *has_gathered = true;
+        waiter.has_slept = false;
+        if state.crowd > 1 && !waiter.has_gathered && !state.is_gathering(&now) && state.may_submit() {
+            waiter.has_gathered = true;
             state = self.gather(state, &now);
             if group.fate().is_some() {
                 // Others may have gone to sleep because this thread gathered.
@@ -93,6 +105,7 @@ impl<F: Clone> Handover<F> {
             Some(submission) => Turn::Write(submission),
             None => {
                 let before = group.announce_sleeper();
+                waiter.has_slept = true;
                 Turn::Sleep { has_carried: state.has_carried(), looks_out: state.looks_out(before) }
             }
         }
@@ -100,7 +113,11 @@ impl<F: Clone> Handover<F> {
 
     /// Lets other threads run, until as many records have come as the last time or they have had
     /// their turns.
-    fn gather<'s>(&'s self, mut state: MutexGuard<'s, State<F>>, now: impl Fn() -> Instant) -> MutexGuard<'s, State<F>> {
+    fn gather<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State<F>>,
+        now: impl Fn() -> Instant,
+    ) -> MutexGuard<'s, State<F>> {
         state.gathering = Some(now());
         for _ in 0..YIELDS_MAX {
             drop(state);
@@ -119,7 +136,7 @@ impl<F: Clone> Handover<F> {
         &self,
         id: u64,
         result: Result<()>,
-        rewritten: Option<Instant>,
+        rewritten: Option<Rewritten<F>>,
         now: Instant,
     ) -> Completed<F> {
         let mut state = self.lock();
@@ -188,12 +205,12 @@ mod loom_tests {
 
     /// As a thread of a log waits, with a disk that writes at once.
     fn wait(log: &Handover<()>, group: &Group) -> Fate {
-        let mut has_gathered = false;
+        let mut waiter = ThreadWaits::default();
         loop {
             if let Some(fate) = group.fate() {
                 return fate;
             }
-            match log.turn(group, &mut has_gathered, now) {
+            match log.turn(group, &mut waiter, now) {
                 Turn::Again => {}
                 Turn::Write(submission) => complete(log, submission),
                 Turn::PassOn(Next::Leader(group)) => group.wake_leader(),
@@ -282,12 +299,11 @@ mod loom_tests {
             let threads = [1, 2].map(|_| {
                 let log = log.clone();
                 loom::thread::spawn(move || {
-                    let appended =
-                        log.lock().append(&[b"a record".as_slice().into()], FRAME_BYTES + 8, false, now);
+                    let appended = log.lock().append(&[b"a record".as_slice().into()], FRAME_BYTES + 8, false, now);
                     let Ok((_, group)) = appended else { return };
-                    let mut has_gathered = false;
+                    let mut waiter = ThreadWaits::default();
                     while group.fate().is_none() {
-                        match log.turn(&group, &mut has_gathered, now) {
+                        match log.turn(&group, &mut waiter, now) {
                             Turn::Write(submission) => {
                                 let error = nowait::Error::from_raw_os_error(
                                     nowait::ErrorOp::Write,

@@ -6,7 +6,7 @@ use std::task::Waker;
 use super::Shared;
 use super::calls::{Call, Callback};
 use super::group::{Fate, Group};
-use super::handover::Turn;
+use super::handover::{ThreadWaits, Turn};
 use super::state::TICK;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
@@ -14,7 +14,7 @@ impl Shared {
     /// Waits until the block of `group` is durable, and writes blocks meanwhile if no other thread
     /// does.
     pub(crate) fn wait(self: &Arc<Self>, lsn: u64, group: &Group) -> Result<u64> {
-        let mut has_gathered = false;
+        let mut waiter = ThreadWaits::default();
         loop {
             match group.fate() {
                 Some(Fate::Durable) => {
@@ -25,7 +25,7 @@ impl Shared {
                 None if self.is_forked() => return Err(self.forked()),
                 None => {}
             }
-            match self.handover.turn(group, &mut has_gathered, || self.dir.instance.now()) {
+            match self.handover.turn(group, &mut waiter, || self.dir.instance.now()) {
                 Turn::Again => {}
                 Turn::Write(submission) => self.write_here(submission),
                 Turn::PassOn(next) => self.pass_on(next),

@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
 
 use super::Shared;
 use super::block::{Live, Sealed};
 use super::calls::{self, Call};
 use super::group::{Fate, Group};
-use super::state::{Completed, Ending, Next, Rescue, Rewrite, Submission};
+use super::state::{Completed, Ending, Next, Rescue, Rewrite, Rewritten, Submission};
 use crate::dir::LentLock;
 use crate::event::Event;
 use crate::options::{Durability, Submitter};
@@ -104,8 +103,9 @@ impl Shared {
         state.submit(is_carried, || self.dir.instance.now())
     }
 
-    /// A block is durable, or has failed. `rewritten`: it was written once more, from then on.
-    fn complete(self: &Arc<Self>, id: u64, result: Result<()>, rewritten: Option<Instant>) {
+    /// A block is durable, or has failed. `rewritten` as in
+    /// `State::complete`.
+    fn complete(self: &Arc<Self>, id: u64, result: Result<()>, rewritten: Option<Rewritten<File>>) {
         let failed = result.as_ref().err().cloned();
         let completed = self.handover.complete(id, result, rewritten, self.dir.instance.now());
         let Completed { ending, blocks, unwritten, is_first_failure } = completed;
@@ -157,7 +157,7 @@ impl Shared {
         if result.is_ok() && self.durability() == Durability::WriteAndSync {
             result = sealed.live.file.sync_data().wait();
         }
-        self.complete(id, result, Some(began));
+        self.complete(id, result, Some(Rewritten { began, file: sealed.live.file }));
     }
 
     /// Has another waiter write what is pending.

@@ -126,6 +126,13 @@ pub(crate) enum Rescue<F> {
     Rewrite(Rewrite<F>),
 }
 
+/// A block was written once more.
+pub(crate) struct Rewritten<F> {
+    pub(crate) began: Instant,
+    /// File of the block's segment, opened for this.
+    pub(crate) file: F,
+}
+
 /// A block to be written once more, to the same place.
 pub(crate) struct Rewrite<F> {
     pub(crate) id: u64,

@@ -29,7 +29,9 @@ use crate::format::{Entry, block_bytes};
 use crate::stats::Numbers;
 use nowait::Result;
 
-pub(crate) use in_flight::{Completed, Ending, InFlight, Next, Poison, Rescue, Rewrite, SpareFailure, Submission};
+pub(crate) use in_flight::{
+    Completed, Ending, InFlight, Next, Poison, Rescue, Rewrite, Rewritten, SpareFailure, Submission,
+};
 use rules::usable_end;
 pub(crate) use rules::{NoRoom, Refusal, Rules};
 use segments::Upkeep;
@@ -362,7 +364,7 @@ impl<F: Clone> State<F> {
     }
 
     /// A write has ended: advances what is durable, or poisons the log; then decides who writes
-    /// next. `rewritten`: the block was written once more, from then on.
+    /// next. `rewritten`: by this thread, once more.
     ///
     /// A success counts once, a failure always: where the block is durable by the write of another
     /// thread, one that fails afterwards may have spoilt it.
@@ -370,7 +372,7 @@ impl<F: Clone> State<F> {
         &mut self,
         id: u64,
         result: Result<()>,
-        rewritten: Option<Instant>,
+        rewritten: Option<Rewritten<F>>,
         now: Instant,
     ) -> Completed<F> {
         self.last_active = now;
@@ -386,11 +388,15 @@ impl<F: Clone> State<F> {
                     let queued = block.submitted.saturating_duration_since(block.opened);
                     let written = now.saturating_duration_since(block.submitted);
                     self.numbers.completed(queued, written, block.records, block.payload, block.bytes);
-                    let is_held_up = block.rewrites > 0 && rewritten.is_none();
+                    let (number, is_held_up) = (block.live.number, block.rewrites > 0 && rewritten.is_none());
                     if !is_held_up {
-                        self.learn(rewritten.map_or(written, |began| now.saturating_duration_since(began)));
+                        let began = rewritten.as_ref().map(|rewritten| rewritten.began);
+                        self.learn(began.map_or(written, |began| now.saturating_duration_since(began)));
                     }
-                    self.numbers.rescues += u64::from(rewritten.is_some());
+                    if let Some(Rewritten { file, .. }) = rewritten {
+                        self.numbers.rescues += 1;
+                        self.exchange_file(number, file);
+                    }
                     self.advance(&mut blocks, &mut wakers);
                     groups.extend(blocks.iter().map(|block| (block.group.clone(), Fate::Durable)));
                 }

@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::in_flight::{Rescue, Rewrite};
 use super::State;
+use super::in_flight::{Rescue, Rewrite};
 
 /// Least and longest time that a write is waited for before another thread writes the block.
 const PATIENCE_MIN: Duration = Duration::from_millis(20);
@@ -37,6 +37,19 @@ impl<F: Clone> State<F> {
     /// Takes note of the time that a write took.
     pub(super) fn learn(&mut self, took: Duration) {
         self.slowest = took.max(self.slowest - self.slowest / FADES_BY);
+    }
+
+    /// True if a thread is telling of the end of a write.
+    pub(crate) fn has_untold(&self) -> bool {
+        self.ending.iter().any(|(_, ending)| !ending.is_over())
+    }
+
+    /// Has later blocks of segment `number` written by another file: a thread that is held up may have
+    /// the queue of the old one.
+    pub(super) fn exchange_file(&mut self, number: u64, file: F) {
+        let later = self.ready.iter_mut().chain(&mut self.open).map(|block| &mut block.live);
+        let later = later.chain(std::iter::once(&mut self.current)).filter(|live| live.number == number);
+        self.left.extend(later.map(|live| live.exchange_file(file.clone())));
     }
 
     /// Returns a step that is overdue, if there is one. It is due again if this does not help either,

@@ -276,3 +276,34 @@ fn what_is_pinned_goes_when_it_was_read() {
     assert!(state.retire() && !state.retire());
     assert_eq!((state.retired.len(), state.segments.len()), (3, 1));
 }
+
+/// A slow device is not to write everything twice.
+#[test]
+fn patience_follows_the_slowest_write() {
+    let mut state = state(rules(1));
+    let began = now();
+    let at = |milliseconds| began + Duration::from_millis(milliseconds);
+    let rewrite = |state: &mut State<()>, now| matches!(state.rescue(now), Some(Rescue::Rewrite(_)));
+    // The end of the first write, of which nobody says that it is over.
+    let Some(Rescue::End(ending)) = state.rescue(at(10_000)) else { panic!("it is overdue") };
+    ending.set_over();
+    for took in [100, 10] {
+        append(&mut state, 100).ok().unwrap();
+        let submission = state.submit(false, || began).unwrap();
+        submission.block.group.set_sealed(Arc::default());
+        state.complete(submission.id, Ok(()), None, at(took)).ending.set_over();
+    }
+    append(&mut state, 100).ok().unwrap();
+    let submission = state.submit(false, || began).unwrap();
+    assert!(!rewrite(&mut state, at(10_000)), "it is not sealed");
+    submission.block.group.set_sealed(Arc::default());
+    let due = state.in_flight[0].due;
+    assert!(!rewrite(&mut state, due - Duration::from_millis(1)));
+    assert!(rewrite(&mut state, due) && !rewrite(&mut state, due), "once, and then not for long");
+    assert!(due > at(10_000 + 4 * 90), "four times the slowest of late");
+    // The thread that was held up took long, the device did not.
+    let slowest = state.slowest;
+    state.complete(submission.id, Ok(()), None, at(100_000)).ending.set_over();
+    assert_eq!(state.slowest, slowest);
+    assert!(state.rescue(at(1_000_000)).is_none());
+}
