@@ -100,6 +100,7 @@ mod retention;
 mod segments;
 mod stats;
 mod ticket;
+mod tickets;
 mod truncate;
 
 use std::path::Path;
@@ -123,6 +124,7 @@ pub use recover::{Damage, Place, Recovery};
 pub use retention::Retention;
 pub use stats::{LogStats, Percentiles};
 pub use ticket::{Append, Durable, Room, Ticket};
+pub use tickets::Tickets;
 
 /// A log that is open for appending. Clones are handles of the same log; any thread may use any of
 /// them.
@@ -341,7 +343,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// The rooms in order, as in ARCHITECTURE.md.
-    const ROOMS: [&str; 22] = [
+    const ROOMS: [&str; 23] = [
         "format",
         "os",
         "blocking",
@@ -360,6 +362,7 @@ mod tests {
         "open",
         "truncate",
         "ticket",
+        "tickets",
         "pin",
         "reader",
         "inspect",

@@ -31,7 +31,7 @@ use super::stats::{LogStats, Powers, Stalls};
 use nowait::{Error, ErrorKind, ErrorOp, File, Result};
 
 pub(crate) use block::Live;
-pub(crate) use group::Group;
+pub(crate) use group::{Fate, Group};
 pub(crate) use state::{NoRoom, RETRY, Retired, Rules, SpareFailure, Start, TICK};
 pub(crate) use sync::MutexGuard;
 

@@ -1,0 +1,123 @@
+//! One wait for many records.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::ticket::Ticket;
+use nowait::Result;
+
+/// Records that were appended, to be waited for together: await them, or [`wait`](Tickets::wait)
+/// for them. One wait, and one wake-up, however many there are.
+///
+/// A record is durable only with every record before it. So of each log only the ticket that will
+/// be ready last is kept, and adding a ticket takes no memory. Tickets of several logs may be
+/// mixed: their writes are in flight together.
+///
+/// ```
+/// # use nowait_log::{Log, Options, Tickets};
+/// # fn main() -> nowait::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let (log, _) = Log::open(dir.path().join("log"), &Options::new().create(true).segment_bytes(1 << 20)).wait()?;
+/// let mut tickets = Tickets::new();
+/// for line in ["one", "two", "three"] {
+///     tickets.add(log.append(line.as_bytes()).wait()?);
+/// }
+/// tickets.wait()?; // all three are durable
+/// assert_eq!(log.durable_lsn(), 3);
+/// # log.close().wait()
+/// # }
+/// ```
+///
+/// Dropping it changes nothing: the records are written all the same.
+#[derive(Debug, Default)]
+#[must_use = "nothing is known to be durable until they are ready"]
+pub struct Tickets {
+    /// The ticket that is ready last, of each log.
+    last: Vec<Ticket>,
+}
+
+impl Tickets {
+    /// None: they are ready at once.
+    pub fn new() -> Tickets {
+        Tickets::default()
+    }
+
+    /// Adds a record to those that are waited for.
+    pub fn add(&mut self, ticket: Ticket) {
+        let Some(last) = self.last.iter_mut().find(|last| Arc::ptr_eq(&last.shared, &ticket.shared)) else {
+            self.last.push(ticket);
+            return;
+        };
+        // Numbers are given anew when the log's end is cut off. What was appended before the cut is
+        // durable, so that of two records that are not the higher one was appended later.
+        if last.is_durable() || (!ticket.is_durable() && ticket.lsn() > last.lsn()) {
+            *last = ticket;
+        }
+    }
+
+    /// True if all are durable. Takes no lock, and starts no write.
+    pub fn is_durable(&self) -> bool {
+        self.last.iter().all(Ticket::is_durable)
+    }
+
+    /// Returns what [`Tickets::wait`] would return, if that is known by now; see
+    /// [`Ticket::try_result`].
+    pub fn try_result(&self) -> Option<Result<()>> {
+        let mut is_pending = false;
+        for ticket in &self.last {
+            match ticket.try_result() {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Some(Err(error)),
+                None => is_pending = true,
+            }
+        }
+        (!is_pending).then_some(Ok(()))
+    }
+
+    /// Blocks until all are durable. Writes what is pending, if no other thread does.
+    ///
+    /// # Errors
+    /// Those of [`Ticket::wait`], for the last record of a log that failed. Those up to
+    /// [`Log::durable_lsn`](super::Log::durable_lsn) are durable all the same.
+    pub fn wait(mut self) -> Result<()> {
+        let Some(first) = self.last.pop() else { return Ok(()) };
+        // In flight beside the log that this thread writes.
+        self.last.iter().for_each(Ticket::begin);
+        let first = first.wait();
+        // All of them, so that the answer does not depend on who was first to fail.
+        self.last.into_iter().map(Ticket::wait).fold(first, |answer, next| answer.and(next)).map(drop)
+    }
+}
+
+impl Extend<Ticket> for Tickets {
+    fn extend<T: IntoIterator<Item = Ticket>>(&mut self, tickets: T) {
+        tickets.into_iter().for_each(|ticket| self.add(ticket));
+    }
+}
+
+impl FromIterator<Ticket> for Tickets {
+    fn from_iter<T: IntoIterator<Item = Ticket>>(tickets: T) -> Tickets {
+        let mut all = Tickets::new();
+        all.extend(tickets);
+        all
+    }
+}
+
+impl Future for Tickets {
+    type Output = Result<()>;
+
+    /// Ready when all are durable, or one has failed.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let mut answer = Poll::Ready(Ok(()));
+        for ticket in &mut self.last {
+            match Pin::new(ticket).poll(context) {
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => answer = Poll::Pending,
+            }
+        }
+        answer
+    }
+}
