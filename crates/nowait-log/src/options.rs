@@ -159,6 +159,7 @@ pub struct Options {
     pub(super) retention: Retention,
     pub(super) observer: Option<Observer>,
     pub(super) pending_bytes_max: u64,
+    pub(super) tail_bytes: u64,
     pub(super) reserve_bytes: u64,
     pub(super) sync: SyncPolicy,
     pub(super) salvage: bool,
@@ -190,6 +191,7 @@ impl Options {
             retention: Retention::all(),
             observer: None,
             pending_bytes_max: 16 << 20,
+            tail_bytes: 4 << 20,
             reserve_bytes: 0,
             sync: SyncPolicy::Auto,
             salvage: false,
@@ -242,6 +244,15 @@ impl Options {
     /// [`Log::append`](super::Log::append) waits. Default: 16 MiB.
     pub fn pending_bytes_max(mut self, bytes: u64) -> Self {
         self.pending_bytes_max = bytes;
+        self
+    }
+
+    /// Keeps up to `bytes` of the last durable blocks in memory while there is a reader of the open
+    /// log ([`Log::reader`](super::Log::reader)). One that follows the end of the log is served from
+    /// them, and reads nothing from the device. What is older, such as for a reader that falls
+    /// behind, is read from the segments. Default: 4 MiB.
+    pub fn tail_bytes(mut self, bytes: u64) -> Self {
+        self.tail_bytes = bytes;
         self
     }
 

@@ -89,6 +89,7 @@ impl Shared {
             _ => 0,
         };
         if state.retire_before(lsn) {
+            self.handover.publish(&state);
             // There may be room now.
             state.spare_failure = None;
         }

@@ -211,10 +211,10 @@ impl Durable {
         if self.shared.is_forked() {
             return Err(self.shared.forked());
         }
-        let group = {
-            let state = self.shared.state();
-            if self.shared.durable() >= self.lsn { None } else { state.group_of(self.lsn) }
-        };
+        if self.shared.durable() >= self.lsn {
+            return Ok(self.shared.durable());
+        }
+        let group = self.shared.state().group_of(self.lsn);
         match group {
             Some(group) => self.shared.wait(self.lsn, &group).map(|_| self.shared.durable()),
             None => {

@@ -14,6 +14,7 @@ impl Shared {
         }
         let mut state = self.state();
         state.retire_before(lsn);
+        self.handover.publish(&state);
         // There may be room now.
         state.spare_failure = None;
         self.wake_maintenance(&mut state);
@@ -29,6 +30,8 @@ impl Shared {
             if let Some(group) = pending {
                 self.wait(last, &group)?;
             }
+            // Dropped behind the lock.
+            let given_up;
             let mut state = self.state();
             self.check_open(&state)?;
             let first = state.segments.first().map_or(1, |segment| segment.header.first_lsn());
@@ -61,10 +64,13 @@ impl Shared {
             }
             let place = self.place_behind(&state.segments, lsn)?;
             let cut_off = state.cut(place, self.dir.instance.now());
+            // Before the same numbers are given anew.
+            given_up = self.handover.tail.clear();
             self.handover.publish(&state);
             // Behind nothing, and before whatever is appended from now on.
             let group = self.begin_watermark(&mut state).map_err(|no_room| self.no_room(no_room))?;
             drop(state);
+            drop(given_up);
             self.wait(lsn, &group)?;
             // Only now: until the new epoch is durable, the segments that were cut off are the end
             // of the log.

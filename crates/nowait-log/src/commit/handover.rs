@@ -8,11 +8,13 @@
 //! Whatever the order of the steps, no thread sleeps while it could write: the loom tests at the
 //! foot of this file check that.
 
+use std::sync::atomic;
 use std::time::Instant;
 
 use super::group::Group;
 use super::state::{Completed, Ending, Next, Rewritten, State, Submission};
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, yield_now};
+use super::tail::Tail;
 use nowait::Result;
 
 /// Most times that a thread which is about to write lets others run.
@@ -25,6 +27,10 @@ pub(crate) struct Handover<F> {
     state: Mutex<State<F>>,
     /// Copy of the state's, for those that do not lock it.
     durable: AtomicU64,
+    /// Likewise, for readers; `first` is the first record.
+    epoch: atomic::AtomicU64,
+    first: atomic::AtomicU64,
+    pub(crate) tail: Tail,
     /// Sleep of the maintenance thread.
     pub(crate) work: Condvar,
     /// Sleep of threads whose append needs the next segment.
@@ -58,9 +64,11 @@ pub(crate) enum Turn<F> {
 }
 
 impl<F: Clone> Handover<F> {
-    pub(crate) fn new(state: State<F>) -> Handover<F> {
-        let durable = AtomicU64::new(state.durable);
-        Handover { state: Mutex::new(state), durable, work: Condvar::new(), room: Condvar::new() }
+    pub(crate) fn new(state: State<F>, tail_bytes: u64) -> Handover<F> {
+        let (durable, epoch) = (AtomicU64::new(state.durable), atomic::AtomicU64::new(state.epoch));
+        let first = atomic::AtomicU64::new(state.first_lsn());
+        let tail = Tail::new(tail_bytes);
+        Handover { state: Mutex::new(state), durable, epoch, first, tail, work: Condvar::new(), room: Condvar::new() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State<F>> {
@@ -71,8 +79,21 @@ impl<F: Clone> Handover<F> {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Publishes what is durable. The state is locked.
+    /// Epoch of the log. Who asks after [`Handover::durable`] learns of a cut that what it said
+    /// comes behind.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// First record of the log.
+    pub(crate) fn first(&self) -> u64 {
+        self.first.load(Ordering::Relaxed)
+    }
+
+    /// Publishes the epoch, and what is durable. The state is locked.
     pub(crate) fn publish(&self, state: &State<F>) {
+        self.first.store(state.first_lsn(), Ordering::Relaxed);
+        self.epoch.store(state.epoch, Ordering::Release);
         self.durable.store(state.durable, Ordering::Release);
     }
 
@@ -141,10 +162,13 @@ impl<F: Clone> Handover<F> {
     ) -> Completed<F> {
         let mut state = self.lock();
         let completed = state.complete(id, result, rewritten, now);
+        let given_up = self.tail.keep(&completed.blocks, state.durable, state.epoch);
         self.publish(&state);
         if state.appends_wait > 0 {
             self.room.notify_all();
         }
+        drop(state);
+        drop(given_up);
         completed
     }
 }
@@ -192,7 +216,7 @@ mod loom_tests {
 
     /// A log whose first segment has its header on disk.
     fn log(depth: usize) -> Arc<Handover<()>> {
-        let log = Handover::new(State::new(rules(depth), start()));
+        let log = Handover::new(State::new(rules(depth), start()), 0);
         let group = log.lock().put_watermark(false, false, now).ok().expect("room");
         carry(&log);
         assert_eq!(group.fate(), Some(Fate::Durable));

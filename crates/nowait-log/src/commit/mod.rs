@@ -11,6 +11,7 @@ mod group;
 mod handover;
 mod state;
 mod sync;
+mod tail;
 mod wait;
 mod watermark;
 mod write;
@@ -34,6 +35,7 @@ pub(crate) use block::Live;
 pub(crate) use group::{Fate, Group};
 pub(crate) use state::{NoRoom, RETRY, Retired, Rules, SpareFailure, Start, TICK};
 pub(crate) use sync::MutexGuard;
+pub(crate) use tail::Kept;
 
 use calls::{Call, Calls};
 use handover::Handover;
@@ -85,7 +87,7 @@ impl Shared {
             rules,
             retention,
             observer,
-            handover: Handover::new(state),
+            handover: Handover::new(state, rules.tail_bytes),
             woken: Powers::default(),
             stalls: Stalls::default(),
             names: Names::default(),
@@ -105,6 +107,10 @@ impl Shared {
 
     pub(crate) fn durable(&self) -> u64 {
         self.handover.durable()
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.handover.epoch()
     }
 
     /// Tells an event, later and elsewhere. The caller holds no lock but the names.

@@ -75,7 +75,7 @@ impl Shared {
         }
     }
 
-    /// Wakes `waker` when `lsn` is durable, or the log fails; false if `lsn` is durable already.
+    /// Wakes `waker` when `lsn` is durable, or the log fails; true if a write is needed for that.
     pub(crate) fn watch(&self, lsn: u64, waker: &Waker) -> Result<bool> {
         if self.is_forked() {
             return Err(self.forked());
@@ -92,9 +92,11 @@ impl Shared {
             let text = format!("the log was closed before record {lsn}");
             return Err(self.error(ErrorOp::Append, ErrorKind::Closed, text));
         }
+        // What is not appended yet needs no write.
+        let is_pending = lsn < state.next_lsn;
         let known = state.watch(lsn, waker);
         drop(state);
         drop(known);
-        Ok(true)
+        Ok(is_pending)
     }
 }

@@ -158,6 +158,17 @@ impl Blocks {
         blocks
     }
 
+    /// Begins at a block behind others, whose offset and first record these are.
+    pub(crate) fn from(mut self, offset: u64, lsn: u64) -> Blocks {
+        (self.offset, self.next_lsn) = (offset, lsn);
+        self
+    }
+
+    /// Reads nothing behind `end` that is not asked for.
+    pub(crate) fn read_up_to(&mut self, end: u64) {
+        self.window.limit = end;
+    }
+
     /// Reads ahead, for a caller that reads all blocks.
     pub(crate) fn reading_ahead(mut self) -> Blocks {
         self.window.ahead_max = AHEAD;

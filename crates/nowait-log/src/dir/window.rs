@@ -52,6 +52,8 @@ pub(crate) struct Window {
     step: usize,
     /// End of the file, if a read has come upon it.
     end: Option<u64>,
+    /// Offset behind which nothing is read that was not asked for.
+    pub(crate) limit: u64,
     /// Pages that the device could not read; they read as zeros. None: a page that cannot be read
     /// is an error.
     unreadable: Option<Vec<Unreadable>>,
@@ -87,6 +89,7 @@ impl Window {
             reading: None,
             step: STEP_BYTES,
             end: None,
+            limit: u64::MAX,
         }
     }
 
@@ -110,7 +113,7 @@ impl Window {
             if self.filled < length {
                 // The buffer may be larger than what is wanted now.
                 let end = if reads_ahead { self.buffer.len() } else { alone };
-                let part = self.filled..end;
+                let part = self.filled..end.min(self.filled + self.wanted(length));
                 let (n, asked) = (self.fill(part.clone())?, part.len());
                 self.add(n, asked);
             }
@@ -139,6 +142,15 @@ impl Window {
             self.buffer = larger;
         }
         Ok(())
+    }
+
+    /// Bytes of the next read, into the room behind those that are here, when `length` are asked
+    /// for from the start of the window.
+    fn wanted(&self, length: usize) -> usize {
+        let room = self.buffer.len() - self.filled;
+        let asked = length.next_multiple_of(PAGE).saturating_sub(self.filled);
+        let below = self.limit.saturating_sub(self.start + self.filled as u64);
+        room.min(asked.max(usize::try_from(below).unwrap_or(usize::MAX)))
     }
 
     fn new_buffer(&self, bytes: usize) -> Result<Buf> {
@@ -204,7 +216,7 @@ impl Window {
         let (bytes, mut read) = match self.reading.take() {
             Some((begun, bytes, read)) if begun == at => (bytes, read),
             _ => {
-                let bytes = step.min(self.buffer.len() - self.filled);
+                let bytes = step.min(self.wanted(length));
                 (bytes, self.file.read_at(self.new_buffer(bytes)?, at).start())
             }
         };

@@ -310,6 +310,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
         segment_bytes: control.segment_bytes,
         pending_bytes_max: options.pending_bytes_max,
         reserve_bytes: options.reserve_bytes,
+        tail_bytes: options.tail_bytes,
         recycle_bytes: options.recycle_bytes.unwrap_or(2 * control.segment_bytes),
         depth: Strategy::of(&control).depth as usize,
         has_maintenance: options.maintenance,

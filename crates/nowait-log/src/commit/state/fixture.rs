@@ -16,6 +16,7 @@ pub(crate) fn rules(depth: usize) -> Rules {
         pending_bytes_max: 1 << 20,
         reserve_bytes: 0,
         recycle_bytes: 0,
+        tail_bytes: 0,
         is_measured: false,
         depth,
         has_maintenance: true,

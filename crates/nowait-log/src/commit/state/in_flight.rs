@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use crate::commit::block::{Block, Live};
 use crate::commit::group::{Fate, Group};
+use crate::commit::tail::Kept;
+use crate::format::PAGE;
 use crate::os::lock;
 use nowait::{Buf, Error};
 
@@ -49,6 +51,22 @@ pub(crate) struct InFlight<F> {
     pub(super) rewrites: u32,
     /// Time from which another thread writes it.
     pub(super) due: Instant,
+}
+
+impl<F> InFlight<F> {
+    /// The block for those who read it from memory; none if it holds no records.
+    pub(crate) fn kept(&self, epoch: u64) -> Option<Kept> {
+        let bytes = self.group.sealed().filter(|_| self.records > 0)?;
+        Some(Kept {
+            bytes,
+            base: if self.is_first { PAGE } else { 0 },
+            segment: self.live.number,
+            end: self.offset + self.bytes,
+            epoch,
+            first_lsn: self.first_lsn,
+            records: self.records,
+        })
+    }
 }
 
 /// A block to be sealed and written, with nothing locked.

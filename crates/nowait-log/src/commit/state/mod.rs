@@ -494,6 +494,25 @@ impl<F: Clone> State<F> {
         in_flight.chain(pending.map(|block| &block.group)).next().cloned()
     }
 
+    /// First record that is there, or will be.
+    pub(crate) fn first_lsn(&self) -> u64 {
+        self.segments.first().map_or(1, |segment| segment.header.first_lsn())
+    }
+
+    /// End of the durable blocks in the segment of this number: nothing behind it is worth reading.
+    pub(crate) fn durable_end(&self, number: u64) -> Option<u64> {
+        let in_flight = self.in_flight.front().map(|block| (block.live.number, block.offset));
+        let ready = self.ready.front().map(|block| (block.live.number, block.offset));
+        let open = self.open.as_ref().map(|block| (block.live.number, block.offset));
+        // Blocks lie in the order of their records.
+        let first = in_flight.or(ready).or(open).unwrap_or((self.current.number, self.offset));
+        if first.0 == number {
+            return Some(first.1);
+        }
+        let here = self.segments.iter().find(|segment| segment.header.number == number);
+        here.map(|segment| segment.end)
+    }
+
     // Watermarks, and the end.
 
     /// True if a watermark block would say more than the segments do, once everything up to

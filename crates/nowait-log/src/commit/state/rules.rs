@@ -13,6 +13,8 @@ pub(crate) struct Rules {
     pub(crate) pending_bytes_max: u64,
     /// Room kept for appends from the reserve when no more can be had.
     pub(crate) reserve_bytes: u64,
+    /// Most bytes of durable blocks that are kept for readers.
+    pub(crate) tail_bytes: u64,
     /// Most blocks in flight.
     pub(crate) depth: usize,
     /// Most bytes of segments that are no longer needed and kept to be used again.

@@ -1,0 +1,111 @@
+//! A block in memory, and a reader's place in it.
+
+use std::sync::Arc;
+
+use crate::commit::Kept;
+use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Part, kind_at, record_at};
+use nowait::Buf;
+
+/// The block that is being read.
+#[derive(Default)]
+pub(super) struct Block {
+    /// The block as it was written, where it comes from memory.
+    shared: Option<Arc<Buf>>,
+    /// Else its bytes, copied from a window that moves on.
+    copy: Vec<u8>,
+    /// Place of the block in the segment, for errors.
+    offset: u64,
+    /// Its whole records, if not all are.
+    parts: Option<Vec<Part>>,
+    /// Offset of the next record.
+    at: usize,
+    /// Records left.
+    left: u32,
+    /// LSN of the next record.
+    next_lsn: u64,
+    /// Start and length of the last record that was returned.
+    last: (usize, usize),
+}
+
+/// Result of a search in a block.
+pub(super) enum Search {
+    Found,
+    /// The record is behind the block.
+    Behind,
+    /// The block should hold the record, and it is not whole.
+    NotHere,
+}
+
+impl Block {
+    /// Goes to a block from a segment. Records behind `limit` do not count.
+    pub(super) fn load(&mut self, header: &BlockHeader, block: &[u8], parts: Option<Vec<Part>>, limit: u64) {
+        self.shared = None;
+        self.copy.clear();
+        self.copy.extend_from_slice(block.get(..BLOCK_HEADER_BYTES + header.length as usize).unwrap_or(block));
+        let count = limit.saturating_add(1).saturating_sub(header.first_lsn);
+        self.left = u32::try_from(count).unwrap_or(u32::MAX).min(header.records);
+        (self.at, self.next_lsn) = (BLOCK_HEADER_BYTES, header.first_lsn);
+        (self.offset, self.parts, self.last) = (header.offset, parts, (0, 0));
+    }
+
+    /// Goes to a block that is in memory.
+    pub(super) fn share(&mut self, kept: Kept) {
+        let Kept { bytes, base, end, first_lsn, records, .. } = kept;
+        let length = bytes.len().saturating_sub(base) as u64;
+        (self.at, self.left, self.next_lsn) = (base + BLOCK_HEADER_BYTES, records, first_lsn);
+        (self.offset, self.parts, self.last) = (end.saturating_sub(length), None, (0, 0));
+        self.shared = Some(bytes);
+    }
+
+    /// Forgets the block's records, but for the last one that was returned.
+    pub(super) fn forget(&mut self) {
+        (self.left, self.next_lsn) = (0, 0);
+    }
+
+    /// True if some records of the block are not whole.
+    pub(super) fn is_broken(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// Place of the next record in the segment.
+    pub(super) fn place(&self) -> u64 {
+        self.offset + self.at as u64
+    }
+
+    /// Advances to record `lsn`.
+    pub(super) fn search(&mut self, lsn: u64) -> Search {
+        if self.next_lsn + u64::from(self.left) <= lsn {
+            return Search::Behind;
+        }
+        while self.next_lsn < lsn {
+            if self.skip().is_none() {
+                return Search::NotHere;
+            }
+        }
+        let is_whole = |parts: &Vec<Part>| parts.iter().any(|part| part.lsns.contains(&lsn));
+        if self.parts.as_ref().is_none_or(is_whole) { Search::Found } else { Search::NotHere }
+    }
+
+    /// Advances to the next record.
+    pub(super) fn skip(&mut self) -> Option<()> {
+        if self.left == 0 {
+            return None;
+        }
+        let (start, length) = record_at(self.bytes(), self.at)?;
+        self.at = start + length;
+        self.left -= 1;
+        self.next_lsn += 1;
+        self.last = (start, length);
+        Some(())
+    }
+
+    /// Kind and bytes of the last record that was returned.
+    pub(super) fn last(&self) -> (u8, &[u8]) {
+        let ((start, length), bytes) = (self.last, self.bytes());
+        (kind_at(bytes, start), bytes.get(start..start + length).unwrap_or_default())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.shared.as_deref().map_or(&self.copy, |shared| shared)
+    }
+}

@@ -1,0 +1,450 @@
+//! Reading a log: durable records only, in order. The last ones of an open log come from memory, the
+//! others from the segments.
+
+mod block;
+mod next;
+mod piece;
+mod source;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use super::commit::Shared;
+use super::dir::{Blocks, LogDir, Run, Segment, Window};
+use super::format::Control;
+use super::os;
+use super::pin::ReaderPin;
+use super::recover::Found;
+use super::ticket::Durable;
+use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started, turn};
+
+pub use next::{Next, Tail};
+
+use block::{Block, Search};
+use piece::Open;
+use source::{Piece, Source, Still};
+
+/// A record of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Number of the record.
+    pub lsn: u64,
+    /// Its kind, as it was appended: see [`Log::append_kind`](super::Log::append_kind).
+    pub kind: u8,
+    /// Its bytes, as they were appended.
+    pub bytes: &'a [u8],
+}
+
+/// Reads the durable records of a log in order; see [`Log::reader`](super::Log::reader). Bypasses
+/// the page cache where the writer does.
+pub struct Reader {
+    source: Source,
+    next_lsn: u64,
+    block: Block,
+    segment: Option<Open>,
+    /// Place behind the last block that came from memory.
+    behind: Option<Behind>,
+    /// The piece that is being opened, for a caller that does not block.
+    opening: Option<(Piece, Started<Result<File>>)>,
+    /// Times that the record was not where it should be.
+    misses: u32,
+    /// The last miss was of a whole file.
+    is_gone: bool,
+    /// Epoch of the log when it was looked at last.
+    epoch: u64,
+    pin: Option<ReaderPin>,
+    _tail: Option<TailUse>,
+}
+
+/// Place of a block in its segment, and its first record.
+struct Behind {
+    segment: u64,
+    offset: u64,
+    lsn: u64,
+}
+
+/// Has the log keep its last blocks in memory.
+struct TailUse(Arc<Shared>);
+
+impl TailUse {
+    fn new(shared: &Arc<Shared>) -> Option<TailUse> {
+        // In a forked child a thread that is not there may hold the lock.
+        if shared.is_forked() {
+            return None;
+        }
+        shared.handover.tail.add_reader();
+        Some(TailUse(shared.clone()))
+    }
+}
+
+impl Drop for TailUse {
+    fn drop(&mut self) {
+        if !self.0.is_forked() {
+            drop(self.0.handover.tail.remove_reader());
+        }
+    }
+}
+
+/// Next step of a reader.
+enum Step {
+    /// Return the record, which is in memory.
+    Take,
+    /// Nothing: no more records are durable.
+    End,
+    /// Open the file of a piece.
+    Open(Piece),
+    /// Read bytes of the open piece.
+    Read((u64, usize)),
+}
+
+impl Reader {
+    pub(super) fn of_live(shared: Arc<Shared>, from_lsn: u64) -> Reader {
+        let epoch = shared.epoch();
+        let tail = TailUse::new(&shared);
+        Reader { _tail: tail, ..Reader::new(Source::Live(shared), from_lsn, epoch) }
+    }
+
+    pub(super) fn of_found(dir: LogDir, found: Found, from_lsn: u64) -> Reader {
+        Reader::new(Source::Found(Box::new(Still::new(dir, found))), from_lsn, 0)
+    }
+
+    pub(super) fn of_aside(dir: LogDir, control: Control, runs: Vec<Run>) -> Reader {
+        let still = Still::aside(dir, control, runs);
+        let from_lsn = still.first_lsn;
+        Reader::new(Source::Found(Box::new(still)), from_lsn, 0)
+    }
+
+    fn new(source: Source, from_lsn: u64, epoch: u64) -> Reader {
+        let next_lsn = from_lsn.max(1);
+        Reader {
+            source,
+            next_lsn,
+            block: Block::default(),
+            segment: None,
+            behind: None,
+            opening: None,
+            misses: 0,
+            is_gone: false,
+            epoch,
+            pin: None,
+            _tail: None,
+        }
+    }
+
+    /// LSN of the next record.
+    pub fn next_lsn(&self) -> u64 {
+        self.next_lsn
+    }
+
+    /// Keeps the next record, and all after it, from being given up until this reader has read
+    /// them or is dropped. So neither [`Log::truncate_prefix`](super::Log::truncate_prefix) nor
+    /// [`Options::retain`](super::Options::retain) removes what it has not read, however long that
+    /// takes: the log grows meanwhile. Does nothing for a reader of a log that is not open.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchRecord`] when the next record was given up already.
+    pub fn pin(&mut self) -> Result<()> {
+        if let Source::Live(shared) = &self.source {
+            self.pin = Some(ReaderPin::new(shared, self.next_lsn)?);
+        }
+        Ok(())
+    }
+
+    /// Gives the next durable record; None if there is none yet: a later call may find one.
+    ///
+    /// Skips records that a salvage left out: see [`Recovery::gaps`](super::Recovery::gaps), and
+    /// [`Record::lsn`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchRecord`] when the record has been cut off the log's beginning, or its
+    /// end. [`ErrorKind::Damaged`] when it was durable and cannot be read. Those of reads. A reader
+    /// of [`read`](super::read) reports each damage once: the next call returns the first whole
+    /// record behind it.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Next<'_> {
+        Next { reader: Some(self) }
+    }
+
+    /// Reads on, on this thread, until the next record is in memory; false if it is not durable
+    /// yet.
+    fn load(&mut self) -> Result<bool> {
+        self.opening = None;
+        loop {
+            match self.step()? {
+                Step::Take => return Ok(true),
+                Step::End => return Ok(false),
+                Step::Open(piece) => {
+                    let file = self.opening(&piece).wait();
+                    self.opened(&piece, file)?;
+                }
+                Step::Read(place) => self.segment.as_mut().map_or(Ok(()), |open| open.blocks.read(place))?,
+            }
+        }
+    }
+
+    /// As [`Reader::load`], without blocking the thread.
+    fn poll_load(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
+        if turn::ends(context) {
+            return Poll::Pending;
+        }
+        loop {
+            match self.step()? {
+                Step::Take => return Poll::Ready(Ok(true)),
+                Step::End => return Poll::Ready(Ok(false)),
+                Step::Open(piece) => {
+                    let begun = self.opening.take().filter(|(begun, _)| *begun == piece);
+                    let (_, mut opening) = begun.unwrap_or_else(|| (piece.clone(), self.opening(&piece).submit()));
+                    match Pin::new(&mut opening).poll(context) {
+                        Poll::Ready(file) => self.opened(&piece, file)?,
+                        Poll::Pending => {
+                            self.opening = Some((piece, opening));
+                            return Poll::Pending;
+                        }
+                    }
+                }
+                Step::Read(place) => {
+                    let Some(open) = &mut self.segment else { continue };
+                    ready!(open.blocks.poll_read(place, context))?;
+                }
+            }
+        }
+    }
+
+    /// Gives the next record, and waits until it is durable.
+    ///
+    /// # Errors
+    /// As [`Reader::next`]; [`ErrorKind::Closed`] when the log is closed before, or was not opened
+    /// for appending, and [`ErrorKind::Poisoned`] when it has failed.
+    pub fn tail(&mut self) -> Tail<'_> {
+        Tail { reader: Some(self), durable: None }
+    }
+
+    /// Returns the wait for the next record, where it may still come.
+    fn durable(&self) -> Result<Option<Durable>> {
+        match &self.source {
+            Source::Live(shared) => Ok(Some(Durable::new(shared, self.next_lsn))),
+            Source::Found(still) if self.next_lsn > still.last_lsn => {
+                Err(os::error(ErrorOp::Read, ErrorKind::Closed, &still.dir.path))
+            }
+            Source::Found(_) => Ok(None),
+        }
+    }
+
+    /// Notices that the end of the log was cut: it goes on with other records of the same numbers.
+    fn follow(&mut self) -> Result<()> {
+        let Source::Live(shared) = &self.source else { return Ok(()) };
+        if shared.is_forked() {
+            return Err(shared.forked());
+        }
+        if shared.epoch() == self.epoch {
+            return Ok(());
+        }
+        let state = shared.state();
+        let since = state.cuts.iter().filter(|(epoch, _)| *epoch > self.epoch);
+        let left = since.map(|(_, lsn)| *lsn).min().unwrap_or(u64::MAX);
+        if left.saturating_add(1) < self.next_lsn {
+            let text =
+                format!("the log was cut off after record {left}, and others may have come since; read on from there");
+            return Err(shared.error(ErrorOp::Read, ErrorKind::NoSuchRecord, text));
+        }
+        (self.epoch, self.segment, self.behind) = (state.epoch, None, None);
+        self.block.forget();
+        Ok(())
+    }
+
+    /// Decides what to do next; does nothing that may block. Locks the state where a piece is to be
+    /// opened or read.
+    fn step(&mut self) -> Result<Step> {
+        loop {
+            // Before it looks for a cut: see `Handover::epoch`.
+            let last_lsn = self.source.last_lsn();
+            self.follow()?;
+            let lsn = self.next_lsn;
+            if lsn > last_lsn {
+                return Ok(Step::End);
+            }
+            match self.block.search(lsn) {
+                Search::Found => {
+                    self.misses = 0;
+                    return Ok(Step::Take);
+                }
+                Search::NotHere => {
+                    self.missed(false)?;
+                    continue;
+                }
+                Search::Behind if matches!(self.source, Source::Live(_)) && lsn < self.source.first_lsn() => {
+                    return Err(self.unreadable());
+                }
+                Search::Behind if self.has_in_memory(lsn) => continue,
+                Search::Behind => {}
+            }
+            let next = match &mut self.segment {
+                Some(open) if lsn > open.limit => piece::Next::NotHere,
+                Some(open) => open.next(&mut self.block)?,
+                None => match self.piece() {
+                    Some(piece) => return Ok(Step::Open(piece)),
+                    None => {
+                        self.missed(true)?;
+                        continue;
+                    }
+                },
+            };
+            match next {
+                piece::Next::Loaded => {}
+                piece::Next::Lacks(place) => match self.segment_holds(lsn) {
+                    true => return Ok(Step::Read(place)),
+                    false => self.missed(false)?,
+                },
+                piece::Next::NotHere => self.missed(false)?,
+            }
+        }
+    }
+
+    /// Goes to the block of record `lsn`, if the log has it in memory; true if there is something
+    /// to look at again.
+    fn has_in_memory(&mut self, lsn: u64) -> bool {
+        let Source::Live(shared) = &self.source else { return false };
+        let Some(kept) = shared.handover.tail.find(lsn) else { return false };
+        if kept.epoch > self.epoch {
+            // The end was cut since it was looked for.
+            return true;
+        }
+        self.behind =
+            Some(Behind { segment: kept.segment, offset: kept.end, lsn: kept.first_lsn + u64::from(kept.records) });
+        // Its next block would be this one.
+        self.segment = None;
+        self.opening = None;
+        self.block.share(kept);
+        true
+    }
+
+    /// False if the log goes on elsewhere than in the open segment. Sees to it that no more of it is
+    /// read than is durable.
+    fn segment_holds(&mut self, lsn: u64) -> bool {
+        let (Source::Live(shared), Some(open)) = (&self.source, &mut self.segment) else { return true };
+        let state = shared.state();
+        let here = state.segments.iter().find(|segment| segment.header.number == open.blocks.number);
+        // A segment that is gone has none.
+        open.limit = here.map_or(0, |segment| segment.last_lsn);
+        open.blocks.read_up_to(state.durable_end(open.blocks.number).unwrap_or(u64::MAX));
+        lsn <= open.limit
+    }
+
+    /// Goes on after the next record was not where it should be: looks once more where it is now,
+    /// since its segment may have ended, or have been cut off; then goes on behind the hole.
+    fn missed(&mut self, is_gone: bool) -> Result<()> {
+        self.is_gone = is_gone;
+        self.misses += 1;
+        if self.misses == 1 {
+            (self.segment, self.behind) = (None, None);
+            self.block.forget();
+            return Ok(());
+        }
+        self.misses = 0;
+        match self.behind_hole() {
+            Some((next, error)) => {
+                self.next_lsn = next;
+                error.map_or(Ok(()), Err)
+            }
+            None => {
+                let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
+                Err(error.unwrap_or_else(|| self.unreadable()))
+            }
+        }
+    }
+
+    /// Returns the record that [`Step::Take`] stands for.
+    fn take(&mut self) -> Result<Record<'_>> {
+        let lsn = self.next_lsn;
+        if self.block.skip().is_none() {
+            return Err(self.unreadable());
+        }
+        self.next_lsn += 1;
+        self.pin.as_ref().inspect(|pin| pin.follow(self.next_lsn));
+        let (kind, bytes) = self.block.last();
+        Ok(Record { lsn, kind, bytes })
+    }
+
+    /// As [`Reader::take`], for a task, which is charged for it.
+    fn take_in_turn(&mut self) -> Result<Record<'_>> {
+        let taken = self.take();
+        turn::copied(taken.as_ref().map_or(0, |record| record.bytes.len()));
+        taken
+    }
+
+    /// Returns the piece that should hold the next record.
+    fn piece(&self) -> Option<Piece> {
+        let lsn = self.next_lsn;
+        match &self.source {
+            Source::Live(shared) => {
+                let state = shared.state();
+                let here = state.segments.iter().rev().find(|segment| segment.header.first_lsn() <= lsn);
+                here.copied().map(Piece::Segment)
+            }
+            Source::Found(still) => still.piece(lsn).cloned(),
+        }
+    }
+
+    fn opening(&self, piece: &Piece) -> Operation<'_, Result<File>> {
+        let dir = self.source.dir();
+        match piece {
+            Piece::Run(Run { aside: Some(name), .. }) => dir.opening_file(OpenOptions::new().read(true), name),
+            _ => dir.opening(piece.number(), self.source.control().direct),
+        }
+    }
+
+    fn opened(&mut self, piece: &Piece, file: Result<File>) -> Result<()> {
+        let window = match file {
+            // Removed since.
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.missed(true),
+            file => Window::past_errors(file?),
+        };
+        let blocks = match piece {
+            Piece::Segment(segment) => Blocks::new(window, &segment.header),
+            Piece::Run(run) => Blocks::of_run(window, self.source.control(), run),
+        };
+        let blocks = match self.behind.take().filter(|behind| behind.segment == blocks.number) {
+            Some(behind) => blocks.from(behind.offset, behind.lsn),
+            None => blocks,
+        };
+        let limit = match piece {
+            Piece::Segment(segment) => segment.last_lsn,
+            Piece::Run(run) => run.lsns.end - 1,
+        };
+        self.block.forget();
+        self.segment = Some(Open::new(blocks, limit));
+        Ok(())
+    }
+
+    /// Returns the first record behind those that are missing, and the damage if it is to be
+    /// reported.
+    fn behind_hole(&self) -> Option<(u64, Option<Error>)> {
+        match &self.source {
+            Source::Live(shared) => {
+                let state = shared.state();
+                let is_left_out = |segment: &&Segment| segment.header.previous.lost().contains(&self.next_lsn);
+                state.segments.iter().skip(1).find(is_left_out).map(|segment| (segment.header.first_lsn(), None))
+            }
+            Source::Found(still) => still.behind_hole(self.next_lsn),
+        }
+    }
+
+    fn unreadable(&self) -> Error {
+        let (lsn, first) = (self.next_lsn, self.source.first_lsn());
+        let dir = self.source.dir();
+        let gone = |text: String| os::error(ErrorOp::Read, ErrorKind::NoSuchRecord, &dir.path).with_advice(text);
+        if lsn < first {
+            return gone(format!("record {lsn} was cut off the log, whose first one is {first}"));
+        }
+        let number = self.piece().as_ref().map_or(0, Piece::number);
+        if self.is_gone {
+            return gone(format!("record {lsn} was cut off the log while it was read; look at the log again"));
+        }
+        let (offset, what) = match &self.segment {
+            Some(_) if self.block.is_broken() => (self.block.place(), "its bytes are not what was written"),
+            open => (open.as_ref().map_or(0, |open| open.blocks.offset), "no whole block is here"),
+        };
+        dir.damage(number, offset, 0, format!("record {lsn} was durable and cannot be read: {what}"))
+    }
+}
