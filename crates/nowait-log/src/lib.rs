@@ -97,6 +97,7 @@ mod preparer;
 mod reader;
 mod recover;
 mod retention;
+mod sealed;
 mod segments;
 mod stats;
 mod ticket;
@@ -122,6 +123,7 @@ pub use options::{Calibration, Durability, Options, Scan, Strategy, Submitter, S
 pub use reader::{Next, Reader, Record, Tail};
 pub use recover::{Damage, Place, Recovery};
 pub use retention::Retention;
+pub use sealed::SealedBlock;
 pub use stats::{LogStats, Percentiles};
 pub use ticket::{Append, Durable, Room, Ticket};
 pub use tickets::Tickets;
@@ -343,12 +345,13 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// The rooms in order, as in ARCHITECTURE.md.
-    const ROOMS: [&str; 23] = [
+    const ROOMS: [&str; 24] = [
         "format",
         "os",
         "blocking",
         "retention",
         "event",
+        "sealed",
         "options",
         "stats",
         "dir",

@@ -8,6 +8,7 @@ use super::event::{Event, Observer};
 use super::format::{Control, Measured, PAGE};
 use super::os;
 use super::retention::Retention;
+use super::sealed::{BlockHook, BlockHooks, SealedBlock};
 use nowait::{ErrorKind, ErrorOp, Nowait, Result};
 
 /// How a log that is made decides how its blocks get to stable storage.
@@ -158,6 +159,7 @@ pub struct Options {
     pub(super) recycle_bytes: Option<u64>,
     pub(super) retention: Retention,
     pub(super) observer: Option<Observer>,
+    pub(super) hooks: BlockHooks,
     pub(super) pending_bytes_max: u64,
     pub(super) tail_bytes: u64,
     pub(super) reserve_bytes: u64,
@@ -190,6 +192,7 @@ impl Options {
             recycle_bytes: None,
             retention: Retention::all(),
             observer: None,
+            hooks: BlockHooks::default(),
             pending_bytes_max: 16 << 20,
             tail_bytes: 4 << 20,
             reserve_bytes: 0,
@@ -275,6 +278,28 @@ impl Options {
     /// call. For what happens with each block see [`Log::stats`](super::Log::stats).
     pub fn on_event(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.observer = Some(Observer(Arc::new(observe)));
+        self
+    }
+
+    /// Hands over blocks before they are durable, such as to send them to replicas while the disk
+    /// works. `hook` is called for each block that holds records, in their order, one call after the
+    /// other, on a thread of the log's own (`nowait-log-blocks`). No commit waits for it: blocks
+    /// that it has not had yet stay in memory, so a hook that may be slower than the disk should
+    /// drop what it cannot keep, and read it later ([`Log::reader`](super::Log::reader)). A panic
+    /// ends with the call. Some calls may come after [`Log::close`](super::Log::close) has returned.
+    ///
+    /// A block that was handed over need not become durable: after a crash, or when a write failed,
+    /// the log may end before it. What it was then given up for has a later
+    /// [`epoch`](SealedBlock::epoch).
+    pub fn on_sealed(mut self, hook: impl Fn(&SealedBlock) + Send + Sync + 'static) -> Self {
+        self.hooks.sealed = Some(BlockHook(Arc::new(hook)));
+        self
+    }
+
+    /// Hands over blocks when they are durable, with all before them; else as
+    /// [`Options::on_sealed`]. Both may be set; their calls share a thread.
+    pub fn on_durable(mut self, hook: impl Fn(&SealedBlock) + Send + Sync + 'static) -> Self {
+        self.hooks.durable = Some(BlockHook(Arc::new(hook)));
         self
     }
 

@@ -99,7 +99,7 @@ impl<F> Block<F> {
     }
 
     /// Offset of the block in its buffer.
-    fn base(&self) -> usize {
+    pub(crate) fn base(&self) -> usize {
         if self.header.is_some() { PAGE } else { 0 }
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::event::{Event, Observer};
 use crate::os::lock;
+use crate::sealed::{BlockHook, SealedBlock};
 use nowait::Result;
 
 /// Time that the thread waits for another callback.
@@ -23,6 +24,7 @@ pub(crate) type Callback = Box<dyn FnOnce(Result<u64>) + Send>;
 pub(crate) enum Call {
     Durable(Callback, Result<u64>),
     Event(Observer, Event),
+    Block(BlockHook, SealedBlock),
     /// A waker that must not run where its record became durable.
     Wake(Waker),
 }
@@ -34,6 +36,7 @@ impl Call {
         catch_unwind(AssertUnwindSafe(|| match self {
             Call::Durable(callback, answer) => callback(answer),
             Call::Event(observer, event) => (observer.0)(&event),
+            Call::Block(hook, block) => (hook.0)(&block),
             Call::Wake(waker) => waker.wake(),
         }))
         .unwrap_or_else(std::mem::forget);

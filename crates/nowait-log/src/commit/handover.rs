@@ -162,7 +162,7 @@ impl<F: Clone> Handover<F> {
     ) -> Completed<F> {
         let mut state = self.lock();
         let completed = state.complete(id, result, rewritten, now);
-        let given_up = self.tail.keep(&completed.blocks, state.durable, state.epoch);
+        let given_up = self.tail.keep(&completed.blocks, state.durable);
         self.publish(&state);
         if state.appends_wait > 0 {
             self.room.notify_all();

@@ -9,6 +9,7 @@ mod block;
 mod calls;
 mod group;
 mod handover;
+mod hooks;
 mod state;
 mod sync;
 mod tail;
@@ -28,6 +29,7 @@ use super::format::Control;
 use super::os;
 use super::preparer::Preparer;
 use super::retention::Retention;
+use super::sealed::BlockHooks;
 use super::stats::{LogStats, Powers, Stalls};
 use nowait::{Error, ErrorKind, ErrorOp, File, Result};
 
@@ -39,6 +41,7 @@ pub(crate) use tail::Kept;
 
 use calls::{Call, Calls};
 use handover::Handover;
+use hooks::Hooks;
 use state::{Poison, Refusal};
 
 /// The state of a log on files.
@@ -59,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) calls: Calls,
     /// Wakers of threads that hold the names.
     pub(crate) wakes: Calls,
+    /// Hands blocks over.
+    pub(crate) hooks: Hooks,
     /// Prepares segments where there is no maintenance thread.
     pub(crate) preparer: Preparer,
     /// Lock of the directory: a thread that writes holds a share, so that no other process opens the
@@ -76,7 +81,7 @@ impl Shared {
         dir: LogDir,
         control: Control,
         rules: Rules,
-        (retention, observer): (Retention, Option<Observer>),
+        (retention, observer, hooks): (Retention, Option<Observer>, BlockHooks),
         dir_lock: Weak<DirLock>,
         start: impl FnOnce(Instant) -> Start<File>,
     ) -> Shared {
@@ -93,6 +98,7 @@ impl Shared {
             names: Names::default(),
             calls: Calls::new("nowait-log-calls"),
             wakes: Calls::new("nowait-log-wakes"),
+            hooks: Hooks::new(hooks),
             preparer: Preparer::default(),
             dir_lock,
             maintenance: OnceLock::new(),

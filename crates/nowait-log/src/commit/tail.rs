@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use super::state::InFlight;
 use crate::os::lock;
+use crate::sealed::SealedBlock;
 use nowait::Buf;
 
 /// A durable block that holds records, as it was written.
@@ -26,6 +27,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// The block for an application.
+    pub(super) fn handed_over(self) -> SealedBlock {
+        let Kept { bytes, base, epoch, first_lsn, records, .. } = self;
+        SealedBlock { bytes, base, first_lsn, records, epoch, is_durable: true }
+    }
+
     fn next_lsn(&self) -> u64 {
         self.first_lsn + u64::from(self.records)
     }
@@ -55,9 +62,9 @@ impl Tail {
         Tail { bytes_max, readers: AtomicU32::new(0), blocks: Mutex::default() }
     }
 
-    /// Keeps blocks that have ended in `epoch`, up to the last record that is durable. The state is
+    /// Keeps blocks that have ended, up to the last record that is durable. The state is
     /// locked, so that they come in order, and before it is published that they are durable.
-    pub(crate) fn keep<F>(&self, ended: &[InFlight<F>], durable: u64, epoch: u64) -> GivenUp {
+    pub(crate) fn keep<F>(&self, ended: &[InFlight<F>], durable: u64) -> GivenUp {
         let mut given_up = GivenUp::default();
         if self.readers.load(Ordering::Relaxed) == 0 || self.bytes_max == 0 {
             return given_up;
@@ -67,8 +74,7 @@ impl Tail {
         if self.readers.load(Ordering::Relaxed) == 0 {
             return given_up;
         }
-        for block in ended.iter().filter_map(|block| block.kept(epoch)).filter(|block| block.next_lsn() <= durable + 1)
-        {
+        for block in ended.iter().filter_map(|block| block.kept()).filter(|block| block.next_lsn() <= durable + 1) {
             kept.bytes += block.bytes.capacity() as u64;
             kept.blocks.push_back(block);
         }

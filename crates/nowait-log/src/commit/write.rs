@@ -9,15 +9,24 @@ use super::block::{Live, Sealed};
 use super::calls::{self, Call};
 use super::group::{Fate, Group};
 use super::state::{Completed, Ending, Next, Rescue, Rewrite, Rewritten, Submission};
+use super::tail::Kept;
 use crate::dir::LentLock;
 use crate::event::Event;
 use crate::options::{Durability, Submitter};
+use crate::sealed::SealedBlock;
 use nowait::{Buf, BufferResult, File, Result, Write};
 
 impl Shared {
     fn seal(&self, submission: Submission<File>) -> Sealed<File> {
-        let Submission { block, epoch, watermark, .. } = submission;
-        block.seal(&self.rules.log_id, epoch, watermark)
+        let Submission { id, block, epoch, watermark, .. } = submission;
+        let (base, first_lsn, records) = (block.base(), block.first_lsn, block.records);
+        let sealed = block.seal(&self.rules.log_id, epoch, watermark);
+        let handed_over = || {
+            let bytes = sealed.bytes.clone();
+            (records > 0).then_some(SealedBlock { bytes, base, first_lsn, records, epoch, is_durable: false })
+        };
+        self.hooks.sealed(id, handed_over, !self.names.is_mine());
+        sealed
     }
 
     fn write<'s>(&self, sealed: &'s Sealed<File>) -> Write<'s, BufferResult<Arc<Buf>>> {
@@ -103,16 +112,18 @@ impl Shared {
         state.submit(is_carried, || self.dir.instance.now())
     }
 
-    /// A block is durable, or has failed. `rewritten` as in
-    /// `State::complete`.
+    /// A block is durable, or has failed. `rewritten` as in `State::complete`.
     fn complete(self: &Arc<Self>, id: u64, result: Result<()>, rewritten: Option<Rewritten<File>>) {
-        let failed = result.as_ref().err().cloned();
+        let (failed, is_durable) = (result.as_ref().err().cloned(), result.is_ok());
         let completed = self.handover.complete(id, result, rewritten, self.dir.instance.now());
         let Completed { ending, blocks, unwritten, is_first_failure } = completed;
         if let Some(error) = failed.filter(|_| is_first_failure) {
             self.tell_event(|| Event::Failed { error });
         }
         self.finish(&ending);
+        for block in blocks.iter().filter(|_| is_durable) {
+            self.hooks.durable(block.id, || block.kept().map(Kept::handed_over), !self.names.is_mine());
+        }
         // Their bytes are not needed any more.
         blocks.iter().for_each(|block| drop(block.group.take_sealed()));
         drop((blocks, unwritten));

@@ -319,7 +319,7 @@ fn begin_epoch(dir: LogDir, lock: &Arc<DirLock>, options: &Options, found: Found
     let current = Live::new(number, bytes, file);
     let ages = if let Rule::Age(_) = options.retention.0 { ages(&dir, &segments) } else { Vec::new() };
     let start = |now| Start { epoch, current, segments, recorded, ages, now };
-    let retention = (options.retention.clone(), options.observer.clone());
+    let retention = (options.retention.clone(), options.observer.clone(), options.hooks.clone());
     let shared = Arc::new(Shared::new(dir, control, rules, retention, Arc::downgrade(lock), start));
     // Makes the segment, and so its epoch, durable.
     shared.write_watermark().map_err(|no_room| shared.no_room(no_room))?;

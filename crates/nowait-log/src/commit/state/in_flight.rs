@@ -29,12 +29,13 @@ pub(crate) struct SpareFailure {
 
 /// A block that was submitted.
 pub(crate) struct InFlight<F> {
-    pub(super) id: u64,
+    pub(crate) id: u64,
     pub(super) live: Live<F>,
     /// Place of the block in its segment: of the header if there is one.
     pub(super) offset: u64,
     pub(super) first_lsn: u64,
     pub(super) last_lsn: u64,
+    pub(super) epoch: u64,
     pub(super) watermark: u64,
     pub(super) bytes: u64,
     /// It carries a segment's header.
@@ -55,14 +56,14 @@ pub(crate) struct InFlight<F> {
 
 impl<F> InFlight<F> {
     /// The block for those who read it from memory; none if it holds no records.
-    pub(crate) fn kept(&self, epoch: u64) -> Option<Kept> {
+    pub(crate) fn kept(&self) -> Option<Kept> {
         let bytes = self.group.sealed().filter(|_| self.records > 0)?;
         Some(Kept {
             bytes,
             base: if self.is_first { PAGE } else { 0 },
             segment: self.live.number,
             end: self.offset + self.bytes,
-            epoch,
+            epoch: self.epoch,
             first_lsn: self.first_lsn,
             records: self.records,
         })

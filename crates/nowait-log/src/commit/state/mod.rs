@@ -336,6 +336,7 @@ impl<F: Clone> State<F> {
             offset: block.offset,
             first_lsn: block.first_lsn,
             last_lsn: block.last_lsn(),
+            epoch: self.epoch,
             watermark,
             bytes: block.bytes() as u64,
             is_first: block.header.is_some(),
