@@ -7,6 +7,9 @@ use std::time::Instant;
 use super::commit::{Group, NoRoom, Shared};
 use super::event::Event;
 use super::format::{Entry, FRAME_BYTES};
+use super::os;
+use rustix::io::Errno;
+
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
 impl Shared {
@@ -90,6 +93,15 @@ impl Shared {
             return Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
         }
         self.check_payload(payload).map(|()| payload)
+    }
+
+    /// Memory for a record of `bytes` bytes, in zeros.
+    pub(super) fn memory_for(&self, bytes: usize) -> Result<Vec<u8>> {
+        self.check_payload(bytes.saturating_add(FRAME_BYTES))?;
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(bytes).map_err(|_| os::system_error(ErrorOp::Append, Errno::NOMEM, &self.dir.path))?;
+        memory.resize(bytes, 0);
+        Ok(memory)
     }
 
     /// Waits for room, so that the append is tried again, or refuses it. Where it must not wait,

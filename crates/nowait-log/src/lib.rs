@@ -197,6 +197,47 @@ impl Log {
         self.appending(Records::One([record.into()]), true)
     }
 
+    /// Appends a record of `bytes` bytes that `fill` writes, as [`Log::append`]. `fill` is called
+    /// once, here and at once, with zeros, in memory of the append's own: it may take long, use the
+    /// log, or panic, and holds nothing up. When it panics nothing is appended.
+    ///
+    /// ```
+    /// # use nowait_log::{Log, Options};
+    /// # fn main() -> nowait::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (log, _) = Log::open(dir.path().join("log"), &Options::new().create(true).segment_bytes(1 << 20)).wait()?;
+    /// let ticket = log.append_with(12, |record| {
+    ///     record[..4].copy_from_slice(&7_u32.to_le_bytes());
+    ///     record[4..].copy_from_slice(&42_u64.to_le_bytes());
+    /// });
+    /// assert_eq!(ticket.wait()?.wait()?, 1);
+    /// # log.close().wait()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Log::append`]. `fill` is not called for a record that does not fit into a segment, or for
+    /// which there is no memory.
+    pub fn append_with(&self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Append<'_> {
+        self.append_kind_with(0, bytes, fill)
+    }
+
+    /// Appends a record of a kind of its own that `fill` writes: [`Log::append_kind`] and
+    /// [`Log::append_with`].
+    ///
+    /// # Errors
+    /// As [`Log::append_with`].
+    pub fn append_kind_with(&self, kind: u8, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Append<'_> {
+        let records = match self.0.shared.memory_for(bytes) {
+            Ok(mut bytes) => {
+                fill(&mut bytes);
+                Records::Filled { kind, bytes }
+            }
+            Err(error) => Records::Refused(error),
+        };
+        self.appending(records, false)
+    }
+
     fn appending<'a>(&'a self, records: Records<'a>, from_reserve: bool) -> Append<'a> {
         Append { log: &self.0.shared, records, from_reserve, stalled: None, is_ready: false }
     }

@@ -11,7 +11,7 @@ use super::commit::{Fate, Group, Shared};
 use super::format::Entry;
 use super::open::Open;
 use super::os::polled_too_often;
-use nowait::{Result, block_on, turn};
+use nowait::{Error, Result, block_on, turn};
 
 /// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as
 /// soon as the records are copied into the log; the [`Ticket`] tells when they are durable.
@@ -32,14 +32,31 @@ pub struct Append<'a> {
 pub(super) enum Records<'a> {
     One([Entry<'a>; 1]),
     Batch(Vec<Entry<'a>>),
+    /// One, in memory of the append's own.
+    Filled {
+        kind: u8,
+        bytes: Vec<u8>,
+    },
+    Refused(Error),
 }
 
-impl<'a> Records<'a> {
+impl Records<'_> {
     #[inline]
-    fn as_slice(&self) -> &[Entry<'a>] {
+    fn with<R>(&self, append: impl FnOnce(&[Entry<'_>]) -> Result<R>) -> Result<R> {
         match self {
-            Records::One(record) => record,
-            Records::Batch(records) => records,
+            Records::One(record) => append(record),
+            Records::Batch(records) => append(records),
+            Records::Filled { kind, bytes } => append(&[Entry { kind: *kind, bytes }]),
+            Records::Refused(error) => Err(error.clone()),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Records::One([record]) => record.bytes.len(),
+            Records::Batch(records) => records.iter().map(|record| record.bytes.len()).sum(),
+            Records::Filled { bytes, .. } => bytes.len(),
+            Records::Refused(_) => 0,
         }
     }
 }
@@ -53,7 +70,7 @@ impl Append<'_> {
     /// of the log, when it would have to wait: see [`Ticket::on_durable`].
     #[inline]
     pub fn wait(self) -> Result<Ticket> {
-        let appended = self.log.append(self.records.as_slice(), true, self.from_reserve)?;
+        let appended = self.records.with(|records| self.log.append(records, true, self.from_reserve))?;
         Ok(Ticket::new(self.log, appended))
     }
 }
@@ -69,11 +86,19 @@ impl Future for Append<'_> {
             return Poll::Pending;
         }
         let Append { log, records, from_reserve, stalled, .. } = &mut *self;
-        let appended = log.poll_append(records.as_slice(), *from_reserve, stalled, context.waker());
-        self.is_ready = appended.is_ready();
-        let bytes = || self.records.as_slice().iter().map(|record| record.bytes.len()).sum();
-        turn::copied(if matches!(appended, Poll::Ready(Ok(_))) { bytes() } else { 0 });
-        appended.map(|appended| Ok(Ticket::new(self.log, appended?)))
+        let appended = records.with(|records| {
+            Ok(match log.poll_append(records, *from_reserve, stalled, context.waker()) {
+                Poll::Ready(appended) => Some(appended?),
+                Poll::Pending => None,
+            })
+        });
+        self.is_ready = !matches!(appended, Ok(None));
+        turn::copied(if matches!(appended, Ok(Some(_))) { self.records.bytes() } else { 0 });
+        match appended {
+            Ok(Some(appended)) => Poll::Ready(Ok(Ticket::new(self.log, appended))),
+            Ok(None) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 }
 

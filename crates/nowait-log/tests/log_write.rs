@@ -80,6 +80,48 @@ fn assert_damaged(found: &Recovery) {
     assert!(!found.damage.is_empty(), "what was acknowledged is taken for torn: {found:?}");
 }
 
+// Records that are filled.
+
+/// A record that is filled is the one that would have been given, whatever its length; one whose
+/// filling panics is not there, and holds nothing up.
+#[test]
+fn a_record_that_is_filled_is_like_one_that_is_given() {
+    let _watchdog = Watchdog::new("records that are filled", 60);
+    let sim = Sim::new(1);
+    let (log, _) = Log::open(DIR, &on_sim(&sim, 1)).wait().unwrap();
+    let mut expected = Vec::new();
+    for bytes in [0_usize, 1, 12, 4096, 20_000] {
+        let (kind, record) = (bytes as u8, Vec::from_iter((0..bytes).map(|at| at as u8)));
+        let appended = log.append_kind_with(kind, bytes, |room| {
+            assert!(room.iter().all(|byte| *byte == 0) && room.len() == bytes);
+            // It may use the log.
+            log.append(b"inside").wait().unwrap().wait().unwrap();
+            room.copy_from_slice(&record);
+        });
+        expected.extend([(0, b"inside".to_vec()), (kind, record.clone())]);
+        let lsn = if bytes % 2 == 0 { appended.wait() } else { nowait::block_on(appended) }.unwrap().lsn();
+        assert_eq!(lsn, expected.len() as u64);
+        let panics = std::panic::AssertUnwindSafe(|| drop(log.append_with(bytes, |_| panic!("on purpose"))));
+        std::panic::catch_unwind(panics).unwrap_err();
+        drop(log.append_with(bytes, |room| room.fill(1)));
+    }
+    let mut called = false;
+    let too_large = [usize::MAX, 1 << 20].map(|bytes| {
+        let answers = [log.append_with(bytes, |_| called = true).wait().map(drop)];
+        answers.map(|answer| answer.unwrap_err().kind())
+    });
+    assert_eq!(too_large, [[ErrorKind::InvalidInput]; 2]);
+    assert_eq!(nowait::block_on(log.append_with(1 << 20, |_| ())).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(!called, "what does not fit need not be filled");
+    log.wait_durable(log.last_lsn()).wait().unwrap();
+    let mut reader = log.reader(1);
+    for (kind, bytes) in expected {
+        let found = reader.next().wait().unwrap().unwrap();
+        assert_eq!((found.kind, found.bytes), (kind, &bytes[..]));
+    }
+    assert!(reader.next().wait().unwrap().is_none());
+}
+
 // Stamps.
 
 /// A log that was dropped had no watermark block that speaks of its last block: damage there looked
