@@ -1,0 +1,327 @@
+//! A file that could not be copied, or not whole: the operation, the path, the cause, and the next
+//! step.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nowait::ErrorKind;
+use rustix::io::Errno;
+
+/// `Result` with this crate's [`Failure`].
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Kind of a failure, for programs to match on.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// A system call failed.
+    System(ErrorKind),
+    /// The arguments contradict each other, or one of them is not what it has to be.
+    Usage,
+    /// Source and target are the same file.
+    SameFile,
+    /// The target lies inside the source.
+    IntoItself,
+    /// Two names of the source are one name in the target, which ignores case.
+    NameCollision,
+    /// The source changed while it was copied: the copy may mix old data and new.
+    SourceChanged,
+    /// The copy, read back, is not what was written.
+    VerificationFailed,
+    /// The file was copied, and the target cannot keep some of its metadata.
+    MetadataLost,
+    /// The copy was cancelled.
+    Cancelled,
+}
+
+/// Operations that a failure names.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Copying, as a whole.
+    Copy,
+    /// Opening a source, or a directory.
+    Open,
+    /// Listing a directory.
+    List,
+    /// Asking for type, size, times, owner or mode.
+    Stat,
+    /// Making the temporary file.
+    Stage,
+    /// Reserving space.
+    Allocate,
+    /// Sharing blocks with the source.
+    Clone,
+    /// Reading data.
+    Read,
+    /// Writing data.
+    Write,
+    /// Making data or a name durable.
+    Sync,
+    /// Reading the copy back.
+    Verify,
+    /// Reading or writing the journal of a resumable copy.
+    Journal,
+    /// Giving the finished file its name.
+    Rename,
+    /// Removing a name.
+    Remove,
+    /// Making a hard link.
+    Link,
+    /// Reading or making a symbolic link.
+    Symlink,
+    /// Making a directory.
+    CreateDir,
+    /// Making a FIFO, a socket or a device.
+    MakeNode,
+    /// Setting the owner.
+    SetOwner,
+    /// Setting the mode.
+    SetMode,
+    /// Setting times.
+    SetTimes,
+    /// Reading or setting extended attributes, ACLs among them.
+    Xattr,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Copy => "copy",
+            Operation::Open => "open",
+            Operation::List => "list",
+            Operation::Stat => "stat",
+            Operation::Stage => "make a temporary file for",
+            Operation::Allocate => "allocate space for",
+            Operation::Clone => "clone to",
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Sync => "sync",
+            Operation::Verify => "verify",
+            Operation::Journal => "keep the journal of",
+            Operation::Rename => "rename to",
+            Operation::Remove => "remove",
+            Operation::Link => "link",
+            Operation::Symlink => "make symbolic link",
+            Operation::CreateDir => "make directory",
+            Operation::MakeNode => "make node",
+            Operation::SetOwner => "set owner of",
+            Operation::SetMode => "set mode of",
+            Operation::SetTimes => "set times of",
+            Operation::Xattr => "copy extended attributes of",
+        })
+    }
+}
+
+/// A file that could not be copied, or a warning about one that was.
+#[derive(Clone, Debug)]
+pub struct Failure(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: FailureKind,
+    operation: Operation,
+    path: PathBuf,
+    offset: Option<u64>,
+    errno: Option<Errno>,
+    detail: Option<Cow<'static, str>>,
+    advice: Option<Cow<'static, str>>,
+}
+
+impl Failure {
+    pub(crate) fn new(operation: Operation, path: &Path, kind: FailureKind) -> Self {
+        Failure(Box::new(Inner {
+            kind,
+            operation,
+            path: path.to_path_buf(),
+            offset: None,
+            errno: None,
+            detail: None,
+            advice: None,
+        }))
+    }
+
+    /// Of a system call.
+    pub(crate) fn from_errno(operation: Operation, path: &Path, errno: Errno) -> Self {
+        // The library's table from errno to kind.
+        let known = nowait::Error::from_raw_os_error(nowait::ErrorOp::Copy, errno.raw_os_error());
+        let mut failure = Self::new(operation, path, FailureKind::System(known.kind()));
+        failure.0.errno = Some(errno);
+        failure
+    }
+
+    /// Of an operation of `nowait`.
+    pub(crate) fn from_nowait(operation: Operation, path: &Path, error: &nowait::Error) -> Self {
+        let mut failure = Self::new(operation, path, FailureKind::System(error.kind()));
+        failure.0.errno = error.raw_os_error().map(Errno::from_raw_os_error);
+        failure.0.offset = error.offset();
+        if failure.0.errno.is_none() {
+            failure.0.detail = Some(error.to_string().into());
+        }
+        failure
+    }
+
+    /// Of a call of std.
+    pub(crate) fn from_io(operation: Operation, path: &Path, error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(errno) => Self::from_errno(operation, path, errno),
+            None => Self::new(operation, path, FailureKind::System(ErrorKind::Other)).with_detail(error.to_string()),
+        }
+    }
+
+    /// Gives it another kind; the errno stays.
+    pub(crate) fn of_kind(mut self, kind: FailureKind) -> Self {
+        self.0.kind = kind;
+        self
+    }
+
+    /// Adds where in the file it happened.
+    pub(crate) fn at(mut self, offset: u64) -> Self {
+        self.0.offset = Some(offset);
+        self
+    }
+
+    /// Says what is wrong, in place of the errno's words.
+    pub(crate) fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.0.detail = Some(detail.into());
+        self
+    }
+
+    /// Says what to do next, in place of the kind's advice.
+    pub(crate) fn with_advice(mut self, advice: impl Into<Cow<'static, str>>) -> Self {
+        self.0.advice = Some(advice.into());
+        self
+    }
+
+    /// Kind of the failure.
+    pub fn kind(&self) -> FailureKind {
+        self.0.kind
+    }
+
+    /// Operation that failed.
+    pub fn operation(&self) -> Operation {
+        self.0.operation
+    }
+
+    /// Path of the source or the target, whichever the operation was about.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Offset in the file, for operations that have one.
+    pub fn offset(&self) -> Option<u64> {
+        self.0.offset
+    }
+
+    /// The errno, if the kernel gave one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.0.errno.map(Errno::raw_os_error)
+    }
+
+    /// What to do next, if that is known.
+    pub fn advice(&self) -> Option<&str> {
+        self.0.advice.as_deref().or_else(|| advice(self.0.kind, self.0.operation))
+    }
+}
+
+/// What to do next about a kind of failure.
+fn advice(kind: FailureKind, operation: Operation) -> Option<&'static str> {
+    let kind = match kind {
+        FailureKind::System(kind) => kind,
+        FailureKind::Usage => return Some("see `nowait copy --help`"),
+        FailureKind::SameFile => return Some("name another target"),
+        FailureKind::IntoItself => return Some("name a target outside of the source"),
+        FailureKind::NameCollision => return Some("rename one of the two, or copy to a case-sensitive file system"),
+        FailureKind::SourceChanged => return Some("copy it again when nobody writes to it"),
+        FailureKind::VerificationFailed => return Some("check the device and the memory, and copy it again"),
+        FailureKind::MetadataLost => return Some("its data were copied"),
+        FailureKind::Cancelled => return None,
+    };
+    Some(match kind {
+        ErrorKind::NotFound if operation == Operation::Rename => "the target directory was removed: copy again",
+        ErrorKind::NotFound => "check the path; it may have been removed meanwhile",
+        ErrorKind::PermissionDenied => match operation {
+            Operation::Open | Operation::List | Operation::Read => {
+                "check its permissions, or copy as its owner or root"
+            }
+            Operation::SetOwner | Operation::MakeNode => "copy as root to keep it",
+            _ => "check the permissions of the target directory",
+        },
+        ErrorKind::ReadOnlyFilesystem => "copy elsewhere, or mount it for writing",
+        ErrorKind::NoSpace => "make room (or raise the quota), then copy again",
+        ErrorKind::IsADirectory => "remove the directory, or name another target",
+        ErrorKind::NotADirectory => "check the path: one of its parts is not a directory",
+        ErrorKind::AlreadyExists => "remove it, or name another target",
+        ErrorKind::FilesystemLoop => "too many symbolic links: check where they lead",
+        ErrorKind::InvalidFilename => "the target's file system allows shorter names only: rename it",
+        ErrorKind::FileTooLarge => "the target's file system or `ulimit -f` allows smaller files only",
+        ErrorKind::TooManyFiles => "raise the limit of open files (`ulimit -n`), or use fewer --jobs",
+        ErrorKind::Io => "check the device (`dmesg` has the kernel's words)",
+        ErrorKind::SyncFailed => "the device lost data: check it (`dmesg`), and copy again",
+        ErrorKind::StaleNetworkFileHandle => "the server replaced it: copy it again",
+        ErrorKind::TooManyLinks => "the file system allows fewer hard links",
+        ErrorKind::Unsupported => "the file system cannot do this",
+        _ => return None,
+    })
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, operation, path, offset, errno, detail, .. } = &*self.0;
+        write!(f, "{operation} {}", Shown(path))?;
+        if let Some(offset) = offset {
+            write!(f, " at byte {offset}")?;
+        }
+        match (detail, errno, kind) {
+            (Some(detail), Some(errno), _) => write!(f, ": {detail} ({})", words(*errno))?,
+            (Some(detail), None, _) => write!(f, ": {detail}")?,
+            (None, Some(errno), _) => write!(f, ": {}", words(*errno))?,
+            (None, None, FailureKind::SameFile) => write!(f, ": source and target are the same file")?,
+            (None, None, FailureKind::IntoItself) => write!(f, ": the target lies inside the source")?,
+            (None, None, FailureKind::SourceChanged) => write!(f, ": it changed while it was copied")?,
+            (None, None, FailureKind::Cancelled) => write!(f, ": interrupted")?,
+            (None, None, FailureKind::VerificationFailed) => write!(f, ": the copy differs from what was written")?,
+            (None, None, _) => {}
+        }
+        match self.advice() {
+            Some(advice) => write!(f, "; {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The kernel's words for an errno, without std's `(os error N)`.
+fn words(errno: Errno) -> String {
+    let text = io::Error::from(errno).to_string();
+    match text.split_once(" (os error") {
+        Some((words, _)) => words.to_string(),
+        None => text,
+    }
+}
+
+/// A path as text on one line of a terminal: control characters, and bytes that are not UTF-8, are
+/// escaped.
+pub fn shown(path: &Path) -> impl fmt::Display + '_ {
+    Shown(path)
+}
+
+struct Shown<'a>(&'a Path);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use std::os::unix::ffi::OsStrExt;
+        for chunk in self.0.as_os_str().as_bytes().utf8_chunks() {
+            for char in chunk.valid().chars() {
+                if char.is_control() { write!(f, "{}", char.escape_default())? } else { write!(f, "{char}")? }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}

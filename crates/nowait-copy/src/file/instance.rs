@@ -1,0 +1,74 @@
+//! A file by an instance's operations alone: in a simulator, by paths, data and name only.
+
+use std::path::{Path, PathBuf};
+
+use nowait::{ErrorKind, File, OpenOptions};
+
+use super::FileOutcome;
+use super::ends::{End, Ends};
+use super::fill::{self, Filled, Size};
+use crate::error::{Failure, Operation, Result};
+use crate::options::Sync;
+use crate::shared::Shared;
+
+/// Copies a file by its path. With `Sync::File` and `Sync::All` the copy is durable before it has
+/// its name, and its name when this returns.
+pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path: &Path) -> Result<FileOutcome> {
+    let instance = &shared.instance;
+    let failed = |operation, path: &Path, error: &nowait::Error| Failure::from_nowait(operation, path, error);
+    let source = OpenOptions::new().read(true).open_in(instance, source_path).wait();
+    let source = source.map_err(|error| failed(Operation::Open, source_path, &error))?;
+    let bytes = source.size().wait().map_err(|error| failed(Operation::Stat, source_path, &error))?;
+    let directory = match target_path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    let temporary = directory.join(shared.temporary_name());
+    let staged = OpenOptions::new().read(true).write(true).create_new(true).open_in(instance, &temporary).wait();
+    let staged = staged.map_err(|error| failed(Operation::Stage, target_path, &error))?;
+    let named = fill_and_name(shared, (&source, source_path), (staged, target_path), &temporary, bytes);
+    let Filled { way, why, bytes, is_verified } = match named {
+        Ok(filled) => filled,
+        Err(failure) => {
+            // It may have the name already. The failure that led here is the one that is reported.
+            let _ = instance.remove_file(&temporary).wait();
+            return Err(failure);
+        }
+    };
+    shared.meter.file_done();
+    if shared.options.sync != Sync::None {
+        let synced = instance.sync_dir(&directory).wait();
+        synced.map_err(|error| failed(Operation::Sync, target_path, &error))?;
+    }
+    Ok(FileOutcome { way, why, bytes, is_verified, warnings: Vec::new() })
+}
+
+fn fill_and_name(
+    shared: &Shared,
+    (source, source_path): (&File, &Path),
+    (staged, target_path): (File, &Path),
+    temporary: &Path,
+    bytes: u64,
+) -> Result<Filled> {
+    let instance = &shared.instance;
+    let ends = Ends {
+        source: End::of_file(source_path, source, instance),
+        target: End::of_file(target_path, &staged, instance),
+    };
+    let filled = fill::fill(shared, &ends, Size { bytes, stored_bytes: None }, None, Vec::new())?;
+    if shared.options.sync != Sync::None {
+        ends.target.sync()?;
+    }
+    drop(ends);
+    let closed = staged.close();
+    closed.map_err(|error| Failure::from_nowait(Operation::Write, target_path, &error))?;
+    let renamed = instance.rename(temporary, target_path).wait();
+    renamed.map_err(|error| {
+        let failure = Failure::from_nowait(Operation::Rename, target_path, &error);
+        match error.kind() {
+            ErrorKind::IsADirectory => failure.with_advice("name a file"),
+            _ => failure,
+        }
+    })?;
+    Ok(filled)
+}

@@ -1,0 +1,95 @@
+//! Which way a file goes, and why. The ways in order: share the blocks; past the page cache, if it
+//! is to be left alone; have the server copy; past the page cache, if the file is large against free
+//! memory; read past it, if the file is long and not cached; read and write.
+//!
+//! What a file system can do is found out by trying: a way that is refused sends the file to the
+//! next, and the refusal is remembered for the pair of devices.
+
+use std::borrow::Cow;
+
+use super::ends::Ends;
+use super::pass::Zeros;
+use crate::options::{Reflink, Sparse};
+use crate::os::{data, memory};
+use crate::report::Way;
+use crate::shared::{Ability, Devices, Shared};
+
+/// From this size on a direct request is cheaper than the page cache's work.
+const DIRECT_BYTES_MIN: u64 = 64 << 10;
+/// From this size on it matters whether a file is cached.
+const COLD_BYTES_MIN: u64 = 4 << 20;
+/// From this size on a file may be large against free memory.
+const LARGE_BYTES_MIN: u64 = 64 << 20;
+
+/// What the choice depends on.
+pub(crate) struct Facts {
+    pub(crate) size: u64,
+    /// Fewer blocks than its size would take: holes, or compression.
+    pub(crate) looks_sparse: bool,
+    /// The bytes have to be seen here: for a checksum, a journal, or zeros.
+    pub(crate) is_seen: bool,
+    pub(crate) zeros: Zeros,
+}
+
+/// A way, and why it is gone.
+pub(crate) type Choice = (Way, Cow<'static, str>);
+
+/// Whether to try to share blocks.
+pub(crate) fn wants_clone(shared: &Shared, size: u64, devices: Devices) -> bool {
+    let options = &shared.options;
+    let is_asked = match options.reflink {
+        Reflink::Always => true,
+        Reflink::Auto => !shared.learned.is_refused(Ability::Clone, devices),
+        Reflink::Never => false,
+    };
+    is_asked && size > 0 && options.sparse == Sparse::Auto
+}
+
+/// Chooses among the ways that move data. `refused` are those that were tried, and why they were
+/// not gone.
+pub(crate) fn choose(shared: &Shared, ends: &Ends<'_>, facts: &Facts, refused: &[Choice]) -> Choice {
+    let may = |way: Way| refused.iter().all(|(other, _)| *other != way);
+    let because = |why: &'static str| match refused.last() {
+        Some((_, refusal)) => format!("{why}; {refusal}").into(),
+        None => Cow::Borrowed(why),
+    };
+    let devices = (ends.source.device, ends.target.device);
+    let may_skip_pieces = !matches!(facts.zeros, Zeros::SkipBlocks(_));
+    let may_be_direct = may(Way::Direct) && may_skip_pieces;
+    if shared.options.cache_neutral {
+        if may_be_direct && facts.size >= DIRECT_BYTES_MIN {
+            return (Way::Direct, because("to leave the page cache alone"));
+        }
+        if may(Way::Uncached) && ends.target.fd().is_some() && !shared.learned.is_refused(Ability::Uncached, devices) {
+            return (Way::Uncached, because("to leave the page cache alone, in a short file"));
+        }
+        return (Way::Plain, because("nothing leaves the page cache alone here"));
+    }
+    let is_whole = shared.options.sparse != Sparse::Never || !facts.looks_sparse;
+    if may(Way::KernelCopy) && !facts.is_seen && is_whole && kernel_copies(shared, ends, devices) {
+        return (Way::KernelCopy, because("the file system, or its server, has a way of its own"));
+    }
+    if facts.size < COLD_BYTES_MIN || !may_skip_pieces {
+        return (Way::Plain, because("short, or searched for zeros"));
+    }
+    let is_large = || memory::available_bytes().is_some_and(|available| facts.size > available / 2);
+    if facts.size >= LARGE_BYTES_MIN && may_be_direct && is_large() {
+        return (Way::Direct, because("large against free memory"));
+    }
+    if may(Way::DirectRead) && !is_cached(ends, facts.size) {
+        return (Way::DirectRead, because("not in the page cache"));
+    }
+    (Way::Plain, because("in the page cache"))
+}
+
+fn kernel_copies(shared: &Shared, ends: &Ends<'_>, devices: Devices) -> bool {
+    let (Some(source), Some(target)) = (ends.source.fd(), ends.target.fd()) else { return false };
+    let learned = &shared.learned;
+    !learned.is_refused(Ability::KernelCopy, devices)
+        && learned.copies_by_itself(ends.target.device, target)
+        && learned.copies_by_itself(ends.source.device, source)
+}
+
+fn is_cached(ends: &Ends<'_>, size: u64) -> bool {
+    ends.source.fd().is_some_and(|fd| data::is_cached(fd, size))
+}

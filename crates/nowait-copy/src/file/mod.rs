@@ -1,0 +1,218 @@
+//! One regular file: staged, filled, verified, described, synced as asked, and given its name in one
+//! step. Whatever fails before that, the name keeps what it had.
+
+mod direct;
+mod ends;
+mod extents;
+mod fill;
+mod instance;
+mod journal;
+mod kernel;
+mod ladder;
+mod pass;
+mod plain;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::borrow::Cow;
+use std::ffi::{CStr, CString};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use nowait::ErrorKind;
+use rustix::fs::{Mode, Stat};
+use rustix::io::retry_on_intr;
+
+use self::ends::{End, Ends};
+use self::fill::{Earlier, Filled, Size};
+use self::journal::Resumed;
+use self::ladder::Choice;
+use self::stage::{Place, Stage};
+use crate::error::{Failure, FailureKind, Operation, Result};
+use crate::options::{Reflink, Sync};
+use crate::os::name;
+use crate::report::Way;
+use crate::shared::Shared;
+
+pub(crate) use self::instance::copy_by_instance;
+
+/// From this size on a copy that ends early is worth going on with.
+const RESUME_BYTES_MIN: u64 = 8 << 20;
+
+/// Copies metadata to a staged file, and returns warnings; called after its data, before its name.
+/// Arguments: source, staged file.
+pub(crate) type Metadata<'a> = &'a dyn Fn(BorrowedFd<'_>, BorrowedFd<'_>) -> Result<Vec<Failure>>;
+
+/// A regular file to copy.
+pub(crate) struct FileJob<'a> {
+    /// The source, open for reading (`O_NOFOLLOW`, blocking).
+    pub source: BorrowedFd<'a>,
+    /// The source as it was when opened.
+    pub stat: &'a Stat,
+    /// Path of the source, for messages.
+    pub source_path: &'a Path,
+    /// Directory of the target.
+    pub target_dir: BorrowedFd<'a>,
+    /// Device of the target's directory.
+    pub target_device: u64,
+    /// Name of the target in its directory.
+    pub target_name: &'a CStr,
+    /// Path of the target, for messages.
+    pub target_path: &'a Path,
+    /// The name is free for certain: this copy made the directory. A name that exists all the same
+    /// is a collision (`NameCollision`): `RENAME_NOREPLACE`.
+    pub is_new: bool,
+    /// Mode to make the staged file with.
+    pub create_mode: Mode,
+    /// Copies metadata.
+    pub metadata: Metadata<'a>,
+}
+
+/// What copying a regular file did. The old target or the whole new one has the name, whatever
+/// happens.
+pub(crate) struct FileOutcome {
+    /// How the data came to the target.
+    pub way: Way,
+    /// Why that way, for `--explain`.
+    pub why: Cow<'static, str>,
+    /// Bytes of data copied, holes left out.
+    pub bytes: u64,
+    /// The copy was read back and found right.
+    pub is_verified: bool,
+    /// The source changed meanwhile, or metadata was lost.
+    pub warnings: Vec<Failure>,
+}
+
+/// Copies one file.
+pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcome> {
+    let place = Place {
+        directory: job.target_dir,
+        device: job.target_device,
+        name: job.target_name,
+        path: job.target_path,
+        is_new: job.is_new,
+    };
+    if shared.meter.is_cancelled() {
+        return Err(Failure::new(Operation::Copy, job.source_path, FailureKind::Cancelled));
+    }
+    let (stage, filled, journal) = stage(job, shared, place)?;
+    let mut warnings = Vec::new();
+    warnings.extend(changed(job)?);
+    warnings.extend((job.metadata)(job.source, stage.fd())?);
+    let (is_synced, is_name_synced) = match shared.options.sync {
+        Sync::None => (false, false),
+        Sync::File => (true, true),
+        // The rest of a tree is synced at its end; an old file must not be lost before that.
+        Sync::All => (!job.is_new, false),
+    };
+    if is_synced {
+        let synced = retry_on_intr(|| rustix::fs::fsync(stage.fd()));
+        synced.map_err(|errno| Failure::from_errno(Operation::Sync, job.target_path, errno))?;
+    }
+    stage.publish()?;
+    shared.meter.file_done();
+    if let Some(journal) = journal {
+        // Left there, it is of no use and does no harm: the file that it is about is gone.
+        let _ = name::remove(job.target_dir, &journal);
+    }
+    if is_name_synced {
+        let synced = name::sync_directory(job.target_dir);
+        synced.map_err(|errno| Failure::from_errno(Operation::Sync, job.target_path, errno))?;
+    }
+    let Filled { way, why, bytes, is_verified } = filled;
+    Ok(FileOutcome { way, why, bytes, is_verified, warnings })
+}
+
+/// Makes the staged file and fills it; returns the name of its journal, if it has one.
+fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<(Stage<'a>, Filled, Option<CString>)> {
+    let size = Size {
+        bytes: u64::try_from(job.stat.st_size).unwrap_or(0),
+        stored_bytes: u64::try_from(job.stat.st_blocks).ok().map(|blocks| blocks.saturating_mul(512)),
+    };
+    let mut refused: Vec<Choice> = Vec::new();
+    let mut empty = None;
+    if ladder::wants_clone(shared, size.bytes, (job.stat.st_dev, place.device)) {
+        let stage = Stage::new(shared, place, size.bytes, job.create_mode)?;
+        let cloned = fill::clone(shared, &ends(job, shared, &stage), size)?;
+        match cloned {
+            Ok(filled) => return Ok((stage, filled, None)),
+            Err(_) if shared.options.reflink == Reflink::Always => return Err(not_cloned(job)),
+            Err(refusal) => refused.push(refusal),
+        }
+        empty = Some(stage);
+    }
+    if shared.options.resume && size.bytes >= RESUME_BYTES_MIN {
+        let resumed = journal::open(place.directory, place.name, job.stat, job.create_mode);
+        let resumed = resumed.map_err(|errno| Failure::from_errno(Operation::Journal, job.target_path, errno))?;
+        // None: another process has it.
+        if let Some(resumed) = resumed {
+            return resume(job, shared, place, size, resumed, refused);
+        }
+    }
+    let stage = match empty {
+        Some(stage) => stage,
+        None => Stage::new(shared, place, size.bytes, job.create_mode)?,
+    };
+    let filled = fill::fill(shared, &ends(job, shared, &stage), size, None, refused)?;
+    Ok((stage, filled, None))
+}
+
+/// Goes on with what an earlier run left, or begins what a later run can go on with.
+fn resume<'a>(
+    job: &FileJob<'_>,
+    shared: &'a Shared,
+    place: Place<'a>,
+    size: Size,
+    resumed: Resumed,
+    refused: Vec<Choice>,
+) -> Result<(Stage<'a>, Filled, Option<CString>)> {
+    let Resumed { journal, file, name, journal_name, claimed } = resumed;
+    let mut stage = Stage::kept(shared, place, file, name);
+    let earlier = Some(Earlier { journal, claimed });
+    let filled = fill::fill(shared, &ends(job, shared, &stage), size, earlier, refused);
+    match filled {
+        Ok(filled) => Ok((stage, filled, Some(journal_name))),
+        Err(failure) => {
+            if failure.kind() == FailureKind::VerificationFailed {
+                stage.is_worthless();
+                // It would not be believed. The failure is what is reported.
+                let _ = name::remove(place.directory, &journal_name);
+            }
+            Err(failure)
+        }
+    }
+}
+
+fn ends<'e>(job: &'e FileJob<'_>, shared: &'e Shared, stage: &'e Stage<'_>) -> Ends<'e> {
+    Ends {
+        source: End::of_descriptor(job.source_path, job.stat.st_dev, job.source, &shared.instance),
+        target: End::of_descriptor(job.target_path, job.target_device, stage.fd(), &shared.instance),
+    }
+}
+
+fn not_cloned(job: &FileJob<'_>) -> Failure {
+    let kind = FailureKind::System(ErrorKind::Unsupported);
+    Failure::new(Operation::Clone, job.target_path, kind)
+        .with_detail("it cannot share blocks with its source")
+        .with_advice("copy within one file system that has reflinks, or use --reflink=auto")
+}
+
+/// A warning if the source is not what it was when it was opened.
+fn changed(job: &FileJob<'_>) -> Result<Option<Failure>> {
+    let now = retry_on_intr(|| rustix::fs::fstat(job.source));
+    let now = now.map_err(|errno| Failure::from_errno(Operation::Stat, job.source_path, errno))?;
+    let then = job.stat;
+    let what = if now.st_size != then.st_size {
+        "its size changed while it was copied"
+    } else if (now.st_mtime, now.st_mtime_nsec) != (then.st_mtime, then.st_mtime_nsec) {
+        "it was written to while it was copied"
+    } else if (now.st_ctime, now.st_ctime_nsec) != (then.st_ctime, then.st_ctime_nsec) {
+        "it, or its metadata, changed while it was copied"
+    } else {
+        return Ok(None);
+    };
+    let failure = Failure::new(Operation::Copy, job.source_path, FailureKind::SourceChanged);
+    Ok(Some(failure.with_detail(what)))
+}

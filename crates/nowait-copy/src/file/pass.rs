@@ -1,0 +1,185 @@
+//! One pass over a file's data: what is asked and noted of each piece, whichever way it goes.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use rustix::io::retry_on_intr;
+
+use super::ends::Ends;
+use super::journal::Journal;
+use crate::error::{Failure, FailureKind, Operation, Result};
+use crate::shared::Shared;
+
+/// How far a way came.
+pub(crate) enum Done {
+    /// To the end of the source.
+    All,
+    /// Not at all, or in part: another way has to be gone, from the beginning.
+    Refused(Cow<'static, str>),
+}
+
+/// A piece of the target, and the checksum (CRC-32C) of what was read for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) crc: u32,
+}
+
+impl Check {
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + u64::from(self.length)
+    }
+}
+
+/// Zeros that need not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Zeros {
+    /// They are written as anything else.
+    Write,
+    /// Pieces without any other byte are left out.
+    SkipPieces,
+    /// So is every block, of this many bytes.
+    SkipBlocks(usize),
+}
+
+/// What is known of a piece that was read.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken {
+    pub(crate) crc: Option<u32>,
+    pub(crate) is_zero: bool,
+}
+
+/// A pass over a file's data.
+pub(crate) struct Pass<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) ends: &'a Ends<'a>,
+    pub(crate) zeros: Zeros,
+    /// Some if the pieces are to be compared.
+    pub(crate) checks: Option<Vec<Check>>,
+    /// Some if a later run is to find the pieces again.
+    pub(crate) journal: Option<Journal>,
+    /// Bytes that are in the target, holes left out.
+    pub(crate) copied_bytes: u64,
+    /// Where the source ended, if that was before its size.
+    pub(crate) source_end: Option<u64>,
+    /// End of the target so far.
+    pub(crate) target_end: u64,
+    /// What this pass left dirty in the page cache.
+    dirty: Range<u64>,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn new(shared: &'a Shared, ends: &'a Ends<'a>, zeros: Zeros) -> Self {
+        Pass {
+            shared,
+            ends,
+            zeros,
+            checks: shared.options.verify.then(Vec::new),
+            journal: None,
+            copied_bytes: 0,
+            source_end: None,
+            target_end: 0,
+            dirty: 0..0,
+        }
+    }
+
+    /// Waits for the rate limit.
+    ///
+    /// # Errors
+    /// [`FailureKind::Cancelled`].
+    pub(crate) fn admit(&self, bytes: u64) -> Result<()> {
+        if self.shared.meter.admit(bytes) { Ok(()) } else { Err(self.cancelled()) }
+    }
+
+    fn cancelled(&self) -> Failure {
+        Failure::new(Operation::Copy, self.ends.source.path, FailureKind::Cancelled)
+    }
+
+    /// Looks at a piece that was read.
+    pub(crate) fn take(&self, bytes: &[u8]) -> Taken {
+        Taken {
+            crc: (self.checks.is_some() || self.journal.is_some()).then(|| crc32c::crc32c(bytes)),
+            is_zero: self.zeros != Zeros::Write && is_zero(bytes),
+        }
+    }
+
+    /// Notes a piece of which the target has all; `is_dirty` if it lies in the page cache.
+    pub(crate) fn wrote(&mut self, piece: &Range<u64>, taken: Taken, is_dirty: bool) -> Result<()> {
+        let bytes = piece.end - piece.start;
+        if let Some(crc) = taken.crc {
+            // Pieces are at most as long as a block.
+            let check = Check { offset: piece.start, length: u32::try_from(bytes).unwrap_or(u32::MAX), crc };
+            if let Some(checks) = &mut self.checks {
+                checks.push(check);
+            }
+            if let Some(journal) = &mut self.journal {
+                journal.note(check).map_err(|errno| self.ends.target.failure(Operation::Journal, errno))?;
+            }
+        }
+        self.count(bytes);
+        if taken.is_zero {
+            return Ok(());
+        }
+        self.target_end = self.target_end.max(piece.end);
+        if is_dirty { self.dirtied(piece) } else { Ok(()) }
+    }
+
+    /// Counts bytes that are in the target.
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.copied_bytes += bytes;
+        self.shared.meter.copied(bytes);
+    }
+
+    /// Begins, or begins anew in another way, with the pieces of an earlier run that are `done`.
+    pub(crate) fn begin(&mut self, done: &[Check]) {
+        self.shared.meter.uncopied(self.copied_bytes);
+        self.copied_bytes = 0;
+        self.source_end = None;
+        if let Some(checks) = &mut self.checks {
+            checks.clear();
+            checks.extend_from_slice(done);
+        }
+        self.count(done.iter().map(|check| u64::from(check.length)).sum());
+    }
+
+    /// Notes that the source ends here.
+    pub(crate) fn ended_at(&mut self, offset: u64) {
+        self.source_end = Some(self.source_end.map_or(offset, |end| end.min(offset)));
+    }
+
+    /// Keeps to the limit on dirty pages.
+    pub(crate) fn dirtied(&mut self, piece: &Range<u64>) -> Result<()> {
+        let meter = &self.shared.meter;
+        if !meter.limits_dirty() {
+            return Ok(());
+        }
+        self.dirty = match self.dirty.is_empty() {
+            true => piece.clone(),
+            false => self.dirty.start.min(piece.start)..self.dirty.end.max(piece.end),
+        };
+        if !meter.dirtied(piece.end - piece.start) {
+            return Ok(());
+        }
+        let dirty = std::mem::take(&mut self.dirty);
+        let own_bytes = dirty.end - dirty.start;
+        let target = &self.ends.target;
+        match target.fd() {
+            // Most of it is of other files, finished by now: nothing but this writes those back.
+            Some(fd) if meter.is_mostly_of_others(own_bytes) => {
+                retry_on_intr(|| rustix::fs::syncfs(fd)).map_err(|errno| target.failure(Operation::Sync, errno))?;
+                meter.all_cleaned();
+            }
+            _ => {
+                target.write_back(dirty.start, own_bytes)?;
+                meter.cleaned(own_bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether there are only zeros. A page at a time, so that the compiler compares vectors.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(4096).all(|page| page.iter().fold(0, |all, byte| all | byte) == 0)
+}

@@ -1,0 +1,157 @@
+//! The file that is to have the target's name, until it has it.
+//!
+//! A file without a name (`O_TMPFILE`) leaves nothing behind, whatever ends the process. Where the
+//! target's name is free, it is also the faster way: 5,000 short files took 0.7 to 0.9 of the time
+//! on ext4, xfs, btrfs and tmpfs. Where a file is to be replaced, it has to get a temporary name
+//! first, since only a rename replaces: a short file has one from the start then, as every file has
+//! where files without names are refused. That name is removed when the copy fails.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+
+use crate::error::{Failure, FailureKind, Operation, Result};
+use crate::os::name;
+use crate::shared::{Ability, Shared};
+
+/// From this size on a file has no name until it is complete, also where it replaces another.
+const UNNAMED_BYTES_MIN: u64 = 1 << 20;
+
+/// Where a staged file is to go.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) directory: BorrowedFd<'a>,
+    /// Device of the directory.
+    pub(crate) device: u64,
+    pub(crate) name: &'a CStr,
+    pub(crate) path: &'a Path,
+    /// Nothing has the name yet; if something has it after all, that is an error.
+    pub(crate) is_new: bool,
+}
+
+/// A staged file.
+pub(crate) struct Stage<'a> {
+    shared: &'a Shared,
+    place: Place<'a>,
+    file: OwnedFd,
+    /// None if it has no name.
+    temporary: Option<CString>,
+    /// The name stays when the copy fails: a later run goes on from there.
+    is_kept: bool,
+}
+
+impl<'a> Stage<'a> {
+    /// Makes a file that nobody else knows.
+    pub(crate) fn new(shared: &'a Shared, place: Place<'a>, size: u64, mode: Mode) -> Result<Self> {
+        let failed = |errno| Failure::from_errno(Operation::Stage, place.path, errno);
+        let devices = (place.device, place.device);
+        let suits = place.is_new || size >= UNNAMED_BYTES_MIN;
+        if suits && !shared.learned.is_refused(Ability::TemporaryFile, devices) {
+            match name::create_unnamed(place.directory, mode) {
+                Ok(file) => return Ok(Stage { shared, place, file, temporary: None, is_kept: false }),
+                // Kernels and file systems without them try to open the directory for writing.
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
+                    shared.learned.refuse(Ability::TemporaryFile, devices);
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        let temporary = temporary_name(shared);
+        let file = name::create_new(place.directory, &temporary, mode).map_err(failed)?;
+        Ok(Stage { shared, place, file, temporary: Some(temporary), is_kept: false })
+    }
+
+    /// Takes over a file that an earlier run may have left.
+    pub(crate) fn kept(shared: &'a Shared, place: Place<'a>, file: OwnedFd, name: CString) -> Self {
+        Stage { shared, place, file, temporary: Some(name), is_kept: true }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Gives the file up also where it was to be kept.
+    pub(crate) fn is_worthless(&mut self) {
+        self.is_kept = false;
+    }
+
+    /// Gives the file its name: in one step, so that the name has the old file or this one.
+    pub(crate) fn publish(mut self) -> Result<()> {
+        let Place { directory, name, path, is_new, .. } = self.place;
+        let failed = |errno| failed_to_name(path, is_new, errno);
+        if self.temporary.is_none() {
+            match self.link(name) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EXIST) if !is_new => {
+                    // Only a rename replaces.
+                    let temporary = temporary_name(self.shared);
+                    self.link(&temporary).map_err(failed)?;
+                    self.temporary = Some(temporary);
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        let Some(temporary) = &self.temporary else { return Ok(()) };
+        if is_new && self.rename_new(temporary).map_err(failed)? {
+            self.temporary = None;
+            return Ok(());
+        }
+        name::rename(directory, temporary, name).map_err(failed)?;
+        self.temporary = None;
+        Ok(())
+    }
+
+    /// Renames to a name that has to be free; false if the file system cannot say whether it is.
+    fn rename_new(&self, temporary: &CStr) -> std::result::Result<bool, Errno> {
+        let devices = (self.place.device, self.place.device);
+        if self.shared.learned.is_refused(Ability::RenameNew, devices) {
+            return Ok(false);
+        }
+        match name::rename_new(self.place.directory, temporary, self.place.name) {
+            Ok(()) => Ok(true),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                self.shared.learned.refuse(Ability::RenameNew, devices);
+                Ok(false)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Names a file without a name. By its descriptor alone where the kernel allows it (Linux 6.10,
+    /// or a capability), else by way of `/proc`.
+    fn link(&self, name: &CStr) -> std::result::Result<(), Errno> {
+        let devices = (self.place.device, self.place.device);
+        let (learned, file, directory) = (&self.shared.learned, self.file.as_fd(), self.place.directory);
+        if !learned.is_refused(Ability::LinkByDescriptor, devices) {
+            match name::link_descriptor(file, directory, name) {
+                Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {
+                    learned.refuse(Ability::LinkByDescriptor, devices);
+                }
+                result => return result,
+            }
+        }
+        name::link_by_proc(file, directory, name)
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        if let Some(temporary) = self.temporary.take().filter(|_| !self.is_kept) {
+            // The failure that led here is the one that is reported.
+            let _ = name::remove(self.place.directory, &temporary);
+        }
+    }
+}
+
+fn temporary_name(shared: &Shared) -> CString {
+    // It has no zero byte.
+    CString::new(shared.temporary_name()).unwrap_or_default()
+}
+
+fn failed_to_name(path: &Path, is_new: bool, errno: Errno) -> Failure {
+    let failure = Failure::from_errno(Operation::Rename, path, errno);
+    if is_new && errno == Errno::EXIST { failure.of_kind(FailureKind::NameCollision) } else { failure }
+}

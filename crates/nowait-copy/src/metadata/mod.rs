@@ -1,0 +1,141 @@
+//! Owner, mode, times, extended attributes and ACLs: as `cp -a` keeps them.
+
+mod process;
+mod xattr;
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+
+use crate::error::{Failure, FailureKind, Operation};
+
+pub(crate) use process::{Creation, Place, Process};
+pub(crate) use xattr::remove_default_acl;
+
+/// Bits that let a program run as its owner or group.
+const SET_ID: u32 = 0o6000;
+
+/// A file or directory whose metadata are to be copied.
+pub(crate) struct Subject<'a> {
+    /// The source as it was when opened.
+    pub stat: &'a Stat,
+    /// How the target was made, or found.
+    pub creation: Creation,
+    /// Path of the target, for messages.
+    pub path: &'a Path,
+    /// The target may have inherited an ACL.
+    pub may_have_acl: bool,
+}
+
+/// Sets the metadata of an open file or directory: the owner first, since that clears setuid bits
+/// and capabilities; then attributes; then the mode; and times last. Returns what could not be
+/// kept.
+pub(crate) fn copy(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    subject: &Subject<'_>,
+    process: &Process,
+) -> Vec<Failure> {
+    let Subject { stat, creation, path, may_have_acl } = subject;
+    let mut lost = Vec::new();
+    let mut mode = stat.st_mode & 0o7777;
+    if creation.needs_owner {
+        let set = |user, group| rustix::fs::fchown(target, user, group);
+        if !keep_owner(stat, path, process, &mut lost, set) {
+            mode &= !SET_ID;
+        }
+    }
+    let copied = xattr::copy(xattr::Node::File(source), xattr::Node::File(target), path);
+    lost.extend(copied.lost);
+    if *may_have_acl {
+        if !copied.has_acl {
+            xattr::remove_access_acl(target);
+        }
+        if !copied.has_default_acl && FileType::from_raw_mode(stat.st_mode).is_dir() {
+            xattr::remove_default_acl(target);
+        }
+    }
+    if creation.needs_mode {
+        if let Err(errno) = rustix::fs::fchmod(target, Mode::from_raw_mode(mode)) {
+            lost.push(warning(Operation::SetMode, path, errno));
+        }
+    }
+    if let Err(errno) = rustix::fs::futimens(target, &times(stat)) {
+        lost.push(warning(Operation::SetTimes, path, errno));
+    }
+    lost
+}
+
+/// Sets the metadata of a symbolic link, or of a FIFO, socket or device just made in `dir`.
+pub(crate) fn copy_node(
+    (source_dir, source_name): (BorrowedFd<'_>, &std::ffi::CStr),
+    (dir, name): (BorrowedFd<'_>, &std::ffi::CStr),
+    subject: &Subject<'_>,
+    process: &Process,
+) -> Vec<Failure> {
+    let Subject { stat, path, .. } = subject;
+    let mut lost = Vec::new();
+    let mut mode = stat.st_mode & 0o7777;
+    let set = |user, group| rustix::fs::chownat(dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW);
+    if !keep_owner(stat, path, process, &mut lost, set) {
+        mode &= !SET_ID;
+    }
+    let (from, to) = (through_proc(source_dir, source_name), through_proc(dir, name));
+    lost.extend(xattr::copy(xattr::Node::Link(&from), xattr::Node::Link(&to), path).lost);
+    // A link has no mode. Nobody else had a chance to put another file in the place of this one:
+    // it has a temporary name, or the directory is this copy's own.
+    if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
+        if let Err(errno) = rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode), AtFlags::empty()) {
+            lost.push(warning(Operation::SetMode, path, errno));
+        }
+    }
+    if let Err(errno) = rustix::fs::utimensat(dir, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW) {
+        lost.push(warning(Operation::SetTimes, path, errno));
+    }
+    lost
+}
+
+/// Sets owner and group; only the group where the owner is refused. False if one is not the
+/// source's now, so that a program must not run in its name.
+fn keep_owner(
+    stat: &Stat,
+    path: &Path,
+    process: &Process,
+    lost: &mut Vec<Failure>,
+    set: impl Fn(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
+) -> bool {
+    let (user, group) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+    let Err(errno) = set(Some(user), Some(group)) else { return true };
+    // Without the privilege it is no surprise: like `cp -a`, keep what is allowed.
+    _ = set(None, Some(group));
+    if process.may_chown || !matches!(errno, Errno::PERM | Errno::INVAL) {
+        lost.push(warning(Operation::SetOwner, path, errno));
+    }
+    false
+}
+
+fn warning(operation: Operation, path: &Path, errno: Errno) -> Failure {
+    let warning = Failure::from_errno(operation, path, errno).of_kind(FailureKind::MetadataLost);
+    if errno == Errno::PERM || process::is_unsupported(errno) {
+        return warning.with_advice("its data were copied; the target's file system does not keep this");
+    }
+    warning
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: stat.st_atime as _, tv_nsec: stat.st_atime_nsec as _ },
+        last_modification: Timespec { tv_sec: stat.st_mtime as _, tv_nsec: stat.st_mtime_nsec as _ },
+    }
+}
+
+/// A path by which a symbolic link itself is reached: the calls for its attributes know no
+/// directory.
+fn through_proc(dir: BorrowedFd<'_>, name: &std::ffi::CStr) -> std::path::PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    let mut path = std::path::PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    path.push(std::ffi::OsStr::from_bytes(name.to_bytes()));
+    path
+}

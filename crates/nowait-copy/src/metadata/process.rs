@@ -1,0 +1,137 @@
+//! What files that this process makes are like, before anything is set.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{Mode, Stat};
+use rustix::io::Errno;
+
+use super::xattr;
+
+/// Identity of the process: owner and mode of the files that it makes follow from it.
+pub(crate) struct Process {
+    user: u32,
+    group: u32,
+    /// `None` where /proc does not tell.
+    umask: Option<u32>,
+    /// It may give files away: a refusal to is the file system's.
+    pub may_chown: bool,
+}
+
+impl Process {
+    pub(crate) fn new() -> Self {
+        let may_chown = rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::CHOWN));
+        Process {
+            user: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+            umask: umask(),
+            may_chown,
+        }
+    }
+}
+
+/// The umask, without setting it: that would be seen by other threads.
+fn umask() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(line.trim(), 8).ok()
+}
+
+/// File systems on which a new file has the owner and the mode that the process and the directory
+/// give it. Elsewhere both may be mapped (NFS, FUSE, FAT), and are always set.
+const PLAIN: [u32; 6] = [
+    0xEF53,      // ext2, ext3, ext4
+    0x5846_5342, // xfs
+    0x9123_683E, // btrfs
+    0x0102_1994, // tmpfs
+    0xF2F5_2010, // f2fs
+    0xCA45_1A4E, // bcachefs
+];
+
+/// File systems whose names ignore case, always or as they are mounted.
+const IGNORES_CASE: [u32; 8] = [
+    0x4D44,      // FAT
+    0x2011_BAB0, // exFAT
+    0x5346_544E, // NTFS
+    0x7366_746E, // NTFS3
+    0xFF53_4D42, // CIFS
+    0xFE53_4D42, // SMB2
+    0x517B,      // SMB
+    0x482B,      // HFS+
+];
+
+/// Flag of a directory of ext4 or f2fs that ignores case (`FS_CASEFOLD_FL`).
+const CASEFOLD: u32 = 0x4000_0000;
+
+/// What new entries of a directory are like.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Device of the directory.
+    pub device: u64,
+    /// New entries inherit an ACL.
+    pub has_default_acl: bool,
+    /// Two names that differ in case only may be one.
+    pub may_ignore_case: bool,
+    /// Owner and mode of new files can be told beforehand.
+    is_plain: bool,
+    /// Group of the directory: that of new files, with setgid or `grpid`.
+    group: u32,
+}
+
+impl Place {
+    /// An existing directory.
+    pub(crate) fn of(dir: BorrowedFd<'_>, stat: &Stat) -> Self {
+        let magic = rustix::fs::fstatfs(dir).map_or(0, |fs| fs.f_type as u32);
+        let folds = || rustix::fs::ioctl_getflags(dir).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
+        Place {
+            device: stat.st_dev,
+            has_default_acl: xattr::has_default_acl(dir),
+            may_ignore_case: IGNORES_CASE.contains(&magic) || folds(),
+            is_plain: PLAIN.contains(&magic),
+            group: stat.st_gid,
+        }
+    }
+
+    /// A directory just made in this one, with this `stat`; it has no default ACL.
+    pub(crate) fn below(&self, stat: &Stat) -> Self {
+        Place { has_default_acl: false, group: stat.st_gid, ..*self }
+    }
+}
+
+/// How a new file is made, and what of its owner and mode remains to be set.
+#[derive(Clone, Copy)]
+pub(crate) struct Creation {
+    /// Mode to ask for.
+    pub mode: Mode,
+    /// The owner remains to be set.
+    pub(super) needs_owner: bool,
+    /// The mode remains to be set.
+    pub(super) needs_mode: bool,
+}
+
+impl Creation {
+    /// For a copy of `stat` in `place`. Until its owner is right, a file is for its maker alone.
+    pub(crate) fn of(stat: &Stat, place: &Place, process: &Process) -> Self {
+        let has_owner =
+            place.is_plain && stat.st_uid == process.user && stat.st_gid == process.group && stat.st_gid == place.group;
+        let mode = stat.st_mode & 0o7777;
+        let has_mode = has_owner
+            && !place.has_default_acl
+            && mode & !0o777 == 0
+            && process.umask.is_some_and(|umask| mode & umask == 0);
+        let asked = if has_mode { mode } else { mode & 0o700 | 0o600 };
+        Creation { mode: Mode::from_raw_mode(asked), needs_owner: !has_owner, needs_mode: !has_mode }
+    }
+
+    /// For an existing `target` that is to be like `source`.
+    pub(crate) fn existing(source: &Stat, target: &Stat) -> Self {
+        let has_owner = source.st_uid == target.st_uid && source.st_gid == target.st_gid;
+        let has_mode = has_owner && source.st_mode == target.st_mode;
+        Creation { mode: Mode::from_raw_mode(target.st_mode), needs_owner: !has_owner, needs_mode: !has_mode }
+    }
+}
+
+/// True for an errno by which a file system says that it has no such thing.
+pub(super) fn is_unsupported(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NOTTY)
+}

@@ -1,0 +1,218 @@
+//! What all threads of a copy share while it runs: counters, the flag that ends it, and limits on
+//! its rate and on the pages that it leaves dirty.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::options::Options;
+use crate::report::Progress;
+
+/// How long a wait for the rate limit goes on before it looks whether the copy was cancelled.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Counters, the cancel flag and the limits. Reading it costs no system call.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    bytes: AtomicU64,
+    files: AtomicU64,
+    bytes_found: AtomicU64,
+    files_found: AtomicU64,
+    is_walked: AtomicBool,
+    is_cancelled: AtomicBool,
+    began: Instant,
+    rate: Option<Rate>,
+    dirty_bytes_max: Option<u64>,
+    /// Bytes written through the page cache since the last write-back that this copy waited for.
+    dirty_bytes: AtomicU64,
+}
+
+impl Meter {
+    pub(crate) fn new(options: &Options) -> Self {
+        let rate = |bytes_per_second| Rate { bytes_per_second, next: Mutex::new(Instant::now()) };
+        Meter {
+            bytes: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            bytes_found: AtomicU64::new(0),
+            files_found: AtomicU64::new(0),
+            is_walked: AtomicBool::new(false),
+            is_cancelled: AtomicBool::new(false),
+            began: Instant::now(),
+            rate: options.bytes_per_second_max.map(|bytes| rate(bytes.max(1))),
+            dirty_bytes_max: options.dirty_bytes_max,
+            dirty_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Ends the copy: each thread stops before its next block.
+    pub(crate) fn cancel(&self) {
+        self.is_cancelled.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Relaxed)
+    }
+
+    /// Waits until the rate limit lets `bytes` go; false if the copy is cancelled.
+    pub(crate) fn admit(&self, bytes: u64) -> bool {
+        let Some(rate) = &self.rate else { return !self.is_cancelled() };
+        let start = rate.reserve(bytes, Instant::now());
+        loop {
+            if self.is_cancelled() {
+                return false;
+            }
+            match start.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => return true,
+                left => std::thread::sleep(left.min(LOOK)),
+            }
+        }
+    }
+
+    /// Whether there is a limit on the rate.
+    pub(crate) fn limits_rate(&self) -> bool {
+        self.rate.is_some()
+    }
+
+    /// Returns a block's length that keeps a limited rate even, and no longer than `block`.
+    pub(crate) fn block(&self, block: u64) -> u64 {
+        const EVEN: u64 = 20;
+        match &self.rate {
+            // Whole pages, of which direct I/O is made.
+            Some(rate) => (rate.bytes_per_second / EVEN).next_multiple_of(4096).clamp(4096, block.max(4096)),
+            None => block,
+        }
+    }
+
+    /// Counts bytes that are in the target.
+    pub(crate) fn copied(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Takes back bytes that are to be copied once more, in another way.
+    pub(crate) fn uncopied(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Counts a file that has its name.
+    pub(crate) fn file_done(&self) {
+        self.files.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a file that is to be copied.
+    pub(crate) fn found(&self, bytes: u64) {
+        self.bytes_found.fetch_add(bytes, Relaxed);
+        self.files_found.fetch_add(1, Relaxed);
+    }
+
+    /// Says that the numbers found are the totals.
+    pub(crate) fn walked(&self) {
+        self.is_walked.store(true, Relaxed);
+    }
+
+    /// Counts bytes that went to the page cache; true if so many are dirty that some have to be
+    /// written back now. Half of the limit, since what is written back meanwhile counts, too.
+    pub(crate) fn dirtied(&self, bytes: u64) -> bool {
+        let Some(max) = self.dirty_bytes_max else { return false };
+        self.dirty_bytes.fetch_add(bytes, Relaxed) + bytes > max / 2
+    }
+
+    /// Whether there is a limit on dirty pages.
+    pub(crate) fn limits_dirty(&self) -> bool {
+        self.dirty_bytes_max.is_some()
+    }
+
+    /// Whether a file that has `own_bytes` dirty has the lesser part of all.
+    pub(crate) fn is_mostly_of_others(&self, own_bytes: u64) -> bool {
+        own_bytes < self.dirty_bytes.load(Relaxed) / 2
+    }
+
+    /// Counts bytes that were written back.
+    pub(crate) fn cleaned(&self, bytes: u64) {
+        // Saturating: a sync of the file system has counted for others, too.
+        let _ = self.dirty_bytes.fetch_update(Relaxed, Relaxed, |dirty| Some(dirty.saturating_sub(bytes)));
+    }
+
+    /// Counts all bytes as written back.
+    pub(crate) fn all_cleaned(&self) {
+        self.dirty_bytes.store(0, Relaxed);
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        Progress {
+            bytes: self.bytes.load(Relaxed),
+            files: self.files.load(Relaxed),
+            bytes_found: self.bytes_found.load(Relaxed),
+            files_found: self.files_found.load(Relaxed),
+            is_walked: self.is_walked.load(Relaxed),
+            elapsed: self.began.elapsed(),
+        }
+    }
+}
+
+/// A limit on bytes per second, for all threads together.
+#[derive(Debug)]
+struct Rate {
+    bytes_per_second: u64,
+    /// When the bytes admitted so far are paid for.
+    next: Mutex<Instant>,
+}
+
+impl Rate {
+    /// Returns when `bytes` may go: once those before them are paid for.
+    fn reserve(&self, bytes: u64, now: Instant) -> Instant {
+        let mut next = lock(&self.next);
+        // Idle time is not saved up.
+        let start = (*next).max(now);
+        let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
+        *next = start + Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX / 4));
+        start
+    }
+}
+
+/// Locks, whatever happened to a thread that held the lock: what is kept under these locks is whole
+/// at any time.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_kept_by_all_threads_together() {
+        let now = Instant::now();
+        let rate = Rate { bytes_per_second: 1000, next: Mutex::new(now) };
+        assert_eq!(rate.reserve(500, now), now);
+        assert_eq!(rate.reserve(500, now), now + Duration::from_millis(500));
+        assert_eq!(rate.reserve(1, now), now + Duration::from_secs(1));
+        let later = now + Duration::from_secs(60);
+        assert_eq!(rate.reserve(1000, later), later, "the time without work is not saved up");
+        assert_eq!(rate.reserve(1, later), later + Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_cancelled_copy_does_not_wait_for_its_rate() {
+        let meter = Meter::new(&Options::new().bytes_per_second_max(Some(1)));
+        assert!(meter.admit(1 << 40), "the first block need not wait");
+        meter.cancel();
+        assert!(!meter.admit(1));
+    }
+
+    #[test]
+    fn blocks_are_short_where_the_rate_is_low() {
+        let block = |rate| Meter::new(&Options::new().bytes_per_second_max(rate)).block(1 << 20);
+        assert_eq!((block(None), block(Some(1)), block(Some(1 << 40))), (1 << 20, 4096, 1 << 20));
+        assert_eq!(block(Some(1_000_000)) % 4096, 0);
+    }
+
+    #[test]
+    fn dirty_bytes_are_written_back_at_half_of_their_limit() {
+        let meter = Meter::new(&Options::new().dirty_bytes_max(Some(1000)));
+        assert!(!meter.dirtied(500));
+        assert!(meter.dirtied(1));
+        meter.cleaned(501);
+        assert!(!meter.dirtied(500));
+        assert!(!Meter::new(&Options::new()).dirtied(u64::MAX));
+    }
+}

@@ -1,0 +1,240 @@
+//! How files and trees are copied.
+
+use std::fmt;
+use std::sync::Arc;
+
+use nowait::Nowait;
+
+use crate::report::Event;
+
+/// What is durable when a copy returns.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Sync {
+    /// Nothing: after a power loss a file may be the old one, the new one, or an empty one.
+    #[default]
+    None,
+    /// Each file, before it gets its name: the name then holds the old file or the new one, whole,
+    /// also after a power loss.
+    File,
+    /// Everything, in one go at the end, which is fast for a tree. A file that replaces another is
+    /// synced before it gets the name, as by [`File`](Sync::File).
+    All,
+}
+
+/// What becomes of holes.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Sparse {
+    /// Holes of the source stay holes. A file with holes has its blocks of zeros left out, too.
+    #[default]
+    Auto,
+    /// Every block of zeros becomes a hole.
+    Always,
+    /// No holes: every block is written.
+    Never,
+}
+
+/// Whether copies may share blocks with their source.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reflink {
+    /// Where the file system can.
+    #[default]
+    Auto,
+    /// Or the copy fails.
+    Always,
+    /// Never: the data are written again.
+    Never,
+}
+
+/// What becomes of files that exist in the target.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Update {
+    /// They are replaced.
+    #[default]
+    All,
+    /// They are replaced if the source's modification time is later.
+    Older,
+    /// They are kept.
+    None,
+}
+
+/// Callback for events.
+#[derive(Clone)]
+pub(crate) struct Observer(pub(crate) Arc<dyn Fn(&Event<'_>) + Send + std::marker::Sync>);
+
+/// How files and trees are copied. The default is what `nowait copy` does without options: like
+/// `cp -a`, but for how an existing file is replaced.
+#[derive(Clone, Default)]
+pub struct Options {
+    pub(crate) sync: Sync,
+    pub(crate) sparse: Sparse,
+    pub(crate) reflink: Reflink,
+    pub(crate) update: Update,
+    pub(crate) cache_neutral: bool,
+    pub(crate) verify: bool,
+    pub(crate) resume: bool,
+    pub(crate) dry_run: bool,
+    pub(crate) count_first: bool,
+    pub(crate) no_target_directory: bool,
+    pub(crate) bytes_per_second_max: Option<u64>,
+    pub(crate) dirty_bytes_max: Option<u64>,
+    pub(crate) include: Vec<String>,
+    pub(crate) exclude: Vec<String>,
+    pub(crate) depth: Option<u32>,
+    pub(crate) block_bytes: Option<u32>,
+    pub(crate) jobs: Option<u32>,
+    pub(crate) instance: Option<Nowait>,
+    pub(crate) observer: Option<Observer>,
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What is durable when the copy returns.
+    pub fn sync(mut self, sync: Sync) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// What becomes of holes.
+    pub fn sparse(mut self, sparse: Sparse) -> Self {
+        self.sparse = sparse;
+        self
+    }
+
+    /// Whether copies may share blocks with their source.
+    pub fn reflink(mut self, reflink: Reflink) -> Self {
+        self.reflink = reflink;
+        self
+    }
+
+    /// What becomes of files that exist in the target.
+    pub fn update(mut self, update: Update) -> Self {
+        self.update = update;
+        self
+    }
+
+    /// Leaves no page of either file in the page cache that was not there before.
+    pub fn cache_neutral(mut self, on: bool) -> Self {
+        self.cache_neutral = on;
+        self
+    }
+
+    /// Computes a checksum while copying, reads the copy back around the page cache, and compares.
+    pub fn verify(mut self, on: bool) -> Self {
+        self.verify = on;
+        self
+    }
+
+    /// Keeps what was copied of a file, and a journal of it, when a copy ends early; goes on from
+    /// there the next time, after checking that both still fit.
+    pub fn resume(mut self, on: bool) -> Self {
+        self.resume = on;
+        self
+    }
+
+    /// Reports what would be copied; changes nothing.
+    pub fn dry_run(mut self, on: bool) -> Self {
+        self.dry_run = on;
+        self
+    }
+
+    /// Has another thread count what there is to copy, so that [`Progress`](crate::Progress) knows
+    /// the total, and the time left.
+    pub fn count_first(mut self, on: bool) -> Self {
+        self.count_first = on;
+        self
+    }
+
+    /// Takes the target as the name of the copy, also if it is a directory: one source only.
+    pub fn no_target_directory(mut self, on: bool) -> Self {
+        self.no_target_directory = on;
+        self
+    }
+
+    /// Bytes to copy in a second, at most. `None`: as many as possible.
+    pub fn bytes_per_second_max(mut self, bytes: Option<u64>) -> Self {
+        self.bytes_per_second_max = bytes;
+        self
+    }
+
+    /// Bytes that this copy may have in the page cache and not yet on the device, at most. `None`:
+    /// as many as the system allows.
+    pub fn dirty_bytes_max(mut self, bytes: Option<u64>) -> Self {
+        self.dirty_bytes_max = bytes;
+        self
+    }
+
+    /// Copies only files that match a pattern; may be called again for more patterns. A pattern
+    /// with a slash is matched against the path below the source, one without against the name.
+    pub fn include(mut self, pattern: impl Into<String>) -> Self {
+        self.include.push(pattern.into());
+        self
+    }
+
+    /// Leaves out what matches a pattern, directories with all that is in them; takes precedence
+    /// over [`include`](Options::include).
+    pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
+        self.exclude.push(pattern.into());
+        self
+    }
+
+    /// Direct requests in flight per file, from 1 to 64. Default: chosen from the block size.
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = Some(depth.clamp(1, 64));
+        self
+    }
+
+    /// Bytes of a request, from 4 KiB to 64 MiB, rounded down to whole 4 KiB. Default: chosen.
+    pub fn block_bytes(mut self, bytes: u32) -> Self {
+        self.block_bytes = Some((bytes / 4096 * 4096).clamp(4096, 64 << 20));
+        self
+    }
+
+    /// Files copied at a time, from 1 to 256. Default: chosen from the number of processors.
+    pub fn jobs(mut self, jobs: u32) -> Self {
+        self.jobs = Some(jobs.clamp(1, 256));
+        self
+    }
+
+    /// Copies files by the operations of this instance alone, for tests on a simulated disk
+    /// ([`nowait::sim`]): data and name of regular files, without metadata; no trees.
+    pub fn instance(mut self, instance: &Nowait) -> Self {
+        self.instance = Some(instance.clone());
+        self
+    }
+
+    /// Calls `observer` at each [`Event`], from any thread of the copy.
+    pub fn on_event(mut self, observer: impl Fn(&Event<'_>) + Send + std::marker::Sync + 'static) -> Self {
+        self.observer = Some(Observer(Arc::new(observer)));
+        self
+    }
+
+    /// Reports an event to the observer, if there is one.
+    pub(crate) fn tell(&self, event: &Event<'_>) {
+        if let Some(Observer(observer)) = &self.observer {
+            observer(event);
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("sync", &self.sync)
+            .field("sparse", &self.sparse)
+            .field("reflink", &self.reflink)
+            .field("update", &self.update)
+            .field("cache_neutral", &self.cache_neutral)
+            .field("verify", &self.verify)
+            .field("resume", &self.resume)
+            .field("dry_run", &self.dry_run)
+            .finish_non_exhaustive()
+    }
+}

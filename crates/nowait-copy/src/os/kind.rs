@@ -1,0 +1,30 @@
+//! Kinds of file systems.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::{Errno, retry_on_intr};
+
+/// File systems whose `copy_file_range(2)` is the kernel's own loop, once they cannot share blocks:
+/// it moves a page at a time, and takes twice the processor time of reads and writes of a MiB
+/// (measured on ext4, Linux 6.18). Others have a way of their own, or a server that copies.
+const LOOPS: [u32; 12] = [
+    0x0000_ef53, // ext2, ext3, ext4
+    0x5846_5342, // xfs
+    0x9123_683e, // btrfs
+    0x0102_1994, // tmpfs
+    0x8584_58f6, // ramfs
+    0xf2f5_2010, // f2fs
+    0x794c_7630, // overlayfs: that of the file system below
+    0x0000_4d44, // vfat
+    0x2011_bab0, // exfat
+    0x7366_746e, // ntfs3
+    0x3153_464a, // jfs
+    0x0000_9660, // iso9660
+];
+
+/// Whether `copy_file_range(2)` may do more than a loop of reads and writes would.
+pub(crate) fn copies_by_itself(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let stat = retry_on_intr(|| rustix::fs::fstatfs(fd))?;
+    // The field is signed on some machines; the numbers have 32 bits.
+    Ok(!LOOPS.contains(&(stat.f_type as u32)))
+}

@@ -1,0 +1,75 @@
+//! Names of files in open directories.
+
+use std::ffi::CStr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::data::descriptor_path;
+
+/// Makes a file without a name in a directory's file system.
+pub(crate) fn create_unnamed(directory: BorrowedFd<'_>, mode: Mode) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::openat(directory, c".", flags, mode))
+}
+
+/// Makes a file whose name must be free.
+pub(crate) fn create_new(directory: BorrowedFd<'_>, name: &CStr, mode: Mode) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::openat(directory, name, flags, mode))
+}
+
+/// Opens a file, and follows no link; or makes it.
+pub(crate) fn open_or_create(directory: BorrowedFd<'_>, name: &CStr, mode: Mode) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::openat(directory, name, flags, mode))
+}
+
+/// Opens a file that is there, and follows no link.
+pub(crate) fn open_existing(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))
+}
+
+/// Names a file that has no name by its descriptor alone (`AT_EMPTY_PATH`).
+pub(crate) fn link_descriptor(file: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    retry_on_intr(|| rustix::fs::linkat(file, c"", directory, name, AtFlags::EMPTY_PATH))
+}
+
+/// Names a file that has no name, by way of `/proc`.
+pub(crate) fn link_by_proc(file: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    let path = descriptor_path(file);
+    retry_on_intr(|| rustix::fs::linkat(CWD, &path, directory, name, AtFlags::SYMLINK_FOLLOW))
+}
+
+/// Renames within a directory, replacing what has the name.
+pub(crate) fn rename(directory: BorrowedFd<'_>, from: &CStr, to: &CStr) -> Result<(), Errno> {
+    retry_on_intr(|| rustix::fs::renameat(directory, from, directory, to))
+}
+
+/// Renames within a directory; fails if something has the name (`RENAME_NOREPLACE`).
+pub(crate) fn rename_new(directory: BorrowedFd<'_>, from: &CStr, to: &CStr) -> Result<(), Errno> {
+    retry_on_intr(|| rustix::fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE))
+}
+
+/// Removes a name; it is no error if there is none.
+pub(crate) fn remove(directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    match retry_on_intr(|| rustix::fs::unlinkat(directory, name, AtFlags::empty())) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Makes the names in a directory durable. The descriptor may be one of `O_PATH`, which cannot be
+/// synced: the directory is opened again then.
+pub(crate) fn sync_directory(directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    match retry_on_intr(|| rustix::fs::fsync(directory)) {
+        Err(Errno::BADF) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let readable = retry_on_intr(|| rustix::fs::openat(directory, c".", flags, Mode::empty()))?;
+            retry_on_intr(|| rustix::fs::fsync(&readable))
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,97 @@
+//! A copy as its threads share it: what was asked, how far it is, and what was learned about file
+//! systems on the way.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nowait::Nowait;
+
+use crate::meter::{Meter, lock};
+use crate::options::Options;
+use crate::os::kind;
+
+/// What threads of a copy share.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) meter: Meter,
+    pub(crate) learned: Learned,
+    /// Serves direct requests, and all others where the caller gave an instance.
+    pub(crate) instance: Nowait,
+    /// Part of the names of temporary files: of this copy alone.
+    token: u64,
+    staged: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options) -> Self {
+        let instance = options.instance.clone().unwrap_or_else(|| Nowait::shared().clone());
+        Shared {
+            meter: Meter::new(&options),
+            learned: Learned::default(),
+            instance,
+            // Each hasher has random keys. Processes in containers may have the same id, and a
+            // directory in common.
+            token: RandomState::new().hash_one(std::process::id()),
+            staged: AtomicU64::new(0),
+            options,
+        }
+    }
+
+    /// A name for a temporary file that no other copy uses.
+    pub(crate) fn temporary_name(&self) -> String {
+        format!(".nowait-copy-{:016x}-{:x}", self.token, self.staged.fetch_add(1, Relaxed))
+    }
+}
+
+/// What a file system refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Ability {
+    /// Sharing blocks.
+    Clone,
+    /// `copy_file_range(2)`.
+    KernelCopy,
+    /// `RWF_DONTCACHE`.
+    Uncached,
+    /// `O_TMPFILE`.
+    TemporaryFile,
+    /// Naming a file without a name by its descriptor alone (`AT_EMPTY_PATH`).
+    LinkByDescriptor,
+    /// `RENAME_NOREPLACE`.
+    RenameNew,
+}
+
+/// Device numbers of a source and a target; an ability of one of them has it twice.
+pub(crate) type Devices = (u64, u64);
+
+/// What was refused, found out by trying: it is asked for once for each pair of devices.
+#[derive(Debug, Default)]
+pub(crate) struct Learned {
+    refused: Mutex<HashSet<(Ability, Devices)>>,
+    /// Whether a device's file system has a way of its own to copy.
+    copies: Mutex<HashMap<u64, bool>>,
+}
+
+impl Learned {
+    pub(crate) fn is_refused(&self, ability: Ability, devices: Devices) -> bool {
+        lock(&self.refused).contains(&(ability, devices))
+    }
+
+    pub(crate) fn refuse(&self, ability: Ability, devices: Devices) {
+        lock(&self.refused).insert((ability, devices));
+    }
+
+    /// Whether `copy_file_range(2)` may do more on a device than reads and writes; `fd` is a file
+    /// there.
+    pub(crate) fn copies_by_itself(&self, device: u64, fd: BorrowedFd<'_>) -> bool {
+        if let Some(copies) = lock(&self.copies).get(&device) {
+            return *copies;
+        }
+        let copies = kind::copies_by_itself(fd).unwrap_or(false);
+        lock(&self.copies).insert(device, copies);
+        copies
+    }
+}

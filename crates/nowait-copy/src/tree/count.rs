@@ -1,0 +1,81 @@
+//! The total of what there is to copy, for the time left: counted while it is copied.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+
+use super::Tree;
+use super::dir::DIRECTORY;
+use super::listing::Listing;
+
+/// A directory that is being counted: open, as listed, and how far the count is.
+struct Level {
+    dir: OwnedFd,
+    listing: Listing,
+    next: usize,
+    relative: PathBuf,
+}
+
+impl Tree<'_> {
+    /// Counts files and their bytes in all sources. What cannot be read is left out: whoever copies
+    /// it says so.
+    pub(crate) fn count_all(&self) {
+        for top in &self.tops {
+            let source = top.source();
+            let Ok(stat) = rustix::fs::lstat(&source) else { continue };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => self.shared.meter.found(stat.st_size as u64),
+                FileType::Directory => {
+                    if let Ok(dir) = rustix::fs::openat(CWD, &source, DIRECTORY, Mode::empty()) {
+                        self.count_below(dir);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !self.shared.meter.is_cancelled() {
+            self.shared.meter.walked();
+        }
+    }
+
+    fn count_below(&self, top: OwnedFd) {
+        let level = |dir: OwnedFd, relative| {
+            let listing = Listing::read(dir.as_fd()).unwrap_or_default();
+            Level { dir, listing, next: 0, relative }
+        };
+        let mut levels = vec![level(top, PathBuf::new())];
+        while let Some(at) = levels.last_mut() {
+            if self.shared.meter.is_cancelled() {
+                return;
+            }
+            if at.next == at.listing.len() {
+                levels.pop();
+                continue;
+            }
+            let (name, file_type) = at.listing.entry(at.next);
+            at.next += 1;
+            let relative = || at.relative.join(OsStr::from_bytes(name.to_bytes()));
+            if !self.filter.is_empty() && self.filter.excludes(&relative(), name_of(name), file_type.is_dir()) {
+                continue;
+            }
+            if file_type.is_dir() {
+                let opened = rustix::fs::openat(&at.dir, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
+                let below = opened.map(|dir| level(dir, relative()));
+                levels.extend(below);
+                continue;
+            }
+            if let Ok(stat) = rustix::fs::statat(&at.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                if FileType::from_raw_mode(stat.st_mode).is_file() {
+                    self.shared.meter.found(stat.st_size as u64);
+                }
+            }
+        }
+    }
+}
+
+fn name_of(name: &CStr) -> &OsStr {
+    OsStr::from_bytes(name.to_bytes())
+}

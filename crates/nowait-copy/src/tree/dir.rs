@@ -1,0 +1,165 @@
+//! A directory of the source and the one of the target that it is copied to, both open.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, CString, OsStr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{CWD, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::listing::Listing;
+use crate::metadata::Place;
+
+/// To list a directory, to reach what is in it, and to set its metadata.
+pub(super) const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+/// Longest path that the kernel takes in one piece, less its NUL.
+const PATH_BYTES_MAX: usize = 4095;
+
+/// A pair of directories. It stays open until all that is in it is copied, since its own times are
+/// set after that; entries are reached by descriptor, so that paths may be longer than `PATH_MAX`,
+/// and a directory that is replaced meanwhile by a symbolic link leads nowhere else.
+pub(super) struct Dir {
+    pub parent: Option<Arc<Dir>>,
+    pub source: OwnedFd,
+    /// `None` in a dry run where it does not exist.
+    pub target: Option<OwnedFd>,
+    pub source_path: PathBuf,
+    pub target_path: PathBuf,
+    /// Path below the source that was asked for.
+    pub relative: PathBuf,
+    pub place: Place,
+    /// This copy made the target: nothing else is in it.
+    pub is_new: bool,
+    /// Another source of this copy gets the name of the one in it.
+    pub is_repeated: bool,
+    /// Source and target when opened; `None` for the directory that holds an argument, whose
+    /// metadata are not copied.
+    pub stats: Option<Stats>,
+    /// Tasks in it that are not done, its listing among them.
+    pending: AtomicUsize,
+    /// Names in the target before this copy, where case may be ignored.
+    found_names: OnceLock<HashSet<CString>>,
+}
+
+/// Metadata of a pair of directories when opened.
+pub(super) struct Stats {
+    pub source: Stat,
+    pub target: Stat,
+    /// It may have an ACL of its own, or have inherited one.
+    pub may_have_acl: bool,
+}
+
+/// Where an entry is, and where it goes.
+pub(super) struct Paths {
+    pub source: PathBuf,
+    pub target: PathBuf,
+}
+
+impl Dir {
+    /// A pair of directories with one task pending.
+    #[expect(clippy::too_many_arguments, reason = "each is a field")]
+    pub(super) fn new(
+        parent: Option<Arc<Dir>>,
+        source: OwnedFd,
+        target: Option<OwnedFd>,
+        paths: Paths,
+        relative: PathBuf,
+        place: Place,
+        is_new: bool,
+        stats: Option<Stats>,
+    ) -> Self {
+        let Paths { source: source_path, target: target_path } = paths;
+        let pending = AtomicUsize::new(1);
+        let found_names = OnceLock::new();
+        Dir {
+            parent,
+            source,
+            target,
+            source_path,
+            target_path,
+            relative,
+            place,
+            is_new,
+            is_repeated: false,
+            stats,
+            pending,
+            found_names,
+        }
+    }
+
+    /// Paths of an entry, for messages.
+    pub(super) fn paths(&self, source_name: &CStr, target_name: &CStr) -> Paths {
+        Paths { source: join(&self.source_path, source_name), target: join(&self.target_path, target_name) }
+    }
+
+    pub(super) fn target(&self) -> Option<BorrowedFd<'_>> {
+        self.target.as_ref().map(AsFd::as_fd)
+    }
+
+    /// True if a name that exists in the target is there in another case: it is of another file of
+    /// the source, or of somebody else's.
+    pub(super) fn is_other_case(&self, target_name: &CStr) -> bool {
+        let Some(target) = self.target().filter(|_| self.place.may_ignore_case && target_name != c".") else {
+            return false;
+        };
+        let names = self.found_names.get_or_init(|| {
+            // Where it cannot be listed, no name is there: nothing is replaced.
+            let listing = Listing::read(target).unwrap_or_default();
+            (0..listing.len()).map(|index| listing.entry(index).0.to_owned()).collect()
+        });
+        !names.contains(target_name)
+    }
+
+    /// Adds tasks, before the one that adds them is done.
+    pub(super) fn add_pending(&self, tasks: usize) {
+        self.pending.fetch_add(tasks, Ordering::Relaxed);
+    }
+
+    /// Ends a task; true if it was the last one, so that the directory is complete.
+    pub(super) fn end_task(&self) -> bool {
+        // Acquire: what other threads did in the directory is done before its times are set.
+        self.pending.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+/// The path of an entry, without a leading `./` that nobody wrote.
+pub(super) fn join(dir: &Path, name: &CStr) -> PathBuf {
+    match name {
+        name if name == c"." => dir.to_path_buf(),
+        name if dir.as_os_str() == "." => PathBuf::from(OsStr::from_bytes(name.to_bytes())),
+        name => dir.join(OsStr::from_bytes(name.to_bytes())),
+    }
+}
+
+/// Opens a directory by a path of any length.
+pub(super) fn open_path(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut rest = path.as_os_str().as_bytes();
+    let mut dir: Option<OwnedFd> = None;
+    while rest.len() > PATH_BYTES_MAX {
+        let slash = rest[..PATH_BYTES_MAX].iter().rposition(|byte| *byte == b'/').filter(|at| *at > 0);
+        let slash = slash.ok_or(Errno::NAMETOOLONG)?;
+        dir = Some(open_at(dir.as_ref(), &rest[..slash], OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?);
+        rest = &rest[slash..];
+        rest = &rest[rest.iter().take_while(|byte| **byte == b'/').count()..];
+    }
+    open_at(dir.as_ref(), if rest.is_empty() { b"." } else { rest }, flags)
+}
+
+fn open_at(dir: Option<&OwnedFd>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(dir.map_or(CWD, AsFd::as_fd), path, flags, Mode::empty())
+}
+
+/// The directory part of a path.
+pub(super) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}

@@ -1,0 +1,193 @@
+//! One directory: it is made, listed, and its entries queued.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::dir::{DIRECTORY, Dir, Paths, Stats};
+use super::links::identity;
+use super::listing::Listing;
+use super::{Task, Tree};
+use crate::error::{Failure, FailureKind, Operation, Result};
+use crate::metadata::{self, Place};
+use crate::meter::lock;
+use crate::report::Event;
+
+/// Entries that a thread takes at a time.
+const BATCH: usize = 32;
+
+/// A directory of the target.
+struct Made {
+    target: Option<OwnedFd>,
+    stat: Option<Stat>,
+    place: Place,
+    is_new: bool,
+}
+
+impl Tree<'_> {
+    /// Copies a directory: makes it, and queues what is in it.
+    pub(super) fn directory(&self, thread: usize, parent: &Arc<Dir>, source_name: &CStr, target_name: &CStr) {
+        let paths = parent.paths(source_name, target_name);
+        let opened = self.open_source(parent, source_name, DIRECTORY | OFlags::NOFOLLOW);
+        let source = match opened {
+            Ok(source) => source,
+            // Something else took its place.
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return self.entry(thread, parent, source_name, target_name, FileType::Unknown);
+            }
+            Err(errno) => return self.fail(Failure::from_errno(Operation::Open, &paths.source, errno)),
+        };
+        match self.open_pair(parent, source, source_name, target_name, paths) {
+            Ok(dir) => self.list(thread, dir),
+            Err(failure) => self.fail(failure),
+        }
+    }
+
+    fn open_pair(
+        &self,
+        parent: &Arc<Dir>,
+        source: OwnedFd,
+        source_name: &CStr,
+        target_name: &CStr,
+        paths: Paths,
+    ) -> Result<Arc<Dir>> {
+        let stat = rustix::fs::fstat(&source).map_err(|e| Failure::from_errno(Operation::Stat, &paths.source, e))?;
+        if lock(&self.targets).contains(&identity(&stat)) {
+            return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::IntoItself)
+                .with_detail("it is where its own copy goes")
+                .with_advice("its other entries were copied; to leave it out, use --exclude"));
+        }
+        let Made { target, stat: target_stat, place, is_new } =
+            self.make_directory(parent, target_name, &paths.target)?;
+        if target_stat.is_some_and(|target| identity(&target) == identity(&stat)) {
+            return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
+                .with_detail("source and target are the same directory"));
+        }
+        let relative = match parent.stats {
+            Some(_) => parent.relative.join(OsStr::from_bytes(source_name.to_bytes())),
+            None => std::path::PathBuf::new(),
+        };
+        let may_have_acl = !is_new || parent.place.has_default_acl;
+        let stats = target_stat.map(|target| Stats { source: stat, target, may_have_acl });
+        self.shared.options.tell(&Event::Directory { source: &paths.source, target: &paths.target, is_new });
+        self.count(|report| report.directories += 1);
+        parent.add_pending(1);
+        Ok(Arc::new(Dir::new(Some(parent.clone()), source, target, paths, relative, place, is_new, stats)))
+    }
+
+    /// Makes a directory of the target, or opens the one that is there.
+    fn make_directory(&self, parent: &Dir, name: &CStr, path: &Path) -> Result<Made> {
+        let failed = |operation, errno| Failure::from_errno(operation, path, errno);
+        let nothing = || Made { target: None, stat: None, place: parent.place, is_new: true };
+        let Some(parent_target) = parent.target() else { return Ok(nothing()) };
+        if self.shared.options.dry_run {
+            match rustix::fs::statat(parent_target, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => return Ok(nothing()),
+                Err(errno) => return Err(failed(Operation::Stat, errno)),
+                Ok(_) => {}
+            }
+        }
+        // For its maker alone until it is complete.
+        let made = match self.shared.options.dry_run {
+            true => Err(Errno::EXIST),
+            false => rustix::fs::mkdirat(parent_target, name, Mode::RWXU),
+        };
+        let is_new = match made {
+            Ok(()) => true,
+            Err(Errno::EXIST) if !parent.is_new => false,
+            Err(Errno::EXIST) => {
+                return Err(Failure::new(Operation::CreateDir, path, FailureKind::NameCollision)
+                    .with_detail("another name of the source is the same name here"));
+            }
+            Err(errno) => return Err(failed(Operation::CreateDir, errno)),
+        };
+        let target = match rustix::fs::openat(parent_target, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(target) => target,
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(Failure::new(
+                    Operation::CreateDir,
+                    path,
+                    FailureKind::System(nowait::ErrorKind::AlreadyExists),
+                )
+                .with_detail("it exists and is not a directory"));
+            }
+            Err(errno) => return Err(failed(Operation::Open, errno)),
+        };
+        if !is_new && parent.is_other_case(name) {
+            return Err(Failure::new(Operation::CreateDir, path, FailureKind::NameCollision)
+                .with_detail("it exists in another case"));
+        }
+        let stat = rustix::fs::fstat(&target).map_err(|errno| failed(Operation::Stat, errno))?;
+        let place = match is_new {
+            true => parent.place.below(&stat),
+            false => Place::of(target.as_fd(), &stat),
+        };
+        if !is_new {
+            self.note_device(target.as_fd(), place.device, path);
+        }
+        if is_new && parent.place.has_default_acl {
+            metadata::remove_default_acl(target.as_fd());
+        }
+        Ok(Made { target: Some(target), stat: Some(stat), place, is_new })
+    }
+
+    /// Lists a directory and queues what is in it.
+    fn list(&self, thread: usize, dir: Arc<Dir>) {
+        let listing = match Listing::read(dir.source.as_fd()) {
+            Ok(listing) => Arc::new(listing),
+            Err(errno) => {
+                self.fail(Failure::from_errno(Operation::List, &dir.source_path, errno));
+                return self.end_task(dir);
+            }
+        };
+        let mut tasks = Vec::new();
+        // Ranges of what is to be copied here; directories, and what is left out, end a range.
+        let mut start = 0;
+        let mut others = Vec::new();
+        for index in 0..listing.len() {
+            let (name, file_type) = listing.entry(index);
+            let file_type = match file_type {
+                FileType::Unknown => rustix::fs::statat(&dir.source, name, AtFlags::SYMLINK_NOFOLLOW)
+                    .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+                known => known,
+            };
+            let is_directory = file_type.is_dir();
+            let is_excluded = !self.filter.is_empty() && self.is_excluded(&dir, name, is_directory);
+            if is_directory || is_excluded || index - start == BATCH {
+                if index > start {
+                    others.push(start..index);
+                }
+                start = if is_directory || is_excluded { index + 1 } else { index };
+            }
+            if is_directory && !is_excluded {
+                tasks.push(Task::Directory { parent: dir.clone(), name: name.to_owned() });
+            }
+        }
+        if listing.len() > start {
+            others.push(start..listing.len());
+        }
+        // The last task is taken first: directories in the order of their inodes, after the others.
+        tasks.reverse();
+        let entries = |range| Task::Entries { dir: dir.clone(), listing: listing.clone(), range };
+        tasks.extend(others.into_iter().rev().map(entries));
+        dir.add_pending(tasks.len());
+        self.queue.push(thread, tasks);
+        self.end_task(dir);
+    }
+
+    fn is_excluded(&self, dir: &Dir, name: &CStr, is_directory: bool) -> bool {
+        let name = OsStr::from_bytes(name.to_bytes());
+        let is_excluded = self.filter.excludes(&dir.relative.join(name), name, is_directory);
+        if is_excluded {
+            self.count(|report| report.skipped += 1);
+            let source = dir.source_path.join(name);
+            self.shared.options.tell(&Event::Skipped { source: &source, why: "a pattern leaves it out" });
+        }
+        is_excluded
+    }
+}

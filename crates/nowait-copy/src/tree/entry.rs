@@ -1,0 +1,260 @@
+//! One entry that is not a directory.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::Tree;
+use super::dir::{Dir, Paths};
+use super::links::{Turn, Waiter, identity};
+use crate::error::{Failure, FailureKind, Operation, Result};
+use crate::file::{self, FileJob};
+use crate::metadata::{self, Creation};
+use crate::options::Update;
+use crate::report::{Event, Way};
+
+/// Without `NONBLOCK`, opening a FIFO that took a file's place would wait for a writer.
+const SOURCE: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
+
+/// Size from which reads may go to a ring, to which `NONBLOCK` matters, also on a regular file.
+const RING_BYTES: i64 = 64 << 10;
+
+/// What an entry's name is in the target.
+pub(super) enum Existing {
+    Nothing,
+    /// Something that is to be replaced.
+    Old(Stat),
+    /// Something that is to be kept, and why.
+    Kept(&'static str),
+}
+
+/// An entry as it was found.
+pub(super) struct Entry<'a> {
+    pub dir: &'a Arc<Dir>,
+    pub source_name: &'a CStr,
+    pub target_name: &'a CStr,
+    pub paths: Paths,
+    pub stat: Stat,
+    /// Open, if it is a regular file.
+    pub file: Option<OwnedFd>,
+}
+
+impl Tree<'_> {
+    /// Copies an entry of any type.
+    pub(super) fn entry(
+        &self,
+        thread: usize,
+        dir: &Arc<Dir>,
+        source_name: &CStr,
+        target_name: &CStr,
+        file_type: FileType,
+    ) {
+        let paths = dir.paths(source_name, target_name);
+        let (stat, file) = match self.find(dir, source_name, &paths, file_type) {
+            Ok(found) => found,
+            Err(failure) => return self.fail(failure),
+        };
+        if FileType::from_raw_mode(stat.st_mode).is_dir() {
+            return self.directory(thread, dir, source_name, target_name);
+        }
+        let entry = Entry { dir, source_name, target_name, paths, stat, file };
+        let old = match self.existing(&entry) {
+            Ok(Existing::Kept(why)) => {
+                self.count(|report| report.skipped += 1);
+                return self.shared.options.tell(&Event::Skipped { source: &entry.paths.source, why });
+            }
+            Ok(Existing::Nothing) => None,
+            Ok(Existing::Old(stat)) => Some(stat),
+            Err(failure) => return self.fail(failure),
+        };
+        if !self.is_counted && entry.file.is_some() {
+            self.shared.meter.found(entry.stat.st_size as u64);
+        }
+        if self.shared.options.dry_run {
+            let (source, target, bytes) = (&entry.paths.source, &entry.paths.target, entry.stat.st_size as u64);
+            self.count(|report| report.files += 1);
+            return self.shared.options.tell(&Event::Planned { source, target, bytes });
+        }
+        if entry.stat.st_nlink > 1 { self.linked(thread, &entry, old) } else { _ = self.copy(&entry, old) }
+    }
+
+    /// Copies an entry that has, or may have, several names.
+    fn linked(&self, thread: usize, entry: &Entry<'_>, old: Option<Stat>) {
+        let waiter = Waiter {
+            dir: entry.dir.clone(),
+            source_name: entry.source_name.to_owned(),
+            target_name: entry.target_name.to_owned(),
+        };
+        // Until the name is there, its directory is not complete.
+        entry.dir.add_pending(1);
+        match self.links.meet(identity(&entry.stat), waiter) {
+            Turn::Wait => return,
+            Turn::Link(copy, waiter) => return self.hard_link(&copy, waiter),
+            Turn::Copy => {}
+        }
+        self.end_task(entry.dir.clone());
+        self.copy_first(thread, entry, old);
+    }
+
+    /// Copies an entry as one. True if it has its name.
+    pub(super) fn copy(&self, entry: &Entry<'_>, old: Option<Stat>) -> bool {
+        let copied = match &entry.file {
+            Some(source) => self.regular(entry, source),
+            None => self.node(entry, old),
+        };
+        match copied {
+            Ok(()) => true,
+            Err(failure) if failure.kind() == FailureKind::Cancelled => {
+                self.count(|report| report.is_cancelled = true);
+                false
+            }
+            Err(failure) => {
+                self.fail(failure);
+                false
+            }
+        }
+    }
+
+    /// Copies one of several names as a file of its own. True if it has its name.
+    pub(super) fn alone(&self, dir: &Arc<Dir>, source_name: &CStr, target_name: &CStr) -> bool {
+        let paths = dir.paths(source_name, target_name);
+        let found = self.find(dir, source_name, &paths, FileType::Unknown);
+        let found = found.map(|(stat, file)| Entry { dir, source_name, target_name, paths, stat, file });
+        match found.and_then(|entry| Ok((self.existing(&entry)?, entry))) {
+            Ok((Existing::Old(old), entry)) => self.copy(&entry, Some(old)),
+            Ok((_, entry)) => self.copy(&entry, None),
+            Err(failure) => {
+                self.fail(failure);
+                false
+            }
+        }
+    }
+
+    /// Opens a regular file, or asks for the type of what is none.
+    fn find(&self, dir: &Dir, name: &CStr, paths: &Paths, file_type: FileType) -> Result<(Stat, Option<OwnedFd>)> {
+        let failed = |operation, errno| Failure::from_errno(operation, &paths.source, errno);
+        let stat = |()| {
+            rustix::fs::statat(&dir.source, name, AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(|errno| failed(Operation::Stat, errno))
+        };
+        match file_type {
+            FileType::RegularFile => {}
+            // Opening a device may do something.
+            _ => match stat(())? {
+                found if FileType::from_raw_mode(found.st_mode).is_file() => {}
+                other => return Ok((other, None)),
+            },
+        }
+        let opened = match self.open_source(dir, name, SOURCE) {
+            // It has a lease, and whoever holds it is asked to give it up.
+            Err(Errno::AGAIN) => self.open_source(dir, name, SOURCE.difference(OFlags::NONBLOCK)),
+            opened => opened,
+        };
+        let file = match opened {
+            Ok(file) => file,
+            // A link or a socket took its place.
+            Err(Errno::LOOP | Errno::NXIO) => return Ok((stat(())?, None)),
+            Err(errno) => return Err(failed(Operation::Open, errno)),
+        };
+        let found = rustix::fs::fstat(&file).map_err(|errno| failed(Operation::Stat, errno))?;
+        if !FileType::from_raw_mode(found.st_mode).is_file() {
+            return Ok((found, None));
+        }
+        if found.st_size >= RING_BYTES {
+            rustix::fs::fcntl_setfl(&file, OFlags::empty()).map_err(|errno| failed(Operation::Open, errno))?;
+        }
+        Ok((found, Some(file)))
+    }
+
+    fn regular(&self, entry: &Entry<'_>, source: &OwnedFd) -> Result<()> {
+        let Entry { dir, stat, paths, .. } = entry;
+        let Some(target_dir) = dir.target() else { return Ok(()) };
+        let creation = Creation::of(stat, &dir.place, &self.process);
+        let subject =
+            metadata::Subject { stat, creation, path: &paths.target, may_have_acl: dir.place.has_default_acl };
+        let job = FileJob {
+            source: source.as_fd(),
+            stat,
+            source_path: &paths.source,
+            target_dir,
+            target_device: dir.place.device,
+            target_name: entry.target_name,
+            target_path: &paths.target,
+            is_new: dir.is_new,
+            create_mode: creation.mode,
+            metadata: &|source, staged| Ok(metadata::copy(source, staged, &subject, &self.process)),
+        };
+        let outcome = file::copy_file(&job, self.shared)?;
+        self.count(|report| {
+            report.files += 1;
+            report.bytes += outcome.bytes;
+            report.verified += u64::from(outcome.is_verified);
+        });
+        self.copied(entry, outcome.way, &outcome.why, outcome.bytes);
+        self.warn(outcome.warnings);
+        Ok(())
+    }
+
+    /// Tells of an entry that has its name.
+    pub(super) fn copied(&self, entry: &Entry<'_>, way: Way, why: &str, bytes: u64) {
+        let (source, target) = (&entry.paths.source, &entry.paths.target);
+        self.shared.options.tell(&Event::Copied { source, target, way, why, bytes });
+    }
+
+    /// What the name of an entry is in the target, and whether it may be replaced.
+    fn existing(&self, entry: &Entry<'_>) -> Result<Existing> {
+        let Entry { dir, target_name, paths, stat, .. } = entry;
+        let Some(target_dir) = dir.target().filter(|_| !dir.is_new) else { return Ok(Existing::Nothing) };
+        if dir.is_repeated {
+            return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::NameCollision)
+                .with_detail(format!("this copy has made {} of another source", paths.target.display()))
+                .with_advice("copy them to different directories"));
+        }
+        let old = match rustix::fs::statat(target_dir, *target_name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(Existing::Nothing),
+            Err(errno) => return Err(Failure::from_errno(Operation::Stat, &paths.target, errno)),
+            Ok(old) => old,
+        };
+        if FileType::from_raw_mode(old.st_mode).is_dir() {
+            let kind = FailureKind::System(nowait::ErrorKind::IsADirectory);
+            return Err(Failure::new(Operation::Copy, &paths.target, kind).with_detail("a directory has its name"));
+        }
+        if identity(&old) == identity(stat) {
+            return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
+                .with_detail(format!("it is the same file as {}", paths.source.display())));
+        }
+        if dir.is_other_case(target_name) {
+            return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::NameCollision)
+                .with_detail("it exists in another case"));
+        }
+        let options = &self.shared.options;
+        let is_regular = entry.file.is_some() && FileType::from_raw_mode(old.st_mode).is_file();
+        Ok(match options.update {
+            Update::None => Existing::Kept("it exists"),
+            Update::Older if modified(&old) >= modified_like(stat, &old) => Existing::Kept("it is not older"),
+            _ if options.resume && is_regular && self.is_finished(entry, &old) => Existing::Kept("it is complete"),
+            _ => Existing::Old(old),
+        })
+    }
+}
+
+/// Modification time in nanoseconds.
+fn modified(stat: &Stat) -> i128 {
+    i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
+}
+
+/// Modification time of `stat`, in whole seconds if that is all that the file system of `like`
+/// seems to keep.
+fn modified_like(stat: &Stat, like: &Stat) -> i128 {
+    let exact = modified(stat);
+    if like.st_mtime_nsec == 0 { exact - exact.rem_euclid(1_000_000_000) } else { exact }
+}
+
+/// True if modification times are the same, as far as the second file system keeps them.
+pub(super) fn is_modified_alike(stat: &Stat, other: &Stat) -> bool {
+    modified(other) == modified_like(stat, other)
+}

@@ -1,0 +1,108 @@
+//! Further names of a file that this copy has made.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::io::Errno;
+
+use super::dir::{DIRECTORY, Dir, open_path, parent_of};
+use super::entry::Entry;
+use super::links::{Copy, Waiter, identity};
+use super::{Task, Tree};
+use crate::error::{Failure, FailureKind, Operation};
+use crate::report::{Event, Way};
+
+impl Tree<'_> {
+    /// Copies a file with several names, and links those that waited for it.
+    pub(super) fn copy_first(&self, thread: usize, entry: &Entry<'_>, old: Option<Stat>) {
+        let source = identity(&entry.stat);
+        let is_copied = self.copy(entry, old);
+        let made = entry
+            .dir
+            .target()
+            .filter(|_| is_copied)
+            .and_then(|dir| rustix::fs::statat(dir, entry.target_name, AtFlags::SYMLINK_NOFOLLOW).ok());
+        match made {
+            Some(made) => {
+                let copy = Copy { identity: identity(&made), path: entry.paths.target.clone() };
+                for waiter in self.links.finished(source, copy.clone(), u64::from(entry.stat.st_nlink as u32)) {
+                    self.hard_link(&copy, waiter);
+                }
+            }
+            None => {
+                let again = |Waiter { dir, source_name, target_name }| Task::Entry { dir, source_name, target_name };
+                self.queue.push(thread, self.links.failed(source).into_iter().map(again));
+            }
+        }
+    }
+
+    /// Gives a copy another name, and ends the task of that.
+    pub(super) fn hard_link(&self, copy: &Copy, waiter: Waiter) {
+        let Waiter { dir, source_name, target_name } = waiter;
+        let paths = dir.paths(&source_name, &target_name);
+        let linked = match dir.target() {
+            Some(target_dir) => link(copy, &dir, target_dir, &target_name, || self.shared.temporary_name()),
+            None => Ok(()),
+        };
+        match linked {
+            Ok(()) => {
+                self.count(|report| report.hard_links += 1);
+                let (source, target, why) = (&paths.source, &paths.target, "its file has a copy");
+                self.shared.options.tell(&Event::Copied { source, target, way: Way::HardLink, why, bytes: 0 });
+            }
+            // One more copy is better than none.
+            Err(errno @ (Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::XDEV | Errno::NOENT)) => {
+                let lost = Failure::from_errno(Operation::Link, &paths.target, errno)
+                    .of_kind(FailureKind::MetadataLost)
+                    .with_advice("it was copied as a file of its own");
+                if self.alone(&dir, &source_name, &target_name) {
+                    self.warn(vec![lost]);
+                }
+            }
+            Err(Errno::EXIST) if dir.is_new => self.fail(
+                Failure::new(Operation::Link, &paths.target, FailureKind::NameCollision)
+                    .with_detail("another name of the source is the same name here"),
+            ),
+            Err(errno) => self.fail(Failure::from_errno(Operation::Link, &paths.target, errno)),
+        }
+        self.end_task(dir);
+    }
+}
+
+/// Links a copy to a name.
+fn link(
+    copy: &Copy,
+    dir: &Dir,
+    target_dir: BorrowedFd<'_>,
+    name: &CStr,
+    temporary_name: impl Fn() -> String,
+) -> Result<(), Errno> {
+    let parent = parent_of(&copy.path);
+    let opened = if parent == dir.target_path { None } else { Some(open_path(parent, DIRECTORY)?) };
+    let from_dir = opened.as_ref().map_or(target_dir, AsFd::as_fd);
+    let from = copy.path.file_name().unwrap_or_default().as_bytes();
+    let is_copy = |stat: Stat| identity(&stat) == copy.identity;
+    // Somebody may have moved something else there.
+    if !is_copy(rustix::fs::statat(from_dir, from, AtFlags::SYMLINK_NOFOLLOW)?) {
+        return Err(Errno::NOENT);
+    }
+    match rustix::fs::linkat(from_dir, from, target_dir, name, AtFlags::empty()) {
+        Err(Errno::EXIST) if !dir.is_new => {}
+        linked => return linked,
+    }
+    // A rename between two names of one file does nothing.
+    let old = rustix::fs::statat(target_dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if is_copy(old) {
+        return Ok(());
+    }
+    if FileType::from_raw_mode(old.st_mode).is_dir() {
+        return Err(Errno::ISDIR);
+    }
+    let temporary = CString::new(temporary_name()).unwrap_or_default();
+    rustix::fs::linkat(from_dir, from, target_dir, &*temporary, AtFlags::empty())?;
+    rustix::fs::renameat(target_dir, &*temporary, target_dir, name).inspect_err(|_| {
+        _ = rustix::fs::unlinkat(target_dir, &*temporary, AtFlags::empty());
+    })
+}

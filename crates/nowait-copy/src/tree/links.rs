@@ -1,0 +1,96 @@
+//! Hard links: the first name of a file is copied, the others are linked to the copy.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::Stat;
+
+use super::dir::Dir;
+use crate::meter::lock;
+
+/// Device and inode.
+pub(super) type Identity = (u64, u64);
+
+pub(super) fn identity(stat: &Stat) -> Identity {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// A name of the source that waits for the copy of its file.
+pub(super) struct Waiter {
+    pub dir: Arc<Dir>,
+    pub source_name: CString,
+    pub target_name: CString,
+}
+
+/// The copy of a file with several names. By path, since a descriptor of each would be too many.
+#[derive(Clone)]
+pub(super) struct Copy {
+    pub identity: Identity,
+    pub path: PathBuf,
+}
+
+enum State {
+    Copying(Vec<Waiter>),
+    /// Its copy, and how many names of the source are still to come.
+    Copied(Copy, u64),
+}
+
+/// What to do with a name.
+pub(super) enum Turn {
+    /// Copy the file, then call [`Links::finished`].
+    Copy,
+    /// Link it to this copy.
+    Link(Copy, Waiter),
+    /// Nothing: whoever copies the file links it.
+    Wait,
+}
+
+/// Files with several names, as far as they were met.
+#[derive(Default)]
+pub(super) struct Links(Mutex<HashMap<Identity, State>>);
+
+impl Links {
+    /// Asks what to do with a name.
+    pub(super) fn meet(&self, source: Identity, waiter: Waiter) -> Turn {
+        let mut files = lock(&self.0);
+        match files.get_mut(&source) {
+            None => {
+                files.insert(source, State::Copying(Vec::new()));
+                Turn::Copy
+            }
+            Some(State::Copying(waiters)) => {
+                waiters.push(waiter);
+                Turn::Wait
+            }
+            Some(State::Copied(copy, left)) => {
+                let copy = copy.clone();
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    files.remove(&source);
+                }
+                Turn::Link(copy, waiter)
+            }
+        }
+    }
+
+    /// The file was copied: returns the names to link. `names` is the source's number of them.
+    pub(super) fn finished(&self, source: Identity, copy: Copy, names: u64) -> Vec<Waiter> {
+        let mut files = lock(&self.0);
+        let Some(State::Copying(waiters)) = files.remove(&source) else { return Vec::new() };
+        let left = names.saturating_sub(1 + waiters.len() as u64);
+        if left > 0 {
+            files.insert(source, State::Copied(copy, left));
+        }
+        waiters
+    }
+
+    /// The file could not be copied: returns the names that waited, each to be tried anew.
+    pub(super) fn failed(&self, source: Identity) -> Vec<Waiter> {
+        match lock(&self.0).remove(&source) {
+            Some(State::Copying(waiters)) => waiters,
+            _ => Vec::new(),
+        }
+    }
+}

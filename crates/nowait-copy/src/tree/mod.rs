@@ -1,0 +1,219 @@
+//! A tree: its directories are walked, and their entries copied, by a few threads.
+
+mod count;
+mod dir;
+mod directory;
+mod entry;
+mod filter;
+mod finished;
+mod hard_link;
+mod links;
+mod listing;
+mod node;
+mod queue;
+mod top;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry::Vacant;
+use std::ffi::{CStr, CString};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Failure, Operation};
+use crate::metadata::{self, Process};
+use crate::meter::lock;
+use crate::options::Sync;
+use crate::report::{Event, Report};
+use crate::shared::Shared;
+use dir::Dir;
+use links::{Identity, Links};
+use listing::Listing;
+use queue::Queue;
+
+pub(crate) use filter::Filter;
+pub(crate) use top::Top;
+
+/// A copy of one or more sources.
+pub(crate) struct Tree<'s> {
+    shared: &'s Shared,
+    filter: Filter,
+    tops: Vec<Top>,
+    process: Process,
+    links: Links,
+    queue: Queue<Task>,
+    report: Mutex<Report>,
+    /// Directories of the target that sources go to: a source that meets one of them would be
+    /// copied into itself.
+    targets: Mutex<Vec<Identity>>,
+    /// A directory on each device that something was copied to, for a sync at the end.
+    devices: Mutex<HashMap<u64, (PathBuf, OwnedFd)>>,
+    /// Access times of the source may not be left as they are: it is somebody else's.
+    no_atime_refused: AtomicBool,
+    /// Another thread counts what there is to copy.
+    is_counted: bool,
+}
+
+/// A piece of work.
+enum Task {
+    /// The source with this number.
+    Top(usize),
+    /// A directory in another.
+    Directory { parent: Arc<Dir>, name: CString },
+    /// Some of the other entries of a directory, as listed.
+    Entries { dir: Arc<Dir>, listing: Arc<Listing>, range: Range<usize> },
+    /// One entry: a name whose hard link could not be made to another copy.
+    Entry { dir: Arc<Dir>, source_name: CString, target_name: CString },
+}
+
+impl<'s> Tree<'s> {
+    pub(crate) fn new(shared: &'s Shared, filter: Filter, tops: Vec<Top>, threads: usize, is_counted: bool) -> Self {
+        let queue = Queue::new(threads);
+        // The last is taken first.
+        queue.push(0, (0..tops.len()).rev().map(Task::Top));
+        Tree {
+            shared,
+            filter,
+            tops,
+            process: Process::new(),
+            links: Links::default(),
+            queue,
+            report: Mutex::default(),
+            targets: Mutex::default(),
+            devices: Mutex::default(),
+            no_atime_refused: AtomicBool::new(false),
+            is_counted,
+        }
+    }
+
+    /// Works until all is copied, as one of the threads.
+    pub(crate) fn work(&self, thread: usize) {
+        while let Some(task) = self.queue.take(thread) {
+            match task {
+                Task::Top(number) => self.top(thread, &self.tops[number]),
+                Task::Directory { parent, name } => {
+                    if !self.shared.meter.is_cancelled() {
+                        self.directory(thread, &parent, &name, &name);
+                    }
+                    self.end_task(parent);
+                }
+                Task::Entries { dir, listing, range } => {
+                    for index in range {
+                        if self.shared.meter.is_cancelled() {
+                            break;
+                        }
+                        let (name, file_type) = listing.entry(index);
+                        self.entry(thread, &dir, name, name, file_type);
+                    }
+                    self.end_task(dir);
+                }
+                Task::Entry { dir, source_name, target_name } => {
+                    if !self.shared.meter.is_cancelled() {
+                        self.entry(thread, &dir, &source_name, &target_name, FileType::Unknown);
+                    }
+                    self.end_task(dir);
+                }
+            }
+            self.queue.done();
+        }
+    }
+
+    /// What was done.
+    pub(crate) fn into_report(self) -> Report {
+        self.report.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens something of the source, without a trace in its access time where that is allowed: a
+    /// changed time would have to be written, too.
+    fn open_source(&self, dir: &Dir, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let open = |flags| rustix::fs::openat(&dir.source, name, flags, Mode::empty());
+        if !self.no_atime_refused.load(Relaxed) {
+            match open(flags | OFlags::NOATIME) {
+                Err(Errno::PERM) => self.no_atime_refused.store(true, Relaxed),
+                opened => return opened,
+            }
+        }
+        open(flags)
+    }
+
+    /// Ends a task in a directory. The last one completes it, and that may complete its parent.
+    fn end_task(&self, dir: Arc<Dir>) {
+        let mut dir = dir;
+        while dir.end_task() {
+            self.complete(&dir);
+            // Upwards in a loop: a tree may be deeper than a stack.
+            match &dir.parent {
+                Some(parent) => dir = parent.clone(),
+                None => break,
+            }
+        }
+    }
+
+    /// Sets the metadata of a directory in which nothing changes any more.
+    fn complete(&self, dir: &Dir) {
+        let Some(target) = dir.target() else { return };
+        if self.shared.options.dry_run {
+            return;
+        }
+        if let Some(stats) = &dir.stats {
+            let subject = metadata::Subject {
+                stat: &stats.source,
+                creation: metadata::Creation::existing(&stats.source, &stats.target),
+                path: &dir.target_path,
+                may_have_acl: stats.may_have_acl,
+            };
+            self.warn(metadata::copy(dir.source.as_fd(), target, &subject, &self.process));
+        }
+        if self.shared.options.sync == Sync::File {
+            if let Err(errno) = rustix::fs::fsync(target) {
+                self.fail(Failure::from_errno(Operation::Sync, &dir.target_path, errno));
+            }
+        }
+    }
+
+    /// Remembers to sync the device of an existing directory at the end.
+    fn note_device(&self, dir: BorrowedFd<'_>, device: u64, path: &Path) {
+        if self.shared.options.sync != Sync::All || self.shared.options.dry_run {
+            return;
+        }
+        if let Vacant(place) = lock(&self.devices).entry(device) {
+            match dir.try_clone_to_owned() {
+                Ok(copy) => _ = place.insert((path.to_path_buf(), copy)),
+                Err(error) => self.fail(Failure::from_io(Operation::Sync, path, &error)),
+            }
+        }
+    }
+
+    /// Makes everything durable that was copied.
+    pub(crate) fn sync_all(&self) {
+        for (path, dir) in lock(&self.devices).values() {
+            match rustix::fs::syncfs(dir) {
+                Ok(()) => {}
+                // Open as a place only: its device is not known to the call.
+                Err(Errno::BADF) => rustix::fs::sync(),
+                Err(errno) => self.fail(Failure::from_errno(Operation::Sync, path, errno)),
+            }
+        }
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.shared.options.tell(&Event::Failed(&failure));
+        lock(&self.report).failures.push(failure);
+    }
+
+    fn warn(&self, warnings: Vec<Failure>) {
+        for warning in warnings {
+            self.shared.options.tell(&Event::Warning(&warning));
+            lock(&self.report).warnings.push(warning);
+        }
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Report)) {
+        count(&mut lock(&self.report));
+    }
+}

@@ -1,0 +1,113 @@
+//! Work of the threads of a copy.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use crate::meter::lock;
+
+/// A queue for each thread. A thread takes its own newest task, so that a tree is walked depth
+/// first and few directories are open; and another's oldest where it has none, so that two threads
+/// seldom work in one directory, whose lock they would both need.
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    tasks: Vec<VecDeque<T>>,
+    /// Tasks that are queued or at work.
+    outstanding: usize,
+    waiting: usize,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(threads: usize) -> Self {
+        let tasks = (0..threads).map(|_| VecDeque::new()).collect();
+        Queue { state: Mutex::new(State { tasks, outstanding: 0, waiting: 0 }), changed: Condvar::new() }
+    }
+
+    /// Queues tasks of a thread; the last is taken first.
+    pub(super) fn push(&self, thread: usize, tasks: impl IntoIterator<Item = T>) {
+        let mut state = lock(&self.state);
+        let before = state.tasks[thread].len();
+        state.tasks[thread].extend(tasks);
+        let added = state.tasks[thread].len() - before;
+        state.outstanding += added;
+        match added.min(state.waiting) {
+            0 => {}
+            1 => self.changed.notify_one(),
+            _ => self.changed.notify_all(),
+        }
+    }
+
+    /// Takes a task, or waits for one; `None` when all are done.
+    pub(super) fn take(&self, thread: usize) -> Option<T> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(task) = state.tasks[thread].pop_back() {
+                return Some(task);
+            }
+            if let Some(task) = state.steal(thread) {
+                return Some(task);
+            }
+            if state.outstanding == 0 {
+                return None;
+            }
+            state.waiting += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+    }
+
+    /// A task is done, and has queued what follows from it.
+    pub(super) fn done(&self) {
+        let mut state = lock(&self.state);
+        state.outstanding -= 1;
+        if state.outstanding == 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl<T> State<T> {
+    fn steal(&mut self, thread: usize) -> Option<T> {
+        let threads = self.tasks.len();
+        (1..threads).find_map(|distance| self.tasks[(thread + distance) % threads].pop_front())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_takes_its_newest_task_and_another_the_oldest() {
+        let queue = Queue::new(2);
+        queue.push(0, [1, 2, 3]);
+        assert_eq!((queue.take(0), queue.take(1), queue.take(1)), (Some(3), Some(1), Some(2)));
+        for _ in 0..3 {
+            queue.done();
+        }
+        assert_eq!(queue.take(0), None);
+    }
+
+    #[test]
+    fn all_threads_end_when_the_last_task_is_done() {
+        let queue = Queue::new(3);
+        queue.push(0, [10_u32]);
+        let sum = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (queue, sum) = (&queue, &sum);
+                scope.spawn(move || {
+                    while let Some(depth) = queue.take(thread) {
+                        sum.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        queue.push(thread, (0..2).filter(|_| depth > 0).map(|_| depth - 1));
+                        queue.done();
+                    }
+                });
+            }
+        });
+        assert_eq!(sum.into_inner(), (1 << 11) - 1);
+    }
+}

@@ -1,0 +1,217 @@
+//! A source as it was named, and where it goes.
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, OFlags};
+use rustix::io::Errno;
+
+use super::Tree;
+use super::dir::{DIRECTORY, Dir, Paths, join, open_path, parent_of};
+use super::links::{Identity, identity};
+use crate::error::{Failure, FailureKind, Operation, Result};
+use crate::metadata::Place;
+use crate::meter::lock;
+
+/// To reach what is in a directory; it need not be readable.
+const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// A source and the name of its copy.
+#[derive(Debug)]
+pub(crate) struct Top {
+    source_dir: PathBuf,
+    source_name: CString,
+    target_dir: PathBuf,
+    target_name: CString,
+    /// The target was named with a slash at its end.
+    needs_directory: bool,
+    /// A source before this one gets the same name.
+    is_repeated: bool,
+}
+
+impl Top {
+    /// Of a source that goes into a directory under its own name.
+    pub(crate) fn into_directory(source: &Path, directory: &Path) -> Result<Self> {
+        let name = match name_of(source) {
+            Some(name) => name.to_owned(),
+            // `.`, `..`, `dir/.`, `/`: what is in it goes into the directory.
+            None => c".".to_owned(),
+        };
+        Self::new(source, directory.to_path_buf(), name)
+    }
+
+    /// Of a source that gets the name of the target.
+    pub(crate) fn as_target(source: &Path, target: &Path) -> Result<Self> {
+        let top = match name_of(target) {
+            Some(name) => Self::new(source, parent_of(target).to_path_buf(), name),
+            None => Self::new(source, target.to_path_buf(), c".".to_owned()),
+        };
+        Ok(Top { needs_directory: target.as_os_str().as_bytes().ends_with(b"/"), ..top? })
+    }
+
+    /// True if the source is a directory, as far as that can be told.
+    pub(crate) fn is_directory(&self) -> bool {
+        rustix::fs::lstat(self.source()).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir())
+    }
+
+    /// Marks sources whose name another before them gets: they must not replace it.
+    pub(crate) fn mark_repeated(tops: &mut [Top]) {
+        let mut names = HashSet::new();
+        for top in tops {
+            top.is_repeated = !names.insert((top.target_dir.clone(), top.target_name.clone()));
+        }
+    }
+
+    /// Path of the source.
+    pub(crate) fn source(&self) -> PathBuf {
+        join(&self.source_dir, &self.source_name)
+    }
+
+    /// Path of the copy.
+    pub(crate) fn target(&self) -> PathBuf {
+        join(&self.target_dir, &self.target_name)
+    }
+
+    fn new(source: &Path, target_dir: PathBuf, target_name: CString) -> Result<Self> {
+        let bytes = source.as_os_str().as_bytes();
+        if bytes.is_empty() || bytes.contains(&0) {
+            return Err(Failure::new(Operation::Copy, source, FailureKind::Usage).with_detail("a source has no name"));
+        }
+        // With a slash at its end a symbolic link is what it leads to.
+        let (source_dir, source_name) = match name_of(source) {
+            Some(name) if !bytes.ends_with(b"/") => (parent_of(source).to_path_buf(), name),
+            _ => (source.to_path_buf(), c".".to_owned()),
+        };
+        Ok(Top { source_dir, source_name, target_dir, target_name, needs_directory: false, is_repeated: false })
+    }
+}
+
+/// The last component of a path, if it is a name. (`Path::file_name` takes `a/.` for `a`.)
+fn name_of(path: &Path) -> Option<CString> {
+    let bytes = path.as_os_str().as_bytes();
+    let trimmed = &bytes[..bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1)];
+    let name = trimmed.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    match name {
+        b"" | b"." | b".." => None,
+        name => CString::new(name).ok(),
+    }
+}
+
+impl Tree<'_> {
+    /// Copies a source.
+    pub(super) fn top(&self, thread: usize, top: &Top) {
+        if self.shared.meter.is_cancelled() {
+            return;
+        }
+        match self.open_top(top) {
+            Ok((dir, true)) => {
+                self.directory(thread, &dir, &top.source_name, &top.target_name);
+                self.end_task(dir);
+            }
+            Ok((dir, false)) => {
+                self.entry(thread, &dir, &top.source_name, &top.target_name, FileType::Unknown);
+                self.end_task(dir);
+            }
+            Err(failure) => self.fail(failure),
+        }
+    }
+
+    /// Opens the directories of a source and its copy. True if the source is a directory.
+    fn open_top(&self, top: &Top) -> Result<(Arc<Dir>, bool)> {
+        let opened = |operation, path: &Path, errno| Failure::from_errno(operation, path, errno);
+        let source = open_path(&top.source_dir, PLACE).map_err(|e| opened(Operation::Open, &top.source(), e))?;
+        let stat = rustix::fs::statat(&source, &*top.source_name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| opened(Operation::Open, &top.source(), errno))?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
+        if top.needs_directory && !is_directory {
+            let kind = FailureKind::System(nowait::ErrorKind::NotFound);
+            return Err(Failure::new(Operation::Open, &top.target(), kind)
+                .with_detail("there is no such directory")
+                .with_advice("make it first, or leave out the slash"));
+        }
+        let target = open_target_dir(&top.target_dir)?;
+        if is_directory && is_inside(&target, identity(&stat), top.target_name != *c".") {
+            return Err(Failure::new(Operation::Copy, &top.source(), FailureKind::IntoItself)
+                .with_detail(format!("the target {} lies inside it", top.target().display())));
+        }
+        let target_stat =
+            rustix::fs::fstat(&target).map_err(|errno| opened(Operation::Stat, &top.target_dir, errno))?;
+        if is_directory {
+            lock(&self.targets).push(identity(&target_stat));
+        }
+        let place = Place::of(target.as_fd(), &target_stat);
+        self.note_device(target.as_fd(), place.device, &top.target_dir);
+        let paths = Paths { source: top.source_dir.clone(), target: top.target_dir.clone() };
+        let mut dir = Dir::new(None, source, Some(target), paths, PathBuf::new(), place, false, None);
+        dir.is_repeated = top.is_repeated;
+        Ok((Arc::new(dir), is_directory))
+    }
+}
+
+/// Opens the directory that a copy goes to.
+fn open_target_dir(path: &Path) -> Result<OwnedFd> {
+    let opened = match open_path(path, DIRECTORY) {
+        // It may be written to all the same.
+        Err(Errno::ACCESS) => open_path(path, PLACE),
+        opened => opened,
+    };
+    opened.map_err(|errno| {
+        let failure = Failure::from_errno(Operation::Open, path, errno);
+        match errno {
+            Errno::NOENT => failure.with_detail("the target's directory is missing").with_advice("make it first"),
+            Errno::NOTDIR => failure.with_detail("the target's directory is not a directory"),
+            _ => failure,
+        }
+    })
+}
+
+/// True if a directory lies inside `source`, or is `source` itself and a name in it is made.
+fn is_inside(target: &OwnedFd, source: Identity, is_made: bool) -> bool {
+    let mut at: Option<OwnedFd> = None;
+    let mut previous: Option<Identity> = None;
+    loop {
+        let fd = at.as_ref().unwrap_or(target);
+        let Ok(stat) = rustix::fs::fstat(fd) else { return false };
+        let here = identity(&stat);
+        // The root is its own parent.
+        if previous == Some(here) {
+            return false;
+        }
+        if here == source && (is_made || previous.is_some()) {
+            return true;
+        }
+        previous = Some(here);
+        let Ok(parent) = rustix::fs::openat(fd, c"..", PLACE, rustix::fs::Mode::empty()) else { return false };
+        at = Some(parent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_component_of_a_path_is_a_name_or_none() {
+        let name = |path: &str| name_of(Path::new(path)).map(|name| name.into_string().unwrap());
+        for (path, expected) in [("a", "a"), ("a/b", "b"), ("/a/b//", "b"), ("a/..b", "..b")] {
+            assert_eq!(name(path).as_deref(), Some(expected), "{path}");
+        }
+        for path in ["", ".", "..", "a/.", "a/..", "a/./", "/", "//"] {
+            assert_eq!(name(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_source_with_a_slash_at_its_end_is_what_a_link_leads_to() {
+        let top = Top::into_directory(Path::new("a/link/"), Path::new("to")).unwrap();
+        assert_eq!((top.source_dir.as_path(), &*top.source_name), (Path::new("a/link/"), c"."));
+        assert_eq!((top.target_dir.as_path(), &*top.target_name), (Path::new("to"), c"link"));
+        let top = Top::into_directory(Path::new("a/link"), Path::new("to")).unwrap();
+        assert_eq!((top.source_dir.as_path(), &*top.source_name), (Path::new("a"), c"link"));
+        assert!(Top::into_directory(Path::new(""), Path::new("to")).is_err());
+    }
+}
