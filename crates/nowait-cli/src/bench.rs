@@ -186,6 +186,8 @@ fn asked(options: &cli::Bench) -> Options {
         rates: as_sizes(&options.rates),
         logs: sorted(options.logs.iter().map(|name| name.logged()).collect()),
         in_flight: as_sizes(&options.in_flight),
+        copies: sorted(options.copies.iter().map(|name| name.copied()).collect()),
+        to: options.to.clone(),
         stall_size: options.stall_size,
         memory_limit: thorough.then(limit),
         own_file_systems: thorough,

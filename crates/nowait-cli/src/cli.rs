@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nowait_bench::machine::testfile::SMALLEST;
-use nowait_bench::measure::options::{Arriving, Beside, Direction, Logged};
+use nowait_bench::measure::options::{Arriving, Beside, Copied, Direction, Logged};
 use nowait_bench::measure::work::Records;
 use nowait_bench::report::figures::parse_bytes;
 use nowait_bench::report::notes::Code;
@@ -62,7 +62,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Non-blocking file I/O: measure it, look into it.
+/// Non-blocking file I/O: measure it, look into it, copy files by it.
 #[derive(Debug, Parser)]
 #[command(name = "nowait", version = env!("NOWAIT_VERSION"), after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -75,6 +75,7 @@ pub(crate) enum Command {
     // Without words of its own here: they would take the place of the longer ones below.
     Bench(Box<Bench>),
     Probe(Probe),
+    Copy(Box<crate::copy::Copy>),
     /// Inspect, repair or torture a durable log
     #[command(subcommand)]
     Log(Log),
@@ -305,6 +306,12 @@ pub(crate) struct TortureWriter {
 /// random. As root, and without --quick, it drops the machine's caches of inodes and pages before
 /// each cold round. `threads` has 128 threads at most there.
 ///
+/// The table `copy` has commands copy a file of 2 GiB (64 MiB with --quick) and a tree of 5000 files of
+/// up to 16 KiB (500), by name: nowait copy, cp, dd, rsync, and xcp, fcp and cpz where they are in
+/// PATH. Sources are cold; the clock stops when the copy is on stable storage, and when the command
+/// ended is told besides. As root, and without --quick, it drops the machine's caches of inodes and
+/// pages before each round of the tree.
+///
 /// The table `zipf`, as root, reads a file of 1 GiB (128 MiB with --quick) by a Zipf distribution
 /// in a memory cgroup of a quarter of that, into which the process moves while it runs.
 ///
@@ -347,7 +354,7 @@ pub(crate) struct Bench {
     pub dir: PathBuf,
 
     /// Size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M; with
-    /// --quick 64M and 32M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
+    /// --quick 64M and 32M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
     /// 8M]; a slow way's round ends after about a second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
@@ -392,6 +399,14 @@ pub(crate) struct Bench {
     /// Measure only this in `dd`
     #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
     pub streams: Vec<StreamName>,
+
+    /// Measure only this in `copy`
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
+    pub copies: Vec<CopyKind>,
+
+    /// Directory that `copy` copies to, on another file system perhaps [default: that of --dir]
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
 
     /// Measure only this in `log` [default: all; with --quick threads]
     #[arg(long, value_delimiter = ',', value_enum, value_name = "KIND")]
@@ -469,6 +484,29 @@ pub(crate) struct Bench {
     /// Seed of an earlier run, to repeat its offsets
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum CopyKind {
+    /// A large file, its bytes moved
+    Big,
+    /// The same, past the page cache where a command can
+    BigNeutral,
+    /// Small files, with their metadata where a command keeps it
+    Tree,
+    /// A large file, its blocks shared
+    Reflink,
+}
+
+impl CopyKind {
+    pub(crate) fn copied(self) -> Copied {
+        match self {
+            Self::Big => Copied::Big,
+            Self::BigNeutral => Copied::BigNeutral,
+            Self::Tree => Copied::Tree,
+            Self::Reflink => Copied::Reflink,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

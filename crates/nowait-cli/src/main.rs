@@ -9,6 +9,7 @@ macro_rules! say {
 
 mod bench;
 mod cli;
+mod copy;
 mod log;
 mod probe;
 mod show;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     nowait_bench::sys::ignore_file_size_signal();
     let result = match cli::Cli::parse().command {
         cli::Command::Bench(options) => bench::run(&options).map_err(cli::Failure::from),
+        cli::Command::Copy(args) => copy::run(&args),
         cli::Command::Log(command) => log::run(command),
         cli::Command::Probe(options) => probe::run(&options),
     };

@@ -1,0 +1,231 @@
+//! `nowait copy`: runs a copy, tells of it, and says how it ended.
+
+mod args;
+mod progress;
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::mpsc;
+
+use nowait_copy::{Event, Failure, FailureKind, Operation, Report, Started};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Map, Value, json};
+
+use crate::cli;
+use crate::show::complain;
+pub(crate) use args::Copy;
+
+/// Warnings of one kind that are shown; more are counted.
+const WARNINGS_SHOWN: u32 = 20;
+
+/// Exit codes.
+const SOME: u8 = 1;
+const USAGE: u8 = 2;
+const NOTHING: u8 = 3;
+const DIFFERS: u8 = 5;
+const INTERRUPTED: u8 = 130;
+
+pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
+    allow_many_files();
+    let tell = Teller { explains: args.explain, is_json: args.json, warned: Mutex::default() };
+    let tell = std::sync::Arc::new(tell);
+    let shows = match args.progress {
+        args::Progress::Auto => !args.json && !args.explain && io::stderr().is_terminal(),
+        args::Progress::Always => true,
+        args::Progress::Never => false,
+    };
+    let teller = tell.clone();
+    let options = args.options().count_first(shows).on_event(move |event| teller.event(event));
+    let started = nowait_copy::start(&args.sources, &args.target, &options).map_err(refused)?;
+    // Without the handler an interrupted copy leaves what a killed one does.
+    _ = ctrlc::set_handler(started.canceller());
+    let report = if shows { wait_and_show(started) } else { started.wait() }.map_err(refused)?;
+    tell.end(&report);
+    match outcome(&report) {
+        None => Ok(()),
+        Some((code, message)) => Err(cli::Failure { code, message }),
+    }
+}
+
+/// What ended a copy before it began.
+fn refused(failure: Failure) -> cli::Failure {
+    let code = if failure.kind() == FailureKind::Usage { USAGE } else { NOTHING };
+    cli::Failure { code, message: failure.to_string() }
+}
+
+/// The exit code and the last line, unless all went well. Each failure has been told.
+fn outcome(report: &Report) -> Option<(u8, String)> {
+    let lost = report.failures.len();
+    let files = if lost == 1 { "1 entry was" } else { &format!("{lost} entries were") };
+    if report.is_cancelled {
+        return Some((INTERRUPTED, "interrupted: no file is left half copied".to_owned()));
+    }
+    if report.failures.iter().any(|failure| failure.kind() == FailureKind::VerificationFailed) {
+        return Some((DIFFERS, format!("{files} not copied; a copy that was read back differed")));
+    }
+    if lost > 0 && report.entries() == 0 {
+        return Some((NOTHING, "nothing was copied".to_owned()));
+    }
+    if lost > 0 {
+        return Some((SOME, format!("{files} not copied; the others were")));
+    }
+    let warnings = report.warnings.len();
+    (warnings > 0)
+        .then(|| (SOME, format!("all was copied, with {warnings} warning{}", if warnings == 1 { "" } else { "s" })))
+}
+
+/// Deep trees have many directories open at a time.
+fn allow_many_files() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(1 << 20, |maximum| maximum.min(1 << 20));
+    if current.is_some_and(|current| current < wanted) {
+        // With fewer, the deepest directories fail, and say so.
+        _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    }
+}
+
+fn wait_and_show(started: Started) -> Result<Report, Failure> {
+    let (end, ended) = mpsc::channel();
+    let progress = started.watcher();
+    let shown = std::thread::spawn(move || progress::show(progress, &ended));
+    let report = started.wait();
+    drop(end);
+    // It only draws; a panic there has been told.
+    _ = shown.join();
+    report
+}
+
+/// Tells of events.
+struct Teller {
+    explains: bool,
+    is_json: bool,
+    /// Warnings of each kind so far.
+    warned: Mutex<HashMap<(Operation, FailureKind), u32>>,
+}
+
+impl Teller {
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Failed(failure) => complain(failure),
+            Event::Warning(warning) if self.is_shown(warning) => complain(warning),
+            _ => {}
+        }
+        if self.is_json {
+            say!("{}", as_json(event));
+            return;
+        }
+        match event {
+            Event::Copied { source, target, way, why, bytes, .. } if self.explains => {
+                let (source, target) = (nowait_copy::shown(source), nowait_copy::shown(target));
+                say!("{}: {bytes} bytes, {source} -> {target} ({why})", way.name());
+            }
+            Event::Skipped { source, why, .. } if self.explains => {
+                say!("left out: {} ({why})", nowait_copy::shown(source));
+            }
+            Event::Planned { source, target, bytes, .. } => {
+                let (source, target) = (nowait_copy::shown(source), nowait_copy::shown(target));
+                say!("would copy: {bytes} bytes, {source} -> {target}");
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts a warning; false if there were enough like it. A source that changed is always told.
+    fn is_shown(&self, warning: &Failure) -> bool {
+        if warning.kind() != FailureKind::MetadataLost {
+            return true;
+        }
+        let mut warned = self.warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let count = warned.entry((warning.operation(), warning.kind())).or_default();
+        *count += 1;
+        *count <= WARNINGS_SHOWN
+    }
+
+    fn end(&self, report: &Report) {
+        let warned = self.warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for ((operation, _), count) in warned.iter().filter(|(_, count)| **count > WARNINGS_SHOWN) {
+            complain(format_args!("{operation} {} more files: the same", count - WARNINGS_SHOWN));
+        }
+        if self.is_json {
+            say!(
+                "{}",
+                json!({
+                    "event": "finished",
+                    "files": report.files,
+                    "directories": report.directories,
+                    "nodes": report.nodes,
+                    "hard_links": report.hard_links,
+                    "bytes": report.bytes,
+                    "skipped": report.skipped,
+                    "verified": report.verified,
+                    "failures": report.failures.len(),
+                    "warnings": report.warnings.len(),
+                    "is_cancelled": report.is_cancelled,
+                    "elapsed_ns": u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
+                })
+            );
+        }
+    }
+}
+
+fn as_json(event: &Event<'_>) -> Value {
+    let mut fields = Map::new();
+    let mut field = |name: &str, value: Value| _ = fields.insert(name.to_owned(), value);
+    match event {
+        Event::Copied { source, target, way, why, bytes, .. } => {
+            field("event", "copied".into());
+            path(&mut field, "source", source);
+            path(&mut field, "target", target);
+            field("way", way.name().into());
+            field("why", (*why).into());
+            field("bytes", (*bytes).into());
+        }
+        Event::Directory { source, target, is_new, .. } => {
+            field("event", "directory".into());
+            path(&mut field, "source", source);
+            path(&mut field, "target", target);
+            field("is_new", (*is_new).into());
+        }
+        Event::Planned { source, target, bytes, .. } => {
+            field("event", "planned".into());
+            path(&mut field, "source", source);
+            path(&mut field, "target", target);
+            field("bytes", (*bytes).into());
+        }
+        Event::Skipped { source, why, .. } => {
+            field("event", "skipped".into());
+            path(&mut field, "source", source);
+            field("why", (*why).into());
+        }
+        Event::Failed(failure) => trouble(&mut field, "failed", failure),
+        Event::Warning(failure) => trouble(&mut field, "warning", failure),
+        _ => field("event", "other".into()),
+    }
+    Value::Object(fields)
+}
+
+fn trouble(field: &mut impl FnMut(&str, Value), event: &str, failure: &Failure) {
+    field("event", event.into());
+    field("operation", failure.operation().to_string().into());
+    path(field, "path", failure.path());
+    field("kind", format!("{:?}", failure.kind()).into());
+    if let Some(offset) = failure.offset() {
+        field("offset", offset.into());
+    }
+    if let Some(errno) = failure.raw_os_error() {
+        field("errno", errno.into());
+    }
+    field("message", failure.to_string().into());
+}
+
+/// A path as text; and as bytes, in hexadecimal, if it is not UTF-8.
+fn path(field: &mut impl FnMut(&str, Value), name: &str, path: &Path) {
+    field(name, path.to_string_lossy().into());
+    if path.to_str().is_none() {
+        let hex: String = path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        field(&format!("{name}_hex"), hex.into());
+    }
+}

@@ -1,0 +1,80 @@
+//! How far a copy is: a line on stderr.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use nowait_copy::Progress;
+
+/// A copy that ends before shows nothing.
+const FIRST: Duration = Duration::from_millis(500);
+/// Between two looks at the counters, on a terminal and elsewhere.
+const TERMINAL: Duration = Duration::from_millis(200);
+const ELSEWHERE: Duration = Duration::from_secs(1);
+
+/// Shows it until the other end of `ended` is dropped.
+pub(super) fn show(progress: impl Fn() -> Progress, ended: &Receiver<()>) {
+    let is_terminal = io::stderr().is_terminal();
+    let mut wait = FIRST;
+    let mut is_shown = false;
+    while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
+        wait = if is_terminal { TERMINAL } else { ELSEWHERE };
+        let text = line(&progress());
+        // Where nobody reads it, it is not needed.
+        _ = match is_terminal {
+            true => write!(io::stderr(), "\r\x1b[K{text}"),
+            false => writeln!(io::stderr(), "{text}"),
+        };
+        is_shown = true;
+    }
+    if is_terminal && is_shown {
+        _ = write!(io::stderr(), "\r\x1b[K");
+    }
+}
+
+fn line(progress: &Progress) -> String {
+    let Progress { bytes, files, bytes_found, files_found, is_walked, .. } = *progress;
+    let rate = bytes_text(progress.bytes_per_second() as u64);
+    if !is_walked {
+        return format!("{} in {files} files, {rate}/s", bytes_text(bytes));
+    }
+    let left = progress.time_left().map_or(String::new(), |left| format!(", {} left", time_text(left)));
+    let (bytes, bytes_found) = (bytes_text(bytes), bytes_text(bytes_found));
+    format!("{bytes} of {bytes_found}, {files} of {files_found} files, {rate}/s{left}")
+}
+
+/// `512 B`, `9.4 KiB`, `94 MiB`.
+fn bytes_text(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1000.0 {
+            let decimals = if unit == "B" || value >= 9.95 { 0 } else { 1 };
+            return format!("{value:.decimals$} {unit}");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
+/// `42 s`, `4:02`, `1:04:02`.
+fn time_text(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
+        (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_are_short() {
+        let sizes = [0, 999, 1000, 9_600, 1 << 20, 1_500 << 20, 3 << 40].map(bytes_text);
+        assert_eq!(sizes, ["0 B", "999 B", "1.0 KiB", "9.4 KiB", "1.0 MiB", "1.5 GiB", "3.0 TiB"]);
+        let times = [0, 59, 242, 3842].map(|seconds| time_text(Duration::from_secs(seconds)));
+        assert_eq!(times, ["0 s", "59 s", "4:02", "1:04:02"]);
+    }
+}

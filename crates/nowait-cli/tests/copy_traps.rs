@@ -1,0 +1,441 @@
+//! What `nowait copy` says of what it cannot copy: what, where, and what to do; and that it copies
+//! all the rest.
+
+mod copying;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use copying::mounts::{Kind, Mount, or_skip};
+use copying::{
+    COPIED, NOTHING, Nobody, SOME_NOT, USAGE, assert_same, can_check, copy, directory, expect, names, noise,
+    nowait_copy, torture,
+};
+
+/// Runs it in `dir`; fails unless it ends with `code` and says one line that has all of `words`
+/// and, after a semicolon, what to do.
+#[track_caller]
+fn told(code: i32, dir: &Path, arguments: &[&str], words: &[&str]) -> String {
+    complains(code, copy().args(arguments).current_dir(dir), words)
+}
+
+#[track_caller]
+fn complains(code: i32, command: &mut Command, words: &[&str]) -> String {
+    let text = expect(code, command);
+    let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
+    let line = text.lines().find(has_all);
+    let line = line.unwrap_or_else(|| panic!("{command:?}: no line has all of {words:?}: {text}"));
+    eprintln!("{line}");
+    assert!(line.split_once("; ").is_some_and(|(_, advice)| advice.len() > 5), "{command:?}: no advice: {line}");
+    text
+}
+
+/// Two files and a folder with one.
+fn place() -> tempfile::TempDir {
+    let dir = directory();
+    fs::write(dir.path().join("one"), "one").unwrap();
+    fs::write(dir.path().join("two"), "two").unwrap();
+    fs::create_dir(dir.path().join("folder")).unwrap();
+    fs::write(dir.path().join("folder/three"), "three").unwrap();
+    dir
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    String::from_utf8(fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_directory_is_not_copied_into_itself() {
+    let dir = place();
+    for target in ["folder/copy", "folder/./copy", "folder", "link/copy"] {
+        if target.starts_with("link") {
+            symlink("folder", dir.path().join("link")).unwrap();
+        }
+        told(NOTHING, dir.path(), &["folder", target], &["folder"]);
+        assert_eq!(names(&dir.path().join("folder")), ["three"], "{target}");
+    }
+    // The other way round the copy would replace what it is copied from.
+    fs::create_dir_all(dir.path().join("a/b/a")).unwrap();
+    fs::write(dir.path().join("a/b/a/file"), "deep").unwrap();
+    expect(COPIED, copy().args(["-T", "a/b/a", "a"]).current_dir(dir.path()));
+    assert_eq!((text(dir.path().join("a/file")), text(dir.path().join("a/b/a/file"))), ("deep".into(), "deep".into()));
+}
+
+#[test]
+fn a_target_that_is_a_directory_takes_the_file() {
+    let dir = place();
+    expect(COPIED, copy().args(["one", "two", "folder"]).current_dir(dir.path()));
+    assert_eq!(names(&dir.path().join("folder")), ["one", "three", "two"]);
+    told(NOTHING, dir.path(), &["-T", "one", "folder"], &["folder"]);
+    told(NOTHING, dir.path(), &["-T", "folder", "one"], &["one"]);
+    assert_eq!(text(dir.path().join("one")), "one");
+    // A directory in the place of a file of a tree, and a file in that of a directory.
+    fs::create_dir_all(dir.path().join("tree/sub")).unwrap();
+    fs::write(dir.path().join("tree/sub/file"), "x").unwrap();
+    fs::write(dir.path().join("tree/other"), "y").unwrap();
+    fs::create_dir_all(dir.path().join("taken/other")).unwrap();
+    fs::write(dir.path().join("taken/sub"), "in the way").unwrap();
+    let said = told(SOME_NOT, dir.path(), &["-T", "tree", "taken"], &["taken/other"]);
+    assert!(said.contains("taken/sub"), "{said}");
+    assert_eq!(text(dir.path().join("taken/sub")), "in the way");
+}
+
+#[test]
+fn a_target_that_is_missing_is_told() {
+    let dir = place();
+    told(NOTHING, dir.path(), &["one", "missing/file"], &["missing"]);
+    told(NOTHING, dir.path(), &["one", "missing/"], &["missing"]);
+    told(NOTHING, dir.path(), &["one/", "new"], &["one"]);
+    let output = copy().args(["one", "two", "missing"]).current_dir(dir.path()).output().unwrap();
+    assert!([Some(USAGE), Some(NOTHING)].contains(&output.status.code()), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("missing"), "{output:?}");
+    assert_eq!(names(dir.path()), ["folder", "one", "two"]);
+}
+
+#[test]
+fn the_same_file_under_another_name_is_left_alone() {
+    let dir = place();
+    fs::hard_link(dir.path().join("one"), dir.path().join("hard link")).unwrap();
+    symlink("one", dir.path().join("link")).unwrap();
+    symlink(".", dir.path().join("here")).unwrap();
+    for (source, target) in [
+        ("one", "one"),
+        ("one", "./folder/../one"),
+        ("one", "hard link"),
+        ("one", "link"),
+        ("here/one", "one"),
+        ("one", "."),
+    ] {
+        told(NOTHING, dir.path(), &[source, target], &["same"]);
+        assert_eq!(text(dir.path().join("one")), "one", "{source} {target}");
+        assert_eq!(fs::metadata(dir.path().join("one")).unwrap().nlink(), 2, "{source} {target}");
+    }
+}
+
+#[test]
+fn files_that_are_missing_are_named_and_the_others_copied() {
+    let dir = place();
+    told(NOTHING, dir.path(), &["none", "target"], &["none"]);
+    told(SOME_NOT, dir.path(), &["one", "none", "two", "folder"], &["none"]);
+    assert_eq!(names(&dir.path().join("folder")), ["one", "three", "two"]);
+    // Two sources of one name: the second must not replace the first.
+    fs::create_dir_all(dir.path().join("other")).unwrap();
+    fs::write(dir.path().join("other/one"), "other").unwrap();
+    fs::create_dir(dir.path().join("target")).unwrap();
+    told(SOME_NOT, dir.path(), &["one", "other/one", "target"], &["one"]);
+    assert_eq!(text(dir.path().join("target/one")), "one");
+}
+
+#[test]
+fn who_may_not_read_or_write_is_told() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    fs::create_dir(dir.join("tree")).unwrap();
+    for name in ["a", "secret", "z"] {
+        fs::write(dir.join("tree").join(name), name).unwrap();
+    }
+    fs::set_permissions(dir.join("tree/secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(dir.join("tree/closed")).unwrap();
+    fs::set_permissions(dir.join("tree/closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    let said = complains(SOME_NOT, nobody.copy().args(["tree", "copy"]).current_dir(&dir), &["tree/secret"]);
+    assert!(said.contains("tree/closed"), "{said}");
+    assert_eq!((text(dir.join("copy/a")), text(dir.join("copy/z"))), ("a".into(), "z".into()));
+    assert!(!dir.join("copy/secret").exists());
+    complains(NOTHING, nobody.copy().args(["tree/secret", "x"]).current_dir(&dir), &["tree/secret"]);
+
+    fs::create_dir(dir.join("roots")).unwrap();
+    complains(NOTHING, nobody.copy().args(["tree/a", "roots"]).current_dir(&dir), &["roots"]);
+    // What they own, in a directory that they may not write to.
+    fs::write(dir.join("roots/theirs"), "old").unwrap();
+    std::os::unix::fs::chown(dir.join("roots/theirs"), Some(copying::NOBODY), None).unwrap();
+    complains(NOTHING, nobody.copy().args(["tree/a", "roots/theirs"]).current_dir(&dir), &["roots"]);
+    assert_eq!(text(dir.join("roots/theirs")), "old");
+}
+
+/// Directories without the right to write, in a tree of one's own: their mode comes last.
+#[test]
+fn directories_that_are_read_only_are_filled_by_who_is_not_root() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    if !can_check() {
+        return;
+    }
+    let dir = nobody.dir();
+    // Later than all other times: who reads it does not change it (`relatime`).
+    let make = "mkdir -p tree/sealed/below; echo x > tree/sealed/below/file; echo y > tree/sealed/file
+        chmod 400 tree/sealed/file; chmod -R a-w tree/sealed; find tree -depth -exec touch -a -d '+30 minutes' {} +";
+    let made = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", make])
+        .current_dir(&dir)
+        .status();
+    assert!(made.unwrap().success());
+    expect(COPIED, nobody.copy().args(["tree", "copy"]).current_dir(&dir));
+    assert_same(&dir.join("tree"), &dir.join("copy"));
+}
+
+#[test]
+fn a_read_only_file_system_is_told() {
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    let dir = place();
+    fs::write(mount.path().join("old"), "old").unwrap();
+    expect(0, Command::new("mount").args(["-o", "remount,ro"]).arg(mount.path()));
+    for name in ["old", "new", ""] {
+        let target = mount.path().join(name).display().to_string();
+        told(NOTHING, dir.path(), &["one", &target], &[mount.path().to_str().unwrap()]);
+    }
+    assert_eq!(text(mount.path().join("old")), "old");
+}
+
+#[test]
+fn names_that_are_too_long_are_told() {
+    let dir = place();
+    let long = "x".repeat(256);
+    told(NOTHING, dir.path(), &["one", &long], &["too long"]);
+    // As long as it may be: a temporary name with something added to it is not possible.
+    let longest = "x".repeat(255);
+    expect(COPIED, copy().args(["one", &longest]).current_dir(dir.path()));
+    expect(COPIED, copy().args(["two", &longest]).current_dir(dir.path()));
+    fs::write(dir.path().join("one"), "longer").unwrap();
+    expect(COPIED, copy().args(["--resume", "one", &longest]).current_dir(dir.path()));
+    assert_eq!(text(dir.path().join(&longest)), "longer");
+    assert_eq!(names(dir.path()).len(), 4);
+}
+
+#[test]
+fn symbolic_links_in_a_circle_are_told() {
+    let dir = place();
+    symlink("pong", dir.path().join("ping")).unwrap();
+    symlink("ping", dir.path().join("pong")).unwrap();
+    told(NOTHING, dir.path(), &["ping/file", "target"], &["ping"]);
+    told(NOTHING, dir.path(), &["one", "ping/file"], &["ping"]);
+    // A link is a thing that can be copied, wherever it leads.
+    expect(COPIED, copy().args(["ping", "folder"]).current_dir(dir.path()));
+    assert_eq!(fs::read_link(dir.path().join("folder/ping")).unwrap(), Path::new("pong"));
+}
+
+/// As `cp`: the file that the link leads to is the one that is replaced.
+#[test]
+fn a_target_that_is_a_link_stays_one() {
+    let dir = place();
+    symlink("folder/three", dir.path().join("link")).unwrap();
+    expect(COPIED, copy().args(["one", "link"]).current_dir(dir.path()));
+    assert!(dir.path().join("link").is_symlink(), "the link was replaced");
+    assert_eq!(text(dir.path().join("folder/three")), "one");
+    assert_eq!(names(&dir.path().join("folder")), ["three"]);
+}
+
+#[test]
+fn attributes_that_the_target_cannot_keep_are_told_and_the_bytes_copied() {
+    let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };
+    let point = mount.path().join("ramfs");
+    fs::create_dir(&point).unwrap();
+    // ramfs has no attributes of users.
+    let ramfs = Command::new("mount").args(["-t", "ramfs", "none"]).arg(&point).output();
+    let mounted =
+        ramfs.map_err(|error: io::Error| error.to_string()).and_then(|output| match output.status.success() {
+            true => Ok(()),
+            false => Err(copying::said(&output)),
+        });
+    if or_skip("ramfs", mounted).is_none() {
+        return;
+    }
+    let source = mount.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("plain"), "plain").unwrap();
+    fs::write(source.join("marked"), "marked").unwrap();
+    fs::write(source.join("listed"), "listed").unwrap();
+    expect(0, Command::new("setfattr").args(["-n", "user.mark", "-v", "1"]).arg(source.join("marked")));
+    expect(0, Command::new("setfacl").args(["-m", "u:1001:r"]).arg(source.join("listed")));
+    let output = copy().args([&source, &point.join("copy")]).output().unwrap();
+    let said = copying::said(&output);
+    let copied: Vec<String> = ["plain", "marked", "listed"].map(|name| text(point.join("copy").join(name))).into();
+    let left = names(&point.join("copy"));
+    expect(0, Command::new("umount").arg(&point));
+    assert_eq!(copied, ["plain", "marked", "listed"], "{said}");
+    assert_eq!(left, ["listed", "marked", "plain"]);
+    for name in ["marked", "listed"] {
+        assert!(said.lines().any(|line| line.contains(name) && line.contains("; ")), "{name}: {said}");
+    }
+    assert!(!said.contains("plain:"), "{said}");
+    assert_eq!(output.status.code(), Some(SOME_NOT), "{said}");
+}
+
+#[test]
+fn names_that_differ_by_case_alone_do_not_replace_each_other() {
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    let folding = mount.path().join("folding");
+    fs::create_dir(&folding).unwrap();
+    let output = Command::new("mount").args(["-t", "tmpfs", "-o", "casefold", "none"]).arg(&folding).output().unwrap();
+    // A kernel without tables of letters (CONFIG_UNICODE) is no fault of the machine.
+    if !output.status.success() {
+        eprintln!("skipped: {}", copying::said(&output));
+        return;
+    }
+    let fold = Command::new("chattr").arg("+F").arg(&folding).output().unwrap();
+    let source = mount.path().join("source");
+    fs::create_dir(&source).unwrap();
+    for (name, bytes) in [("readme", "small"), ("README", "large"), ("other", "other")] {
+        fs::write(source.join(name), bytes).unwrap();
+    }
+    let output = copy().arg("-T").args([&source, &folding]).output().unwrap();
+    let said = copying::said(&output);
+    let left = names(&folding);
+    let other = fs::read(folding.join("other"));
+    expect(0, Command::new("umount").arg(&folding));
+    if !fold.status.success() {
+        eprintln!("skipped: {}", copying::said(&fold));
+        return;
+    }
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert_eq!(other.unwrap(), b"other");
+    assert_eq!(output.status.code(), Some(SOME_NOT), "{said}");
+    assert!(said.lines().any(|line| line.to_lowercase().contains("readme") && line.contains("; ")), "{said}");
+}
+
+/// A path longer than any call takes: it can be copied by descriptors alone.
+#[test]
+fn a_tree_deeper_than_a_path_may_be_is_copied() {
+    let dir = directory();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    torture::deep(&source, 12_000);
+    fs::write(source.join("z"), "z").unwrap();
+    expect(COPIED, nowait_copy().args(["source", "target"]).current_dir(dir.path()));
+    let count = |root: &str| {
+        let output =
+            Command::new("find").args([root, "-type", "f", "-printf", "%f %s\n"]).current_dir(dir.path()).output();
+        let mut lines: Vec<String> = text_of(&output.unwrap().stdout).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(count("source"), ["deepest file 5000", "z 1"]);
+    assert_eq!(count("target"), count("source"));
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Copies large files slowly while `meanwhile` works on them; returns what was said, and its code.
+fn changed_meanwhile(dir: &Path, meanwhile: impl Fn(&Path) + Send + Sync) -> (Option<i32>, String) {
+    let source = dir.join("source");
+    fs::create_dir(&source).unwrap();
+    for name in ["first", "second", "third"] {
+        fs::write(source.join(name), noise(name.len() as u64, 6 << 20)).unwrap();
+    }
+    let ended = AtomicBool::new(false);
+    let output = thread::scope(|scope| {
+        scope.spawn(|| {
+            let started = Instant::now();
+            while !ended.load(Ordering::Relaxed) && started.elapsed() < Duration::from_secs(60) {
+                meanwhile(&source);
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let output = nowait_copy().args(["--bwlimit=6M", "--jobs=1", "source", "target"]).current_dir(dir).output();
+        ended.store(true, Ordering::Relaxed);
+        output.unwrap()
+    });
+    (output.status.code(), copying::said(&output))
+}
+
+fn names_the_second(said: &str) -> bool {
+    said.lines().any(|line| line.contains("second") && line.contains("; "))
+}
+
+#[test]
+fn a_file_that_grows_is_told() {
+    let dir = directory();
+    let (code, said) = changed_meanwhile(dir.path(), |source| {
+        use std::io::Write;
+        File::options().append(true).open(source.join("second")).unwrap().write_all(b"more").unwrap();
+    });
+    assert!(names_the_second(&said), "{said}");
+    assert_eq!(code, Some(SOME_NOT), "{said}");
+    for name in ["first", "third"] {
+        assert!(fs::read(dir.path().join("target").join(name)).unwrap() == noise(name.len() as u64, 6 << 20));
+    }
+    // What was there at the beginning is there.
+    let copied = fs::read(dir.path().join("target/second")).unwrap();
+    assert!(copied[..6 << 20] == noise(6, 6 << 20), "{said}");
+}
+
+#[test]
+fn a_file_that_shrinks_is_told() {
+    let dir = directory();
+    let (code, said) = changed_meanwhile(dir.path(), |source| {
+        let file = File::options().write(true).open(source.join("second")).unwrap();
+        let len = file.metadata().unwrap().len();
+        file.set_len(len.saturating_sub(100_000)).unwrap();
+    });
+    assert!(names_the_second(&said), "{said}");
+    assert_eq!(code, Some(SOME_NOT), "{said}");
+    for name in ["first", "third"] {
+        assert!(fs::read(dir.path().join("target").join(name)).unwrap() == noise(name.len() as u64, 6 << 20));
+    }
+    assert_eq!(names(&dir.path().join("target")).iter().filter(|name| name.starts_with('.')).count(), 0);
+}
+
+#[test]
+fn a_file_written_in_place_is_told() {
+    let dir = directory();
+    let (code, said) = changed_meanwhile(dir.path(), |source| {
+        use std::os::unix::fs::FileExt;
+        File::options().write(true).open(source.join("second")).unwrap().write_all_at(b"other", 1000).unwrap();
+    });
+    assert!(names_the_second(&said), "{said}");
+    assert_eq!(code, Some(SOME_NOT), "{said}");
+}
+
+#[test]
+fn a_file_that_vanishes_is_told_and_the_others_copied() {
+    let dir = directory();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    // Files that are listed long before their turn comes.
+    for number in 0..40 {
+        fs::write(source.join(format!("file {number:02}")), noise(number, 256 << 10)).unwrap();
+    }
+    let child = nowait_copy()
+        .args(["--bwlimit=4M", "--jobs=1", "source", "target"])
+        .current_dir(dir.path())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(700));
+    let target = dir.path().join("target");
+    let gone: Vec<String> = names(&source).into_iter().filter(|name| !target.join(name).exists()).collect();
+    assert!(gone.len() > 2, "it was not slowed down");
+    // The last of them, whatever the order: none is being read now but one.
+    gone.iter().skip(2).for_each(|name| fs::remove_file(source.join(name)).unwrap());
+    let output = child.wait_with_output().unwrap();
+    let said = copying::said(&output);
+    assert_eq!(output.status.code(), Some(SOME_NOT), "{said}");
+    for name in names(&source) {
+        assert_eq!(fs::read(target.join(&name)).unwrap(), fs::read(source.join(&name)).unwrap(), "{name}");
+    }
+    for name in gone.iter().skip(2).filter(|name| !target.join(name).exists()) {
+        assert!(said.lines().any(|line| line.contains(name.as_str()) && line.contains("; ")), "{name}: {said}");
+    }
+}
+
+#[test]
+fn wrong_options_are_usage() {
+    let dir = place();
+    for arguments in [
+        &[][..],
+        &["one"],
+        &["--sync=often", "one", "new"],
+        &["--bwlimit=fast", "one", "new"],
+        &["--depth=0", "one", "new"],
+        &["-T", "one", "two", "folder"],
+    ] {
+        let said = expect(USAGE, nowait_copy().args(arguments).current_dir(dir.path()));
+        assert!(!said.is_empty(), "{arguments:?}");
+    }
+    assert_eq!(names(dir.path()), ["folder", "one", "two"]);
+}
