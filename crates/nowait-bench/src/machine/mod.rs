@@ -7,5 +7,6 @@ pub mod load;
 pub mod memory_limit;
 pub mod mounts;
 pub mod neighbour;
+pub mod original;
 pub mod testfile;
 pub mod tree;

@@ -68,8 +68,17 @@ impl Tree {
         self.files
     }
 
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub fn path(&self, number: u64) -> PathBuf {
-        self.folder.join((number / ABREAST).to_string()).join((number % ABREAST).to_string())
+        self.folder.join(Self::below(number))
+    }
+
+    /// Path of a file below the folder.
+    pub fn below(number: u64) -> PathBuf {
+        [(number / ABREAST).to_string(), (number % ABREAST).to_string()].iter().collect()
     }
 
     pub fn len_of(&self, number: u64) -> u64 {
@@ -86,7 +95,7 @@ impl Tree {
         number << 32 | offset
     }
 
-    fn fill(&self, number: u64, offset: u64, bytes: &mut [u8]) {
+    pub fn fill(&self, number: u64, offset: u64, bytes: &mut [u8]) {
         testfile::fill(self.seed, Self::place(number, offset), bytes);
     }
 

@@ -52,6 +52,10 @@ pub struct Options {
     pub logs: Vec<Logged>,
     pub in_flight: Vec<usize>,
 
+    /// Kinds of copies, and the directory that they go to; `None` for that of the run.
+    pub copies: Vec<Copied>,
+    pub to: Option<PathBuf>,
+
     /// Bytes that a round of the table `stall` writes; else four times the limit of dirty data,
     /// within bounds.
     pub stall_size: Option<u64>,
@@ -115,6 +119,19 @@ pub enum Logged {
     Recovery,
 }
 
+/// Kind of copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Copied {
+    /// One large file, its bytes moved.
+    Big,
+    /// The same, past the page cache where a way can.
+    BigNeutral,
+    /// Many small files, with their metadata.
+    Tree,
+    /// One large file, its blocks shared.
+    Reflink,
+}
+
 const FULL_ROUND: Duration = Duration::from_millis(300);
 const FULL_COMMITS: Duration = Duration::from_millis(700);
 const QUICK_COMMITS: Duration = Duration::from_millis(150);
@@ -160,6 +177,8 @@ impl Options {
             rates: Vec::new(),
             logs: Vec::new(),
             in_flight: Vec::new(),
+            copies: Vec::new(),
+            to: None,
             stall_size: None,
             memory_limit: None,
             own_file_systems: false,
@@ -228,6 +247,19 @@ impl Logged {
             Self::Retention => "log-retention",
             Self::Rate => "log-rate",
             Self::Recovery => "log-recovery",
+        }
+    }
+}
+
+impl Copied {
+    pub const ALL: [Self; 4] = [Self::Big, Self::BigNeutral, Self::Tree, Self::Reflink];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Big => "big",
+            Self::BigNeutral => "big-neutral",
+            Self::Tree => "tree",
+            Self::Reflink => "reflink",
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memmap2::{Advice, MmapMut};
 
 use crate::machine::testfile::{self, TestFile};
+use crate::measure::options::Copied;
 use crate::measure::pace::{Pace, Schedule};
 use crate::random::Random;
 
@@ -128,6 +129,18 @@ impl Appends<'_> {
     pub fn number(&self, index: usize) -> Option<u64> {
         (index < self.count && !self.cancel.load(Ordering::Relaxed)).then(|| Records::number(0, index as u64))
     }
+}
+
+/// A copy of a file, or of a folder with all that is in it, by another process.
+#[derive(Clone, Copy)]
+pub struct CopyJob<'a> {
+    pub kind: Copied,
+    pub from: &'a Path,
+    /// Not there before.
+    pub to: &'a Path,
+    pub files: u64,
+    pub bytes: u64,
+    pub cancel: &'a AtomicBool,
 }
 
 /// Small files, each opened, read to its end and closed, `depth` of them at a time.

@@ -33,7 +33,14 @@ fn own_meaning(way: &str) -> &'static str {
         "random" => "a map with MADV_RANDOM: no readahead; one thread, which waits for each row",
         "random-threads" => "a map with MADV_RANDOM, touched by as many threads as rows are under way",
         "pread-buffered" => "the loop of pread through the page cache, with the kernel's readahead",
-        "dd" => "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fdatasync); writes /dev/zero",
+        "dd" => {
+            "the installed dd, past the page cache (iflag=direct, oflag=direct conv=fdatasync), in copy in big-neutral alone; writes /dev/zero"
+        }
+        "cp" => "the installed cp -a, with --reflink=never where bytes are to be moved",
+        "rsync" => "the installed rsync -aHAX --whole-file",
+        "xcp" => "the installed xcp",
+        "fcp" => "the installed fcp",
+        "cpz" => "the installed cpz",
         "cat" => "the installed cat, through the page cache",
         "cp-reflink-never" => "the installed cp --reflink=never, through the page cache, then fdatasync",
         "cp-reflink-auto" => "the installed cp, which shares the blocks if the file system can; then fdatasync",
@@ -56,7 +63,8 @@ fn own_meaning(way: &str) -> &'static str {
         "ring-linked" => "each writer: a ring of its own, a write and an fdatasync linked to it",
         "ring-dsync" => "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
         "nowait" => {
-            "this library: its log, grown to what a round needs; else blocking at depth 1, block_on with more in flight"
+            "this library: its log, grown to what a round needs; in copy, nowait copy; else blocking at depth 1, block_on \
+             with more in flight"
         }
         "nowait-buffered" => "this library, through the page cache",
         "nowait-stream" => "this library's sequential Reader, through the page cache, asked for a block at a time",

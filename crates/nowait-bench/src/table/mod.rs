@@ -8,6 +8,7 @@
 
 pub mod cached;
 pub mod columns;
+pub mod copy;
 pub mod dd;
 pub mod files;
 pub mod gather;
@@ -54,6 +55,7 @@ pub static TABLES: &[&dyn Table] = &[
     &dd::DD,
     &scan::SCAN,
     &files::FILES,
+    &copy::COPY,
     &zipf::ZIPF,
     &readwrite::READWRITE,
     &prefault::PREFAULT,
@@ -332,7 +334,7 @@ pub fn asked(names: &[String], options: &Options) -> Vec<&'static dyn Table> {
 const EXCLUSIVE: [&str; 2] = ["--direct", "--rate"];
 
 /// Every option that some table takes ([`Table::takes`]), and whether it was given.
-fn given(options: &Options) -> [(&'static str, bool); 17] {
+fn given(options: &Options) -> [(&'static str, bool); 19] {
     [
         ("--direct", options.direct),
         ("--rate", options.rate.is_some()),
@@ -351,6 +353,8 @@ fn given(options: &Options) -> [(&'static str, bool); 17] {
         ("--rates", !options.rates.is_empty()),
         ("--logs", !options.logs.is_empty()),
         ("--in-flight", !options.in_flight.is_empty()),
+        ("--copies", !options.copies.is_empty()),
+        ("--to", options.to.is_some()),
     ]
 }
 

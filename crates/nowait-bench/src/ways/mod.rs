@@ -1,9 +1,10 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
 //! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`pipeliners`], [`task_loggers`], [`populators`], [`indexers`],
-//! [`filers`], [`readwriters`], [`mixers`], [`load_readers`], [`load_gatherers`] or
+//! [`filers`], [`readwriters`], [`copiers`], [`mixers`], [`load_readers`], [`load_gatherers`] or
 //! [`load_appenders`]. One that does several kinds of work lives where it reads.
 
+mod copy;
 mod files;
 mod log;
 pub(crate) mod map;
@@ -17,15 +18,18 @@ mod stream;
 pub(crate) mod write;
 
 use std::io;
+use std::process::Command;
 
 use crate::measure::meter::{Apart, Round};
 use crate::measure::mixed::{Mixed, Mixture};
-use crate::measure::options::Direction;
+use crate::measure::options::{Copied, Direction};
 use crate::measure::work::{
-    Appends, Commits, Gather, Gathers, Opening, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream, Writes,
+    Appends, Commits, CopyJob, Gather, Gathers, Opening, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream,
+    Writes,
 };
 use crate::sys::Mapping;
 
+pub(crate) use copy::command::copy;
 pub use log::commit::{Folder, by_pipelines, by_writers};
 pub(crate) use log::durable::await_spare;
 pub use log::steady::{RETAINED, Seen};
@@ -210,6 +214,17 @@ pub trait FileWay: Way {
     /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
     /// for each of those.
     fn spread(&self, job: &Spread<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+}
+
+/// One way of copying a file, or a tree, by name.
+pub trait CopyWay: Way {
+    /// Takes part in copies of this kind. `shares`: source and target can share blocks.
+    fn suits(&self, _: Copied, _shares: bool) -> bool {
+        true
+    }
+
+    /// The command that does it.
+    fn command(&self, job: &CopyJob<'_>) -> Command;
 }
 
 /// One way of reading a file and writing to it durably at the same time.
@@ -456,6 +471,19 @@ pub const fn rate_appenders() -> &'static [&'static dyn AppendWay] {
 /// Every way of the table of opening a log.
 pub const fn openers() -> &'static [&'static dyn OpenWay] {
     &[&log::recovery::Cat, &log::recovery::Direct, &log::recovery::WHOLE, &log::recovery::TAIL, &log::recovery::Inspect]
+}
+
+/// Every way of the table of copies, in its order.
+pub const fn copiers() -> &'static [&'static dyn CopyWay] {
+    &[
+        &copy::command::Cp,
+        &copy::command::Dd,
+        &copy::command::Rsync,
+        &copy::command::Xcp,
+        &copy::command::FCP,
+        &copy::command::CPZ,
+        &copy::command::Nowait,
+    ]
 }
 
 /// Every way of the table of files, in its order.

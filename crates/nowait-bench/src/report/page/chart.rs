@@ -52,14 +52,15 @@ pub(super) fn looks<'a>(ways: &[&'a str]) -> Vec<(&'a str, Look)> {
 /// it has more ways than there are hues.
 fn wanted(way: &str) -> Option<usize> {
     Some(match way {
-        "pread" | "pwrite" | "append-fdatasync" | "plain" | "random-threads" | "threads-dsync" => 0,
-        "threads" | "thread" | "ring-1m" | "thread-batch-pipelined" | "thread-batch-tokio" => 1,
+        "pread" | "pwrite" | "append-fdatasync" | "plain" | "random-threads" | "threads-dsync" | "rsync" => 0,
+        "threads" | "thread" | "ring-1m" | "thread-batch-pipelined" | "thread-batch-tokio" | "xcp" => 1,
         "willneed" | "direct-dsync" | "dd" | "thread-batch-direct-pipelined" | "thread-batch-direct-tokio" => 2,
-        "libaio" | "thread-batch-direct" | "madvise" => 3,
-        "ring-plain" | "ring-linked" | "ring-fdatasync" | "pread-buffered" | "touch" => 4,
+        "libaio" | "thread-batch-direct" | "madvise" | "fcp" => 3,
+        "ring-plain" | "ring-linked" | "ring-fdatasync" | "pread-buffered" | "touch" | "cpz" => 4,
         "ring" | "ring-dsync" => 5,
         "tokio" | "cat" | "random" => 6,
-        "thread-batch" | "bufreader" | "pwritev-16" | "map-populate" | "cp-reflink-never" | "cp-reflink-auto" => 7,
+        "thread-batch" | "bufreader" | "pwritev-16" | "map-populate" | "cp" | "cp-reflink-never"
+        | "cp-reflink-auto" => 7,
         _ => return None,
     })
 }

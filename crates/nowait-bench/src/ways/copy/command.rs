@@ -1,0 +1,220 @@
+//! The commands that copy: this project's, those that everybody has, and those that call themselves
+//! fast.
+//!
+//! The clock runs from the start of the process until its copy is on stable storage: commands end
+//! with `fsync(2)`, or `syncfs(2)` of a tree, made for them. When the command itself had ended, is
+//! told besides. Its processor time, its ring's workers included, is that of a process that this
+//! one has started and seen end. What the kernel's own threads write back is nobody's: only the
+//! machine's time has it.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::measure::meter::Round;
+use crate::measure::options::Copied;
+use crate::measure::work::CopyJob;
+use crate::ways::stream::command::{ended, not_installed};
+use crate::ways::{CopyWay, OURS, Way};
+
+/// `nowait copy`, of the command that measures, or else of that in PATH.
+pub(crate) struct Nowait;
+pub(crate) struct Cp;
+pub(crate) struct Dd;
+pub(crate) struct Rsync;
+pub(crate) struct Xcp;
+/// `fcp` and `cpz`, which have no options that concern us.
+pub(crate) struct Bare(&'static str);
+
+pub(crate) const FCP: Bare = Bare("fcp");
+pub(crate) const CPZ: Bare = Bare("cpz");
+
+fn nowait() -> PathBuf {
+    let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "nowait"));
+    own.unwrap_or_else(|| PathBuf::from("nowait"))
+}
+
+impl Way for Nowait {
+    fn name(&self) -> &'static str {
+        OURS
+    }
+
+    fn refused(&self) -> Option<String> {
+        let mut command = Command::new(nowait());
+        command.args(["copy", "--help"]);
+        succeeds(&mut command, "this nowait has no command copy")
+    }
+}
+
+impl CopyWay for Nowait {
+    fn command(&self, job: &CopyJob<'_>) -> Command {
+        let mut command = Command::new(nowait());
+        command.arg("copy").args(match job.kind {
+            Copied::Big => &["--reflink=never"][..],
+            Copied::BigNeutral => &["--reflink=never", "--cache-neutral"],
+            Copied::Tree => &[],
+            Copied::Reflink => &["--reflink=always"],
+        });
+        command.args([job.from, job.to]);
+        command
+    }
+}
+
+impl Way for Cp {
+    fn name(&self) -> &'static str {
+        "cp"
+    }
+
+    /// Others than that of GNU do not know `--reflink`, or do not say whether they do.
+    fn refused(&self) -> Option<String> {
+        let mut command = Command::new("cp");
+        command.args(["--reflink=never", "--version"]);
+        succeeds(&mut command, "this cp does not know --reflink")
+    }
+}
+
+impl CopyWay for Cp {
+    fn command(&self, job: &CopyJob<'_>) -> Command {
+        let mut command = Command::new("cp");
+        command.arg("-a").args(match job.kind {
+            Copied::Big | Copied::BigNeutral => &["--reflink=never"][..],
+            Copied::Tree => &[],
+            Copied::Reflink => &["--reflink=always"],
+        });
+        command.args([job.from, job.to]);
+        command
+    }
+}
+
+impl Way for Dd {
+    fn name(&self) -> &'static str {
+        "dd"
+    }
+
+    fn refused(&self) -> Option<String> {
+        not_installed(Command::new("dd").arg("--version"))
+    }
+}
+
+impl CopyWay for Dd {
+    fn suits(&self, kind: Copied, _: bool) -> bool {
+        matches!(kind, Copied::Big | Copied::BigNeutral)
+    }
+
+    fn command(&self, job: &CopyJob<'_>) -> Command {
+        let mut command = Command::new("dd");
+        command.args(["bs=1M", "status=none"]);
+        if job.kind == Copied::BigNeutral {
+            command.args(["iflag=direct", "oflag=direct"]);
+        }
+        for (name, path) in [("if=", job.from), ("of=", job.to)] {
+            let mut argument = std::ffi::OsString::from(name);
+            argument.push(path);
+            command.arg(argument);
+        }
+        command
+    }
+}
+
+impl Way for Rsync {
+    fn name(&self) -> &'static str {
+        "rsync"
+    }
+
+    fn refused(&self) -> Option<String> {
+        not_installed(Command::new("rsync").arg("--version"))
+    }
+}
+
+impl CopyWay for Rsync {
+    fn suits(&self, kind: Copied, _: bool) -> bool {
+        matches!(kind, Copied::Big | Copied::BigNeutral | Copied::Tree)
+    }
+
+    fn command(&self, job: &CopyJob<'_>) -> Command {
+        let mut command = Command::new("rsync");
+        command.args(["-aHAX", "--whole-file"]);
+        // With a slash at its end: what is in the folder, and not the folder.
+        command.arg(if job.kind == Copied::Tree { job.from.join("") } else { job.from.to_owned() }).arg(job.to);
+        command
+    }
+}
+
+impl Way for Xcp {
+    fn name(&self) -> &'static str {
+        "xcp"
+    }
+
+    fn refused(&self) -> Option<String> {
+        not_installed(Command::new("xcp").arg("--version"))
+    }
+}
+
+impl CopyWay for Xcp {
+    /// What it promises for `--reflink=never` the kernel need not keep: it says so itself.
+    fn suits(&self, kind: Copied, shares: bool) -> bool {
+        kind == Copied::Tree || (kind == Copied::Reflink) == shares && kind != Copied::BigNeutral
+    }
+
+    fn command(&self, job: &CopyJob<'_>) -> Command {
+        let mut command = Command::new("xcp");
+        command.arg("--no-progress").args(match job.kind {
+            Copied::Big | Copied::BigNeutral => &["--reflink=never"][..],
+            Copied::Tree => &["-r", "--ownership"],
+            Copied::Reflink => &["--reflink=always"],
+        });
+        command.args([job.from, job.to]);
+        command
+    }
+}
+
+impl Way for Bare {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn refused(&self) -> Option<String> {
+        not_installed(Command::new(self.0).arg("--version"))
+    }
+}
+
+impl CopyWay for Bare {
+    /// Where blocks can be shared, the kernel shares them for it.
+    fn suits(&self, kind: Copied, shares: bool) -> bool {
+        kind == Copied::Tree || (kind == Copied::Reflink) == shares && kind != Copied::BigNeutral
+    }
+
+    fn command(&self, job: &CopyJob<'_>) -> Command {
+        let mut command = Command::new(self.0);
+        command.args([job.from, job.to]);
+        command
+    }
+}
+
+/// Runs a way's command to its end, or until the user wants to stop, on the clock, and has its copy
+/// on stable storage. Returns when the command had ended.
+pub(crate) fn copy(way: &dyn CopyWay, job: &CopyJob<'_>, round: &mut Round<'_>) -> io::Result<Duration> {
+    let mut command = way.command(job);
+    round.start();
+    let started = Instant::now();
+    ended(&mut command, job.cancel)?;
+    let returned = started.elapsed();
+    let copy = File::open(job.to)?;
+    match job.kind {
+        Copied::Tree => rustix::fs::syncfs(&copy)?,
+        _ => copy.sync_all()?,
+    }
+    round.tally.moved_elsewhere(job.files, job.bytes);
+    round.stop();
+    Ok(returned)
+}
+
+fn succeeds(command: &mut Command, otherwise: &str) -> Option<String> {
+    match crate::ways::stream::command::tried(command) {
+        Ok(status) if status.success() => None,
+        Ok(_) => Some(otherwise.to_owned()),
+        Err(why) => Some(why),
+    }
+}

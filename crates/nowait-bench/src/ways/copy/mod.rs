@@ -1,0 +1,3 @@
+//! Ways that copy files and trees: commands, given names.
+
+pub(super) mod command;
