@@ -65,7 +65,9 @@
 //! appended, in one write, and waits for the device in the call that submits it; records that come
 //! meanwhile share the next write. Where tickets are awaited, or have callbacks, the ring (or the
 //! pool) makes the write, and the thread that notices its completion submits the next. A thread
-//! named `nowait-log` prepares segments, and sleeps while the log is idle. Callbacks have a thread
+//! named `nowait-log` prepares segments, and sleeps while the log is idle. Where the thread that writes
+//! is held up (stopped, or without processor time), another that waits, or `nowait-log`, writes the same
+//! block again: after 20 ms, or four times the slowest write of late. Callbacks have a thread
 //! of their own, while there are any.
 //!
 //! # Where it is
