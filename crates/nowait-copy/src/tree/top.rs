@@ -134,7 +134,7 @@ impl Tree<'_> {
                 .with_advice("make it first, or leave out the slash"));
         }
         let target = open_target_dir(&top.target_dir)?;
-        if is_directory && is_inside(&target, identity(&stat), top.target_name != *c".") {
+        if is_directory && is_inside(&target, identity(&stat), top.target_name.as_c_str() != c".") {
             return Err(Failure::new(Operation::Copy, &top.source(), FailureKind::IntoItself)
                 .with_detail(format!("the target {} lies inside it", top.target().display())));
         }
