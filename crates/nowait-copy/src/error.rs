@@ -295,7 +295,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// The kernel's words for an errno, without std's `(os error N)`.
-fn words(errno: Errno) -> String {
+pub(crate) fn words(errno: Errno) -> String {
     let text = io::Error::from(errno).to_string();
     match text.split_once(" (os error") {
         Some((words, _)) => words.to_string(),

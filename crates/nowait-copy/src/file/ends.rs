@@ -58,7 +58,9 @@ impl<'a> End<'a> {
             return self.file.get().cloned();
         };
         let mut options = OpenOptions::new();
-        options.read(true).write(writes).direct(true);
+        // A source whose access time is left alone is opened so again.
+        let flags = rustix::fs::fcntl_getfl(fd).unwrap_or(OFlags::empty()) & OFlags::NOATIME;
+        options.read(true).write(writes).direct(true).custom_flags(flags.bits() as i32);
         let file = options.open_in(self.instance, data::descriptor_path(fd)).wait().ok()?;
         matches!(file.direct(), DirectIo::Granted { .. }).then_some(file)
     }

@@ -11,7 +11,7 @@ use super::journal::Journal;
 use super::ladder::{self, Choice, Facts};
 use super::pass::{Check, Done, Pass, Zeros};
 use super::{kernel, plain, verify};
-use crate::error::{Operation, Result};
+use crate::error::{Operation, Result, words};
 use crate::options::Sparse;
 use crate::os::data;
 use crate::report::Way;
@@ -54,7 +54,7 @@ pub(crate) fn clone(shared: &Shared, ends: &Ends<'_>, size: Size) -> Result<std:
         if data::is_refused_for_good(errno) {
             shared.learned.refuse(Ability::Clone, (ends.source.device, ends.target.device));
         }
-        return Ok(Err((Way::Clone, format!("blocks cannot be shared ({errno})").into())));
+        return Ok(Err((Way::Clone, format!("blocks cannot be shared ({})", words(errno)).into())));
     }
     shared.meter.copied(size.bytes);
     let options = &shared.options;

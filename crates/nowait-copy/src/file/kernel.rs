@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::extents::Extents;
 use super::pass::{Done, Pass};
-use crate::error::{Operation, Result};
+use crate::error::{Operation, Result, words};
 use crate::os::data;
 use crate::shared::Ability;
 
@@ -34,7 +34,7 @@ pub(crate) fn copy(pass: &mut Pass<'_>, extents: &Extents) -> Result<Done> {
                     if data::is_refused_for_good(errno) {
                         pass.shared.learned.refuse(Ability::KernelCopy, (ends.source.device, ends.target.device));
                     }
-                    return Ok(Done::Refused(format!("copy_file_range is refused ({errno})").into()));
+                    return Ok(Done::Refused(format!("copy_file_range is refused ({})", words(errno)).into()));
                 }
                 // It may be of either file: reading and writing tells which.
                 Err(Errno::IO) => return Ok(Done::Refused("copy_file_range met an I/O error".into())),

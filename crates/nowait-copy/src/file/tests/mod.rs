@@ -14,11 +14,14 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use tempfile::TempDir;
 
-use super::{FileJob, FileOutcome, copy_file};
+use super::ends::{End, Ends};
+use super::extents::Extents;
+use super::pass::{Done, Pass, Zeros};
+use super::{FileJob, FileOutcome, copy_file, kernel, verify};
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::options::{Options, Reflink, Sparse, Sync};
 use crate::report::Way;
-use crate::shared::Shared;
+use crate::shared::{Ability, Shared};
 
 const MIB: usize = 1 << 20;
 
@@ -356,6 +359,45 @@ fn two_copies_do_not_resume_the_same_part() {
     assert_eq!(names(folder.path()), ["source", "target"]);
 }
 
+/// The file systems at hand would be copied by other ways: their `copy_file_range` is a loop.
+#[test]
+fn the_kernel_copies_where_it_can_and_else_says_that_it_cannot() {
+    let folders = folders();
+    let source_path = folders[0].path().join("source");
+    let contents = bytes(20 * MIB + 5, 1);
+    fs::write(&source_path, &contents).unwrap();
+    let source = File::open(&source_path).unwrap();
+    let options = Options::new();
+    for folder in &folders {
+        let path = folder.path().join("target");
+        let target = File::create_new(&path).unwrap();
+        let shared = Shared::new(options.clone());
+        let device = |file: &File| file.metadata().unwrap().dev();
+        let ends = Ends {
+            source: End::of_descriptor(&source_path, device(&source), source.as_fd(), &shared.instance),
+            target: End::of_descriptor(&path, device(&target), target.as_fd(), &shared.instance),
+        };
+        let mut pass = Pass::new(&shared, &ends, Zeros::Write);
+        let done = kernel::copy(&mut pass, &Extents::whole(contents.len() as u64)).unwrap();
+        let devices = (device(&source), device(&target));
+        let is_refused = shared.learned.is_refused(Ability::KernelCopy, devices);
+        assert_eq!(is_refused, matches!(done, Done::Refused(_)));
+        assert!(!is_refused || devices.0 != devices.1, "within a file system it is there");
+        assert!(is_refused || fs::read(&path).unwrap() == contents);
+    }
+    // A source that is shorter than it was said to be.
+    let path = folders[0].path().join("short");
+    let target = File::create_new(&path).unwrap();
+    let shared = Shared::new(options);
+    let ends = Ends {
+        source: End::of_descriptor(&source_path, 0, source.as_fd(), &shared.instance),
+        target: End::of_descriptor(&path, 0, target.as_fd(), &shared.instance),
+    };
+    let mut pass = Pass::new(&shared, &ends, Zeros::Write);
+    assert!(matches!(kernel::copy(&mut pass, &Extents::whole(30 * MIB as u64)).unwrap(), Done::All));
+    assert_eq!(pass.source_end, Some(contents.len() as u64));
+}
+
 #[test]
 fn a_wrong_copy_is_not_given_its_name() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -363,19 +405,16 @@ fn a_wrong_copy_is_not_given_its_name() {
     fs::write(&path, bytes(3 * MIB + 1, 1)).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let shared = Shared::new(Options::new());
-    let end = super::ends::End::of_descriptor(&path, 0, file.as_fd(), &shared.instance);
-    let ends = super::ends::Ends {
-        source: super::ends::End::of_descriptor(&path, 0, file.as_fd(), &shared.instance),
-        target: end,
-    };
-    let whole = super::extents::Extents::whole(3 * MIB as u64 + 1);
-    let checks = super::verify::of_source(&shared, &ends, &whole, MIB as u64).unwrap();
-    super::verify::target(&shared, &ends.target, &checks, 4).unwrap();
+    let end = || End::of_descriptor(&path, 0, file.as_fd(), &shared.instance);
+    let ends = Ends { source: end(), target: end() };
+    let whole = Extents::whole(3 * MIB as u64 + 1);
+    let checks = verify::of_source(&shared, &ends, &whole, MIB as u64).unwrap();
+    verify::target(&shared, &ends.target, &checks, 4).unwrap();
     file.write_all_at(&[0], 2 * MIB as u64 + 5).unwrap();
     file.sync_all().unwrap();
-    let failure = super::verify::target(&shared, &ends.target, &checks, 4).unwrap_err();
+    let failure = verify::target(&shared, &ends.target, &checks, 4).unwrap_err();
     assert_eq!((failure.kind(), failure.offset()), (FailureKind::VerificationFailed, Some(2 * MIB as u64)));
     file.set_len(3 * MIB as u64).unwrap();
-    let failure = super::verify::target(&shared, &ends.target, &checks[3..], 4).unwrap_err();
+    let failure = verify::target(&shared, &ends.target, &checks[3..], 4).unwrap_err();
     assert_eq!(failure.kind(), FailureKind::VerificationFailed, "a copy that is too short");
 }

@@ -55,7 +55,7 @@ fn a_disk_that_fails_leaves_the_old_file() {
     ];
     for (what, set) in faults {
         let (mut failed, mut succeeded) = (0, 0);
-        for seed in 0..200 {
+        for seed in 0..100 {
             let contents = contents(seed);
             let sim = disk(seed, &contents);
             let mut chances = some_faults();
@@ -82,7 +82,7 @@ fn a_disk_that_fails_leaves_the_old_file() {
             }
             assert_eq!(left(&sim), ["target"], "{what}, seed {seed}: temporary files");
         }
-        assert!(failed > 5 && succeeded > 5, "{what}: {failed} of 200 failed");
+        assert!(failed > 5 && succeeded > 5, "{what}: {failed} of 100 failed");
     }
 }
 
