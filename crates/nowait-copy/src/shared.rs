@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use nowait::Nowait;
 
@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     /// Part of the names of temporary files: of this copy alone.
     token: u64,
     staged: AtomicU64,
+    /// Files that are copied by direct requests now: they share what may be in flight.
+    direct_copies: AtomicUsize,
 }
 
 impl Shared {
@@ -37,13 +39,32 @@ impl Shared {
             // directory in common.
             token: RandomState::new().hash_one(std::process::id()),
             staged: AtomicU64::new(0),
+            direct_copies: AtomicUsize::new(0),
             options,
         }
+    }
+
+    /// Counts a copy by direct requests while the answer lives, which tells how many there are.
+    pub(crate) fn begin_direct(&self) -> DirectCopy<'_> {
+        DirectCopy { count: self.direct_copies.fetch_add(1, Relaxed) + 1, shared: self }
     }
 
     /// A name for a temporary file that no other copy uses.
     pub(crate) fn temporary_name(&self) -> String {
         format!(".nowait-copy-{:016x}-{:x}", self.token, self.staged.fetch_add(1, Relaxed))
+    }
+}
+
+/// A copy by direct requests.
+pub(crate) struct DirectCopy<'s> {
+    /// Such copies when it began, with itself.
+    pub(crate) count: usize,
+    shared: &'s Shared,
+}
+
+impl Drop for DirectCopy<'_> {
+    fn drop(&mut self) {
+        self.shared.direct_copies.fetch_sub(1, Relaxed);
     }
 }
 

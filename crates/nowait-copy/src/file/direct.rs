@@ -17,7 +17,8 @@ use crate::error::{Failure, Operation, Result};
 /// Bytes of a request. Half of it is slower on most devices, twice as much no faster.
 pub(crate) const REQUEST_BYTES: u64 = 1 << 20;
 
-/// Bytes in flight in each direction, unless the caller gave a depth.
+/// Bytes in flight in each direction, of all files that are copied so at a time, unless the caller
+/// gave a depth. A file has two requests at least.
 const IN_FLIGHT_BYTES: u64 = 16 << 20;
 
 const PAGE_BYTES: usize = 4096;
@@ -41,7 +42,13 @@ pub(crate) struct Files {
 /// Copies all extents with up to `depth` reads and as many writes in flight.
 pub(crate) fn copy(pass: &mut Pass<'_>, files: &Files, extents: &Extents, block: u64, depth: usize) -> Result<()> {
     let block = pass.shared.meter.block(block);
-    let depth = if pass.shared.meter.limits_rate() { 1 } else { depth };
+    let shared = pass.shared;
+    let running = shared.begin_direct();
+    let depth = match shared.options.depth {
+        _ if shared.meter.limits_rate() => 1,
+        Some(_) => depth,
+        None => (depth / running.count).max(2),
+    };
     // On this thread's own ring.
     nowait::block_on(async {
         let mut flow = Flow { pass, files, reads: VecDeque::new(), writes: VecDeque::new(), depth };
