@@ -86,7 +86,10 @@ def read(path):
     while chain[0]["before"] in headers:
         chain.insert(0, headers[chain[0]["before"]])
     watermark = max(header["watermark"] for header in chain)
-    watermark = max([watermark] + [found[2] for header in chain for found in blocks(header, 4096)])
+    # What a segment says about records behind the place where the next one continues was cut off.
+    lasts = [behind["last"] for behind in chain[1:]] + [1 << 63]
+    said = [min(found[2], last) for header, last in zip(chain, lasts) for found in blocks(header, 4096)]
+    watermark = max([watermark] + said)
     records, gaps, torn, closed, broken = {}, set(), None, 0, False
     next_lsn = chain[0]["first"]
     for header, behind in zip(chain, chain[1:] + [None]):

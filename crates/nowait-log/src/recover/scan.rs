@@ -114,8 +114,12 @@ struct Evidence {
 }
 
 impl Evidence {
-    fn add(&mut self, segment: u64, behind: &Behind) {
-        if let Some((watermark, offset)) = behind.proof.filter(|(watermark, _)| *watermark > self.watermark) {
+    /// `limit`: where the next segment continues. What a block says about later records went with
+    /// them when they were cut off.
+    fn add(&mut self, segment: u64, behind: &Behind, limit: Option<End>) {
+        let Some((watermark, offset)) = behind.proof else { return };
+        let watermark = limit.map_or(watermark, |limit| watermark.min(limit.lsn));
+        if watermark > self.watermark {
             *self = Evidence { watermark, block: Some((segment, offset)) };
         }
     }
@@ -221,7 +225,7 @@ impl Survey<'_> {
             }
             for (number, limit) in &links.bad {
                 let (found, limit) = (self.look_anywhere(*number)?, Some(*limit));
-                evidence.add(*number, &found);
+                evidence.add(*number, &found, limit);
                 runs.extend(found.runs.into_iter().filter_map(|run| within(run, limit)));
             }
             runs.extend(headless.runs);
@@ -483,7 +487,7 @@ impl Survey<'_> {
             if is_begun || behind.proof.is_some() {
                 kept.torn = Some(Place { path: self.dir.segment_path(header.number), offset: kept.end.offset });
             }
-            evidence.add(header.number, &behind);
+            evidence.add(header.number, &behind, *limit);
             kept.runs.extend(behind.runs.into_iter().filter_map(|run| within(run, *limit)));
             self.done(blocks);
             // Later blocks were in flight with those that are missing here.
@@ -511,7 +515,7 @@ impl Survey<'_> {
             let is_unknown =
                 files.unreadable.contains(&number) && (behind.proof.is_some() || blocks.is_unreadable()?);
             self.done(blocks);
-            evidence.add(number, &behind);
+            evidence.add(number, &behind, None);
             if behind.proof.is_some() || is_unknown {
                 headless.numbers.push(number);
             }
@@ -560,7 +564,7 @@ impl Survey<'_> {
         let mut blocks = Blocks::new(Window::past_errors(file), header).reading_ahead();
         let found = blocks.behind(|block| is_of(header, block))?;
         self.done(blocks);
-        evidence.add(header.number, &found);
+        evidence.add(header.number, &found, *limit);
         Ok(found.runs.into_iter().filter_map(|run| within(run, *limit)).collect())
     }
 
