@@ -5,6 +5,7 @@ mod common;
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -21,14 +22,20 @@ const HELD_UP: &str = "held up";
 /// Much longer than a log is patient, and much shorter than a thread is held up.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Holds up threads that are called [`HELD_UP`], once they have begun to write, until it is opened.
+/// The maintenance thread.
+const MAINTENANCE: &str = "nowait-log";
+
+/// Holds up threads that are called [`HELD_UP`], and maintenance if it is told to, once they have
+/// begun to write, until it is opened.
 #[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<(usize, bool)>, Condvar)>);
+struct Gate(Arc<(Mutex<(usize, bool)>, Condvar)>, Arc<AtomicBool>);
 
 impl Gate {
     fn pass(&self) {
-        if thread::current().name() != Some(HELD_UP) {
-            return;
+        match thread::current().name() {
+            Some(HELD_UP) => {}
+            Some(MAINTENANCE) if self.1.load(Relaxed) => {}
+            _ => return,
         }
         let mut state = self.0.0.lock().unwrap();
         state.0 += 1;
@@ -61,11 +68,15 @@ struct Rig {
 
 impl Rig {
     fn new(maintenance: bool, durability: Durability) -> Rig {
+        Rig::of(Options::new().maintenance(maintenance), durability)
+    }
+
+    fn of(options: Options, durability: Durability) -> Rig {
         let sim = Sim::new(1);
         let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
         let strategy = Strategy { durability, by: Submitter::Call, depth: 1 };
-        let options = Options::new().create(true).instance(&instance).segment_bytes(64 << 10);
-        let options = options.sync(SyncPolicy::Fixed(strategy)).maintenance(maintenance);
+        let options = options.create(true).instance(&instance).segment_bytes(64 << 10);
+        let options = options.sync(SyncPolicy::Fixed(strategy));
         let log = Log::open(DIR, &options).wait().unwrap().0;
         let gate = Gate::default();
         let at = gate.clone();
@@ -219,5 +230,21 @@ fn a_waker_that_does_not_return_holds_up_no_other() {
     rig.gate.open();
     assert_eq!(second.recv_timeout(SOON).expect("not in time").unwrap(), 3);
     stuck.open();
+    held_up.recv_timeout(SOON).unwrap().unwrap();
+}
+
+/// Maintenance may be busy, or held up in the write that it has begun in another's place. Those that
+/// sleep look after it, however many they are and however often they have looked.
+#[test]
+fn those_that_wait_look_after_maintenance_too() {
+    let _watchdog = Watchdog::new("a log whose thread is held up", 60);
+    let rig = Rig::new(true, Durability::Write);
+    rig.gate.1.store(true, Relaxed);
+    let held_up = rig.hold_up();
+    let others: Vec<_> = (0..12).map(|_| append_and_wait(&rig.log, b"another's")).collect();
+    for other in others {
+        other.recv_timeout(SOON).expect("not in time").unwrap();
+    }
+    rig.gate.open();
     held_up.recv_timeout(SOON).unwrap().unwrap();
 }

@@ -44,6 +44,9 @@ pub(crate) struct ThreadWaits {
     has_gathered: bool,
     /// It was counted as one that sleeps.
     has_slept: bool,
+    /// It looks after others, and goes on with that: it is not the last of its group each time that
+    /// it goes to sleep again.
+    looks_out: bool,
 }
 
 /// Next step of a thread that waits. Moved once: a box would cost every write an allocation.
@@ -127,7 +130,8 @@ impl<F: Clone> Handover<F> {
             None => {
                 let before = group.announce_sleeper();
                 waiter.has_slept = true;
-                Turn::Sleep { has_carried: state.has_carried(), looks_out: state.looks_out(before) }
+                waiter.looks_out |= state.looks_out(before);
+                Turn::Sleep { has_carried: state.has_carried(), looks_out: waiter.looks_out }
             }
         }
     }
