@@ -14,7 +14,7 @@ use crate::dir::LentLock;
 use crate::event::Event;
 use crate::options::{Durability, Submitter};
 use crate::sealed::SealedBlock;
-use nowait::{Buf, BufferResult, File, Result, Write};
+use nowait::{Buf, BufferResult, ErrorKind, ErrorOp, File, Result, Write};
 
 impl Shared {
     fn seal(&self, submission: Submission<File>) -> Sealed<File> {
@@ -46,7 +46,7 @@ impl Shared {
     /// Writes a block on this thread, and completes it.
     pub(super) fn write_here(self: &Arc<Self>, submission: Submission<File>) {
         // Others may complete the block and close the log while this thread is held up.
-        let _held = LentLock::of(&self.dir_lock);
+        let Some(_held) = LentLock::of(&self.dir_lock) else { return self.refuse(&submission) };
         let id = submission.id;
         let sealed = self.seal(submission);
         let write = self.write(&sealed);
@@ -68,10 +68,10 @@ impl Shared {
     /// Has the engine write a block. The thread that notices its end completes it, and submits the
     /// next.
     fn write_elsewhere(self: &Arc<Self>, submission: Submission<File>) {
+        let Some(held) = LentLock::of(&self.dir_lock) else { return self.refuse(&submission) };
         let id = submission.id;
         let sealed = self.seal(submission);
         let (shared, live) = (self.clone(), sealed.live.clone());
-        let held = LentLock::of(&self.dir_lock);
         self.write(&sealed).on_complete(move |written| match written {
             Ok(_) if shared.durability() == Durability::WriteAndSync => {
                 let sync = live.file.sync_data();
@@ -85,6 +85,14 @@ impl Shared {
                 drop(held);
             }
         });
+    }
+
+    /// Ends a block that must not be written: the log has failed and ended while this thread was
+    /// held up, and another opening may use the segment's file by now.
+    #[cold]
+    fn refuse(self: &Arc<Self>, submission: &Submission<File>) {
+        let error = self.error(ErrorOp::Append, ErrorKind::Closed, "the log has ended");
+        self.complete(submission.id, Err(error), None);
     }
 
     /// Submits what may be submitted, for waiters that do not write themselves.
@@ -157,7 +165,8 @@ impl Shared {
 
     /// Writes a block once more, on this thread.
     fn rewrite(self: &Arc<Self>, rewrite: Rewrite<File>) {
-        let _held = LentLock::of(&self.dir_lock);
+        // The block has ended, and the log too: its segments are those of another opening by now.
+        let Some(_held) = LentLock::of(&self.dir_lock) else { return };
         let Rewrite { id, live, offset, bytes } = rewrite;
         let began = self.dir.instance.now();
         // By a file of its own: that of the log makes writes that overlap one after the other. Where
@@ -215,5 +224,48 @@ impl Shared {
         let may_run_here = !self.names.is_mine();
         self.wakes.serve(may_run_here);
         self.calls.serve(may_run_here);
+    }
+}
+
+#[cfg(all(test, not(nowait_log_loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Log, Options, Strategy, SyncPolicy};
+    use nowait::sim::Sim;
+    use nowait::{Engine, Nowait};
+
+    fn log_on(sim: &Sim) -> Log {
+        let instance = Nowait::builder().engine(Engine::Sim(sim.clone())).build().unwrap();
+        let strategy = Strategy { durability: Durability::Write, by: Submitter::Call, depth: 1 };
+        let options = Options::new().create(true).instance(&instance).sync(SyncPolicy::Fixed(strategy));
+        Log::open("/log", &options.segment_bytes(32 << 10).maintenance(false)).wait().unwrap().0
+    }
+
+    /// A thread may be held up between its choice to write a block once more and the write. Once the
+    /// log is closed, its segments are those of another opening, which uses their files again.
+    #[test]
+    fn nothing_is_written_once_more_when_the_log_has_ended() {
+        let sim = Sim::new(1);
+        let log = log_on(&sim);
+        let ticket = log.append(b"x").wait().unwrap();
+        let shared = log.0.shared.clone();
+        let submission = shared.submit(false).unwrap();
+        let id = submission.id;
+        let sealed = shared.seal(submission);
+        let step = shared.state().rescue(Instant::now() + Duration::from_secs(60));
+        let Some(Rescue::Rewrite(rewrite)) = step else { panic!("nothing is overdue") };
+        shared.write(&sealed).wait().unwrap();
+        drop(sealed);
+        shared.complete(id, Ok(()), None);
+        ticket.wait().unwrap();
+        log.close().wait().unwrap();
+        let writes = Arc::new(AtomicU32::new(0));
+        let counted = writes.clone();
+        sim.watch(move |_| _ = counted.fetch_add(1, SeqCst));
+        shared.rewrite(rewrite);
+        assert_eq!(writes.load(SeqCst), 0);
     }
 }

@@ -83,9 +83,10 @@ impl LentLock {
         LentLock { lock: Some(lock), generation: nowait::fork_generation() }
     }
 
-    /// A share of a lock that others hold, if they do.
-    pub(crate) fn of(lock: &Weak<DirLock>) -> LentLock {
-        LentLock { lock: lock.upgrade(), generation: nowait::fork_generation() }
+    /// A share of a lock that others hold; None if the log has ended, and the directory is not its
+    /// own any more.
+    pub(crate) fn of(lock: &Weak<DirLock>) -> Option<LentLock> {
+        lock.upgrade().map(LentLock::new)
     }
 }
 
