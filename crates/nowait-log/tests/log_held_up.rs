@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use common::Watchdog;
+use common::{Watchdog, eventually};
 use nowait::sim::{Faults, Sim};
 use nowait::{Engine, ErrorKind, Nowait};
 use nowait_log::{Durability, Log, Options, Strategy, Submitter, SyncPolicy, Ticket, read_in};
@@ -69,6 +69,10 @@ struct Rig {
 impl Rig {
     fn new(maintenance: bool, durability: Durability) -> Rig {
         Rig::of(Options::new().maintenance(maintenance), durability)
+    }
+
+    fn with(options: Options) -> Rig {
+        Rig::of(options, Durability::Write)
     }
 
     fn of(options: Options, durability: Durability) -> Rig {
@@ -246,5 +250,35 @@ fn those_that_wait_look_after_maintenance_too() {
         other.recv_timeout(SOON).expect("not in time").unwrap();
     }
     rig.gate.open();
+    held_up.recv_timeout(SOON).unwrap().unwrap();
+}
+
+/// A hook is not held up by a task's waker, either.
+#[test]
+fn blocks_are_handed_over_while_a_waker_does_not_return() {
+    struct Stuck(Gate);
+    impl Wake for Stuck {
+        fn wake(self: Arc<Self>) {
+            let mut state = self.0.0.0.lock().unwrap();
+            while !state.1 {
+                state = self.0.0.1.wait(state).unwrap();
+            }
+        }
+    }
+    let _watchdog = Watchdog::new("a log whose thread is held up", 60);
+    let (told, handed_over) = mpsc::channel();
+    let rig = Rig::with(Options::new().on_durable(move |block| told.send(block.lsns().end).unwrap()));
+    let held_up = rig.hold_up();
+    let stuck = Gate::default();
+    let mut first = pin!(rig.log.append(b"a future's").wait().unwrap().into_future());
+    let waker = Waker::from(Arc::new(Stuck(stuck.clone())));
+    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    // The thread that ends its block calls the waker.
+    rig.gate.open();
+    assert!(eventually(|| rig.log.durable_lsn() == 2));
+    append_and_wait(&rig.log, b"the last").recv_timeout(SOON).expect("not in time").unwrap();
+    let ends = [(); 3].map(|()| handed_over.recv_timeout(SOON).expect("not in time"));
+    assert_eq!(ends, [2, 3, 4]);
+    stuck.open();
     held_up.recv_timeout(SOON).unwrap().unwrap();
 }

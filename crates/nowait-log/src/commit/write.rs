@@ -128,10 +128,11 @@ impl Shared {
         if let Some(error) = failed.filter(|_| is_first_failure) {
             self.tell_event(|| Event::Failed { error });
         }
-        self.finish(&ending);
+        // Before wakers are called, which may not return: later blocks wait for these, in memory.
         for block in blocks.iter().filter(|_| is_durable) {
             self.hooks.durable(block.id, || block.kept().map(Kept::handed_over), !self.names.is_mine());
         }
+        self.finish(&ending);
         // Their bytes are not needed any more.
         blocks.iter().for_each(|block| drop(block.group.take_sealed()));
         drop((blocks, unwritten));
