@@ -331,7 +331,8 @@ impl Options {
     ///
     /// Without it an append that needs a new segment prepares it,
     /// [`Log::maintain`](super::Log::maintain) does the rest, and a log that is dropped rather than
-    /// closed leaves what is in flight to the engine.
+    /// closed leaves what is in flight to the engine. Threads that wait look after one that is held up
+    /// while it writes for them; where only tasks wait, or callbacks, nobody does.
     pub fn maintenance(mut self, maintenance: bool) -> Self {
         self.maintenance = maintenance;
         self

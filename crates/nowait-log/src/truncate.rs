@@ -24,6 +24,8 @@ impl Shared {
         if self.is_forked() {
             return Err(self.forked());
         }
+        // Where the log is to end, as found in this epoch.
+        let mut found: Option<(u64, Result<End>)> = None;
         loop {
             let last = self.state().next_lsn - 1;
             let pending = self.state().group_of(last);
@@ -62,7 +64,17 @@ impl Shared {
                 }
                 continue;
             }
-            let place = self.place_behind(&state.segments, lsn)?;
+            let place = match found.take() {
+                // Records that came since are behind it.
+                Some((epoch, place)) if epoch == state.epoch => place?,
+                _ => {
+                    // The file is read with nothing locked.
+                    let (epoch, segments) = (state.epoch, state.segments.clone());
+                    drop(state);
+                    found = Some((epoch, self.place_behind(&segments, lsn)));
+                    continue;
+                }
+            };
             let cut_off = state.cut(place, self.dir.instance.now());
             // Before the same numbers are given anew.
             given_up = self.handover.tail.clear();

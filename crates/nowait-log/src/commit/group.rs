@@ -110,16 +110,15 @@ impl Group {
         self.idle.load(Ordering::Relaxed) > 0
     }
 
-    /// Sleeps until the group ends or one of its threads is to lead, `time` at most. True if the
-    /// time is over. May return early.
-    pub(crate) fn sleep(&self, time: Option<Duration>) -> bool {
+    /// Sleeps until the group ends or one of its threads is to lead, `time` at most. May return
+    /// early.
+    pub(crate) fn sleep(&self, time: Option<Duration>) {
         // Before the word is read, as the word is changed before this is read: one of the two sees
         // the other.
         self.asleep.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let is_over = self.word.sleep_while(PENDING, time);
+        self.word.sleep_while(PENDING, time);
         self.asleep.fetch_sub(1, Ordering::Relaxed);
-        is_over
     }
 
     /// Appoints one of the sleepers to write the next block; false if one is appointed already. The

@@ -110,10 +110,15 @@ impl<F: Clone> Handover<F> {
         if group.fate().is_some() {
             return Turn::Again;
         }
-        if group.accept() {
+        let is_appointed = group.accept();
+        if is_appointed {
             state.gathering = None;
-        } else if waiter.has_slept {
-            group.retract_sleeper();
+        }
+        match (is_appointed, waiter.has_slept) {
+            // Appointed was one that sleeps, and will find that it is not: it counts again.
+            (true, false) => drop(group.announce_sleeper()),
+            (false, true) => group.retract_sleeper(),
+            _ => {}
         }
         waiter.has_slept = false;
         if state.crowd > 1 && !waiter.has_gathered && !state.is_gathering(&now) && state.may_submit() {
@@ -193,6 +198,38 @@ impl Ending {
     }
 }
 
+#[cfg(all(test, not(nowait_log_loom)))]
+mod tests {
+    use super::super::state::fixture::{rules, start};
+    use super::*;
+    use crate::format::FRAME_BYTES;
+    use std::sync::Arc;
+
+    /// The thread that was appointed slept on uncounted, and nobody appointed it again.
+    #[test]
+    fn a_sleeper_counts_whose_appointment_another_took() {
+        let log = Handover::new(State::new(rules(1), start()), 0);
+        let append = || {
+            let record = [b"a record".as_slice().into()];
+            let appended = log.lock().append(&record, FRAME_BYTES + 8, false, Instant::now);
+            appended.ok().expect("room").1
+        };
+        let _first = append();
+        let first = log.lock().submit(false, Instant::now).expect("a block");
+        let group = append();
+        let mut sleeper = ThreadWaits::default();
+        assert!(matches!(log.turn(&group, &mut sleeper, Instant::now), Turn::Sleep { .. }));
+        let completed = log.complete(first.id, Ok(()), None, Instant::now());
+        assert!(matches!(completed.ending.next(), Next::Leader(leader) if Arc::ptr_eq(&leader, &group)));
+        let mut newcomer = ThreadWaits::default();
+        assert!(matches!(log.turn(&append(), &mut newcomer, Instant::now), Turn::Write(_)));
+        assert!(matches!(log.turn(&group, &mut sleeper, Instant::now), Turn::Sleep { .. }));
+        assert!(group.has_sleepers());
+        group.retract_sleeper();
+        assert!(!group.has_sleepers());
+    }
+}
+
 #[cfg(all(test, nowait_log_loom))]
 mod loom_tests {
     use std::sync::Arc;
@@ -243,7 +280,7 @@ mod loom_tests {
                 Turn::Write(submission) => complete(log, submission),
                 Turn::PassOn(Next::Leader(group)) => group.wake_leader(),
                 Turn::PassOn(_) => carry(log),
-                Turn::Sleep { .. } => drop(group.sleep(None)),
+                Turn::Sleep { .. } => group.sleep(None),
             }
         }
     }
@@ -339,7 +376,7 @@ mod loom_tests {
                                 );
                                 finish(&log, &log.complete(submission.id, Err(error), None, now()).ending);
                             }
-                            Turn::Sleep { .. } => drop(group.sleep(None)),
+                            Turn::Sleep { .. } => group.sleep(None),
                             Turn::Again | Turn::PassOn(_) => {}
                         }
                     }

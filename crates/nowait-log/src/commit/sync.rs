@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 #[cfg(not(nowait_log_loom))]
-use rustix::{fs::Timespec, io::Errno, thread::futex};
+use rustix::{fs::Timespec, thread::futex};
 
 #[cfg(not(nowait_log_loom))]
 pub(crate) use std::{
@@ -38,12 +38,11 @@ impl Word {
         Word(AtomicU32::new(value))
     }
 
-    /// Sleeps while the word is `value`, `time` at most. True if the time is over. May return early.
-    pub(crate) fn sleep_while(&self, value: u32, time: Option<Duration>) -> bool {
+    /// Sleeps while the word is `value`, `time` at most. May return early.
+    pub(crate) fn sleep_while(&self, value: u32, time: Option<Duration>) {
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         // Woken, interrupted, or too late to sleep: the caller looks again.
-        let woken = futex::wait(&self.0, futex::Flags::PRIVATE, value, time.as_ref());
-        woken == Err(Errno::TIMEDOUT)
+        let _ = futex::wait(&self.0, futex::Flags::PRIVATE, value, time.as_ref());
     }
 
     pub(crate) fn wake(&self, threads: u32) {
@@ -62,12 +61,11 @@ impl Word {
     }
 
     /// No time passes: whoever sleeps has to be woken.
-    pub(crate) fn sleep_while(&self, value: u32, _time: Option<Duration>) -> bool {
+    pub(crate) fn sleep_while(&self, value: u32, _time: Option<Duration>) {
         let guard = lock(&self.1);
         if self.0.load(Ordering::Acquire) == value {
             drop(self.2.wait(guard));
         }
-        false
     }
 
     pub(crate) fn wake(&self, threads: u32) {

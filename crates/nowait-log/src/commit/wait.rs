@@ -35,7 +35,9 @@ impl Shared {
                         // thread.
                         self.watch_all();
                     }
-                    if group.sleep(looks_out.then_some(TICK)) {
+                    group.sleep(looks_out.then_some(TICK));
+                    // Also where a signal has ended the sleep.
+                    if looks_out && group.fate().is_none() {
                         self.rescue();
                     }
                 }
