@@ -1,7 +1,7 @@
 //! `nowait-log`, as its users use it: each writer appends its record and waits for the ticket.
 //!
-//! `nowait`: a log that has grown, so that its segment takes what a round logs, up to 64 MiB. The
-//! files of the ways by hand are as long, too, before the clock runs. With several records of a
+//! `nowait`: a log that has grown, so that each of its segments takes what a round logs, up to 64 MiB.
+//! The files of the ways by hand are as long, too, before the clock runs. With several records of a
 //! writer under way it waits for the oldest ticket. `nowait-threads`: the same with a thread for
 //! each. `nowait-young`: a log that was just made. It begins with 1 MiB, and prepares the next
 //! segments, each twice as large, while the clock runs. `nowait-rotating`: with segments of 4 MiB,
@@ -47,8 +47,12 @@ const GROWN_BYTES: u64 = 64 << 20;
 impl Durable {
     /// Options for a log that will take so many records.
     pub(super) fn options(&self, records: u64, size: usize) -> nowait::Result<Options> {
-        let first = if self.is_young { FIRST_BYTES } else { grown_bytes(records, size) };
-        let usual = Options::new().create(true).segment_bytes(GROWN_BYTES).first_segment_bytes(first);
+        // One that has grown has segments of one size, of which the next is there.
+        let (first, largest) = match self.is_young {
+            true => (FIRST_BYTES, GROWN_BYTES),
+            false => (grown_bytes(records, size), grown_bytes(records, size)),
+        };
+        let usual = Options::new().create(true).segment_bytes(largest).first_segment_bytes(first);
         (self.options)(usual)
     }
 
