@@ -36,7 +36,7 @@ impl Shared {
             let given_up;
             let mut state = self.state();
             self.check_open(&state)?;
-            let first = state.segments.first().map_or(1, |segment| segment.header.first_lsn());
+            let first = state.first_lsn();
             if lsn + 1 < first || lsn >= state.next_lsn {
                 let last = state.next_lsn - 1;
                 let text = match last < first {

@@ -44,9 +44,8 @@ pub(crate) struct ThreadWaits {
     has_gathered: bool,
     /// It was counted as one that sleeps.
     has_slept: bool,
-    /// It looks after others, and goes on with that: it is not the last of its group each time that
-    /// it goes to sleep again.
-    looks_out: bool,
+    /// It looks after threads that are held up, and goes on with that when it goes to sleep again.
+    pub(super) looks_out: bool,
 }
 
 /// Next step of a thread that waits. Moved once: a box would cost every write an allocation.
@@ -61,8 +60,6 @@ pub(crate) enum Turn<F> {
     Sleep {
         /// A write is in flight whose completion this thread may hold up.
         has_carried: bool,
-        /// It looks after threads that are held up.
-        looks_out: bool,
     },
 }
 
@@ -136,7 +133,7 @@ impl<F: Clone> Handover<F> {
                 let before = group.announce_sleeper();
                 waiter.has_slept = true;
                 waiter.looks_out |= state.looks_out(before);
-                Turn::Sleep { has_carried: state.has_carried(), looks_out: waiter.looks_out }
+                Turn::Sleep { has_carried: state.has_carried() }
             }
         }
     }

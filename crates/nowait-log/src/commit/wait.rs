@@ -29,15 +29,15 @@ impl Shared {
                 Turn::Again => {}
                 Turn::Write(submission) => self.write_here(submission),
                 Turn::PassOn(next) => self.pass_on(next),
-                Turn::Sleep { has_carried, looks_out } => {
+                Turn::Sleep { has_carried } => {
                     if has_carried {
                         // The runtime that should notice its completion may be blocked by this
                         // thread.
                         self.watch_all();
                     }
-                    group.sleep(looks_out.then_some(TICK));
+                    group.sleep(waiter.looks_out.then_some(TICK));
                     // Also where a signal has ended the sleep.
-                    if looks_out && group.fate().is_none() {
+                    if waiter.looks_out && group.fate().is_none() {
                         self.rescue();
                     }
                 }
@@ -55,10 +55,15 @@ impl Shared {
 
     /// Returns the answer for a record whose group has ended.
     pub(crate) fn answer(&self, lsn: u64, group: &Group) -> Option<Result<u64>> {
-        group.fate().map(|fate| match fate {
+        group.fate().map(|fate| self.outcome(lsn, fate))
+    }
+
+    /// Returns the answer for a record whose block has this fate.
+    pub(super) fn outcome(&self, lsn: u64, fate: Fate) -> Result<u64> {
+        match fate {
             Fate::Durable => Ok(lsn),
             Fate::Failed => Err(self.why(lsn)),
-        })
+        }
     }
 
     /// Calls `callback` when the block of `group` is durable or has failed.

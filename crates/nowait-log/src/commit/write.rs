@@ -58,11 +58,17 @@ impl Shared {
             Submitter::Ring if self.dir.instance.has_ring() => nowait::block_on(async { write.submit().wait() }),
             Submitter::Ring | Submitter::Call => write.wait(),
         };
-        let mut result = written.map(drop).map_err(|failed| failed.error);
-        if result.is_ok() && self.durability() == Durability::WriteAndSync {
-            result = sealed.live.file.sync_data().wait();
-        }
+        let result = self.synced(written, &sealed.live.file);
         self.complete(id, result, None);
+    }
+
+    /// Syncs the file, if a write that succeeded needs that. Blocks.
+    fn synced(&self, written: BufferResult<Arc<Buf>>, file: &File) -> Result<()> {
+        written.map_err(|failed| failed.error)?;
+        match self.durability() {
+            Durability::Write => Ok(()),
+            Durability::WriteAndSync => file.sync_data().wait(),
+        }
     }
 
     /// Has the engine write a block. The thread that notices its end completes it, and submits the
@@ -174,10 +180,7 @@ impl Shared {
         // none can be opened the thread that is held up has to end its write.
         let Ok(file) = self.dir.open(live.number, true, self.control.direct) else { return };
         let sealed = Sealed { live: Live::new(live.number, live.bytes, file), bytes, offset };
-        let mut result = self.write(&sealed).wait().map(drop).map_err(|failed| failed.error);
-        if result.is_ok() && self.durability() == Durability::WriteAndSync {
-            result = sealed.live.file.sync_data().wait();
-        }
+        let result = self.synced(self.write(&sealed).wait(), &sealed.live.file);
         self.complete(id, result, Some(Rewritten { began, file: sealed.live.file }));
     }
 
@@ -199,11 +202,8 @@ impl Shared {
         if callbacks.is_empty() {
             return;
         }
-        let answer = |lsn| match fate {
-            Fate::Durable => Ok(lsn),
-            Fate::Failed => Err(self.why(lsn)),
-        };
-        self.calls.add(callbacks.into_iter().map(|(lsn, callback)| Call::Durable(callback, answer(lsn))));
+        let calls = callbacks.into_iter();
+        self.calls.add(calls.map(|(lsn, callback)| Call::Durable(callback, self.outcome(lsn, fate))));
         self.serve_calls();
     }
 

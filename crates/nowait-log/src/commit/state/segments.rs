@@ -191,7 +191,7 @@ impl<F: Clone> State<F> {
     /// Keeps the segment of record `lsn`, and later ones, as long as the answer lives, which may be
     /// advanced. Else the first record that is there.
     pub(crate) fn pin(&mut self, lsn: u64) -> std::result::Result<Arc<AtomicU64>, u64> {
-        let first = self.segments.first().map_or(1, |oldest| oldest.header.first_lsn());
+        let first = self.first_lsn();
         if lsn < first {
             return Err(first);
         }
