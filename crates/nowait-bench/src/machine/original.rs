@@ -1,4 +1,4 @@
-//! What is copied: a large file, or a tree of small ones. With names, as commands take no
+//! Sources of copies: a large file, or a tree of small ones. With names, as commands take no
 //! descriptors.
 //!
 //! The folder is removed at the end of the run, after an error and Ctrl-C too. What a killed run
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine::testfile;
-use crate::machine::tree::Tree;
+use crate::machine::tree::{Tree, sweep};
 use crate::sys::{self, PAGE};
 
 const PREFIX: &str = ".nowait-bench-copy-";
@@ -27,7 +27,7 @@ pub struct Folder(PathBuf);
 impl Folder {
     pub fn make(dir: &Path) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        sweep(dir);
+        sweep(dir, PREFIX);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = dir.join(format!("{PREFIX}{}-{number}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;
@@ -45,17 +45,6 @@ impl Drop for Folder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             eprintln!("nowait: cannot remove {}: {error}; remove it yourself", self.0.display());
-        }
-    }
-}
-
-/// Removes what processes that no longer exist have left in this directory.
-fn sweep(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let of = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
-        if of.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
-            let _ = fs::remove_dir_all(entry.path());
         }
     }
 }

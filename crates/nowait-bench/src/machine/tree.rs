@@ -42,7 +42,7 @@ impl Tree {
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        sweep(dir);
+        sweep(dir, PREFIX);
         let folder = dir.join(format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;
         // Removed from here on, whatever happens.
@@ -212,11 +212,11 @@ impl Drop for Tree {
     }
 }
 
-/// Removes what processes that no longer exist have left in this directory.
-fn sweep(dir: &Path) {
+/// Removes folders `{prefix}{process}-{number}` of processes that no longer exist.
+pub(super) fn sweep(dir: &Path, prefix: &str) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let of = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
+        let of = name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next()?.parse::<u32>().ok());
         if of.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
