@@ -15,6 +15,9 @@ pub(crate) const VERSION: u32 = 2;
 /// Length of the control file: two copies.
 pub(crate) const CONTROL_BYTES: usize = 2 * PAGE;
 pub(crate) const BLOCK_HEADER_BYTES: usize = 64;
+/// Most bytes of a block, unless a single batch is larger. With 256 KiB, 64 records of 4 KiB took two
+/// writes.
+pub(crate) const BLOCK_BYTES_MAX: usize = 512 << 10;
 /// Bytes of a record beside its contents: checksum, length, kind.
 pub(crate) const FRAME_BYTES: usize = 9;
 

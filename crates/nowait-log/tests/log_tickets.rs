@@ -111,7 +111,7 @@ fn many_are_awaited_with_one_wake() {
             let sim = Sim::manual(seed);
             let options = on_sim(&sim, depth).segment_bytes(1 << 20).first_segment_bytes(1 << 20);
             let (log, _) = Log::open(DIR, &options).wait().unwrap();
-            // Blocks of 256 KiB at most: several.
+            // Blocks of 512 KiB at most: several.
             let record = vec![7; 60_000];
             let tickets: Vec<Ticket> = (0..12).map(|_| log.append(&record).wait().unwrap()).collect();
             // In any order.

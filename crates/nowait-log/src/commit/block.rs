@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use super::group::Group;
 use crate::format::{
-    self, BLOCK_HEADER_BYTES, BlockHeader, Entry, FRAME_BYTES, LogId, PAGE, SegmentHeader, block_bytes, put_record,
+    self, BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, Entry, FRAME_BYTES, LogId, PAGE, SegmentHeader, block_bytes, put_record,
 };
 use nowait::Buf;
 
 /// Bytes of records in a block, unless a single batch is larger.
-const BLOCK_PAYLOAD_MAX: usize = (256 << 10) - BLOCK_HEADER_BYTES;
+const BLOCK_PAYLOAD_MAX: usize = BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES;
 
 /// A segment that is written, or will be.
 #[derive(Clone, Debug)]

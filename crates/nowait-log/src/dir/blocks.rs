@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::window::{PIECE_BYTES, Unreadable, Window};
-use crate::format::{BLOCK_HEADER_BYTES, BlockHeader, Control, End, LogId, PAGE, Part, SegmentHeader, seed};
+use crate::format::{BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, Control, End, LogId, PAGE, Part, SegmentHeader, seed};
 use crate::os;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
@@ -18,7 +18,7 @@ const SEARCH_PIECE: usize = 64 << 10;
 const SEARCH_GROWTH: u64 = 4;
 /// Bytes without a header behind which none is searched for: more than a block has, unless a batch
 /// is larger.
-const SEARCHED: u64 = (256 << 10) + PAGE as u64;
+const SEARCHED: u64 = (BLOCK_BYTES_MAX + PAGE) as u64;
 /// Likewise, where the log would end.
 pub(crate) const SEARCHED_AT_END: u64 = 1 << 20;
 

@@ -42,7 +42,7 @@ pub(crate) const REFUSED: Durable = Durable {
 
 /// Sizes of segments: the first of a new log, and of a log that has grown.
 const FIRST_BYTES: u64 = 1 << 20;
-const GROWN_BYTES: u64 = 64 << 20;
+const GROWN_BYTES: u64 = 256 << 20;
 
 impl Durable {
     /// Options for a log that will take so many records.
