@@ -4,7 +4,7 @@
 //! Every round has a new file without a name, as long as the way may need it, filled with zeros and
 //! synced before the clock runs. So no way pays for room, nor for a file that grows. What a way
 //! makes ready itself before the clock runs is shown apart ("prepared"): for `nowait` it is the
-//! calibration of a new log, its first segment, as large as the round needs up to 64 MiB, and the
+//! calibration of a new log, its first segment, as large as the round needs up to 256 MiB, and the
 //! next. A segment that is prepared later, as all of `nowait-young` but the first two are, is on the
 //! clock, and in the latency of a record whose writer waits for it. All ways of a case make as many commits a
 //! round as the middling way makes in the time of a round.

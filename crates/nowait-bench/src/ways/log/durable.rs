@@ -1,6 +1,6 @@
 //! `nowait-log`, as its users use it: each writer appends its record and waits for the ticket.
 //!
-//! `nowait`: a log that has grown, so that each of its segments takes what a round logs, up to 64 MiB.
+//! `nowait`: a log that has grown, so that each of its segments takes what a round logs, up to 256 MiB.
 //! The files of the ways by hand are as long, too, before the clock runs. With several records of a
 //! writer under way it waits for the oldest ticket. `nowait-threads`: the same with a thread for
 //! each. `nowait-young`: a log that was just made. It begins with 1 MiB, and prepares the next
