@@ -267,7 +267,8 @@ impl Error {
         self
     }
 
-    pub(crate) fn index(mut self, index: usize) -> Self {
+    /// Adds the index in the caller's list: see [`range_index`](Error::range_index).
+    pub fn with_index(mut self, index: usize) -> Self {
         self.inner().index = Some(index);
         self
     }
@@ -613,7 +614,7 @@ mod tests {
     #[test]
     fn text_names_operation_path_range_and_next_step() {
         let path: Arc<Path> = Arc::from(Path::new("/data/big"));
-        let error = Error::from_errno(ErrorOp::Gather, Errno::IO).at(&path).with_range(4096, 512).index(7);
+        let error = Error::from_errno(ErrorOp::Gather, Errno::IO).at(&path).with_range(4096, 512).with_index(7);
         let text = error.to_string();
         for part in ["gather range 7", "/data/big", "offset 4096", "length 512", "os error 5", "kernel log"] {
             assert!(text.contains(part), "{part:?} is missing in {text:?}");

@@ -258,7 +258,7 @@ pub use self::core::policy::Route;
 #[cfg(nowait_count)]
 #[doc(hidden)]
 pub use buf::count::{contended_locks, locks};
-pub use buf::{BUF_ALIGNMENT, Buf, Erased, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
+pub use buf::{BUF_ALIGNMENT, Buf, Erased, Lent, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
 pub use engine::sim;
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions};

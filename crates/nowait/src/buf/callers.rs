@@ -3,6 +3,7 @@
 use std::convert::identity;
 use std::sync::Arc;
 
+use super::lent::Lent;
 use super::memory::Memory;
 use super::pooled::Buf;
 
@@ -11,8 +12,8 @@ pub(super) mod sealed {
 }
 
 /// A buffer that a read can be given and that comes back with the result: `Vec<u8>`, `Box<[u8]>`,
-/// `[u8; N]` (which an operation moves to the heap meanwhile), [`Buf`], and `bytes::BytesMut` with
-/// the `bytes` feature.
+/// `[u8; N]` (which an operation moves to the heap meanwhile), [`Buf`], [`Lent`] memory of any other
+/// owner, and `bytes::BytesMut` with the `bytes` feature.
 ///
 /// The buffer decides how many bytes `File::read_at` asks for:
 ///
@@ -129,6 +130,7 @@ read_and_write_buffer!(Vec<u8>, Vec, identity, identity, Room);
 // allocates.
 read_and_write_buffer!(Box<[u8]>, Vec, <[u8]>::into_vec, Vec::into_boxed_slice);
 read_and_write_buffer!(Buf, Buf, identity, identity);
+read_and_write_buffer!(Lent, Lent, identity, identity);
 // An array has its bytes within itself, and they would move with it.
 impl<const N: usize> sealed::Sealed for [u8; N] {}
 buffer!(ReadBuffer, [u8; N], Vec, |bytes: Self| bytes.to_vec(), |bytes: Vec<u8>| *as_array(&bytes); const N);
@@ -172,6 +174,7 @@ mod tests {
         round_trip(vec![0u8; 10]);
         round_trip(vec![0u8; 10].into_boxed_slice());
         round_trip(Buf::zeroed(10));
+        round_trip(Lent::new(vec![0u8; 10]));
         round_trip(Vec::new());
         #[cfg(feature = "bytes")]
         round_trip(bytes::BytesMut::zeroed(10));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::lent::Lent;
 use super::part::Part;
 use super::pooled::Buf;
 use super::segments::Segments;
@@ -20,6 +21,7 @@ pub(crate) enum Memory {
     #[cfg(feature = "bytes")]
     BytesRoom(bytes::BytesMut),
     Part(Part),
+    Lent(Lent),
     Many(Vec<Memory>),
     /// Only to be written from, as are those below.
     Static(&'static [u8]),
@@ -40,6 +42,7 @@ impl Memory {
             #[cfg(feature = "bytes")]
             Memory::BytesMut(bytes) | Memory::BytesRoom(bytes) => bytes.len(),
             Memory::Part(part) => part.len,
+            Memory::Lent(lent) => lent.len(),
             Memory::Many(many) => many.iter().map(Memory::len).sum(),
             Memory::Static(bytes) => bytes.len(),
             Memory::Shared(bytes) => bytes.len(),
@@ -50,11 +53,13 @@ impl Memory {
         }
     }
 
-    /// Its destructor is a user's, who may do anything there (`bytes::Bytes::from_owner`).
+    /// Its destructor is a user's, who may do anything there (`Lent::new`, `bytes::Bytes::from_owner`).
     pub(crate) fn runs_code_of_users(&self) -> bool {
         match self {
             #[cfg(feature = "bytes")]
             Memory::Bytes(_) => true,
+            Memory::Lent(_) => true,
+            Memory::Part(part) => part.runs_code_of_users(),
             Memory::Many(many) => many.iter().any(Memory::runs_code_of_users),
             _ => false,
         }
@@ -72,6 +77,7 @@ impl Memory {
             #[cfg(feature = "bytes")]
             Memory::BytesMut(bytes) | Memory::BytesRoom(bytes) => out.push(bytes.as_mut_ptr(), bytes.len()),
             Memory::Part(part) => out.push(part.pointer(), part.len),
+            Memory::Lent(lent) => out.push(lent.pointer(), lent.len()),
             Memory::Many(many) => many.iter_mut().for_each(|memory| memory.segments(out)),
             Memory::Static(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),
             Memory::Shared(bytes) => out.push(bytes.as_ptr().cast_mut(), bytes.len()),

@@ -7,6 +7,7 @@
 
 mod callers;
 mod cursor;
+mod lent;
 pub(crate) mod mapping;
 mod memory;
 mod part;
@@ -19,6 +20,7 @@ use std::sync::{Mutex, MutexGuard};
 
 pub use self::callers::{Erased, ReadBuffer, WriteBuffer};
 pub(crate) use self::cursor::{Cursor, Direction};
+pub use self::lent::Lent;
 pub(crate) use self::memory::Memory;
 pub(crate) use self::part::Part;
 pub use self::pooled::{BUF_ALIGNMENT, Buf};

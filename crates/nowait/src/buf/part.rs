@@ -23,6 +23,8 @@ struct Whole {
     /// None when the memory is lent (`Part::lend`). Only kept: it is not touched while there are
     /// parts.
     owner: Option<Mutex<Memory>>,
+    /// The owner's destructor is a user's.
+    runs_code_of_users: bool,
 }
 
 // SAFETY: `base` points into `owner`, which is `Send`, or to memory lent to whoever has the parts;
@@ -42,7 +44,9 @@ impl Part {
         };
         // An empty buffer has no address worth having.
         let base = NonNull::new(base).unwrap_or(NonNull::dangling());
-        Part { whole: Arc::new(Whole { base, owner: Some(Mutex::new(memory)) }), start: 0, len }
+        let runs_code_of_users = memory.runs_code_of_users();
+        let whole = Whole { base, owner: Some(Mutex::new(memory)), runs_code_of_users };
+        Part { whole: Arc::new(whole), start: 0, len }
     }
 
     /// Lends a slice to `use_it`, and waits until every part cut from it is gone before the slice
@@ -60,7 +64,7 @@ impl Part {
                 std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
             }
         }
-        let whole = Arc::new(Whole { base: NonNull::from(&mut *slice).cast(), owner: None });
+        let whole = Arc::new(Whole { base: NonNull::from(&mut *slice).cast(), owner: None, runs_code_of_users: false });
         let loan = Loan(whole.clone());
         let result = use_it(Part { whole, start: 0, len: slice.len() });
         drop(loan);
@@ -89,6 +93,11 @@ impl Part {
     pub(crate) fn into_memory(self) -> Option<Memory> {
         let whole = Arc::try_unwrap(self.whole).ok()?;
         whole.owner.map(|owner| owner.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// The destructor of the memory may be a user's, and run with this part's.
+    pub(super) fn runs_code_of_users(&self) -> bool {
+        self.whole.runs_code_of_users
     }
 
     pub(super) fn pointer(&self) -> *mut u8 {

@@ -76,7 +76,7 @@ pub(super) fn read(file: &Opened, ranges: &[Extent], output: &mut [u8], found: F
         let (offset, length) = ranges[miss.index];
         if let Some(errno) = error {
             output[miss.start..miss.start + length].fill(0);
-            let error = file.error(ErrorOp::Gather, errno).index(miss.index).with_range(offset, length as u64);
+            let error = file.error(ErrorOp::Gather, errno).with_index(miss.index).with_range(offset, length as u64);
             exceptions.errors.push(error);
         } else if there < length {
             exceptions.short.push((miss.index, there));

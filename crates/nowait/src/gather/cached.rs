@@ -382,7 +382,7 @@ impl<'a> FirstPass<'a> {
                 continue;
             }
             let error = self.file.error(ErrorOp::Gather, Errno::OVERFLOW);
-            let error = error.index(first + number).with_range(*offset, *length as u64);
+            let error = error.with_index(first + number).with_range(*offset, *length as u64);
             self.take.take(first + number, Err(&error));
             self.found.exceptions.errors.push(error);
         }

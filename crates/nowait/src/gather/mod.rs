@@ -119,7 +119,7 @@ impl File {
                     Some(&(index, n)) => {
                         let (offset, length) = ranges[index];
                         let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&self.0.path);
-                        let error = error.with_range(offset, length as u64).index(index);
+                        let error = error.with_range(offset, length as u64).with_index(index);
                         Err(error.with_detail(format!("{n} bytes are there")))
                     }
                     None => Ok(gathered),
@@ -470,7 +470,7 @@ fn total(file: &Opened, ranges: &[Extent], room: usize) -> Result<usize> {
             Some(total) if total <= isize::MAX as usize => total,
             _ => {
                 let error =
-                    file.error(ErrorOp::Gather, Errno::OVERFLOW).index(index).with_range(*offset, *length as u64);
+                    file.error(ErrorOp::Gather, Errno::OVERFLOW).with_index(index).with_range(*offset, *length as u64);
                 return Err(error.with_detail("the lengths add up to more than memory can hold"));
             }
         };

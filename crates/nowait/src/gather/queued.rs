@@ -377,7 +377,7 @@ impl Slow {
         };
         if let Some(errno) = range.error {
             let (offset, length) = range.extent;
-            let error = file.error(ErrorOp::Gather, errno).index(range.index).with_range(offset, length as u64);
+            let error = file.error(ErrorOp::Gather, errno).with_index(range.index).with_range(offset, length as u64);
             take.take(range.index, Err(&error));
             self.exceptions.errors.push(error);
         } else {

@@ -154,7 +154,7 @@ impl<'f, B: WriteBuffer> WriteMany<'f, B> {
                     let index = first + number;
                     if self.error.as_ref().is_none_or(|(earlier, _)| index < *earlier) {
                         let error =
-                            write_error(self.file, errno, *flags).with_range(offset, *length as u64).index(index);
+                            write_error(self.file, errno, *flags).with_range(offset, *length as u64).with_index(index);
                         let there = how_much(self.file, left, *flags, errno);
                         self.error = Some((index, error.written(there)));
                     }
