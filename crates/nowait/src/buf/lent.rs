@@ -60,6 +60,21 @@ impl Lent {
         Lent { start, len, owner }
     }
 
+    /// Takes the `len` bytes at `start`, and an owner that is dropped when nothing uses them any more.
+    ///
+    /// # Safety
+    /// Until the owner is dropped:
+    ///
+    /// * the bytes are valid for reads, and for writes if this is changed or given to a read;
+    /// * nobody else changes them, nor looks at them if this is changed or given to a read.
+    ///
+    /// They count as initialised: memory from outside of Rust is.
+    pub unsafe fn from_raw<T: Send + 'static>(start: NonNull<u8>, len: usize, owner: T) -> Lent {
+        // SAFETY: `Box::into_raw` never gives null.
+        let owner = unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(owner)) as *mut dyn Send) };
+        Lent { start, len, owner }
+    }
+
     pub(super) fn pointer(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -131,5 +146,17 @@ mod tests {
         drop(moved);
         // The owner saw what was written.
         assert_eq!(drops.load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn raw_memory_is_kept_by_what_stands_for_its_owner() {
+        let mut memory = [1_u8, 2, 3, 4];
+        let owner = Arc::new(());
+        // SAFETY: `memory` is here until the end, and is looked at only when the owner is dropped.
+        let mut lent = unsafe { Lent::from_raw(NonNull::from(&mut memory).cast(), 3, owner.clone()) };
+        lent[2] = 9;
+        assert_eq!((&lent[..], Arc::strong_count(&owner)), (&[1, 2, 9][..], 2));
+        drop(lent);
+        assert_eq!((memory, Arc::strong_count(&owner)), ([1, 2, 9, 4], 1));
     }
 }
