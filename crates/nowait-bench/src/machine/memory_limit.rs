@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use crate::machine::tree::sweep;
+
 const PREFIX: &str = "nowait-bench-";
 const PROCESSES: &str = "cgroup.procs";
 
@@ -27,7 +29,8 @@ impl Limited {
         }
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("/proc/self/cgroup: {error}"))?;
         let Place { home, parent, limit } = Place::of(&groups).ok_or("there is no memory controller")?;
-        sweep(&parent);
+        // A cgroup's own files go with it.
+        sweep(&parent, PREFIX, |group| fs::remove_dir(group));
         let group = parent.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&group).map_err(|error| format!("create {}: {error}", group.display()))?;
         let limited = Self { group, home };
@@ -86,17 +89,6 @@ impl Place {
         let home = below("/sys/fs/cgroup", path);
         let parent = if path == "/" { home.clone() } else { home.parent()?.to_owned() };
         Some(Self { home, parent, limit: "memory.max" })
-    }
-}
-
-/// Takes away what processes that no longer exist have left.
-fn sweep(parent: &Path) {
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let maker = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        if maker.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
-            let _ = fs::remove_dir(entry.path());
-        }
     }
 }
 

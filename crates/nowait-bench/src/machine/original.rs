@@ -27,7 +27,7 @@ pub struct Folder(PathBuf);
 impl Folder {
     pub fn make(dir: &Path) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        sweep(dir, PREFIX);
+        sweep(dir, PREFIX, |left| fs::remove_dir_all(left));
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = dir.join(format!("{PREFIX}{}-{number}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;

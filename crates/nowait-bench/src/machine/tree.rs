@@ -42,7 +42,7 @@ impl Tree {
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        sweep(dir, PREFIX);
+        sweep(dir, PREFIX, |left| fs::remove_dir_all(left));
         let folder = dir.join(format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
         fs::create_dir(&folder).map_err(|error| cannot_write(dir, &error))?;
         // Removed from here on, whatever happens.
@@ -212,13 +212,14 @@ impl Drop for Tree {
     }
 }
 
-/// Removes folders `{prefix}{process}-{number}` of processes that no longer exist.
-pub(super) fn sweep(dir: &Path, prefix: &str) {
+/// Removes folders `{prefix}{process}` or `{prefix}{process}-{number}` of processes that no longer
+/// exist.
+pub(super) fn sweep(dir: &Path, prefix: &str, remove: impl Fn(&Path) -> io::Result<()>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let of = name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next()?.parse::<u32>().ok());
         if of.is_some_and(|maker| !Path::new(&format!("/proc/{maker}")).exists()) {
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = remove(&entry.path());
         }
     }
 }

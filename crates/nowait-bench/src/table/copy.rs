@@ -81,7 +81,7 @@ pub struct Figures {
     pub keeps_metadata: Option<bool>,
 }
 
-/// What a way's rounds left, besides their samples.
+/// Results of a way's rounds besides their samples.
 #[derive(Default, Clone)]
 struct Left {
     returned: Vec<Duration>,

@@ -153,7 +153,8 @@ impl Way for Xcp {
 }
 
 impl CopyWay for Xcp {
-    /// What it promises for `--reflink=never` the kernel need not keep: it says so itself.
+    /// Without clones only where none can be made: xcp says itself that the kernel may share blocks
+    /// in spite of `--reflink=never`.
     fn suits(&self, kind: Copied, shares: bool) -> bool {
         kind == Copied::Tree || (kind == Copied::Reflink) == shares && kind != Copied::BigNeutral
     }
