@@ -2,7 +2,7 @@
 //! kernel workers. A file's mapping. And a process that does nothing but disturb.
 //!
 //! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped),
-//! `getrusage`, the ioctl FIEMAP and `fork` only, for which there is no safe interface.
+//! `getrusage`, the ioctl FIEMAP, signals and `fork` only, for which there is no safe interface.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -230,6 +230,25 @@ pub fn extents(file: &File, len: u64) -> io::Result<Extents> {
 pub fn ignore_file_size_signal() {
     // SAFETY: a signal that is ignored runs no code of ours. It fails for no signal that there is.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Sets handlers of signals by `set`, and ignores those of SIGHUP, SIGINT and SIGTERM again that were
+/// ignored before.
+pub fn keep_ignored<T>(set: impl FnOnce() -> T) -> T {
+    let is_ignored = |signal: &libc::c_int| {
+        // SAFETY: zeros are an action, and the call writes to nothing but this one.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: as above; without a new action it changes none.
+        let asked = unsafe { libc::sigaction(*signal, ptr::null(), &mut action) };
+        asked == 0 && action.sa_sigaction == libc::SIG_IGN
+    };
+    let ignored: Vec<_> = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM].into_iter().filter(is_ignored).collect();
+    let result = set();
+    for signal in ignored {
+        // SAFETY: a signal that is ignored runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    result
 }
 
 /// Asks for the file's pages to be dropped from the cache. A request: the caller verifies with

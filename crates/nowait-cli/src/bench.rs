@@ -22,6 +22,7 @@ use nowait_bench::ways;
 use nowait_bench::{Error, ErrorKind, Result};
 
 use crate::cli;
+use crate::interrupt;
 use crate::show::{self, Colour};
 
 const MEMORY_LIMIT: u64 = 128 << 20;
@@ -233,7 +234,7 @@ fn environment(place: Environment, file: Option<&TestFile>, tables: &[&dyn Table
 fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let handler = Arc::clone(&flag);
-    ctrlc::set_handler(move || handler.store(true, Ordering::Relaxed))
+    interrupt::handle(move || handler.store(true, Ordering::Relaxed))
         .map_err(|error| Error::new(ErrorKind::Other, format!("cannot handle Ctrl-C: {error}")))?;
     Ok(flag)
 }

@@ -10,6 +10,7 @@ macro_rules! say {
 mod bench;
 mod cli;
 mod copy;
+mod interrupt;
 mod log;
 mod probe;
 mod show;

@@ -51,7 +51,7 @@ fn interrupts() -> Result<Receiver<()>> {
     let (send, receive) = mpsc::channel();
     // Nobody receives after the end.
     let handler = move || send.send(()).unwrap_or_default();
-    ctrlc::set_handler(handler)
+    crate::interrupt::handle(handler)
         .map_err(|error| Failure { code: 1, message: format!("cannot handle Ctrl-C: {error}") })?;
     Ok(receive)
 }
