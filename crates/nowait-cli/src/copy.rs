@@ -4,18 +4,19 @@ mod args;
 mod progress;
 
 use std::collections::HashMap;
-use std::io::{self, IsTerminal};
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nowait_copy::{Event, Failure, FailureKind, Operation, Report, Started};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Map, Value, json};
 
-use crate::cli;
 use crate::show::complain;
+use crate::{cli, interrupt};
 pub(crate) use args::Copy;
 
 /// Warnings of one kind that are shown; more are counted.
@@ -30,8 +31,12 @@ const INTERRUPTED: u8 = 130;
 
 pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     allow_many_files();
-    let tell = Teller { explains: args.explain, is_json: args.json, warned: Mutex::default() };
-    let tell = std::sync::Arc::new(tell);
+    let tell = Arc::new(Teller {
+        explains: args.explain,
+        is_json: args.json,
+        warned: Mutex::default(),
+        unprinted: Mutex::default(),
+    });
     let shows = match args.progress {
         args::Progress::Auto => !args.json && !args.explain && io::stderr().is_terminal(),
         args::Progress::Always => true,
@@ -41,16 +46,21 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     let options = args.options().count_first(shows).on_event(move |event| teller.event(event));
     let started = nowait_copy::start(&args.sources, &args.target, &options).map_err(refused)?;
     // Without the handler an interrupted copy leaves what a killed one does.
-    _ = ctrlc::set_handler(started.canceller());
+    _ = interrupt::handle(started.canceller());
     let report = if shows { wait_and_show(started) } else { started.wait() }.map_err(refused)?;
     tell.end(&report);
-    match outcome(&report) {
-        None => Ok(()),
-        Some((code, message)) => Err(cli::Failure { code, message }),
+    let unprinted = tell.unprinted().map(|error| (SOME, format!("cannot print all of what was done: {error}")));
+    match (outcome(&report), unprinted) {
+        (None, None) => Ok(()),
+        (None, Some((code, message))) | (Some((code, message)), None) => Err(cli::Failure { code, message }),
+        (Some((code, message)), Some((_, unprinted))) => {
+            complain(unprinted);
+            Err(cli::Failure { code, message })
+        }
     }
 }
 
-/// What ended a copy before it began.
+/// Turns a refusal, before anything was copied, into an exit code.
 fn refused(failure: Failure) -> cli::Failure {
     let code = if failure.kind() == FailureKind::Usage { USAGE } else { NOTHING };
     cli::Failure { code, message: failure.to_string() }
@@ -60,11 +70,11 @@ fn refused(failure: Failure) -> cli::Failure {
 fn outcome(report: &Report) -> Option<(u8, String)> {
     let lost = report.failures.len();
     let files = if lost == 1 { "1 entry was" } else { &format!("{lost} entries were") };
-    if report.is_cancelled {
-        return Some((INTERRUPTED, "interrupted: no file is left half copied".to_owned()));
-    }
     if report.failures.iter().any(|failure| failure.kind() == FailureKind::VerificationFailed) {
         return Some((DIFFERS, format!("{files} not copied; a copy that was read back differed")));
+    }
+    if report.is_cancelled {
+        return Some((INTERRUPTED, "interrupted: no file is left half copied".to_owned()));
     }
     if lost > 0 && report.entries() == 0 {
         return Some((NOTHING, "nothing was copied".to_owned()));
@@ -104,6 +114,8 @@ struct Teller {
     is_json: bool,
     /// Warnings of each kind so far.
     warned: Mutex<HashMap<(Operation, FailureKind), u32>>,
+    /// Why not all could be printed.
+    unprinted: Mutex<Option<io::Error>>,
 }
 
 impl Teller {
@@ -114,23 +126,37 @@ impl Teller {
             _ => {}
         }
         if self.is_json {
-            say!("{}", as_json(event));
+            self.say(format_args!("{}", as_json(event)));
             return;
         }
         match event {
             Event::Copied { source, target, way, why, bytes, .. } if self.explains => {
                 let (source, target) = (nowait_copy::shown(source), nowait_copy::shown(target));
-                say!("{}: {bytes} bytes, {source} -> {target} ({why})", way.name());
+                self.say(format_args!("{}: {bytes} bytes, {source} -> {target} ({why})", way.name()));
             }
             Event::Skipped { source, why, .. } if self.explains => {
-                say!("left out: {} ({why})", nowait_copy::shown(source));
+                self.say(format_args!("left out: {} ({why})", nowait_copy::shown(source)));
             }
             Event::Planned { source, target, bytes, .. } => {
                 let (source, target) = (nowait_copy::shown(source), nowait_copy::shown(target));
-                say!("would copy: {bytes} bytes, {source} -> {target}");
+                self.say(format_args!("would copy: {bytes} bytes, {source} -> {target}"));
             }
             _ => {}
         }
+    }
+
+    /// Prints a line. The copy goes on where that fails; whoever reads it may go away, and a full
+    /// disk is told at the end.
+    fn say(&self, line: fmt::Arguments<'_>) {
+        let mut stdout = io::stdout().lock();
+        match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => _ = lock(&self.unprinted).get_or_insert(error),
+            _ => {}
+        }
+    }
+
+    fn unprinted(&self) -> Option<io::Error> {
+        lock(&self.unprinted).take()
     }
 
     /// Counts a warning; false if there were enough like it. A source that changed is always told.
@@ -138,19 +164,19 @@ impl Teller {
         if warning.kind() != FailureKind::MetadataLost {
             return true;
         }
-        let mut warned = self.warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut warned = lock(&self.warned);
         let count = warned.entry((warning.operation(), warning.kind())).or_default();
         *count += 1;
         *count <= WARNINGS_SHOWN
     }
 
     fn end(&self, report: &Report) {
-        let warned = self.warned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let warned = lock(&self.warned);
         for ((operation, _), count) in warned.iter().filter(|(_, count)| **count > WARNINGS_SHOWN) {
             complain(format_args!("{operation} {} more files: the same", count - WARNINGS_SHOWN));
         }
         if self.is_json {
-            say!(
+            self.say(format_args!(
                 "{}",
                 json!({
                     "event": "finished",
@@ -166,9 +192,13 @@ impl Teller {
                     "is_cancelled": report.is_cancelled,
                     "elapsed_ns": u64::try_from(report.elapsed.as_nanos()).unwrap_or(u64::MAX),
                 })
-            );
+            ));
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn as_json(event: &Event<'_>) -> Value {

@@ -60,6 +60,8 @@ pub enum Operation {
     Write,
     /// Making data or a name durable.
     Sync,
+    /// Closing a file that was written.
+    Close,
     /// Reading the copy back.
     Verify,
     /// Reading or writing the journal of a resumable copy.
@@ -99,6 +101,7 @@ impl fmt::Display for Operation {
             Operation::Read => "read",
             Operation::Write => "write",
             Operation::Sync => "sync",
+            Operation::Close => "close",
             Operation::Verify => "verify",
             Operation::Journal => "keep the journal of",
             Operation::Rename => "rename to",
@@ -220,13 +223,28 @@ impl Failure {
         self.0.errno.map(Errno::raw_os_error)
     }
 
-    /// What to do next, if that is known.
+    /// Returns what to do next, if that is known.
     pub fn advice(&self) -> Option<&str> {
-        self.0.advice.as_deref().or_else(|| advice(self.0.kind, self.0.operation))
+        self.0.advice.as_deref().or_else(|| of_name(self)).or_else(|| advice(self.0.kind, self.0.operation))
     }
 }
 
-/// What to do next about a kind of failure.
+/// Advice on an errno that says more where a name is made or replaced than elsewhere.
+fn of_name(failure: &Failure) -> Option<&'static str> {
+    let Inner { kind, operation, errno, .. } = &*failure.0;
+    let makes_name = matches!(operation, Operation::Rename | Operation::CreateDir | Operation::Stage | Operation::Link);
+    match (kind, errno) {
+        (FailureKind::System(_), Some(Errno::PERM)) if makes_name => {
+            Some("it, or its directory, may be immutable or append-only (`lsattr -d`), or belong to another user")
+        }
+        (FailureKind::System(_), Some(Errno::INVAL)) if makes_name => {
+            Some("the target's file system may not allow such a name: rename it")
+        }
+        _ => None,
+    }
+}
+
+/// Advice on a kind of failure.
 fn advice(kind: FailureKind, operation: Operation) -> Option<&'static str> {
     let kind = match kind {
         FailureKind::System(kind) => kind,

@@ -57,7 +57,7 @@ mod shared;
 mod tree;
 
 pub use error::{Failure, FailureKind, Operation, Result, shown};
-pub use options::{Options, Reflink, Sparse, Sync, Update};
+pub use options::{Follow, Options, Reflink, Sparse, Sync, Update};
 pub use report::{Event, Progress, Report, Way};
 pub use run::{Started, copy, copy_all, start};
 

@@ -1,5 +1,5 @@
-//! What all threads of a copy share while it runs: counters, the flag that ends it, and limits on
-//! its rate and on the pages that it leaves dirty.
+//! Counters, the flag that ends a copy, and limits on its rate and on the pages that it leaves dirty:
+//! shared by its threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -7,7 +7,7 @@ use nowait::Nowait;
 
 use crate::report::Event;
 
-/// What is durable when a copy returns.
+/// Durability of a copy when it returns.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Sync {
@@ -22,7 +22,7 @@ pub enum Sync {
     All,
 }
 
-/// What becomes of holes.
+/// Treatment of holes.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Sparse {
@@ -35,7 +35,7 @@ pub enum Sparse {
     Never,
 }
 
-/// Whether copies may share blocks with their source.
+/// Sharing of blocks with the source.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Reflink {
@@ -48,7 +48,7 @@ pub enum Reflink {
     Never,
 }
 
-/// What becomes of files that exist in the target.
+/// Treatment of files that exist in the target.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Update {
@@ -59,6 +59,19 @@ pub enum Update {
     Older,
     /// They are kept.
     None,
+}
+
+/// Which symbolic links of the source are followed: copied as what they lead to.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Follow {
+    /// None: links are copied as links.
+    #[default]
+    Never,
+    /// Those that are named as a source.
+    Arguments,
+    /// All. One that leads to a directory above it is a failure.
+    Always,
 }
 
 /// Callback for events.
@@ -73,6 +86,8 @@ pub struct Options {
     pub(crate) sparse: Sparse,
     pub(crate) reflink: Reflink,
     pub(crate) update: Update,
+    pub(crate) follow: Follow,
+    pub(crate) one_file_system: bool,
     pub(crate) cache_neutral: bool,
     pub(crate) verify: bool,
     pub(crate) resume: bool,
@@ -96,27 +111,40 @@ impl Options {
         Self::default()
     }
 
-    /// What is durable when the copy returns.
+    /// Sets what is durable when the copy returns.
     pub fn sync(mut self, sync: Sync) -> Self {
         self.sync = sync;
         self
     }
 
-    /// What becomes of holes.
+    /// Sets what becomes of holes.
     pub fn sparse(mut self, sparse: Sparse) -> Self {
         self.sparse = sparse;
         self
     }
 
-    /// Whether copies may share blocks with their source.
+    /// Sets whether copies may share blocks with their source.
     pub fn reflink(mut self, reflink: Reflink) -> Self {
         self.reflink = reflink;
         self
     }
 
-    /// What becomes of files that exist in the target.
+    /// Sets what becomes of files that exist in the target.
     pub fn update(mut self, update: Update) -> Self {
         self.update = update;
+        self
+    }
+
+    /// Sets which symbolic links of the source are followed.
+    pub fn follow(mut self, follow: Follow) -> Self {
+        self.follow = follow;
+        self
+    }
+
+    /// Leaves out what is in directories on which another file system is mounted; the directories
+    /// are copied.
+    pub fn one_file_system(mut self, on: bool) -> Self {
+        self.one_file_system = on;
         self
     }
 
@@ -231,6 +259,8 @@ impl fmt::Debug for Options {
             .field("sparse", &self.sparse)
             .field("reflink", &self.reflink)
             .field("update", &self.update)
+            .field("follow", &self.follow)
+            .field("one_file_system", &self.one_file_system)
             .field("cache_neutral", &self.cache_neutral)
             .field("verify", &self.verify)
             .field("resume", &self.resume)

@@ -1,4 +1,4 @@
-//! What a copy did, what it does, and how far it is.
+//! Result, events and progress of a copy.
 
 use std::path::Path;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Way {
     }
 }
 
-/// What a copy did.
+/// Result of a copy.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -64,9 +64,9 @@ pub struct Report {
     pub skipped: u64,
     /// Files whose copy was read back and found right.
     pub verified: u64,
-    /// What could not be copied.
+    /// Entries that could not be copied.
     pub failures: Vec<Failure>,
-    /// What was copied, but changed meanwhile, or lost some of its metadata.
+    /// Entries that were copied, but changed meanwhile, or lost some of their metadata.
     pub warnings: Vec<Failure>,
     /// The copy was cancelled before its end.
     pub is_cancelled: bool,

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::file;
-use crate::options::{Options, Sync};
+use crate::options::{Follow, Options, Sync};
 use crate::report::{Progress, Report};
 use crate::shared::Shared;
-use crate::tree::{Filter, Top, Tree};
+use crate::tree::{Filter, Top, Tree, stat_argument};
 
 /// Threads for each processor: some wait for a disk while others copy.
 const THREADS_PER_PROCESSOR: usize = 2;
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Started {
     }
 }
 
-/// What is to be copied, checked as far as that is possible without touching it.
+/// Sources and target, checked as far as that is possible without touching them.
 struct Plan {
     shared: Arc<Shared>,
     filter: Filter,
@@ -122,7 +122,7 @@ impl Plan {
         }
         let top = |source: &P| match into_directory {
             true => Top::into_directory(source.as_ref(), target),
-            false => Top::as_target(source.as_ref(), &followed(source.as_ref(), target)?),
+            false => Top::as_target(source.as_ref(), &followed(source.as_ref(), target, options.follow)?),
         };
         let mut tops = sources.iter().map(top).collect::<Result<Vec<Top>>>()?;
         Top::mark_repeated(&mut tops);
@@ -136,7 +136,7 @@ impl Plan {
             return Ok(by_instance(&shared, &tops));
         }
         let threads = match tops.as_slice() {
-            [only] if !only.is_directory() => 1,
+            [only] if !only.is_directory(shared.options.follow) => 1,
             _ => threads(&shared.options),
         };
         let totals = shared.options.count_first && threads > 1;
@@ -165,10 +165,10 @@ impl Plan {
 }
 
 /// The target of a regular file: if it is a symbolic link, what it leads to.
-fn followed(source: &Path, target: &Path) -> Result<PathBuf> {
+fn followed(source: &Path, target: &Path, follow: Follow) -> Result<PathBuf> {
     let is_link = |path: &Path| rustix::fs::lstat(path).map(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
     // A link, or a directory, takes the place of a link.
-    let is_file = rustix::fs::lstat(source).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
+    let is_file = stat_argument(source, follow).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
     if !is_file || is_link(target) != Ok(true) {
         return Ok(target.to_path_buf());
     }

@@ -1,8 +1,9 @@
-//! A copy as its threads share it: what was asked, how far it is, and what was learned about file
+//! State that the threads of a copy share: options, progress, and what was learned about file
 //! systems on the way.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
 use std::hash::BuildHasher;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
@@ -12,15 +13,17 @@ use nowait::Nowait;
 
 use crate::meter::{Meter, lock};
 use crate::options::Options;
-use crate::os::kind;
+use crate::os::{kind, temporary};
 
-/// What threads of a copy share.
+/// State that threads of a copy share.
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) meter: Meter,
     pub(crate) learned: Learned,
     /// Serves direct requests, and all others where the caller gave an instance.
     pub(crate) instance: Nowait,
+    /// Files without a name can get one: not all kernels let all users do that by a descriptor alone.
+    pub(crate) has_proc: bool,
     /// Part of the names of temporary files: of this copy alone.
     token: u64,
     staged: AtomicU64,
@@ -35,6 +38,7 @@ impl Shared {
             meter: Meter::new(&options),
             learned: Learned::default(),
             instance,
+            has_proc: std::path::Path::new("/proc/self/fd").exists(),
             // Each hasher has random keys. Processes in containers may have the same id, and a
             // directory in common.
             token: RandomState::new().hash_one(std::process::id()),
@@ -49,9 +53,9 @@ impl Shared {
         DirectCopy { count: self.direct_copies.fetch_add(1, Relaxed) + 1, shared: self }
     }
 
-    /// A name for a temporary file that no other copy uses.
-    pub(crate) fn temporary_name(&self) -> String {
-        format!(".nowait-copy-{:016x}-{:x}", self.token, self.staged.fetch_add(1, Relaxed))
+    /// Returns a name for a temporary file that no other copy uses.
+    pub(crate) fn temporary_name(&self, is_guarded: bool) -> CString {
+        temporary::name(self.token, self.staged.fetch_add(1, Relaxed), is_guarded)
     }
 }
 
@@ -68,7 +72,7 @@ impl Drop for DirectCopy<'_> {
     }
 }
 
-/// What a file system refuses.
+/// Abilities that a file system may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ability {
     /// Sharing blocks.
@@ -88,7 +92,7 @@ pub(crate) enum Ability {
 /// Device numbers of a source and a target; an ability of one of them has it twice.
 pub(crate) type Devices = (u64, u64);
 
-/// What was refused, found out by trying: it is asked for once for each pair of devices.
+/// Refusals, found out by trying: each is met once for each pair of devices.
 #[derive(Debug, Default)]
 pub(crate) struct Learned {
     refused: Mutex<HashSet<(Ability, Devices)>>,

@@ -1,10 +1,10 @@
-//! What can be asked of `nowait copy`, and what its exit code means.
+//! Options of `nowait copy`, and its exit codes.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use nowait_bench::report::figures::parse_bytes;
-use nowait_copy::{Options, Reflink, Sparse, Sync, Update};
+use nowait_copy::{Follow, Options, Reflink, Sparse, Sync, Update};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -43,7 +43,7 @@ pub(crate) struct Copy {
     #[arg(value_name = "DST")]
     pub target: PathBuf,
 
-    /// What is durable at the end: nothing; each file before it gets its name; or all, in one go at the
+    /// Make durable before the end: nothing; each file before it gets its name; or all, in one go at the
     /// end, which is faster for a tree
     #[arg(long, value_name = "WHAT", default_value = "none")]
     pub sync: SyncArg,
@@ -59,6 +59,22 @@ pub(crate) struct Copy {
     /// Replace existing files: those older than SRC; none; or all. Without it: all; without WHICH: older
     #[arg(short, long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "older")]
     pub update: Option<UpdateArg>,
+
+    /// Copy what symbolic links lead to, not the links: all of them
+    #[arg(short = 'L', long, overrides_with_all = ["dereference_args", "no_dereference"])]
+    pub dereference: bool,
+
+    /// Copy what symbolic links lead to, not the links: those named as SRC
+    #[arg(short = 'H', long, overrides_with_all = ["dereference", "no_dereference"])]
+    pub dereference_args: bool,
+
+    /// Copy symbolic links as links (the default)
+    #[arg(short = 'P', long, overrides_with_all = ["dereference", "dereference_args"])]
+    pub no_dereference: bool,
+
+    /// Leave out what is in directories on which another file system is mounted
+    #[arg(short = 'x', long)]
+    pub one_file_system: bool,
 
     /// Leave no pages of either file in the page cache
     #[arg(long)]
@@ -208,6 +224,12 @@ impl Copy {
                 Some(UpdateArg::None) => Update::None,
                 Some(UpdateArg::All) | None => Update::All,
             })
+            .follow(match (self.dereference, self.dereference_args) {
+                (true, _) => Follow::Always,
+                (_, true) => Follow::Arguments,
+                _ => Follow::Never,
+            })
+            .one_file_system(self.one_file_system)
             .cache_neutral(self.cache_neutral)
             .verify(self.verify)
             .resume(self.resume)

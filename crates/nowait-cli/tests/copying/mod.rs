@@ -1,7 +1,8 @@
-//! What the tests of `nowait copy` have in common: the command, the checker, file systems.
+//! Shared by the tests of `nowait copy`: the command, the checker, file systems.
 
 #![allow(dead_code)] // Not every test binary uses all of it.
 
+pub(crate) mod fuse;
 pub(crate) mod torture;
 
 #[path = "../../../nowait/tests/common/mounts.rs"]
@@ -9,7 +10,7 @@ pub(crate) mod mounts;
 #[path = "../../../nowait/tests/common/rng.rs"]
 pub(crate) mod rng;
 
-/// What `mounts.rs` asks of its neighbour.
+/// Asked for by `mounts.rs`.
 pub(crate) mod child {
     pub(crate) fn is_root() -> bool {
         rustix::process::geteuid().is_root()
@@ -28,6 +29,7 @@ pub(crate) const COPIED: i32 = 0;
 pub(crate) const SOME_NOT: i32 = 1;
 pub(crate) const USAGE: i32 = 2;
 pub(crate) const NOTHING: i32 = 3;
+pub(crate) const DIFFERS: i32 = 5;
 pub(crate) const INTERRUPTED: i32 = 130;
 
 /// `nowait copy`; or what `NOWAIT_COPY_COMMAND` names, to try these tests on another tool: `cp -a`.
@@ -85,7 +87,7 @@ fn checker() -> Command {
     command
 }
 
-/// What the checker finds different in two trees: a difference a line, none if they are alike.
+/// Returns the checker's differences of two trees, a line each; none if they are alike.
 pub(crate) fn differences(left: &Path, right: &Path) -> String {
     found_by("compare", left, right)
 }

@@ -140,6 +140,16 @@ impl<'a> End<'a> {
         Err(failed.at(range.start).with_detail(format!("{length} bytes do not fit")))
     }
 
+    /// Makes a range a hole; false where the file system cannot.
+    pub(crate) fn punch(&self, range: &std::ops::Range<u64>) -> Result<bool> {
+        let Some(fd) = self.fd else { return Ok(false) };
+        match data::punch(fd, range) {
+            Ok(()) => Ok(true),
+            Err(errno) if data::is_refused(errno) => Ok(false),
+            Err(errno) => Err(self.failure(Operation::Write, errno).at(range.start)),
+        }
+    }
+
     /// Makes data and metadata durable.
     pub(crate) fn sync(&self) -> Result<()> {
         match self.fd {
@@ -151,6 +161,17 @@ impl<'a> End<'a> {
         }
     }
 
+    /// Has the file system say now what it would say at the last `close(2)`, when nobody hears it:
+    /// NFS and FUSE hand data over then, and meet a quota or a full disk. No other descriptor may
+    /// have been closed since data were written: that would have been told.
+    pub(crate) fn hand_over(&self) -> Result<()> {
+        let Some(fd) = self.fd else { return Ok(()) };
+        let failed = |error: &nowait::Error| Failure::from_nowait(Operation::Close, self.path, error);
+        let twin = fd.try_clone_to_owned().map_err(|error| Failure::from_io(Operation::Close, self.path, &error))?;
+        let twin = File::from_std(self.instance, fs::File::from(twin), self.path).map_err(|error| failed(&error))?;
+        twin.close().map(drop).map_err(|error| failed(&error))
+    }
+
     /// Writes a range back, and waits for that; not durable.
     pub(crate) fn write_back(&self, offset: u64, length: u64) -> Result<()> {
         let synced = self.file(Operation::Sync)?.sync_range(offset, length).wait();
@@ -160,7 +181,13 @@ impl<'a> End<'a> {
     /// Opens the file again, to read what was written to it.
     pub(crate) fn reopen(&self) -> Result<Option<File>> {
         let Some(fd) = self.fd else { return Ok(None) };
-        let failed = |errno| self.failure(Operation::Verify, errno);
+        let failed = |errno| match errno {
+            Errno::NOENT => self
+                .failure(Operation::Verify, errno)
+                .with_detail("it cannot be opened again: there is no /proc")
+                .with_advice("mount /proc, or copy without --verify"),
+            errno => self.failure(Operation::Verify, errno),
+        };
         let own = data::reopen(fd, OFlags::RDONLY).map_err(failed)?;
         let file = File::from_std(self.instance, fs::File::from(own), self.path);
         file.map(Some).map_err(|error| Failure::from_nowait(Operation::Verify, self.path, &error))

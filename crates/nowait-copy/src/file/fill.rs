@@ -95,16 +95,16 @@ pub(crate) fn fill(
         _ => Extents::whole(size.bytes),
     };
     let mut pass = Pass::new(shared, ends, zeros);
-    if !looks_sparse && extents.bytes() < size.bytes {
-        // Its holes are reserved, and so are those of the copy.
-        let reserved = ends.target.allocate(&(0..size.bytes))?;
-        pass.target_end = if reserved { size.bytes } else { 0 };
-    }
     let is_resumed = earlier.is_some();
     let done = match earlier {
         Some(earlier) => go_on(&mut pass, earlier)?,
         None => Vec::new(),
     };
+    if !looks_sparse && extents.bytes() < size.bytes {
+        // Its holes are reserved, and so are those of the copy.
+        let reserved = ends.target.allocate(&(0..size.bytes))?;
+        pass.target_end = if reserved { size.bytes } else { 0 };
+    }
     let ranges: Vec<_> = done.iter().map(Check::range).collect();
     let left = extents.without(&ranges);
     let is_seen = pass.checks.is_some() || pass.journal.is_some() || zeros != Zeros::Write;
@@ -232,7 +232,8 @@ fn is_cached(ends: &Ends<'_>, size: u64) -> bool {
     ends.source.fd().is_some_and(|fd| data::is_cached(fd, size))
 }
 
-/// Reads back what an earlier run claims to have finished; returns what is so.
+/// Reads back what an earlier run claims to have finished; returns what is so. Nothing else is left
+/// in the file.
 fn go_on(pass: &mut Pass<'_>, Earlier { journal, claimed }: Earlier) -> Result<Vec<Check>> {
     let (shared, target) = (pass.shared, &pass.ends.target);
     let file = match target.direct(false) {
@@ -248,6 +249,15 @@ fn go_on(pass: &mut Pass<'_>, Earlier { journal, claimed }: Earlier) -> Result<V
         true
     })?;
     pass.journal = Some(journal);
+    // Holes and zeros of the source are not written: there must be nothing in their place.
+    let ranges: Vec<_> = done.iter().map(Check::range).collect();
+    for gap in Extents::whole(target.size()?).without(&ranges).iter() {
+        if !target.punch(gap)? {
+            target.set_len(0)?;
+            done.clear();
+            break;
+        }
+    }
     Ok(done)
 }
 

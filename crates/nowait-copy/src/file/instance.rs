@@ -1,5 +1,7 @@
 //! A file by an instance's operations alone: in a simulator, by paths, data and name only.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nowait::{ErrorKind, File, OpenOptions};
@@ -23,7 +25,7 @@ pub(crate) fn copy_by_instance(shared: &Shared, source_path: &Path, target_path:
         Some(parent) if parent != Path::new("") => parent.to_path_buf(),
         _ => PathBuf::from("."),
     };
-    let temporary = directory.join(shared.temporary_name());
+    let temporary = directory.join(OsStr::from_bytes(shared.temporary_name(false).as_bytes()));
     let staged = OpenOptions::new().read(true).write(true).create_new(true).open_in(instance, &temporary).wait();
     let staged = staged.map_err(|error| failed(Operation::Stage, target_path, &error))?;
     let named = fill_and_name(shared, (&source, source_path), (staged, target_path), &temporary, bytes);

@@ -1,4 +1,4 @@
-//! What a copy that ends early leaves for the next run: the file as far as it is, under a name that
+//! Remains of a copy that ended early, for the next run: the file as far as it is, under a name that
 //! the next run finds, and a journal of its finished pieces with their checksums.
 //!
 //! The journal is believed after three checks. The source is the same (inode, size, times). Each
@@ -29,7 +29,7 @@ pub(crate) struct Journal {
     pending: Vec<u8>,
 }
 
-/// What is there of a resumable copy.
+/// A resumable copy as it was found.
 pub(crate) struct Resumed {
     pub(crate) journal: Journal,
     /// The staged file.
@@ -68,6 +68,18 @@ pub(crate) fn open(
     name::remove(directory, &part_name)?;
     let part = name::create_new(directory, &part_name, mode)?;
     Ok(Some(Resumed { journal, file: part, name: part_name, journal_name, claimed: Vec::new() }))
+}
+
+/// Removes what an interrupted run left of a target that is complete now, unless another process
+/// has it.
+pub(crate) fn discard(directory: BorrowedFd<'_>, target: &CStr) {
+    let (part_name, journal_name) = (beside(target, "part"), beside(target, "journal"));
+    let Ok(Some(file)) = open_own(directory, &journal_name) else { return };
+    if retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)).is_ok() {
+        // Left there, they are of no use and do no harm: the next run with --resume checks them.
+        let _ = name::remove(directory, &part_name);
+        let _ = name::remove(directory, &journal_name);
+    }
 }
 
 impl Journal {
@@ -141,7 +153,7 @@ fn beside(target: &CStr, what: &str) -> CString {
     CString::new(beside).unwrap_or_default()
 }
 
-/// What has to be the same for a journal to be believed.
+/// Returns a journal's header, which has to be the same for it to be believed.
 fn header(target: &CStr, source: &Stat) -> Vec<u8> {
     let mut header = MAGIC.to_vec();
     let fields = [

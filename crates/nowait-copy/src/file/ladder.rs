@@ -21,7 +21,7 @@ const COLD_BYTES_MIN: u64 = 4 << 20;
 /// From this size on a file may be large against free memory.
 const LARGE_BYTES_MIN: u64 = 64 << 20;
 
-/// What the choice depends on.
+/// Facts that the choice depends on.
 pub(crate) struct Facts {
     pub(crate) size: u64,
     /// Fewer blocks than its size would take: holes, or compression.

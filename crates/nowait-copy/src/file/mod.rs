@@ -61,6 +61,10 @@ pub(crate) struct FileJob<'a> {
     pub target_name: &'a CStr,
     /// Path of the target, for messages.
     pub target_path: &'a Path,
+    /// No other machine writes to the target's file system, and it says nothing new at `close(2)`.
+    pub target_is_local: bool,
+    /// Returns a name in the target's directory that no other copy uses.
+    pub temporary_name: &'a dyn Fn() -> CString,
     /// The name is free for certain: this copy made the directory. A name that exists all the same
     /// is a collision (`NameCollision`): `RENAME_NOREPLACE`.
     pub is_new: bool,
@@ -70,7 +74,7 @@ pub(crate) struct FileJob<'a> {
     pub metadata: Metadata<'a>,
 }
 
-/// What copying a regular file did. The old target or the whole new one has the name, whatever
+/// Result of copying a regular file. The old target or the whole new one has the name, whatever
 /// happens.
 pub(crate) struct FileOutcome {
     /// How the data came to the target.
@@ -93,6 +97,7 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
         name: job.target_name,
         path: job.target_path,
         is_new: job.is_new,
+        temporary_name: job.temporary_name,
     };
     if shared.meter.is_cancelled() {
         return Err(Failure::new(Operation::Copy, job.source_path, FailureKind::Cancelled));
@@ -116,6 +121,8 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     if let Some(journal) = journal {
         // Left there, it is of no use and does no harm: the file that it is about is gone.
         let _ = name::remove(job.target_dir, &journal);
+    } else if !job.is_new && job.stat.st_size as u64 >= RESUME_BYTES_MIN {
+        journal::discard(job.target_dir, job.target_name);
     }
     if is_name_synced {
         let synced = name::sync_directory(job.target_dir);
@@ -155,7 +162,7 @@ fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<
         Some(stage) => stage,
         None => Stage::new(shared, place, size.bytes, job.create_mode)?,
     };
-    let filled = fill::fill(shared, &ends(job, shared, &stage), size, None, refused)?;
+    let filled = fill(job, shared, &stage, size, None, refused)?;
     Ok((stage, filled, None))
 }
 
@@ -171,7 +178,7 @@ fn resume<'a>(
     let Resumed { journal, file, name, journal_name, claimed } = resumed;
     let mut stage = Stage::kept(shared, place, file, name);
     let earlier = Some(Earlier { journal, claimed });
-    let filled = fill::fill(shared, &ends(job, shared, &stage), size, earlier, refused);
+    let filled = fill(job, shared, &stage, size, earlier, refused);
     match filled {
         Ok(filled) => Ok((stage, filled, Some(journal_name))),
         Err(failure) => {
@@ -183,6 +190,23 @@ fn resume<'a>(
             Err(failure)
         }
     }
+}
+
+/// Fills a staged file, and hands its data over.
+fn fill(
+    job: &FileJob<'_>,
+    shared: &Shared,
+    stage: &Stage<'_>,
+    size: Size,
+    earlier: Option<Earlier>,
+    refused: Vec<Choice>,
+) -> Result<Filled> {
+    let ends = ends(job, shared, stage);
+    let filled = fill::fill(shared, &ends, size, earlier, refused)?;
+    if !job.target_is_local {
+        ends.target.hand_over()?;
+    }
+    Ok(filled)
 }
 
 fn ends<'e>(job: &'e FileJob<'_>, shared: &'e Shared, stage: &'e Stage<'_>) -> Ends<'e> {

@@ -43,7 +43,7 @@ pub(crate) enum Zeros {
     SkipBlocks(usize),
 }
 
-/// What is known of a piece that was read.
+/// Facts about a piece that was read.
 #[derive(Clone, Copy)]
 pub(crate) struct Taken {
     pub(crate) crc: Option<u32>,
@@ -65,7 +65,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) source_end: Option<u64>,
     /// End of the target so far.
     pub(crate) target_end: u64,
-    /// What this pass left dirty in the page cache.
+    /// Range that this pass left dirty in the page cache.
     dirty: Range<u64>,
 }
 

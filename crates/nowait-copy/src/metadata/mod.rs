@@ -68,30 +68,30 @@ pub(crate) fn copy(
     lost
 }
 
-/// Sets the metadata of a symbolic link, or of a FIFO, socket or device just made in `dir`.
+/// Sets the metadata of a symbolic link, or of a FIFO, socket or device: `node` is the open target
+/// (`O_PATH`), so that whoever may write to its directory cannot have another file set.
 pub(crate) fn copy_node(
     (source_dir, source_name): (BorrowedFd<'_>, &std::ffi::CStr),
-    (dir, name): (BorrowedFd<'_>, &std::ffi::CStr),
+    node: BorrowedFd<'_>,
     subject: &Subject<'_>,
     process: &Process,
 ) -> Vec<Failure> {
     let Subject { stat, path, .. } = subject;
     let mut lost = Vec::new();
     let mut mode = stat.st_mode & 0o7777;
-    let set = |user, group| rustix::fs::chownat(dir, name, user, group, AtFlags::SYMLINK_NOFOLLOW);
+    let set = |user, group| rustix::fs::chownat(node, c"", user, group, AtFlags::EMPTY_PATH);
     if !keep_owner(stat, path, process, &mut lost, set) {
         mode &= !SET_ID;
     }
-    let (from, to) = (through_proc(source_dir, source_name), through_proc(dir, name));
-    lost.extend(xattr::copy(xattr::Node::Link(&from), xattr::Node::Link(&to), path).lost);
-    // A link has no mode. Nobody else had a chance to put another file in the place of this one:
-    // it has a temporary name, or the directory is this copy's own.
+    let (from, to) = (through_proc(source_dir, Some(source_name)), through_proc(node, None));
+    lost.extend(xattr::copy(xattr::Node::Link(&from), xattr::Node::Descriptor(&to), path).lost);
+    // A link has no mode.
     if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
-        if let Err(errno) = rustix::fs::chmodat(dir, name, Mode::from_raw_mode(mode), AtFlags::empty()) {
+        if let Err(errno) = rustix::fs::chmod(&to, Mode::from_raw_mode(mode)) {
             lost.push(warning(Operation::SetMode, path, errno));
         }
     }
-    if let Err(errno) = rustix::fs::utimensat(dir, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW) {
+    if let Err(errno) = rustix::fs::utimensat(node, c"", &times(stat), AtFlags::EMPTY_PATH) {
         lost.push(warning(Operation::SetTimes, path, errno));
     }
     lost
@@ -131,11 +131,11 @@ fn times(stat: &Stat) -> Timestamps {
     }
 }
 
-/// A path by which a symbolic link itself is reached: the calls for its attributes know no
-/// directory.
-fn through_proc(dir: BorrowedFd<'_>, name: &std::ffi::CStr) -> std::path::PathBuf {
+/// A path to an open file, or to an entry of an open directory: for calls that know no descriptor of
+/// a place (`O_PATH`).
+fn through_proc(fd: BorrowedFd<'_>, name: Option<&std::ffi::CStr>) -> std::path::PathBuf {
     use std::os::unix::ffi::OsStrExt;
-    let mut path = std::path::PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    path.push(std::ffi::OsStr::from_bytes(name.to_bytes()));
+    let mut path = std::path::PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    path.extend(name.map(|name| std::ffi::OsStr::from_bytes(name.to_bytes())));
     path
 }

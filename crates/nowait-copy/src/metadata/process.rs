@@ -1,4 +1,4 @@
-//! What files that this process makes are like, before anything is set.
+//! Owner and mode of files that this process makes, before anything is set.
 
 use std::os::fd::BorrowedFd;
 
@@ -6,6 +6,7 @@ use rustix::fs::{Mode, Stat};
 use rustix::io::Errno;
 
 use super::xattr;
+use crate::os::kind;
 
 /// Identity of the process: owner and mode of the files that it makes follow from it.
 pub(crate) struct Process {
@@ -63,7 +64,7 @@ const IGNORES_CASE: [u32; 8] = [
 /// Flag of a directory of ext4 or f2fs that ignores case (`FS_CASEFOLD_FL`).
 const CASEFOLD: u32 = 0x4000_0000;
 
-/// What new entries of a directory are like.
+/// Properties of new entries of a directory.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// Device of the directory.
@@ -72,6 +73,8 @@ pub(crate) struct Place {
     pub has_default_acl: bool,
     /// Two names that differ in case only may be one.
     pub may_ignore_case: bool,
+    /// No other machine writes to the file system.
+    pub is_local: bool,
     /// Owner and mode of new files can be told beforehand.
     is_plain: bool,
     /// Group of the directory: that of new files, with setgid or `grpid`.
@@ -87,6 +90,7 @@ impl Place {
             device: stat.st_dev,
             has_default_acl: xattr::has_default_acl(dir),
             may_ignore_case: IGNORES_CASE.contains(&magic) || folds(),
+            is_local: kind::is_local(magic),
             is_plain: PLAIN.contains(&magic),
             group: stat.st_gid,
         }

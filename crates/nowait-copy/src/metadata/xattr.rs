@@ -1,14 +1,15 @@
 //! Extended attributes, ACLs and capabilities among them, as they are stored.
 
 use std::cell::RefCell;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use crate::error::{Failure, FailureKind, Operation};
+use crate::error::{Failure, FailureKind, Operation, shown};
 
 const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
@@ -21,11 +22,15 @@ thread_local! {
     static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Something that has attributes: an open file, or a symbolic link by a path through /proc.
+/// Something that has attributes.
 #[derive(Clone, Copy)]
 pub(super) enum Node<'a> {
+    /// An open file.
     File(BorrowedFd<'a>),
+    /// An entry that may be a symbolic link, by a path through /proc.
     Link(&'a Path),
+    /// A place (`O_PATH`), by its descriptor's path in /proc.
+    Descriptor(&'a Path),
 }
 
 impl Node<'_> {
@@ -33,6 +38,7 @@ impl Node<'_> {
         match self {
             Node::File(file) => rustix::fs::flistxattr(file, names),
             Node::Link(path) => rustix::fs::llistxattr(path, names),
+            Node::Descriptor(path) => rustix::fs::listxattr(path, names),
         }
     }
 
@@ -40,6 +46,7 @@ impl Node<'_> {
         match self {
             Node::File(file) => rustix::fs::fgetxattr(file, name, value),
             Node::Link(path) => rustix::fs::lgetxattr(path, name, value),
+            Node::Descriptor(path) => rustix::fs::getxattr(path, name, value),
         }
     }
 
@@ -47,11 +54,12 @@ impl Node<'_> {
         match self {
             Node::File(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
             Node::Link(path) => rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()),
+            Node::Descriptor(path) => rustix::fs::setxattr(path, name, value, XattrFlags::empty()),
         }
     }
 }
 
-/// What became of the attributes of a file.
+/// Outcome for the attributes of a file.
 #[derive(Default)]
 pub(super) struct Copied {
     /// The source has an access ACL, and the target too now.
@@ -104,7 +112,9 @@ fn copy_named(source: Node<'_>, target: Node<'_>, path: &Path, mut names: &[u8],
             Err(Errno::NODATA) => {}
             Err(_) if is_privileged(name) => {}
             Err(errno) => {
-                copied.lost.get_or_insert_with(|| lost(path, errno, &name.to_string_lossy()));
+                copied.lost.get_or_insert_with(|| {
+                    lost(path, errno, &shown(Path::new(OsStr::from_bytes(name.to_bytes()))).to_string())
+                });
             }
         }
     }

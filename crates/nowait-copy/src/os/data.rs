@@ -92,6 +92,12 @@ pub(crate) fn allocate(fd: BorrowedFd<'_>, range: &Range<u64>) -> Result<(), Err
     retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), range.start, range.end - range.start))
 }
 
+/// Makes a range a hole; the length stays.
+pub(crate) fn punch(fd: BorrowedFd<'_>, range: &Range<u64>) -> Result<(), Errno> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    retry_on_intr(|| rustix::fs::fallocate(fd, flags, range.start, range.end - range.start))
+}
+
 /// Whether most of a file seems to be in the page cache: a byte here and there is read without
 /// waiting. Where that cannot be asked, it is not known to be.
 pub(crate) fn is_cached(fd: BorrowedFd<'_>, size: u64) -> bool {

@@ -4,3 +4,4 @@ pub(crate) mod data;
 pub(crate) mod kind;
 pub(crate) mod memory;
 pub(crate) mod name;
+pub(crate) mod temporary;

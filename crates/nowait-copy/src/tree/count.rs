@@ -9,7 +9,10 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use super::Tree;
 use super::dir::DIRECTORY;
+use super::links::{Identity, identity};
 use super::listing::Listing;
+use super::stat_argument;
+use crate::options::Follow;
 
 /// A directory that is being counted: open, as listed, and how far the count is.
 struct Level {
@@ -17,6 +20,7 @@ struct Level {
     listing: Listing,
     next: usize,
     relative: PathBuf,
+    identity: Identity,
 }
 
 impl Tree<'_> {
@@ -25,7 +29,7 @@ impl Tree<'_> {
     pub(crate) fn count_all(&self) {
         for top in &self.tops {
             let source = top.source();
-            let Ok(stat) = rustix::fs::lstat(&source) else { continue };
+            let Ok(stat) = stat_argument(&source, self.shared.options.follow) else { continue };
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => self.shared.meter.found(stat.st_size as u64),
                 FileType::Directory => {
@@ -42,9 +46,15 @@ impl Tree<'_> {
     }
 
     fn count_below(&self, top: OwnedFd) {
+        let (follow, one_file_system) = (self.shared.options.follow, self.shared.options.one_file_system);
+        let (stat_flags, open_flags) = match follow {
+            Follow::Always => (AtFlags::empty(), DIRECTORY),
+            _ => (AtFlags::SYMLINK_NOFOLLOW, DIRECTORY | OFlags::NOFOLLOW),
+        };
         let level = |dir: OwnedFd, relative| {
+            let identity = rustix::fs::fstat(&dir).map_or((0, 0), |stat| identity(&stat));
             let listing = Listing::read(dir.as_fd()).unwrap_or_default();
-            Level { dir, listing, next: 0, relative }
+            Level { dir, listing, next: 0, relative, identity }
         };
         let mut levels = vec![level(top, PathBuf::new())];
         while let Some(at) = levels.last_mut() {
@@ -57,17 +67,29 @@ impl Tree<'_> {
             }
             let (name, file_type) = at.listing.entry(at.next);
             at.next += 1;
+            let stat = || rustix::fs::statat(&at.dir, name, stat_flags);
+            let file_type = match file_type {
+                FileType::Symlink if follow == Follow::Always => {
+                    stat().map_or(file_type, |stat| FileType::from_raw_mode(stat.st_mode))
+                }
+                known => known,
+            };
             let relative = || at.relative.join(OsStr::from_bytes(name.to_bytes()));
             if !self.filter.is_empty() && self.filter.excludes(&relative(), name_of(name), file_type.is_dir()) {
                 continue;
             }
             if file_type.is_dir() {
-                let opened = rustix::fs::openat(&at.dir, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
-                let below = opened.map(|dir| level(dir, relative()));
+                let opened = rustix::fs::openat(&at.dir, name, open_flags, Mode::empty());
+                let below = opened.map(|dir| level(dir, relative())).ok();
+                let is_copied = |below: &Level| {
+                    let is_loop = levels.iter().any(|above| above.identity == below.identity);
+                    !is_loop && (!one_file_system || below.identity.0 == levels[0].identity.0)
+                };
+                let below = below.filter(is_copied);
                 levels.extend(below);
                 continue;
             }
-            if let Ok(stat) = rustix::fs::statat(&at.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            if let Ok(stat) = stat() {
                 if FileType::from_raw_mode(stat.st_mode).is_file() {
                     self.shared.meter.found(stat.st_size as u64);
                 }

@@ -5,14 +5,17 @@ use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{CWD, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::links::Identity;
 use super::listing::Listing;
 use crate::metadata::Place;
+use crate::os::temporary;
+use crate::shared::Shared;
 
 /// To list a directory, to reach what is in it, and to set its metadata.
 pub(super) const DIRECTORY: OFlags =
@@ -33,11 +36,11 @@ pub(super) struct Dir {
     pub target_path: PathBuf,
     /// Path below the source that was asked for.
     pub relative: PathBuf,
+    /// Identity of the source.
+    pub identity: Identity,
     pub place: Place,
     /// This copy made the target: nothing else is in it.
     pub is_new: bool,
-    /// Another source of this copy gets the name of the one in it.
-    pub is_repeated: bool,
     /// Source and target when opened; `None` for the directory that holds an argument, whose
     /// metadata are not copied.
     pub stats: Option<Stats>,
@@ -45,6 +48,10 @@ pub(super) struct Dir {
     pending: AtomicUsize,
     /// Names in the target before this copy, where case may be ignored.
     found_names: OnceLock<HashSet<CString>>,
+    /// Files of another user are in the source: access times may not be left as they are.
+    pub no_atime_refused: AtomicBool,
+    /// Whether temporary names in the target are guarded, once there are any.
+    is_guarded: OnceLock<bool>,
 }
 
 /// Metadata of a pair of directories when opened.
@@ -70,13 +77,14 @@ impl Dir {
         target: Option<OwnedFd>,
         paths: Paths,
         relative: PathBuf,
+        identity: Identity,
         place: Place,
         is_new: bool,
         stats: Option<Stats>,
     ) -> Self {
         let Paths { source: source_path, target: target_path } = paths;
         let pending = AtomicUsize::new(1);
-        let found_names = OnceLock::new();
+        let (found_names, is_guarded) = (OnceLock::new(), OnceLock::new());
         Dir {
             parent,
             source,
@@ -84,18 +92,26 @@ impl Dir {
             source_path,
             target_path,
             relative,
+            identity,
             place,
             is_new,
-            is_repeated: false,
             stats,
             pending,
             found_names,
+            no_atime_refused: AtomicBool::new(false),
+            is_guarded,
         }
     }
 
     /// Paths of an entry, for messages.
     pub(super) fn paths(&self, source_name: &CStr, target_name: &CStr) -> Paths {
         Paths { source: join(&self.source_path, source_name), target: join(&self.target_path, target_name) }
+    }
+
+    /// The directory and those above it, up to the source that was asked for: without the one that
+    /// holds that.
+    pub(super) fn chain(&self) -> impl Iterator<Item = &Dir> {
+        std::iter::successors(Some(self), |dir| dir.parent.as_deref()).take_while(|dir| dir.parent.is_some())
     }
 
     pub(super) fn target(&self) -> Option<BorrowedFd<'_>> {
@@ -114,6 +130,13 @@ impl Dir {
             (0..listing.len()).map(|index| listing.entry(index).0.to_owned()).collect()
         });
         !names.contains(target_name)
+    }
+
+    /// Returns a name for a temporary file in the target. The first one takes away what copies left
+    /// there that were killed.
+    pub(super) fn temporary_name(&self, shared: &Shared) -> CString {
+        let guard = || self.place.is_local && self.target().is_some_and(temporary::guard);
+        shared.temporary_name(*self.is_guarded.get_or_init(guard))
     }
 
     /// Adds tasks, before the one that adds them is done.

@@ -16,6 +16,7 @@ use super::{Task, Tree};
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::metadata::{self, Place};
 use crate::meter::lock;
+use crate::os::temporary;
 use crate::report::Event;
 
 /// Entries that a thread takes at a time.
@@ -33,7 +34,7 @@ impl Tree<'_> {
     /// Copies a directory: makes it, and queues what is in it.
     pub(super) fn directory(&self, thread: usize, parent: &Arc<Dir>, source_name: &CStr, target_name: &CStr) {
         let paths = parent.paths(source_name, target_name);
-        let opened = self.open_source(parent, source_name, DIRECTORY | OFlags::NOFOLLOW);
+        let opened = self.open_source(parent, source_name, DIRECTORY);
         let source = match opened {
             Ok(source) => source,
             // Something else took its place.
@@ -43,9 +44,20 @@ impl Tree<'_> {
             Err(errno) => return self.fail(Failure::from_errno(Operation::Open, &paths.source, errno)),
         };
         match self.open_pair(parent, source, source_name, target_name, paths) {
+            Ok(dir) if self.is_crossed(parent, &dir) => {
+                self.skipped(&dir.source_path, "another file system is mounted on it");
+                self.end_task(dir);
+            }
             Ok(dir) => self.list(thread, dir),
             Err(failure) => self.fail(failure),
         }
+    }
+
+    /// True if another file system is mounted on a directory, and is not to be copied.
+    fn is_crossed(&self, parent: &Dir, dir: &Dir) -> bool {
+        // The source that was asked for may be a mount point itself.
+        let above = parent.chain().next();
+        self.shared.options.one_file_system && above.is_some_and(|above| above.identity.0 != dir.identity.0)
     }
 
     fn open_pair(
@@ -57,6 +69,11 @@ impl Tree<'_> {
         paths: Paths,
     ) -> Result<Arc<Dir>> {
         let stat = rustix::fs::fstat(&source).map_err(|e| Failure::from_errno(Operation::Stat, &paths.source, e))?;
+        if self.follows(parent) && parent.chain().any(|above| above.identity == identity(&stat)) {
+            return Err(Failure::from_errno(Operation::Open, &paths.source, Errno::LOOP)
+                .with_detail("a symbolic link leads to a directory above it")
+                .with_advice("its other entries were copied; to leave it out, use --exclude"));
+        }
         if lock(&self.targets).contains(&identity(&stat)) {
             return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::IntoItself)
                 .with_detail("it is where its own copy goes")
@@ -68,8 +85,9 @@ impl Tree<'_> {
             return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
                 .with_detail("source and target are the same directory"));
         }
-        let relative = match parent.stats {
+        let relative = match parent.parent {
             Some(_) => parent.relative.join(OsStr::from_bytes(source_name.to_bytes())),
+            // The directory that holds an argument is above the source.
             None => std::path::PathBuf::new(),
         };
         let may_have_acl = !is_new || parent.place.has_default_acl;
@@ -77,7 +95,8 @@ impl Tree<'_> {
         self.shared.options.tell(&Event::Directory { source: &paths.source, target: &paths.target, is_new });
         self.count(|report| report.directories += 1);
         parent.add_pending(1);
-        Ok(Arc::new(Dir::new(Some(parent.clone()), source, target, paths, relative, place, is_new, stats)))
+        let identity = identity(&stat);
+        Ok(Arc::new(Dir::new(Some(parent.clone()), source, target, paths, relative, identity, place, is_new, stats)))
     }
 
     /// Makes a directory of the target, or opens the one that is there.
@@ -152,12 +171,14 @@ impl Tree<'_> {
         for index in 0..listing.len() {
             let (name, file_type) = listing.entry(index);
             let file_type = match file_type {
-                FileType::Unknown => rustix::fs::statat(&dir.source, name, AtFlags::SYMLINK_NOFOLLOW)
-                    .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+                FileType::Symlink if !self.follows(&dir) => FileType::Symlink,
+                FileType::Unknown | FileType::Symlink => {
+                    self.stat_source(&dir, name).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
+                }
                 known => known,
             };
             let is_directory = file_type.is_dir();
-            let is_excluded = !self.filter.is_empty() && self.is_excluded(&dir, name, is_directory);
+            let is_excluded = self.is_excluded(&dir, name, is_directory);
             if is_directory || is_excluded || index - start == BATCH {
                 if index > start {
                     others.push(start..index);
@@ -181,13 +202,20 @@ impl Tree<'_> {
     }
 
     fn is_excluded(&self, dir: &Dir, name: &CStr, is_directory: bool) -> bool {
-        let name = OsStr::from_bytes(name.to_bytes());
-        let is_excluded = self.filter.excludes(&dir.relative.join(name), name, is_directory);
-        if is_excluded {
-            self.count(|report| report.skipped += 1);
-            let source = dir.source_path.join(name);
-            self.shared.options.tell(&Event::Skipped { source: &source, why: "a pattern leaves it out" });
-        }
-        is_excluded
+        let text = OsStr::from_bytes(name.to_bytes());
+        let why = if !is_directory && temporary::is_temporary(name) {
+            "a temporary file of a copy that is at work, or was killed"
+        } else if !self.filter.is_empty() && self.filter.excludes(&dir.relative.join(text), text, is_directory) {
+            "a pattern leaves it out"
+        } else {
+            return false;
+        };
+        self.skipped(&dir.source_path.join(text), why);
+        true
+    }
+
+    pub(super) fn skipped(&self, source: &Path, why: &str) {
+        self.count(|report| report.skipped += 1);
+        self.shared.options.tell(&Event::Skipped { source, why });
     }
 }

@@ -10,20 +10,19 @@ use rustix::io::Errno;
 use super::Tree;
 use super::dir::{Dir, Paths};
 use super::links::{Turn, Waiter, identity};
-use crate::error::{Failure, FailureKind, Operation, Result};
+use crate::error::{Failure, FailureKind, Operation, Result, shown};
 use crate::file::{self, FileJob};
 use crate::metadata::{self, Creation};
 use crate::options::Update;
 use crate::report::{Event, Way};
 
 /// Without `NONBLOCK`, opening a FIFO that took a file's place would wait for a writer.
-const SOURCE: OFlags =
-    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
+const SOURCE: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 
 /// Size from which reads may go to a ring, to which `NONBLOCK` matters, also on a regular file.
 const RING_BYTES: i64 = 64 << 10;
 
-/// What an entry's name is in the target.
+/// The target's entry of the same name.
 pub(super) enum Existing {
     Nothing,
     /// Something that is to be replaced.
@@ -63,10 +62,7 @@ impl Tree<'_> {
         }
         let entry = Entry { dir, source_name, target_name, paths, stat, file };
         let old = match self.existing(&entry) {
-            Ok(Existing::Kept(why)) => {
-                self.count(|report| report.skipped += 1);
-                return self.shared.options.tell(&Event::Skipped { source: &entry.paths.source, why });
-            }
+            Ok(Existing::Kept(why)) => return self.skipped(&entry.paths.source, why),
             Ok(Existing::Nothing) => None,
             Ok(Existing::Old(stat)) => Some(stat),
             Err(failure) => return self.fail(failure),
@@ -137,10 +133,7 @@ impl Tree<'_> {
     /// Opens a regular file, or asks for the type of what is none.
     fn find(&self, dir: &Dir, name: &CStr, paths: &Paths, file_type: FileType) -> Result<(Stat, Option<OwnedFd>)> {
         let failed = |operation, errno| Failure::from_errno(operation, &paths.source, errno);
-        let stat = |()| {
-            rustix::fs::statat(&dir.source, name, AtFlags::SYMLINK_NOFOLLOW)
-                .map_err(|errno| failed(Operation::Stat, errno))
-        };
+        let stat = |()| self.stat_source(dir, name).map_err(|errno| failed(Operation::Stat, errno));
         match file_type {
             FileType::RegularFile => {}
             // Opening a device may do something.
@@ -165,7 +158,10 @@ impl Tree<'_> {
             return Ok((found, None));
         }
         if found.st_size >= RING_BYTES {
-            rustix::fs::fcntl_setfl(&file, OFlags::empty()).map_err(|errno| failed(Operation::Open, errno))?;
+            // The other flags stay: `NOATIME` is one of them.
+            rustix::fs::fcntl_getfl(&file)
+                .and_then(|flags| rustix::fs::fcntl_setfl(&file, flags.difference(OFlags::NONBLOCK)))
+                .map_err(|errno| failed(Operation::Open, errno))?;
         }
         Ok((found, Some(file)))
     }
@@ -182,6 +178,8 @@ impl Tree<'_> {
             source_path: &paths.source,
             target_dir,
             target_device: dir.place.device,
+            target_is_local: dir.place.is_local,
+            temporary_name: &|| dir.temporary_name(self.shared),
             target_name: entry.target_name,
             target_path: &paths.target,
             is_new: dir.is_new,
@@ -205,15 +203,10 @@ impl Tree<'_> {
         self.shared.options.tell(&Event::Copied { source, target, way, why, bytes });
     }
 
-    /// What the name of an entry is in the target, and whether it may be replaced.
+    /// Looks what has the entry's name in the target, and whether it may be replaced.
     fn existing(&self, entry: &Entry<'_>) -> Result<Existing> {
         let Entry { dir, target_name, paths, stat, .. } = entry;
         let Some(target_dir) = dir.target().filter(|_| !dir.is_new) else { return Ok(Existing::Nothing) };
-        if dir.is_repeated {
-            return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::NameCollision)
-                .with_detail(format!("this copy has made {} of another source", paths.target.display()))
-                .with_advice("copy them to different directories"));
-        }
         let old = match rustix::fs::statat(target_dir, *target_name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(Existing::Nothing),
             Err(errno) => return Err(Failure::from_errno(Operation::Stat, &paths.target, errno)),
@@ -225,7 +218,7 @@ impl Tree<'_> {
         }
         if identity(&old) == identity(stat) {
             return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
-                .with_detail(format!("it is the same file as {}", paths.source.display())));
+                .with_detail(format!("it is the same file as {}", shown(&paths.source))));
         }
         if dir.is_other_case(target_name) {
             return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::NameCollision)

@@ -7,6 +7,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::Tree;
 use super::entry::{Entry, is_modified_alike};
+use crate::os::data;
 
 /// Bytes that are compared at a time.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -23,16 +24,20 @@ impl Tree<'_> {
         if !is_alike {
             return false;
         }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         // What cannot be read is copied anew.
         rustix::fs::openat(target_dir, *target_name, flags, Mode::empty())
-            .is_ok_and(|target| self.has_same_bytes(source.as_fd(), target.as_fd()).unwrap_or(false))
+            .is_ok_and(|target| self.has_same_bytes(source.as_fd(), target.as_fd(), size).unwrap_or(false))
     }
 
-    fn has_same_bytes(&self, source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<bool, Errno> {
+    /// Compares two files of `size` bytes. What is a hole in both is not read.
+    fn has_same_bytes(&self, source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64) -> Result<bool, Errno> {
         let (mut one, mut other) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
         let mut offset = 0;
         while !self.shared.meter.is_cancelled() {
+            let start = |fd| Ok(data::next_data(fd, offset, size)?.map_or(size, |range| range.start));
+            offset = start(source)?.min(start(target)?).max(offset);
             let length = read_full(source, &mut one, offset)?;
             if length != read_full(target, &mut other, offset)? || one[..length] != other[..length] {
                 return Ok(false);

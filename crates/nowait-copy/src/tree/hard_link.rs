@@ -1,6 +1,6 @@
 //! Further names of a file that this copy has made.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -12,7 +12,9 @@ use super::entry::Entry;
 use super::links::{Copy, Waiter, identity};
 use super::{Task, Tree};
 use crate::error::{Failure, FailureKind, Operation};
+use crate::options::Follow;
 use crate::report::{Event, Way};
+use crate::shared::Shared;
 
 impl Tree<'_> {
     /// Copies a file with several names, and links those that waited for it.
@@ -27,7 +29,12 @@ impl Tree<'_> {
         match made {
             Some(made) => {
                 let copy = Copy { identity: identity(&made), path: entry.paths.target.clone() };
-                for waiter in self.links.finished(source, copy.clone(), u64::from(entry.stat.st_nlink as u32)) {
+                let names = match self.shared.options.follow {
+                    // Symbolic links to it are further ones.
+                    Follow::Always => u64::MAX,
+                    _ => u64::from(entry.stat.st_nlink as u32),
+                };
+                for waiter in self.links.finished(source, copy.clone(), names) {
                     self.hard_link(&copy, waiter);
                 }
             }
@@ -43,7 +50,7 @@ impl Tree<'_> {
         let Waiter { dir, source_name, target_name } = waiter;
         let paths = dir.paths(&source_name, &target_name);
         let linked = match dir.target() {
-            Some(target_dir) => link(copy, &dir, target_dir, &target_name, || self.shared.temporary_name()),
+            Some(target_dir) => link(copy, &dir, target_dir, &target_name, self.shared),
             None => Ok(()),
         };
         match linked {
@@ -72,13 +79,7 @@ impl Tree<'_> {
 }
 
 /// Links a copy to a name.
-fn link(
-    copy: &Copy,
-    dir: &Dir,
-    target_dir: BorrowedFd<'_>,
-    name: &CStr,
-    temporary_name: impl Fn() -> String,
-) -> Result<(), Errno> {
+fn link(copy: &Copy, dir: &Dir, target_dir: BorrowedFd<'_>, name: &CStr, shared: &Shared) -> Result<(), Errno> {
     let parent = parent_of(&copy.path);
     let opened = if parent == dir.target_path { None } else { Some(open_path(parent, DIRECTORY)?) };
     let from_dir = opened.as_ref().map_or(target_dir, AsFd::as_fd);
@@ -100,7 +101,7 @@ fn link(
     if FileType::from_raw_mode(old.st_mode).is_dir() {
         return Err(Errno::ISDIR);
     }
-    let temporary = CString::new(temporary_name()).unwrap_or_default();
+    let temporary = dir.temporary_name(shared);
     rustix::fs::linkat(from_dir, from, target_dir, &*temporary, AtFlags::empty())?;
     rustix::fs::renameat(target_dir, &*temporary, target_dir, name).inspect_err(|_| {
         _ = rustix::fs::unlinkat(target_dir, &*temporary, AtFlags::empty());

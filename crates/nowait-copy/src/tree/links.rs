@@ -37,7 +37,7 @@ enum State {
     Copied(Copy, u64),
 }
 
-/// What to do with a name.
+/// Action for a name.
 pub(super) enum Turn {
     /// Copy the file, then call [`Links::finished`].
     Copy,

@@ -19,16 +19,17 @@ use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::error::{Failure, Operation};
 use crate::metadata::{self, Process};
 use crate::meter::lock;
-use crate::options::Sync;
+use crate::options::{Follow, Sync};
+use crate::os::name;
 use crate::report::{Event, Report};
 use crate::shared::Shared;
 use dir::Dir;
@@ -37,7 +38,7 @@ use listing::Listing;
 use queue::Queue;
 
 pub(crate) use filter::Filter;
-pub(crate) use top::Top;
+pub(crate) use top::{Top, stat_argument};
 
 /// A copy of one or more sources.
 pub(crate) struct Tree<'s> {
@@ -53,8 +54,6 @@ pub(crate) struct Tree<'s> {
     targets: Mutex<Vec<Identity>>,
     /// A directory on each device that something was copied to, for a sync at the end.
     devices: Mutex<HashMap<u64, (PathBuf, OwnedFd)>>,
-    /// Access times of the source may not be left as they are: it is somebody else's.
-    no_atime_refused: AtomicBool,
     /// Another thread counts what there is to copy.
     is_counted: bool,
 }
@@ -86,7 +85,6 @@ impl<'s> Tree<'s> {
             report: Mutex::default(),
             targets: Mutex::default(),
             devices: Mutex::default(),
-            no_atime_refused: AtomicBool::new(false),
             is_counted,
         }
     }
@@ -123,18 +121,34 @@ impl<'s> Tree<'s> {
         }
     }
 
-    /// What was done.
+    /// Returns what was done.
     pub(crate) fn into_report(self) -> Report {
         self.report.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens something of the source, without a trace in its access time where that is allowed: a
+    /// True if symbolic links in a directory of the source are followed.
+    fn follows(&self, dir: &Dir) -> bool {
+        match self.shared.options.follow {
+            Follow::Never => false,
+            Follow::Arguments => dir.parent.is_none(),
+            Follow::Always => true,
+        }
+    }
+
+    /// Asks for type and metadata of an entry of the source.
+    fn stat_source(&self, dir: &Dir, name: &CStr) -> Result<Stat, Errno> {
+        let flags = if self.follows(dir) { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        rustix::fs::statat(&dir.source, name, flags)
+    }
+
+    /// Opens an entry of the source, without a trace in its access time where that is allowed: a
     /// changed time would have to be written, too.
     fn open_source(&self, dir: &Dir, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = if self.follows(dir) { flags } else { flags | OFlags::NOFOLLOW };
         let open = |flags| rustix::fs::openat(&dir.source, name, flags, Mode::empty());
-        if !self.no_atime_refused.load(Relaxed) {
+        if !dir.no_atime_refused.load(Relaxed) {
             match open(flags | OFlags::NOATIME) {
-                Err(Errno::PERM) => self.no_atime_refused.store(true, Relaxed),
+                Err(Errno::PERM) => dir.no_atime_refused.store(true, Relaxed),
                 opened => return opened,
             }
         }
@@ -170,7 +184,7 @@ impl<'s> Tree<'s> {
             self.warn(metadata::copy(dir.source.as_fd(), target, &subject, &self.process));
         }
         if self.shared.options.sync == Sync::File {
-            if let Err(errno) = rustix::fs::fsync(target) {
+            if let Err(errno) = name::sync_directory(target) {
                 self.fail(Failure::from_errno(Operation::Sync, &dir.target_path, errno));
             }
         }

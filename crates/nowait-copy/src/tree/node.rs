@@ -1,9 +1,9 @@
 //! Symbolic links, FIFOs, sockets and devices.
 
-use std::ffi::{CStr, CString};
-use std::os::fd::BorrowedFd;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
@@ -20,20 +20,25 @@ impl Tree<'_> {
         let Some(target_dir) = dir.target() else { return Ok(()) };
         let temporary = match dir.is_new && old.is_none() {
             true => None,
-            false => Some(CString::new(self.shared.temporary_name()).unwrap_or_default()),
+            false => Some(dir.temporary_name(self.shared)),
         };
         let name = temporary.as_deref().unwrap_or(entry.target_name);
         let what = make(entry, target_dir, name)?;
-        let creation = Creation::of(stat, &dir.place, &self.process);
-        let subject =
-            metadata::Subject { stat, creation, path: &paths.target, may_have_acl: dir.place.has_default_acl };
-        let from = (std::os::fd::AsFd::as_fd(&dir.source), entry.source_name);
-        self.warn(metadata::copy_node(from, (target_dir, name), &subject, &self.process));
+        let described = open_made(entry, target_dir, name).map(|made| {
+            let creation = Creation::of(stat, &dir.place, &self.process);
+            let subject =
+                metadata::Subject { stat, creation, path: &paths.target, may_have_acl: dir.place.has_default_acl };
+            let from = (dir.source.as_fd(), entry.source_name);
+            self.warn(metadata::copy_node(from, made.as_fd(), &subject, &self.process));
+        });
         if temporary.is_some() {
-            if let Err(errno) = rustix::fs::renameat(target_dir, name, target_dir, entry.target_name) {
-                _ = rustix::fs::unlinkat(target_dir, name, AtFlags::empty());
-                return Err(Failure::from_errno(Operation::Rename, &paths.target, errno));
-            }
+            let named = described.and_then(|()| {
+                let renamed = rustix::fs::renameat(target_dir, name, target_dir, entry.target_name);
+                renamed.map_err(|errno| Failure::from_errno(Operation::Rename, &paths.target, errno))
+            });
+            named.inspect_err(|_| _ = rustix::fs::unlinkat(target_dir, name, AtFlags::empty()))?;
+        } else {
+            described?;
         }
         self.count(|report| report.nodes += 1);
         self.copied(entry, Way::Node, what, 0);
@@ -77,4 +82,23 @@ fn make(entry: &Entry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<&'
         }
         Err(errno) => Err(Failure::from_errno(operation, &paths.target, errno)),
     }
+}
+
+/// Opens the entry just made, as a place: unless another took its name since, in a directory that
+/// others may write to.
+fn open_made(entry: &Entry<'_>, target_dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+    let failed = |errno| Failure::from_errno(Operation::Open, &entry.paths.target, errno);
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = rustix::fs::openat(target_dir, name, flags, Mode::empty()).map_err(failed)?;
+    let stat = rustix::fs::fstat(&made).map_err(failed)?;
+    let file_type = FileType::from_raw_mode(stat.st_mode);
+    let is_device = matches!(file_type, FileType::CharacterDevice | FileType::BlockDevice);
+    let is_same_device = !is_device || stat.st_rdev == entry.stat.st_rdev;
+    if file_type == FileType::from_raw_mode(entry.stat.st_mode) && is_same_device && stat.st_nlink <= 1 {
+        return Ok(made);
+    }
+    let kind = FailureKind::System(nowait::ErrorKind::AlreadyExists);
+    Err(Failure::new(Operation::Open, &entry.paths.target, kind)
+        .with_detail("another process replaced it while it was made")
+        .with_advice("copy it again when nobody else writes to the directory"))
 }

@@ -7,15 +7,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, OFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::Tree;
 use super::dir::{DIRECTORY, Dir, Paths, join, open_path, parent_of};
 use super::links::{Identity, identity};
-use crate::error::{Failure, FailureKind, Operation, Result};
+use crate::error::{Failure, FailureKind, Operation, Result, shown};
 use crate::metadata::Place;
 use crate::meter::lock;
+use crate::options::Follow;
 
 /// To reach what is in a directory; it need not be readable.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -54,8 +55,8 @@ impl Top {
     }
 
     /// True if the source is a directory, as far as that can be told.
-    pub(crate) fn is_directory(&self) -> bool {
-        rustix::fs::lstat(self.source()).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir())
+    pub(crate) fn is_directory(&self, follow: Follow) -> bool {
+        stat_argument(&self.source(), follow).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir())
     }
 
     /// Marks sources whose name another before them gets: they must not replace it.
@@ -88,6 +89,11 @@ impl Top {
         };
         Ok(Top { source_dir, source_name, target_dir, target_name, needs_directory: false, is_repeated: false })
     }
+}
+
+/// Asks for type and metadata of a source that was named.
+pub(crate) fn stat_argument(source: &Path, follow: Follow) -> std::result::Result<Stat, Errno> {
+    if follow == Follow::Never { rustix::fs::lstat(source) } else { rustix::fs::stat(source) }
 }
 
 /// The last component of a path, if it is a name. (`Path::file_name` takes `a/.` for `a`.)
@@ -124,9 +130,16 @@ impl Tree<'_> {
     fn open_top(&self, top: &Top) -> Result<(Arc<Dir>, bool)> {
         let opened = |operation, path: &Path, errno| Failure::from_errno(operation, path, errno);
         let source = open_path(&top.source_dir, PLACE).map_err(|e| opened(Operation::Open, &top.source(), e))?;
-        let stat = rustix::fs::statat(&source, &*top.source_name, AtFlags::SYMLINK_NOFOLLOW)
+        let follow = self.shared.options.follow;
+        let flags = if follow == Follow::Never { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
+        let stat = rustix::fs::statat(&source, &*top.source_name, flags)
             .map_err(|errno| opened(Operation::Open, &top.source(), errno))?;
         let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
+        if top.is_repeated {
+            return Err(Failure::new(Operation::Copy, &top.source(), FailureKind::NameCollision)
+                .with_detail(format!("this copy makes {} of another source", shown(&top.target())))
+                .with_advice("copy them to different directories, or one after the other"));
+        }
         if top.needs_directory && !is_directory {
             let kind = FailureKind::System(nowait::ErrorKind::NotFound);
             return Err(Failure::new(Operation::Open, &top.target(), kind)
@@ -136,7 +149,7 @@ impl Tree<'_> {
         let target = open_target_dir(&top.target_dir)?;
         if is_directory && is_inside(&target, identity(&stat), top.target_name.as_c_str() != c".") {
             return Err(Failure::new(Operation::Copy, &top.source(), FailureKind::IntoItself)
-                .with_detail(format!("the target {} lies inside it", top.target().display())));
+                .with_detail(format!("the target {} lies inside it", shown(&top.target()))));
         }
         let target_stat =
             rustix::fs::fstat(&target).map_err(|errno| opened(Operation::Stat, &top.target_dir, errno))?;
@@ -146,8 +159,8 @@ impl Tree<'_> {
         let place = Place::of(target.as_fd(), &target_stat);
         self.note_device(target.as_fd(), place.device, &top.target_dir);
         let paths = Paths { source: top.source_dir.clone(), target: top.target_dir.clone() };
-        let mut dir = Dir::new(None, source, Some(target), paths, PathBuf::new(), place, false, None);
-        dir.is_repeated = top.is_repeated;
+        let relative = PathBuf::new();
+        let dir = Dir::new(None, source, Some(target), paths, relative, identity(&stat), place, false, None);
         Ok((Arc::new(dir), is_directory))
     }
 }

@@ -1,6 +1,7 @@
 //! One file, in every way, on the file systems that are at hand: ext4 or what `/var/tmp` lies on,
 //! and tmpfs.
 
+mod resumed;
 mod simulated;
 
 use std::ffi::CString;
@@ -47,6 +48,7 @@ struct Job<'a> {
     source: &'a Path,
     target: &'a Path,
     is_new: bool,
+    target_is_local: bool,
     /// Called when the source is open, before it is copied.
     meanwhile: &'a dyn Fn(),
     metadata: super::Metadata<'a>,
@@ -54,7 +56,14 @@ struct Job<'a> {
 
 impl<'a> Job<'a> {
     fn new(source: &'a Path, target: &'a Path) -> Self {
-        Job { source, target, is_new: false, meanwhile: &|| {}, metadata: &|_, _| Ok(Vec::new()) }
+        Job {
+            source,
+            target,
+            is_new: false,
+            target_is_local: true,
+            meanwhile: &|| {},
+            metadata: &|_, _| Ok(Vec::new()),
+        }
     }
 
     fn run(&self, shared: &Shared) -> Result<FileOutcome> {
@@ -69,6 +78,8 @@ impl<'a> Job<'a> {
             source_path: self.source,
             target_dir: directory.as_fd(),
             target_device: directory.metadata().unwrap().dev(),
+            target_is_local: self.target_is_local,
+            temporary_name: &|| shared.temporary_name(false),
             target_name: &name,
             target_path: self.target,
             is_new: self.is_new,
@@ -281,82 +292,6 @@ fn a_directory_of_the_name_is_not_replaced() {
         assert_eq!((failure.operation(), failure.path()), (Operation::Rename, target.as_path()));
         assert_eq!(names(folder.path()), ["source", "target"]);
     }
-}
-
-/// A copy that is cancelled on its way, after which the names are there that `--resume` needs.
-fn interrupted(source: &Path, target: &Path, options: &Options) {
-    let shared = Shared::new(options.clone().resume(true).reflink(Reflink::Never).bytes_per_second_max(Some(20 << 20)));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while shared.meter.progress().bytes < 10 << 20 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            shared.meter.cancel();
-        });
-        let failure = Job::new(source, target).run(&shared).map(|_| ()).unwrap_err();
-        assert_eq!(failure.kind(), FailureKind::Cancelled);
-    });
-}
-
-#[test]
-fn a_copy_is_resumed_from_what_is_right() {
-    for folder in folders() {
-        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
-        let contents = bytes(32 * MIB + 5, 3);
-        for (what, options) in [
-            ("plain", Options::new()),
-            ("direct", Options::new().cache_neutral(true)),
-            ("verified", Options::new().verify(true)),
-        ] {
-            fs::write(&source, &contents).unwrap();
-            fs::write(&target, "old").unwrap();
-            interrupted(&source, &target, &options);
-            assert_eq!(fs::read(&target).unwrap(), b"old", "{what}");
-            let left = names(folder.path());
-            assert!(left[0].starts_with(".target.") && left[0].ends_with(".nowait-journal"), "{left:?}");
-            assert!(left[1].starts_with(".target.") && left[1].ends_with(".nowait-part"), "{left:?}");
-            // Of what is claimed one piece is wrong.
-            let part = File::options().write(true).open(folder.path().join(&left[1])).unwrap();
-            part.write_all_at(b"spoilt", 2 * MIB as u64 + 9).unwrap();
-            let again = Shared::new(options.clone().resume(true).reflink(Reflink::Never));
-            let outcome = Job::new(&source, &target).run(&again).unwrap();
-            assert!(fs::read(&target).unwrap() == contents, "{what}");
-            assert_eq!(outcome.bytes, contents.len() as u64);
-            assert_eq!(names(folder.path()), ["source", "target"], "{what}");
-        }
-    }
-}
-
-/// Symptom: what an earlier run left of another source came into the copy.
-#[test]
-fn a_journal_of_another_source_is_not_believed() {
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
-    fs::write(&source, bytes(32 * MIB, 3)).unwrap();
-    interrupted(&source, &target, &Options::new());
-    std::thread::sleep(Duration::from_millis(10));
-    let contents = bytes(32 * MIB, 4);
-    fs::write(&source, &contents).unwrap();
-    copy(&source, &target, &Options::new().resume(true).reflink(Reflink::Never)).unwrap();
-    assert!(fs::read(&target).unwrap() == contents);
-    assert_eq!(names(folder.path()), ["source", "target"]);
-}
-
-/// Symptom: a second copy of the same file took the first one's part away under it.
-#[test]
-fn two_copies_do_not_resume_the_same_part() {
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
-    let contents = bytes(16 * MIB, 3);
-    fs::write(&source, &contents).unwrap();
-    let options = Options::new().resume(true).reflink(Reflink::Never).bytes_per_second_max(Some(40 << 20));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| copy(&source, &target, &options).map(|_| ()).unwrap());
-        }
-    });
-    assert!(fs::read(&target).unwrap() == contents);
-    assert_eq!(names(folder.path()), ["source", "target"]);
 }
 
 /// The file systems at hand would be copied by other ways: their `copy_file_range` is a loop.

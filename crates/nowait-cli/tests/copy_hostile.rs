@@ -1,0 +1,424 @@
+//! `nowait copy` where others are at work: names that are replaced under it, another copy to the same
+//! place, few descriptors, files that may not be changed, no `/proc`.
+
+mod copying;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use copying::mounts::{Kind, Mount, or_skip};
+use copying::{COPIED, NOBODY, NOTHING, Nobody, SOME_NOT, child, directory, expect, names, noise, nowait_copy, said};
+
+/// A tree with a file that takes some seconds at a low rate, and directories that come after it.
+fn slow_tree(root: &Path) {
+    fs::create_dir_all(root.join("later")).unwrap();
+    fs::write(root.join("first"), noise(1, 2 << 20)).unwrap();
+    fs::write(root.join("later/file"), "inside").unwrap();
+}
+
+/// Copies it slowly, has `meanwhile` done in the middle of its first file, and returns the code and
+/// what was said.
+fn copied_while(dir: &Path, options: &[&str], meanwhile: impl FnOnce()) -> (Option<i32>, String) {
+    let child = nowait_copy()
+        .args(["--bwlimit=1M", "--jobs=1", "--reflink=never", "-T"])
+        .args(options)
+        .args(["source", "target"])
+        .current_dir(dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(800));
+    meanwhile();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), said(&output))
+}
+
+/// Symptom: the copy went wherever the link led that took its directory's place.
+#[test]
+fn a_target_directory_that_is_replaced_by_a_link_leads_nowhere_else() {
+    for options in [&[][..], &["--sync=file"], &["--sync=all", "--verify"]] {
+        let dir = directory();
+        let path = |name: &str| dir.path().join(name);
+        slow_tree(&path("source"));
+        fs::create_dir_all(path("target/later")).unwrap();
+        fs::create_dir_all(path("elsewhere/later")).unwrap();
+        fs::write(path("elsewhere/first"), "theirs").unwrap();
+        let (code, said) = copied_while(dir.path(), options, || {
+            fs::rename(path("target"), path("moved")).unwrap();
+            symlink("elsewhere", path("target")).unwrap();
+        });
+        assert_eq!(code, Some(COPIED), "{said}");
+        assert_eq!(fs::read(path("elsewhere/first")).unwrap(), b"theirs");
+        assert_eq!(names(&path("elsewhere/later")), [""; 0]);
+        assert!(fs::read(path("moved/first")).unwrap() == noise(1, 2 << 20));
+        assert_eq!(names(&path("moved/later")), ["file"]);
+
+        // One that is met after it was replaced.
+        let dir = directory();
+        let path = |name: &str| dir.path().join(name);
+        slow_tree(&path("source"));
+        fs::create_dir_all(path("target/later")).unwrap();
+        fs::create_dir(path("elsewhere")).unwrap();
+        let (code, said) = copied_while(dir.path(), options, || {
+            fs::remove_dir(path("target/later")).unwrap();
+            symlink("../elsewhere", path("target/later")).unwrap();
+        });
+        assert_eq!(code, Some(SOME_NOT), "{said}");
+        assert!(said.lines().any(|line| line.contains("target/later") && line.contains("; ")), "{said}");
+        assert_eq!(names(&path("elsewhere")), [""; 0]);
+    }
+}
+
+/// Symptom: a link that took a directory's place had what it leads to copied: a secret, if root
+/// copies what others may change.
+#[test]
+fn a_source_that_is_replaced_by_a_link_is_copied_as_a_link() {
+    let dir = directory();
+    let path = |name: &str| dir.path().join(name);
+    slow_tree(&path("source"));
+    fs::create_dir(path("source/another")).unwrap();
+    fs::create_dir(path("secret")).unwrap();
+    fs::write(path("secret/file"), "secret").unwrap();
+    let (code, said) = copied_while(dir.path(), &[], || {
+        fs::remove_dir_all(path("source/later")).unwrap();
+        symlink("../secret", path("source/later")).unwrap();
+        fs::remove_dir(path("source/another")).unwrap();
+        // Nobody writes to it: whoever opens it waits.
+        expect(0, Command::new("mkfifo").arg(path("source/another")));
+    });
+    assert!(code == Some(COPIED) || code == Some(SOME_NOT), "{said}");
+    assert_eq!(fs::read_link(path("target/later")).unwrap(), Path::new("../secret"));
+    assert!(!fs::metadata(path("target/another")).unwrap().is_file());
+}
+
+/// Files of a tree by their paths.
+fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => left.push(path),
+                false => _ = found.insert(path.strip_prefix(root).unwrap().to_path_buf(), fs::read(&path).unwrap()),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn copies_to_one_place_at_a_time_leave_whole_files() {
+    let dir = directory();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    for folder in 0..6 {
+        fs::create_dir_all(source.join(format!("{folder}"))).unwrap();
+        for number in 0..20 {
+            let len = if number == 3 { 2 << 20 } else { 1000 * number };
+            fs::write(source.join(format!("{folder}/{number}")), noise(folder * 100 + number as u64, len)).unwrap();
+        }
+    }
+    symlink("0/1", source.join("link")).unwrap();
+    let expected = contents(&source);
+    for is_there in [false, true, true] {
+        if !is_there {
+            let _ = fs::remove_dir_all(&target);
+        }
+        let start = |options: &[&str]| {
+            let mut command = nowait_copy();
+            command.args(options).arg("-T").args([&source, &target]).stderr(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let children = [&[][..], &["--sync=all"], &["--resume"], &["--cache-neutral"]].map(start);
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            // Where the other made a directory first, names in it may be taken: that is told.
+            let codes = if is_there { &[COPIED][..] } else { &[COPIED, SOME_NOT] };
+            assert!(codes.contains(&output.status.code().unwrap()), "{}", said(&output));
+        }
+        assert!(contents(&target) == expected, "there: {is_there}");
+    }
+}
+
+#[test]
+fn few_descriptors_are_told_and_nothing_is_half() {
+    let dir = directory();
+    let source = dir.path().join("source");
+    let deepest = source.join("a/b/c/d/e/f/g/h");
+    fs::create_dir_all(&deepest).unwrap();
+    for number in 0..20 {
+        fs::write(source.join(format!("{number}")), noise(number, 100_000)).unwrap();
+    }
+    fs::write(source.join("large"), noise(99, 9 << 20)).unwrap();
+    fs::write(deepest.join("deepest"), "deepest").unwrap();
+    let expected = contents(&source);
+    for (limit, options) in
+        [(10, &[][..]), (16, &[]), (16, &["--cache-neutral"]), (20, &["--resume"]), (64, &["--verify"])]
+    {
+        let copy = nowait_copy();
+        let output = Command::new("bash")
+            .args(["-c", &format!("ulimit -Sn {limit}; ulimit -Hn {limit}; exec \"$@\""), "bash"])
+            .arg(copy.get_program())
+            .args(copy.get_args())
+            .args(options)
+            .args(["source", "target"])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let text = said(&output);
+        let code = output.status.code();
+        assert!([Some(COPIED), Some(SOME_NOT), Some(NOTHING)].contains(&code), "{limit}, {options:?}: {text}");
+        assert!(!text.contains("panicked"), "{limit}, {options:?}: {text}");
+        let target = dir.path().join("target");
+        let copied = if target.exists() { contents(&target) } else { BTreeMap::new() };
+        for (path, bytes) in &copied {
+            let is_kept = path.to_string_lossy().contains(".nowait-");
+            assert!(is_kept && options == ["--resume"] || expected.get(path) == Some(bytes), "{limit}: {path:?}");
+        }
+        if code == Some(COPIED) {
+            assert!(copied == expected, "{limit}, {options:?}: not all was copied, and nothing was said");
+        } else {
+            assert!(text.contains("ulimit -n"), "{limit}, {options:?}: {text}");
+        }
+        assert!(limit < 64 || code == Some(COPIED), "{limit}: {text}");
+        let _ = fs::remove_dir_all(&target);
+    }
+}
+
+#[test]
+fn files_that_may_not_be_changed_are_told() {
+    let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };
+    let path = |name: &str| mount.path().join(name);
+    for name in ["source", "immutable", "append only"] {
+        fs::write(path(name), name).unwrap();
+    }
+    fs::create_dir(path("folder")).unwrap();
+    fs::write(path("folder/file"), "old").unwrap();
+    fs::write(path("large"), noise(1, 2 << 20)).unwrap();
+    let flag = |flag: &str, name: &str| expect(0, Command::new("chattr").arg(flag).arg(path(name)));
+    let flags = [("i", "immutable"), ("a", "append only"), ("i", "folder")];
+    flags.iter().for_each(|(letter, name)| _ = flag(&format!("+{letter}"), name));
+    let before = names(mount.path());
+    let outputs: Vec<_> = ["source", "large"]
+        .iter()
+        .flat_map(|source| ["immutable", "append only", "folder/file", "folder/new"].map(|target| (source, target)))
+        .map(|(source, target)| (target, nowait_copy().args([path(source), path(target)]).output().unwrap()))
+        .collect();
+    let after = names(mount.path());
+    // Else it cannot be unmounted and removed.
+    flags.iter().for_each(|(letter, name)| _ = flag(&format!("-{letter}"), name));
+    for (target, output) in outputs {
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(NOTHING), "{target}: {text}");
+        assert!(text.lines().any(|line| line.contains(target) && line.contains("immutable")), "{target}: {text}");
+    }
+    assert_eq!(after, before, "temporary files");
+    assert_eq!(fs::read(path("immutable")).unwrap(), b"immutable");
+    assert_eq!(names(&path("folder")), ["file"]);
+}
+
+#[test]
+fn a_read_only_file_is_replaced_and_one_in_a_read_only_directory_is_told() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    let copy = |source: &str, target: &str| {
+        let mut command = nobody.copy();
+        command.args([source, target]).current_dir(&dir);
+        command
+    };
+    fs::write(dir.join("source"), "new").unwrap();
+    fs::write(dir.join("read only"), "old").unwrap();
+    fs::set_permissions(dir.join("read only"), fs::Permissions::from_mode(0o444)).unwrap();
+    expect(COPIED, &mut copy("source", "read only"));
+    assert_eq!(fs::read(dir.join("read only")).unwrap(), b"new");
+
+    // Root's files: what is theirs to read is copied, and is not run in root's name.
+    fs::set_permissions(dir.join("source"), fs::Permissions::from_mode(0o4755)).unwrap();
+    expect(COPIED, &mut copy("source", "mine"));
+    let mine = fs::metadata(dir.join("mine")).unwrap();
+    assert_eq!((mine.uid(), mine.mode() & 0o7777), (NOBODY, 0o755));
+    assert_eq!(mine.mtime(), fs::metadata(dir.join("source")).unwrap().mtime());
+}
+
+/// Files of `/proc` and `/sys` have a size of zero, or of a page.
+#[test]
+fn files_of_the_kernel_are_copied_to_their_end() {
+    let dir = directory();
+    let sources =
+        ["/proc/version", "/proc/cpuinfo", "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/notes"];
+    for source in sources.iter().filter(|source| Path::new(source).exists()) {
+        for options in [&[][..], &["--cache-neutral"], &["--verify"], &["--resume"], &["--sparse=always"]] {
+            let target = dir.path().join("target");
+            expect(COPIED, nowait_copy().args(options).arg(source).arg(&target));
+            let (copy, file) = (fs::read(&target).unwrap(), fs::read(source).unwrap());
+            // Frequencies of processors change.
+            let is_same = if source.contains("cpuinfo") { copy.len().abs_diff(file.len()) < 200 } else { copy == file };
+            assert!(is_same, "{source}, {options:?}: {} of {} bytes", copy.len(), file.len());
+        }
+    }
+}
+
+/// Symptom: the holes of a file larger than any disk here were read, or written.
+#[test]
+fn a_file_of_terabytes_of_holes_takes_no_time() {
+    let dir = directory();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    let (size, places) = (4_u64 << 40, [0, 1 << 40, (4 << 40) - 5000]);
+    let file = File::create(&source).unwrap();
+    file.set_len(size).unwrap();
+    for place in places {
+        file.write_all_at(&noise(place + 1, 5000), place).unwrap();
+    }
+    // The second run compares.
+    for options in [
+        &[][..],
+        &["--reflink=never"],
+        &["--cache-neutral"],
+        &["--verify"],
+        &["--sparse=always"],
+        &["--resume"],
+        &["--resume"],
+    ] {
+        let began = Instant::now();
+        expect(COPIED, nowait_copy().args(options).args([&source, &target]));
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(20), "{options:?}: {took:?}");
+        let (copy, stat) = (File::open(&target).unwrap(), fs::metadata(&target).unwrap());
+        assert!(stat.len() == size && stat.blocks() * 512 < 1 << 20, "{options:?}: {} blocks", stat.blocks());
+        for place in places {
+            let mut bytes = [0; 5000];
+            copy.read_exact_at(&mut bytes, place).unwrap();
+            assert!(bytes == noise(place + 1, 5000)[..], "{options:?}: at {place}");
+        }
+    }
+}
+
+/// Symptom: a name with an escape sequence in it did to the terminal what it liked.
+#[test]
+fn names_do_nothing_to_a_terminal() {
+    let dir = directory();
+    let evil = OsStr::from_bytes(b"two\nlines \x1b[31m\x07 \xff");
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    for root in [&source, &target] {
+        fs::create_dir(root).unwrap();
+    }
+    fs::write(source.join(evil), "a file").unwrap();
+    fs::create_dir(target.join(evil)).unwrap();
+    fs::write(dir.path().join(evil), "outside").unwrap();
+    fs::hard_link(dir.path().join(evil), dir.path().join("same")).unwrap();
+    let evil_path = dir.path().join(evil);
+    for (code, arguments) in [
+        (SOME_NOT, vec!["-T".as_ref(), source.as_os_str(), target.as_os_str()]),
+        (NOTHING, vec![evil_path.as_os_str(), "same".as_ref()]),
+        (NOTHING, vec!["same".as_ref(), evil_path.as_os_str()]),
+        (NOTHING, vec![dir.path().as_os_str(), target.as_os_str()]),
+        (NOTHING, vec!["none".as_ref(), evil]),
+    ] {
+        let text = expect(code, nowait_copy().args(&arguments).current_dir(dir.path()));
+        assert!(text.chars().all(|char| char == '\n' || !char.is_control()), "{arguments:?}: {text:?}");
+        assert!(text.lines().all(|line| line.starts_with("nowait: ")), "{arguments:?}: {text:?}");
+    }
+    for option in ["--explain", "--dry-run"] {
+        let output =
+            nowait_copy().arg(option).args([evil_path.as_os_str(), "new".as_ref()]).current_dir(dir.path()).output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert!(
+            text.lines().count() == 1 && text.contains("two\\nlines \\u{1b}[31m\\u{7} \\xff"),
+            "{option}: {text:?}"
+        );
+    }
+}
+
+/// Each file of the target is the file of the source: a copy must not truncate either.
+#[test]
+fn a_tree_of_hard_links_to_its_source_is_left_alone() {
+    let dir = directory();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    for root in [&source, &target] {
+        fs::create_dir(root).unwrap();
+    }
+    for number in 0..10 {
+        let name = format!("{number}");
+        fs::write(source.join(&name), noise(number, 50_000)).unwrap();
+        fs::hard_link(source.join(&name), target.join(&name)).unwrap();
+    }
+    let expected = contents(&source);
+    let said = expect(SOME_NOT, nowait_copy().arg("-T").args([&source, &target]));
+    assert_eq!(said.lines().filter(|line| line.contains("same file")).count(), 10, "{said}");
+    assert!(contents(&source) == expected && contents(&target) == expected);
+}
+
+#[test]
+fn sources_of_one_name_do_not_replace_each_other() {
+    let dir = directory();
+    for (root, bytes) in [("a", "one"), ("b", "two")] {
+        fs::create_dir_all(dir.path().join(root).join("tree")).unwrap();
+        fs::write(dir.path().join(root).join("tree/file"), bytes).unwrap();
+    }
+    fs::create_dir(dir.path().join("target")).unwrap();
+    for sources in [["a/tree", "b/tree"], ["a/.", "b/."]] {
+        let said = expect(SOME_NOT, nowait_copy().args(sources).arg("target").current_dir(dir.path()));
+        assert!(
+            said.lines().any(|line| line.contains(sources[1].trim_end_matches("/.")) && line.contains("; ")),
+            "{said}"
+        );
+        assert_eq!(fs::read(dir.path().join("target/tree/file")).unwrap(), b"one");
+    }
+}
+
+/// A small container, or a chroot.
+#[test]
+fn a_copy_needs_no_proc() {
+    let without = "mount -t tmpfs none /proc && exec \"$@\"";
+    let made = match child::is_root() {
+        true => Command::new("unshare").args(["-m", "sh", "-c", without, "sh", "true"]).output(),
+        false => return eprintln!("skipped: a mount namespace needs root"),
+    };
+    let made = made.map_err(|error| error.to_string()).and_then(|output| match output.status.success() {
+        true => Ok(()),
+        false => Err(said(&output)),
+    });
+    if or_skip("a mount namespace", made).is_none() {
+        return;
+    }
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    fs::create_dir(dir.join("source")).unwrap();
+    for (name, len) in [("short", 1000), ("long", 9 << 20)] {
+        fs::write(dir.join("source").join(name), noise(len as u64, len)).unwrap();
+    }
+    symlink("short", dir.join("source/link")).unwrap();
+    expect(0, Command::new("mkfifo").arg(dir.join("source/fifo")));
+    let copied = |copy: &Command, options: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", without, "sh"]).arg(copy.get_program()).args(copy.get_args());
+        command.args(options).args(["-T", "source", "target"]).current_dir(&dir).output().unwrap()
+    };
+    for options in [&[][..], &["--cache-neutral"], &["--resume"]] {
+        for is_root in [true, false] {
+            let copy = if is_root { nowait_copy() } else { nobody.copy() };
+            for round in 0..2 {
+                let output = copied(&copy, options);
+                let text = said(&output);
+                let about = format!("{options:?}, root: {is_root}, round {round}: {text}");
+                assert!([Some(COPIED), Some(SOME_NOT)].contains(&output.status.code()), "{about}");
+                for (name, len) in [("short", 1000), ("long", 9 << 20)] {
+                    assert!(fs::read(dir.join("target").join(name)).unwrap() == noise(len as u64, len), "{about}");
+                }
+                assert_eq!(names(&dir.join("target")), ["fifo", "link", "long", "short"], "{about}");
+            }
+            fs::remove_dir_all(dir.join("target")).unwrap();
+        }
+    }
+    let text = said(&copied(&nowait_copy(), &["--verify"]));
+    assert!(text.lines().any(|line| line.contains("target/long") && line.contains("mount /proc")), "{text}");
+    assert_eq!(names(&dir.join("target")), ["fifo", "link"], "{text}");
+}

@@ -1,0 +1,399 @@
+//! Options of `nowait copy` as a user relies on them: patterns, `--update`, `--dry-run`, `--json`,
+//! limits and progress.
+
+mod copying;
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use copying::mounts::{Kind, Mount};
+use copying::{COPIED, NOTHING, SOME_NOT, USAGE, directory, expect, names, noise, nowait_copy, said};
+use serde_json::Value;
+
+/// Makes files with their own names as contents, and the directories above them.
+fn make(root: &Path, files: &[&str]) {
+    for file in files {
+        let path = root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, file).unwrap();
+    }
+}
+
+/// Paths of files below a directory, in order.
+fn files(root: &Path) -> Vec<String> {
+    let find = Command::new("find").args([".", "!", "-type", "d"]).current_dir(root).output().unwrap();
+    let mut files: Vec<String> =
+        String::from_utf8(find.stdout).unwrap().lines().map(|line| line.trim_start_matches("./").to_owned()).collect();
+    files.sort();
+    files
+}
+
+/// Everything that a command could change below a directory: names, types, inodes, times, sizes.
+fn state(root: &Path) -> String {
+    let format = "%p %y %i %s %m %U %T@ %C@\n";
+    let find = Command::new("find").args([".", "-printf", format]).current_dir(root).output().unwrap();
+    let mut lines: Vec<&str> = std::str::from_utf8(&find.stdout).unwrap().lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+fn set_age(path: &Path, hours: u64) {
+    let time = SystemTime::now() - Duration::from_secs(hours * 3600);
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+/// Runs it with `--json`, expects a code, and returns its events.
+#[track_caller]
+fn events(code: i32, command: &mut Command) -> Vec<Value> {
+    let output = command.arg("--json").output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
+}
+
+/// A field of all events of a kind.
+fn field<'e>(events: &'e [Value], event: &str, name: &str) -> BTreeSet<&'e str> {
+    events.iter().filter(|line| line["event"] == event).map(|line| line[name].as_str().unwrap()).collect()
+}
+
+#[test]
+fn patterns_choose_the_same_files_in_a_dry_run() {
+    let dir = directory();
+    let all = ["a.o", "a.c", "top", "sub/top", "sub/a.o", "sub/deep/b.c", "sub/deep/x/y.c", "target/debug/deps/z.c"];
+    make(&dir.path().join("source"), &all);
+    for (options, expected) in [
+        (
+            &["--exclude=*.o"][..],
+            &["a.c", "sub/deep/b.c", "sub/deep/x/y.c", "sub/top", "target/debug/deps/z.c", "top"][..],
+        ),
+        (&["--include=*.c"], &["a.c", "sub/deep/b.c", "sub/deep/x/y.c", "target/debug/deps/z.c"]),
+        (
+            &["--include=*.c", "--include=*.o", "--exclude=target/*/deps"],
+            &["a.c", "a.o", "sub/a.o", "sub/deep/b.c", "sub/deep/x/y.c"],
+        ),
+        (&["--include=*.c", "--exclude=a.c"], &["sub/deep/b.c", "sub/deep/x/y.c", "target/debug/deps/z.c"]),
+        (
+            &["--exclude=/top", "--exclude=/target", "--exclude=sub/deep/x"],
+            &["a.c", "a.o", "sub/a.o", "sub/deep/b.c", "sub/top"],
+        ),
+        (&["--include=sub/deep/**"], &["sub/deep/b.c", "sub/deep/x/y.c"]),
+    ] {
+        let planned =
+            events(COPIED, nowait_copy().args(options).args(["-n", "source", "copy"]).current_dir(dir.path()));
+        let planned: Vec<&str> = field(&planned, "planned", "source")
+            .into_iter()
+            .map(|path| path.strip_prefix("source/").unwrap())
+            .collect();
+        assert_eq!(planned, expected, "{options:?}, dry run");
+        assert!(!dir.path().join("copy").exists());
+        expect(COPIED, nowait_copy().args(options).args(["source", "copy"]).current_dir(dir.path()));
+        assert_eq!(files(&dir.path().join("copy")), expected, "{options:?}");
+        fs::remove_dir_all(dir.path().join("copy")).unwrap();
+    }
+    let wrong = expect(USAGE, nowait_copy().args(["--exclude=a[", "source", "copy"]).current_dir(dir.path()));
+    assert!(wrong.contains("a["), "{wrong}");
+}
+
+#[test]
+fn update_replaces_what_it_says() {
+    let dir = directory();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    for (options, replaced) in [
+        (&[][..], &["equal", "newer", "older"][..]),
+        (&["--update=all"], &["equal", "newer", "older"]),
+        (&["--update"], &["older"]),
+        (&["-u"], &["older"]),
+        (&["--update=older"], &["older"]),
+        (&["--update=none"], &[]),
+    ] {
+        make(&source, &["equal", "newer", "older", "missing"]);
+        fs::create_dir_all(&target).unwrap();
+        for (name, hours) in [("equal", 5), ("newer", 1), ("older", 9)] {
+            set_age(&source.join(name), 5);
+            fs::write(target.join(name), "old").unwrap();
+            set_age(&target.join(name), hours);
+        }
+        let time = fs::metadata(source.join("equal")).unwrap().modified().unwrap();
+        File::options().write(true).open(target.join("equal")).unwrap().set_modified(time).unwrap();
+        let planned = events(COPIED, nowait_copy().args(options).arg("-nT").args([&source, &target]));
+        let told = events(COPIED, nowait_copy().args(options).arg("-T").args([&source, &target]));
+        for name in ["equal", "newer", "older"] {
+            let bytes = fs::read_to_string(target.join(name)).unwrap();
+            assert_eq!(bytes == name, replaced.contains(&name), "{options:?}: {name} is {bytes}");
+        }
+        assert_eq!(fs::read_to_string(target.join("missing")).unwrap(), "missing");
+        let copied = field(&told, "copied", "target");
+        assert_eq!(copied.len(), replaced.len() + 1, "{options:?}: {copied:?}");
+        assert_eq!(field(&planned, "planned", "target"), copied, "{options:?}: the dry run said otherwise");
+        assert_eq!(field(&told, "skipped", "source").len(), 3 - replaced.len(), "{options:?}");
+        fs::remove_dir_all(&target).unwrap();
+    }
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_names_what_the_copy_makes() {
+    let dir = directory();
+    make(&dir.path().join("source"), &["a", "b/c", "b/d/e", "taken/f"]);
+    symlink("a", dir.path().join("source/link")).unwrap();
+    fs::hard_link(dir.path().join("source/a"), dir.path().join("source/b/also a")).unwrap();
+    make(&dir.path().join("target"), &["a", "b/c", "taken", "theirs"]);
+    let before = state(dir.path());
+    let command = |options: &[&str]| {
+        let mut command = nowait_copy();
+        command.args(options).args(["-T", "source", "target"]).current_dir(dir.path());
+        command
+    };
+    let planned = events(SOME_NOT, &mut command(&["-n"]));
+    assert_eq!(state(dir.path()), before, "a dry run changed something");
+    let text = command(&["--dry-run"]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.lines().any(|line| line == "would copy: 1 bytes, source/a -> target/a"), "{text}");
+    assert_eq!(state(dir.path()), before);
+
+    let told = events(SOME_NOT, &mut command(&[]));
+    assert_eq!(field(&planned, "planned", "target"), field(&told, "copied", "target"));
+    assert_eq!(field(&planned, "failed", "path"), field(&told, "failed", "path"));
+    assert_eq!(field(&told, "failed", "path"), BTreeSet::from(["target/taken"]));
+    expect(NOTHING, nowait_copy().args(["-n", "missing", "target"]).current_dir(dir.path()));
+}
+
+/// What a program that reads the events relies on.
+#[test]
+fn json_has_an_event_a_line_and_a_sum_at_the_end() {
+    let dir = directory();
+    let source = dir.path().join("source");
+    make(&source, &["plain", "sub/two\nlines", "left out", "taken/file"]);
+    fs::write(source.join(OsStr::from_bytes(b"not \xff UTF-8")), "bytes").unwrap();
+    symlink("plain", source.join("link")).unwrap();
+    fs::hard_link(source.join("plain"), source.join("sub/same")).unwrap();
+    make(&dir.path().join("target"), &["taken"]);
+    let mut command = nowait_copy();
+    command.args(["-T", "--exclude=left out", "source", "target"]).current_dir(dir.path());
+    let told = events(SOME_NOT, &mut command);
+
+    let (end, others) = told.split_last().unwrap();
+    let count = |event: &str| others.iter().filter(|line| line["event"] == event).count() as u64;
+    assert_eq!(end["event"], "finished");
+    for (name, expected) in
+        [("files", 3), ("directories", 2), ("nodes", 1), ("hard_links", 1), ("skipped", 1), ("failures", 1)]
+    {
+        assert_eq!(end[name], expected, "{name}: {end}");
+    }
+    assert_eq!(count("copied"), 5, "{told:?}");
+    assert_eq!((count("directory"), count("skipped"), count("failed"), count("warning")), (2, 1, 1, 0), "{told:?}");
+    let bytes: u64 = others.iter().filter_map(|line| line["bytes"].as_u64()).sum();
+    assert_eq!(end["bytes"], bytes);
+    assert!(end["elapsed_ns"].as_u64().unwrap() > 0 && end["is_cancelled"] == false);
+    let of = |name: &str, value: &str| {
+        let found = others.iter().find(|line| line[name] == value);
+        found.unwrap_or_else(|| panic!("{name} {value:?}: {told:?}"))
+    };
+    assert_eq!(of("target", "target/sub/two\nlines")["bytes"], 13);
+    assert_eq!(of("source_hex", "736f757263652f6e6f7420ff205554462d38")["bytes"], 5);
+    assert_eq!(of("way", "hard link")["bytes"], 0);
+    assert_eq!(of("way", "node")["source"], "source/link");
+    let failed = of("event", "failed");
+    assert_eq!((&failed["path"], &failed["operation"]), (&Value::from("target/taken"), &Value::from("make directory")));
+    assert!(failed["message"].as_str().unwrap().contains("; "), "{failed}");
+}
+
+/// Whoever reads the events goes away: the copy goes on. The disk that they go to is full: the copy
+/// goes on, and its exit code says that not all was told.
+#[test]
+fn json_that_cannot_be_printed_does_not_end_the_copy() {
+    let dir = directory();
+    let all: Vec<String> = (0..50).map(|number| format!("{number:02}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    make(&dir.path().join("source"), &all);
+    let mut child = nowait_copy()
+        .args(["--json", "source", "one"])
+        .current_dir(dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(COPIED), "{}", said(&output));
+    assert_eq!(files(&dir.path().join("one")), all);
+
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let text = expect(SOME_NOT, nowait_copy().args(["--json", "source", "two"]).current_dir(dir.path()).stdout(full));
+    assert!(text.contains("cannot print"), "{text}");
+    assert_eq!(files(&dir.path().join("two")), all);
+    assert!(names(&dir.path().join("two")).iter().all(|name| !name.starts_with('.')));
+}
+
+#[test]
+fn a_rate_is_kept_and_progress_is_shown() {
+    let dir = directory();
+    fs::create_dir(dir.path().join("source")).unwrap();
+    for name in ["one", "two", "three"] {
+        fs::write(dir.path().join("source").join(name), noise(1, 4 << 20)).unwrap();
+    }
+    for options in [&[][..], &["--cache-neutral"]] {
+        let began = Instant::now();
+        let mut command = nowait_copy();
+        command
+            .args(options)
+            .args(["--bwlimit=4M", "--progress=always", "-T", "source", "copy"])
+            .current_dir(dir.path());
+        let shown = expect(COPIED, &mut command);
+        let took = began.elapsed();
+        // Each of several threads may be a block ahead.
+        assert!(took > Duration::from_millis(2200) && took < Duration::from_secs(8), "{options:?}: {took:?}");
+        let lines: Vec<&str> = shown.lines().collect();
+        let line = lines.iter().find(|line| line.contains(" left")).unwrap_or_else(|| panic!("{shown}"));
+        assert!(line.contains(" of 12 MiB, ") && line.contains(" of 3 files, ") && line.contains("/s, "), "{line}");
+        assert!(lines.len() <= 9, "more than a line a second: {shown}");
+        fs::remove_dir_all(dir.path().join("copy")).unwrap();
+    }
+    let silent = expect(COPIED, nowait_copy().args(["--bwlimit=8M", "source/one", "copy"]).current_dir(dir.path()));
+    assert_eq!(silent, "", "stderr is no terminal");
+}
+
+/// Bytes of a file that are in the page cache alone: no place on the device is chosen for them yet.
+fn unwritten_bytes(path: &Path) -> u64 {
+    let output = Command::new("filefrag").args(["-v", "-b4096"]).arg(path).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lengths = text.lines().filter(|line| line.contains("delalloc")).map(|line| {
+        // Number, first and last logical, first and last physical, length.
+        line.split(':').nth(3).and_then(|length| length.trim().parse::<u64>().ok()).unwrap_or_else(|| panic!("{text}"))
+    });
+    lengths.sum::<u64>() * 4096
+}
+
+#[test]
+fn no_more_is_dirty_than_may_be() {
+    let Some(mount) = Mount::or_skip(Kind::Ext4) else { return };
+    if Command::new("filefrag").output().is_err() {
+        return eprintln!("skipped: there is no filefrag");
+    }
+    let (source, target) = (mount.path().join("source"), mount.path().join("target"));
+    let mib = 1 << 20;
+    fs::write(&source, noise(1, 64 * mib)).unwrap();
+    expect(COPIED, nowait_copy().args([&source, &target]));
+    let free = unwritten_bytes(&target);
+    if free < 16 * mib as u64 {
+        return eprintln!("skipped: the kernel wrote back on its own, {free} bytes are left");
+    }
+    expect(COPIED, nowait_copy().arg("--max-dirty=8M").args([&source, &target]));
+    let limited = unwritten_bytes(&target);
+    assert!(limited <= 8 * mib as u64, "{limited} bytes are dirty");
+    assert!(fs::read(&target).unwrap() == noise(1, 64 * mib));
+}
+
+#[test]
+fn explain_names_the_way_of_each_file() {
+    let dir = directory();
+    make(&dir.path().join("source"), &["file", "left out"]);
+    File::create(dir.path().join("source/empty")).unwrap();
+    let output = nowait_copy()
+        .args(["--explain", "--reflink=never", "--exclude=left*", "source", "copy"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(COPIED), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let has = |start: &str, end: &str| text.lines().any(|line| line.starts_with(start) && line.ends_with(end));
+    assert!(has("plain: 4 bytes, source/file -> copy/file (", ")"), "{text}");
+    assert!(has("empty: 0 bytes, source/empty -> copy/empty (", ")"), "{text}");
+    assert!(has("left out: source/left out (", ")"), "{text}");
+}
+
+/// The access time of the source, which a backup must not change.
+#[test]
+fn the_source_keeps_its_access_time() {
+    let dir = directory();
+    for (length, options) in [(100, &[][..]), (100 << 10, &[]), (9 << 20, &[]), (9 << 20, &["--cache-neutral"])] {
+        let source = dir.path().join("source");
+        fs::write(&source, noise(1, length)).unwrap();
+        // Earlier than its modification: whatever reads it would change it (`relatime`).
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::options()
+            .write(true)
+            .open(&source)
+            .unwrap()
+            .set_times(fs::FileTimes::new().set_accessed(long_ago))
+            .unwrap();
+        expect(COPIED, nowait_copy().args(options).args(["source", "copy"]).current_dir(dir.path()));
+        let (after, copy) = (fs::metadata(&source).unwrap(), fs::metadata(dir.path().join("copy")).unwrap());
+        assert_eq!(after.atime(), 1_000_000_000, "{length} bytes, {options:?}");
+        assert_eq!((copy.atime(), copy.mtime()), (after.atime(), after.mtime()), "{length} bytes, {options:?}");
+    }
+}
+
+#[test]
+fn links_are_followed_where_that_is_asked() {
+    let dir = directory();
+    let root = dir.path();
+    make(root, &["real/file", "source/own"]);
+    symlink("../real", root.join("source/to folder")).unwrap();
+    symlink("../real/file", root.join("source/to file")).unwrap();
+    symlink("..", root.join("source/up")).unwrap();
+    symlink("source", root.join("named")).unwrap();
+    let copied = |code: i32, options: &[&str]| -> (String, PathBuf) {
+        let _ = fs::remove_dir_all(root.join("copy"));
+        let said = expect(code, nowait_copy().args(options).args(["-T", "named", "copy"]).current_dir(root));
+        (said, root.join("copy"))
+    };
+    for options in [&[][..], &["-P"], &["-L", "-P"]] {
+        assert!(copied(COPIED, options).1.is_symlink(), "{options:?}");
+        fs::remove_file(root.join("copy")).unwrap();
+    }
+    let (_, copy) = copied(COPIED, &["-H"]);
+    assert!(copy.is_dir() && !copy.is_symlink());
+    assert_eq!(fs::read_link(copy.join("to file")).unwrap(), Path::new("../real/file"));
+
+    // `up` leads to a directory above: to where the copy goes, too.
+    let (said, copy) = copied(SOME_NOT, &["-L"]);
+    assert_eq!(fs::read_to_string(copy.join("to folder/file")).unwrap(), "real/file");
+    assert!(!copy.join("to folder").is_symlink() && !copy.join("to file").is_symlink());
+    assert_eq!(fs::read_to_string(copy.join("to file")).unwrap(), "real/file");
+    assert!(said.lines().any(|line| line.contains("named/up") && line.contains("; ")), "{said}");
+
+    // A circle that does not lead to the copy.
+    fs::remove_file(root.join("source/up")).unwrap();
+    symlink(".", root.join("source/here")).unwrap();
+    symlink("nowhere", root.join("source/broken")).unwrap();
+    symlink("ping", root.join("source/ping")).unwrap();
+    let (said, copy) = copied(SOME_NOT, &["--dereference"]);
+    for (name, word) in [("here", "above"), ("broken", ""), ("ping", "symbolic links")] {
+        let line = said.lines().find(|line| line.contains(&format!("named/{name}"))).unwrap_or_default();
+        assert!(line.contains(word) && line.contains("; "), "{name}: {said}");
+    }
+    assert_eq!(names(&copy), ["own", "to file", "to folder"]);
+}
+
+#[test]
+fn another_file_system_is_left_out_where_that_is_asked() {
+    let Some(mount) = Mount::or_skip(Kind::Tmpfs) else { return };
+    let dir = directory();
+    let (source, point) = (mount.path().join("source"), mount.path().join("source/mounted"));
+    make(&source, &["own", "sub/file", "mounted/hidden"]);
+    expect(0, Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&point));
+    fs::write(point.join("theirs"), "theirs").unwrap();
+    let outputs = [&["-x"][..], &["--one-file-system"], &[]].map(|options| {
+        let target = dir.path().join(format!("copy {}", options.len()));
+        let _ = fs::remove_dir_all(&target);
+        let output = nowait_copy().args(options).arg("-T").args([&source, &target]).output().unwrap();
+        (output, files(&target), target.join("mounted").is_dir())
+    });
+    // A mount point may be a source itself.
+    let itself = nowait_copy().arg("-x").args([&point, &dir.path().join("itself")]).output();
+    expect(0, Command::new("umount").arg(&point));
+    for (output, files, has_point) in &outputs {
+        assert_eq!(output.status.code(), Some(COPIED), "{}", said(output));
+        assert!(has_point, "the directory itself is copied");
+        assert!(files.contains(&"sub/file".to_owned()));
+    }
+    assert_eq!(outputs.map(|(_, files, _)| files.contains(&"mounted/theirs".to_owned())), [false, false, true]);
+    assert_eq!(itself.unwrap().status.code(), Some(COPIED));
+    assert_eq!(files(&dir.path().join("itself")), ["theirs"]);
+}

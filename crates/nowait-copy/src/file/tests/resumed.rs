@@ -1,0 +1,117 @@
+//! Copies that end early and are gone on with.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Job, MIB, bytes, copy, folders, names};
+use crate::error::FailureKind;
+use crate::options::{Options, Reflink};
+use crate::shared::Shared;
+
+/// A copy that is cancelled on its way, after which the names are there that `--resume` needs.
+fn interrupted(source: &Path, target: &Path, options: &Options) {
+    let shared = Shared::new(options.clone().resume(true).reflink(Reflink::Never).bytes_per_second_max(Some(20 << 20)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while shared.meter.progress().bytes < 10 << 20 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            shared.meter.cancel();
+        });
+        let failure = Job::new(source, target).run(&shared).map(|_| ()).unwrap_err();
+        assert_eq!(failure.kind(), FailureKind::Cancelled);
+    });
+}
+
+#[test]
+fn a_copy_is_resumed_from_what_is_right() {
+    for folder in folders() {
+        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+        let contents = bytes(32 * MIB + 5, 3);
+        for (what, options) in [
+            ("plain", Options::new()),
+            ("direct", Options::new().cache_neutral(true)),
+            ("verified", Options::new().verify(true)),
+        ] {
+            fs::write(&source, &contents).unwrap();
+            fs::write(&target, "old").unwrap();
+            interrupted(&source, &target, &options);
+            assert_eq!(fs::read(&target).unwrap(), b"old", "{what}");
+            let left = names(folder.path());
+            assert!(left[0].starts_with(".target.") && left[0].ends_with(".nowait-journal"), "{left:?}");
+            assert!(left[1].starts_with(".target.") && left[1].ends_with(".nowait-part"), "{left:?}");
+            // Of what is claimed one piece is wrong.
+            let part = File::options().write(true).open(folder.path().join(&left[1])).unwrap();
+            part.write_all_at(b"spoilt", 2 * MIB as u64 + 9).unwrap();
+            let again = Shared::new(options.clone().resume(true).reflink(Reflink::Never));
+            let outcome = Job::new(&source, &target).run(&again).unwrap();
+            assert!(fs::read(&target).unwrap() == contents, "{what}");
+            assert_eq!(outcome.bytes, contents.len() as u64);
+            assert_eq!(names(folder.path()), ["source", "target"], "{what}");
+        }
+    }
+}
+
+/// Symptom: zeros of the source were not written over what had come into the part since.
+#[test]
+fn nothing_but_what_is_right_stays_in_a_resumed_copy() {
+    for folder in folders() {
+        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+        let mut contents = vec![0; 32 * MIB];
+        let file = File::create(&source).unwrap();
+        file.set_len(contents.len() as u64).unwrap();
+        for (range, seed) in [(0..12 * MIB, 1), (30 * MIB..32 * MIB, 2)] {
+            contents[range.clone()].copy_from_slice(&bytes(range.len(), seed));
+        }
+        for range in [0..14 * MIB, 30 * MIB..32 * MIB] {
+            file.write_all_at(&contents[range.clone()], range.start as u64).unwrap();
+        }
+        file.sync_all().unwrap();
+        for (what, options) in [("plain", Options::new()), ("direct", Options::new().cache_neutral(true))] {
+            interrupted(&source, &target, &options);
+            let part = names(folder.path()).into_iter().find(|name| name.ends_with(".nowait-part")).unwrap();
+            let part = File::options().write(true).open(folder.path().join(part)).unwrap();
+            // In data, in zeros, in a hole.
+            for offset in [MIB, 12 * MIB + 9, 20 * MIB + 9, 31 * MIB] {
+                part.write_all_at(b"spoilt", offset as u64).unwrap();
+            }
+            copy(&source, &target, &options.resume(true).reflink(Reflink::Never)).unwrap();
+            assert!(fs::read(&target).unwrap() == contents, "{what} in {}", folder.path().display());
+            fs::remove_file(&target).unwrap();
+        }
+    }
+}
+
+/// Symptom: what an earlier run left of another source came into the copy.
+#[test]
+fn a_journal_of_another_source_is_not_believed() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::write(&source, bytes(32 * MIB, 3)).unwrap();
+    interrupted(&source, &target, &Options::new());
+    std::thread::sleep(Duration::from_millis(10));
+    let contents = bytes(32 * MIB, 4);
+    fs::write(&source, &contents).unwrap();
+    copy(&source, &target, &Options::new().resume(true).reflink(Reflink::Never)).unwrap();
+    assert!(fs::read(&target).unwrap() == contents);
+    assert_eq!(names(folder.path()), ["source", "target"]);
+}
+
+/// Symptom: a second copy of the same file took the first one's part away under it.
+#[test]
+fn two_copies_do_not_resume_the_same_part() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let contents = bytes(16 * MIB, 3);
+    fs::write(&source, &contents).unwrap();
+    let options = Options::new().resume(true).reflink(Reflink::Never).bytes_per_second_max(Some(40 << 20));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| copy(&source, &target, &options).map(|_| ()).unwrap());
+        }
+    });
+    assert!(fs::read(&target).unwrap() == contents);
+    assert_eq!(names(folder.path()), ["source", "target"]);
+}
