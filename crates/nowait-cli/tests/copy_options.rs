@@ -254,6 +254,14 @@ fn a_rate_is_kept_and_progress_is_shown() {
         assert!(lines.len() <= 9, "more than a line a second: {shown}");
         fs::remove_dir_all(dir.path().join("copy")).unwrap();
     }
+    // Of one file the size is known, too.
+    let mut command = nowait_copy();
+    command.args(["--bwlimit=2M", "--progress=always", "source/one", "copy"]).current_dir(dir.path());
+    let shown = expect(COPIED, &mut command);
+    assert!(
+        shown.lines().any(|line| line.contains(" of 4.0 MiB, 0 of 1 files, ") && line.contains(" left")),
+        "{shown}"
+    );
     let silent = expect(COPIED, nowait_copy().args(["--bwlimit=8M", "source/one", "copy"]).current_dir(dir.path()));
     assert_eq!(silent, "", "stderr is no terminal");
 }
@@ -295,7 +303,7 @@ fn explain_names_the_way_of_each_file() {
     make(&dir.path().join("source"), &["file", "left out"]);
     File::create(dir.path().join("source/empty")).unwrap();
     let output = nowait_copy()
-        .args(["--explain", "--reflink=never", "--exclude=left*", "source", "copy"])
+        .args(["-av", "--reflink=never", "--exclude=left*", "source", "copy"])
         .current_dir(dir.path())
         .output()
         .unwrap();

@@ -139,7 +139,7 @@ impl Plan {
             [only] if !only.is_directory(shared.options.follow) => 1,
             _ => threads(&shared.options),
         };
-        let totals = shared.options.count_first && threads > 1;
+        let totals = shared.options.count_first;
         let tree = Tree::new(&shared, filter, tops, threads, totals);
         std::thread::scope(|scope| {
             if totals {

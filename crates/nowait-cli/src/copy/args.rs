@@ -39,7 +39,8 @@ pub(crate) struct Copy {
     #[arg(value_name = "SRC", required = true, num_args = 1..)]
     pub sources: Vec<PathBuf>,
 
-    /// Name of the copy, or an existing directory for it; a directory, if there are several SRC
+    /// Name of the copy; or an existing directory, in which it gets the name of SRC: a directory, if
+    /// there are several SRC. `SRC/.` stands for what is in it, `SRC/` for SRC itself
     #[arg(value_name = "DST")]
     pub target: PathBuf,
 
@@ -76,7 +77,7 @@ pub(crate) struct Copy {
     #[arg(short = 'x', long)]
     pub one_file_system: bool,
 
-    /// Leave no pages of either file in the page cache
+    /// Leave no pages of either file in the page cache that were not there before
     #[arg(long)]
     pub cache_neutral: bool,
 
@@ -84,8 +85,8 @@ pub(crate) struct Copy {
     #[arg(long)]
     pub verify: bool,
 
-    /// Keep a journal of large files, and go on where an interrupted copy was; leave out files that are
-    /// there already with the same size and time
+    /// Keep a journal of large files, and go on where an interrupted copy was; compare files that are
+    /// there already with the same size and time, and leave out those that are the same
     #[arg(long)]
     pub resume: bool,
 
@@ -94,7 +95,7 @@ pub(crate) struct Copy {
     pub dry_run: bool,
 
     /// Show for each file how its data got there, and why
-    #[arg(long)]
+    #[arg(short = 'v', long, visible_alias = "verbose")]
     pub explain: bool,
 
     /// Print a line of JSON for each event
@@ -109,8 +110,8 @@ pub(crate) struct Copy {
     #[arg(long, value_name = "SIZE", value_parser = at_least_one)]
     pub max_dirty: Option<u64>,
 
-    /// Copy only files that match; may be repeated. With a slash it is matched against the path below
-    /// SRC, else against the name
+    /// Copy only files that match, and directories; may be repeated. With a slash it is matched against
+    /// the path below SRC, else against the name
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
 

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::group::Group;
 use crate::format::{
-    self, BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, Entry, FRAME_BYTES, LogId, PAGE, SegmentHeader, block_bytes, put_record,
+    self, BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, Entry, FRAME_BYTES, LogId, PAGE, SegmentHeader,
+    block_bytes, put_record,
 };
 use nowait::Buf;
 

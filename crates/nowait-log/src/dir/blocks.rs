@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::window::{PIECE_BYTES, Unreadable, Window};
-use crate::format::{BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, Control, End, LogId, PAGE, Part, SegmentHeader, seed};
+use crate::format::{
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, Control, End, LogId, PAGE, Part, SegmentHeader, seed,
+};
 use crate::os;
 use nowait::{Error, ErrorKind, ErrorOp, Result};
 
