@@ -42,8 +42,21 @@ pub(crate) struct Resumed {
     pub(crate) claimed: Vec<Check>,
 }
 
-/// Opens what an earlier run left of a target, or begins anew; none while another process has it.
+/// Opens what an earlier run left of a target, or begins anew; none while another process has it, or
+/// a directory one of its names.
 pub(crate) fn open(
+    directory: BorrowedFd<'_>,
+    target: &CStr,
+    source: &Stat,
+    mode: Mode,
+) -> Result<Option<Resumed>, Errno> {
+    match open_or_begin(directory, target, source, mode) {
+        Err(Errno::ISDIR) => Ok(None),
+        opened => opened,
+    }
+}
+
+fn open_or_begin(
     directory: BorrowedFd<'_>,
     target: &CStr,
     source: &Stat,
@@ -108,7 +121,13 @@ impl Drop for Journal {
 fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
     const TRIES: u32 = 8;
     for _ in 0..TRIES {
-        let file = name::open_or_create(directory, name, Mode::RUSR | Mode::WUSR)?;
+        let file = match name::open_or_create(directory, name, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::LOOP) => {
+                name::remove(directory, name)?;
+                continue;
+            }
+            opened => opened?,
+        };
         if !is_own(&retry_on_intr(|| rustix::fs::fstat(&file))?) {
             // Not from here: whoever made it may write to it.
             name::remove(directory, name)?;

@@ -1,0 +1,139 @@
+//! `nowait copy --resume` after somebody, or something, had the journal or the part in hand: the copy
+//! is right, and no other file is written to.
+
+mod copying;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use copying::{COPIED, NOBODY, child, directory, expect, names, noise, nowait_copy, said};
+
+const BYTES: usize = (16 << 20) + 99;
+const PRECIOUS: &[u8] = b"a file of somebody else";
+
+/// A copy that was killed in its middle, and what it left.
+struct Left {
+    dir: tempfile::TempDir,
+    part: PathBuf,
+    journal: PathBuf,
+    precious: PathBuf,
+}
+
+impl Left {
+    fn new() -> Left {
+        let dir = directory();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("source"), noise(7, BYTES)).unwrap();
+        fs::write(path("target"), "old").unwrap();
+        fs::write(path("precious"), PRECIOUS).unwrap();
+        let mut command = nowait_copy();
+        command.args(["--resume", "--reflink=never", "--bwlimit=20M"]).args([path("source"), path("target")]);
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let name = |end: &str| names(dir.path()).into_iter().find(|name| name.ends_with(end)).map(|name| path(&name));
+        let began = Instant::now();
+        while name(".nowait-part").is_none_or(|part| fs::metadata(part).unwrap().len() < 9 << 20) {
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", names(dir.path()));
+            thread::sleep(Duration::from_millis(2));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (part, journal) = (name(".nowait-part").unwrap(), name(".nowait-journal").unwrap());
+        let precious = path("precious");
+        Left { dir, part, journal, precious }
+    }
+
+    fn replace(&self, path: &Path, by: impl FnOnce(&Path)) {
+        fs::remove_file(path).unwrap();
+        by(path);
+    }
+}
+
+fn fifo(path: &Path) {
+    expect(0, Command::new("mkfifo").arg(path));
+}
+
+type Spoil = fn(&Left);
+
+#[test]
+fn what_was_left_is_believed_only_if_it_is_right() {
+    let spoils: [(&str, Spoil); 18] = [
+        ("nothing", |_| {}),
+        ("journal: noise", |left| fs::write(&left.journal, noise(1, 4096)).unwrap()),
+        ("journal: empty", |left| fs::write(&left.journal, "").unwrap()),
+        ("journal: spoilt records", |left| {
+            let mut bytes = fs::read(&left.journal).unwrap();
+            bytes.iter_mut().skip(80).step_by(20).for_each(|byte| *byte ^= 1);
+            fs::write(&left.journal, bytes).unwrap();
+        }),
+        ("journal: cut", |left| {
+            let length = fs::metadata(&left.journal).unwrap().len();
+            File::options().write(true).open(&left.journal).unwrap().set_len(length - 33).unwrap();
+        }),
+        ("journal: missing", |left| fs::remove_file(&left.journal).unwrap()),
+        ("journal: a directory", |left| left.replace(&left.journal, |path| fs::create_dir(path).unwrap())),
+        ("journal: a FIFO", |left| left.replace(&left.journal, fifo)),
+        ("journal: a link", |left| left.replace(&left.journal, |path| symlink(&left.precious, path).unwrap())),
+        ("journal: a hard link", |left| {
+            left.replace(&left.journal, |path| fs::hard_link(&left.precious, path).unwrap())
+        }),
+        ("part: missing", |left| fs::remove_file(&left.part).unwrap()),
+        ("part: a directory", |left| left.replace(&left.part, |path| fs::create_dir(path).unwrap())),
+        ("part: a FIFO", |left| left.replace(&left.part, fifo)),
+        ("part: a link", |left| left.replace(&left.part, |path| symlink(&left.precious, path).unwrap())),
+        ("part: a hard link", |left| left.replace(&left.part, |path| fs::hard_link(&left.precious, path).unwrap())),
+        ("part: of another user", |left| {
+            if child::is_root() {
+                std::os::unix::fs::chown(&left.part, Some(NOBODY), None).unwrap();
+            }
+        }),
+        ("part: cut", |left| File::options().write(true).open(&left.part).unwrap().set_len(5 << 20).unwrap()),
+        ("part: spoilt, and longer than the source", |left| {
+            let part = File::options().write(true).open(&left.part).unwrap();
+            for place in [0, 3 << 20, BYTES as u64 - 10, BYTES as u64 + 5000] {
+                part.write_all_at(&noise(place + 9, 5000), place).unwrap();
+            }
+        }),
+    ];
+    for (index, (what, spoil)) in spoils.into_iter().enumerate() {
+        let options = [&[][..], &["--cache-neutral"]][index % 2];
+        let left = Left::new();
+        spoil(&left);
+        let path = |name: &str| left.dir.path().join(name);
+        let mut command = nowait_copy();
+        command.args(["--resume", "--reflink=never"]).args(options).args([path("source"), path("target")]);
+        let began = Instant::now();
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(COPIED), "{what}, {options:?}: {}", said(&output));
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}, {options:?}: {:?}", began.elapsed());
+        assert!(fs::read(path("target")).unwrap() == noise(7, BYTES), "{what}, {options:?}: other bytes");
+        assert_eq!(fs::read(&left.precious).unwrap(), PRECIOUS, "{what}, {options:?}");
+        let is_dir = |name: &String| left.dir.path().join(name).is_dir();
+        let mut others: Vec<String> = names(left.dir.path()).into_iter().filter(|name| !is_dir(name)).collect();
+        // Nobody may hold the lock of a part without a journal.
+        others.retain(|name| what != "journal: a directory" || !name.ends_with(".nowait-part"));
+        assert_eq!(others, ["precious", "source", "target"], "{what}, {options:?}");
+    }
+}
+
+/// The same size and times are no proof.
+#[test]
+fn a_finished_file_is_compared() {
+    let dir = directory();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    for length in [3000, BYTES] {
+        fs::write(&source, noise(7, length)).unwrap();
+        expect(COPIED, nowait_copy().args([&source, &target]));
+        let output = nowait_copy().args(["--resume", "--explain"]).args([&source, &target]).output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).starts_with("left out: "), "{}", said(&output));
+        let time = fs::metadata(&source).unwrap().modified().unwrap();
+        let file = File::options().write(true).open(&target).unwrap();
+        file.write_all_at(b"x", length as u64 - 7).unwrap();
+        file.set_modified(time).unwrap();
+        expect(COPIED, nowait_copy().arg("--resume").args([&source, &target]));
+        assert!(fs::read(&target).unwrap() == noise(7, length));
+    }
+}
