@@ -30,6 +30,7 @@ const DIFFERS: u8 = 5;
 const INTERRUPTED: u8 = 130;
 
 pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
+    let (sources, target) = args.places()?;
     allow_many_files();
     let tell = Arc::new(Teller {
         explains: args.explain,
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     };
     let teller = tell.clone();
     let options = args.options().count_first(shows).on_event(move |event| teller.event(event));
-    let started = nowait_copy::start(&args.sources, &args.target, &options).map_err(refused)?;
+    let started = nowait_copy::start(sources, target, &options).map_err(refused)?;
     // Without the handler an interrupted copy leaves what a killed one does.
     _ = interrupt::handle(started.canceller());
     let report = if shows { wait_and_show(started) } else { started.wait() }.map_err(refused)?;

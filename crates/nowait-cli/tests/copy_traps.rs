@@ -1,20 +1,18 @@
-//! What `nowait copy` says of what it cannot copy: what, where, and what to do; and that it copies
+//! Messages of `nowait copy` about what it cannot copy: what, where, and what to do; and that it copies
 //! all the rest.
 
 mod copying;
 
-use std::fs::{self, File};
+use std::fs;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use copying::mounts::{Kind, Mount, or_skip};
 use copying::{
-    COPIED, NOTHING, Nobody, SOME_NOT, USAGE, assert_same, can_check, copy, directory, expect, names, noise,
-    nowait_copy, torture,
+    COPIED, NOTHING, Nobody, SOME_NOT, USAGE, assert_same, can_check, copy, directory, expect, names, nowait_copy,
+    torture,
 };
 
 /// Runs it in `dir`; fails unless it ends with `code` and says one line that has all of `words`
@@ -71,7 +69,9 @@ fn a_target_that_is_a_directory_takes_the_file() {
     let dir = place();
     expect(COPIED, copy().args(["one", "two", "folder"]).current_dir(dir.path()));
     assert_eq!(names(&dir.path().join("folder")), ["one", "three", "two"]);
-    told(NOTHING, dir.path(), &["-T", "one", "folder"], &["folder"]);
+    for target in ["folder", "folder/", "folder/.", "."] {
+        told(NOTHING, dir.path(), &["-T", "one", target], &["a directory has its name"]);
+    }
     told(NOTHING, dir.path(), &["-T", "folder", "one"], &["one"]);
     assert_eq!(text(dir.path().join("one")), "one");
     // A directory in the place of a file of a tree, and a file in that of a directory.
@@ -320,109 +320,6 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Copies large files slowly while `meanwhile` works on them; returns what was said, and its code.
-fn changed_meanwhile(dir: &Path, meanwhile: impl Fn(&Path) + Send + Sync) -> (Option<i32>, String) {
-    let source = dir.join("source");
-    fs::create_dir(&source).unwrap();
-    for name in ["first", "second", "third"] {
-        fs::write(source.join(name), noise(name.len() as u64, 6 << 20)).unwrap();
-    }
-    let ended = AtomicBool::new(false);
-    let output = thread::scope(|scope| {
-        scope.spawn(|| {
-            let started = Instant::now();
-            while !ended.load(Ordering::Relaxed) && started.elapsed() < Duration::from_secs(60) {
-                meanwhile(&source);
-                thread::sleep(Duration::from_millis(20));
-            }
-        });
-        let output = nowait_copy().args(["--bwlimit=6M", "--jobs=1", "source", "target"]).current_dir(dir).output();
-        ended.store(true, Ordering::Relaxed);
-        output.unwrap()
-    });
-    (output.status.code(), copying::said(&output))
-}
-
-fn names_the_second(said: &str) -> bool {
-    said.lines().any(|line| line.contains("second") && line.contains("; "))
-}
-
-#[test]
-fn a_file_that_grows_is_told() {
-    let dir = directory();
-    let (code, said) = changed_meanwhile(dir.path(), |source| {
-        use std::io::Write;
-        File::options().append(true).open(source.join("second")).unwrap().write_all(b"more").unwrap();
-    });
-    assert!(names_the_second(&said), "{said}");
-    assert_eq!(code, Some(SOME_NOT), "{said}");
-    for name in ["first", "third"] {
-        assert!(fs::read(dir.path().join("target").join(name)).unwrap() == noise(name.len() as u64, 6 << 20));
-    }
-    // What was there at the beginning is there.
-    let copied = fs::read(dir.path().join("target/second")).unwrap();
-    assert!(copied[..6 << 20] == noise(6, 6 << 20), "{said}");
-}
-
-#[test]
-fn a_file_that_shrinks_is_told() {
-    let dir = directory();
-    let (code, said) = changed_meanwhile(dir.path(), |source| {
-        let file = File::options().write(true).open(source.join("second")).unwrap();
-        let len = file.metadata().unwrap().len();
-        file.set_len(len.saturating_sub(100_000)).unwrap();
-    });
-    assert!(names_the_second(&said), "{said}");
-    assert_eq!(code, Some(SOME_NOT), "{said}");
-    for name in ["first", "third"] {
-        assert!(fs::read(dir.path().join("target").join(name)).unwrap() == noise(name.len() as u64, 6 << 20));
-    }
-    assert_eq!(names(&dir.path().join("target")).iter().filter(|name| name.starts_with('.')).count(), 0);
-}
-
-#[test]
-fn a_file_written_in_place_is_told() {
-    let dir = directory();
-    let (code, said) = changed_meanwhile(dir.path(), |source| {
-        use std::os::unix::fs::FileExt;
-        File::options().write(true).open(source.join("second")).unwrap().write_all_at(b"other", 1000).unwrap();
-    });
-    assert!(names_the_second(&said), "{said}");
-    assert_eq!(code, Some(SOME_NOT), "{said}");
-}
-
-#[test]
-fn a_file_that_vanishes_is_told_and_the_others_copied() {
-    let dir = directory();
-    let source = dir.path().join("source");
-    fs::create_dir(&source).unwrap();
-    // Files that are listed long before their turn comes.
-    for number in 0..40 {
-        fs::write(source.join(format!("file {number:02}")), noise(number, 256 << 10)).unwrap();
-    }
-    let child = nowait_copy()
-        .args(["--bwlimit=4M", "--jobs=1", "source", "target"])
-        .current_dir(dir.path())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    thread::sleep(Duration::from_millis(700));
-    let target = dir.path().join("target");
-    let gone: Vec<String> = names(&source).into_iter().filter(|name| !target.join(name).exists()).collect();
-    assert!(gone.len() > 2, "it was not slowed down");
-    // The last of them, whatever the order: none is being read now but one.
-    gone.iter().skip(2).for_each(|name| fs::remove_file(source.join(name)).unwrap());
-    let output = child.wait_with_output().unwrap();
-    let said = copying::said(&output);
-    assert_eq!(output.status.code(), Some(SOME_NOT), "{said}");
-    for name in names(&source) {
-        assert_eq!(fs::read(target.join(&name)).unwrap(), fs::read(source.join(&name)).unwrap(), "{name}");
-    }
-    for name in gone.iter().skip(2).filter(|name| !target.join(name).exists()) {
-        assert!(said.lines().any(|line| line.contains(name.as_str()) && line.contains("; ")), "{name}: {said}");
-    }
-}
-
 #[test]
 fn wrong_options_are_usage() {
     let dir = place();
@@ -433,9 +330,48 @@ fn wrong_options_are_usage() {
         &["--bwlimit=fast", "one", "new"],
         &["--depth=0", "one", "new"],
         &["-T", "one", "two", "folder"],
+        &["one", "-v"],
+        &["", "new"],
+        &["one", ""],
     ] {
         let said = expect(USAGE, nowait_copy().args(arguments).current_dir(dir.path()));
         assert!(!said.is_empty(), "{arguments:?}");
     }
     assert_eq!(names(dir.path()), ["folder", "one", "two"]);
+}
+
+#[test]
+fn names_that_begin_with_a_dash_are_names_behind_two() {
+    let dir = place();
+    fs::write(dir.path().join("--help"), "help").unwrap();
+    for arguments in [&["--", "one", "-a"][..], &["--", "--help", "-b"], &["-v", "--", "--help", "one", "folder"]] {
+        expect(COPIED, copy().args(arguments).current_dir(dir.path()));
+    }
+    assert_eq!((text(dir.path().join("-a")), text(dir.path().join("-b"))), ("one".into(), "help".into()));
+    assert_eq!(names(&dir.path().join("folder")), ["--help", "one", "three"]);
+    // Options behind names, as with `cp`.
+    expect(COPIED, copy().args(["one", "two", "folder", "-v"]).current_dir(dir.path()));
+    expect(COPIED, copy().args(["one", "-v", "two", "folder"]).current_dir(dir.path()));
+}
+
+/// Symptom: `/dev/null` was a file afterwards.
+#[test]
+fn a_device_or_a_fifo_is_not_replaced_by_a_file() {
+    let dir = place();
+    expect(0, Command::new("mkfifo").arg(dir.path().join("fifo")));
+    let mut special = vec!["fifo"];
+    if copying::child::is_root() {
+        expect(0, Command::new("mknod").arg(dir.path().join("null")).args(["c", "1", "3"]));
+        symlink("null", dir.path().join("link")).unwrap();
+        special.extend(["null", "link"]);
+    }
+    for name in special {
+        let before = fs::symlink_metadata(dir.path().join(name)).unwrap().ino();
+        let said = told(NOTHING, dir.path(), &["one", name], &["a device, a FIFO or a socket"]);
+        assert!(said.contains("dd of="), "{said}");
+        assert_eq!(fs::symlink_metadata(dir.path().join(name)).unwrap().ino(), before);
+    }
+    // A FIFO takes the place of a FIFO.
+    expect(0, Command::new("mkfifo").arg(dir.path().join("other")));
+    expect(COPIED, copy().args(["other", "fifo"]).current_dir(dir.path()));
 }

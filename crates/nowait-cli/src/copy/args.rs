@@ -1,10 +1,13 @@
 //! Options of `nowait copy`, and its exit codes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use nowait_bench::report::figures::parse_bytes;
 use nowait_copy::{Follow, Options, Reflink, Sparse, Sync, Update};
+
+use super::USAGE;
+use crate::cli;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -33,16 +36,18 @@ Exit codes:
 /// Ctrl-C ends it within a block. A file that was being copied keeps its old contents; with --resume
 /// the same command goes on where it was.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES, args_override_self = true)]
+#[command(
+    after_help = EXIT_CODES,
+    args_override_self = true,
+    override_usage = "nowait copy [OPTIONS] <SRC>... <DST>"
+)]
 pub(crate) struct Copy {
-    /// Files and directories
-    #[arg(value_name = "SRC", required = true, num_args = 1..)]
-    pub sources: Vec<PathBuf>,
-
-    /// Name of the copy; or an existing directory, in which it gets the name of SRC: a directory, if
-    /// there are several SRC. `SRC/.` stands for what is in it, `SRC/` for SRC itself
-    #[arg(value_name = "DST")]
-    pub target: PathBuf,
+    /// Files and directories; and last the name of the copy, or an existing directory: in it the copy
+    /// gets the name of SRC. Several SRC need a directory. `SRC/.` stands for what is in SRC, `SRC/` for
+    /// SRC itself
+    // One argument: two would take a name that begins with a dash for an option, behind `--`, too.
+    #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
+    paths: Vec<PathBuf>,
 
     /// Make durable before the end: nothing; each file before it gets its name; or all, in one go at the
     /// end, which is faster for a tree
@@ -202,6 +207,17 @@ fn block_bytes(text: &str) -> Result<u32, String> {
 }
 
 impl Copy {
+    /// Sources and target.
+    pub(crate) fn places(&self) -> Result<(&[PathBuf], &Path), cli::Failure> {
+        match self.paths.split_last() {
+            Some((target, sources)) if !sources.is_empty() => Ok((sources, target)),
+            _ => Err(cli::Failure {
+                code: USAGE,
+                message: "there is no DST: nowait copy [OPTIONS] <SRC>... <DST>".to_owned(),
+            }),
+        }
+    }
+
     /// The options as the library takes them.
     pub(crate) fn options(&self) -> Options {
         let mut options = Options::new()

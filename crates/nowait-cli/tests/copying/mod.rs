@@ -17,6 +17,7 @@ pub(crate) mod child {
     }
 }
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -133,6 +134,22 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir).unwrap().map(name).collect();
     names.sort();
     names
+}
+
+/// Files of a tree by their paths.
+pub(crate) fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => left.push(path),
+                false => _ = found.insert(path.strip_prefix(root).unwrap().to_path_buf(), fs::read(&path).unwrap()),
+            }
+        }
+    }
+    found
 }
 
 /// Bytes that no file system can compress or merge, and that differ with the seed.

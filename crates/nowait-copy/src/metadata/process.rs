@@ -119,7 +119,10 @@ impl Creation {
         let has_owner =
             place.is_plain && stat.st_uid == process.user && stat.st_gid == process.group && stat.st_gid == place.group;
         let mode = stat.st_mode & 0o7777;
+        // It may be opened again while it is filled, which its owner's bits have to allow.
+        let may_reopen = process.may_chown || mode & 0o600 == 0o600;
         let has_mode = has_owner
+            && may_reopen
             && !place.has_default_acl
             && mode & !0o777 == 0
             && process.umask.is_some_and(|umask| mode & umask == 0);

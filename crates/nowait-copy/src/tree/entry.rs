@@ -216,6 +216,14 @@ impl Tree<'_> {
             let kind = FailureKind::System(nowait::ErrorKind::IsADirectory);
             return Err(Failure::new(Operation::Copy, &paths.target, kind).with_detail("a directory has its name"));
         }
+        let (is_file, old_type) = (entry.file.is_some(), FileType::from_raw_mode(old.st_mode));
+        if is_file && !old_type.is_file() && !old_type.is_symlink() {
+            // Whoever names a device wants it written to, and not another file in its place.
+            let kind = FailureKind::System(nowait::ErrorKind::AlreadyExists);
+            return Err(Failure::new(Operation::Copy, &paths.target, kind)
+                .with_detail("it is a device, a FIFO or a socket")
+                .with_advice("remove it, or name another target; `dd of=` writes to it"));
+        }
         if identity(&old) == identity(stat) {
             return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
                 .with_detail(format!("it is the same file as {}", shown(&paths.source))));
@@ -225,7 +233,7 @@ impl Tree<'_> {
                 .with_detail("it exists in another case"));
         }
         let options = &self.shared.options;
-        let is_regular = entry.file.is_some() && FileType::from_raw_mode(old.st_mode).is_file();
+        let is_regular = is_file && old_type.is_file();
         Ok(match options.update {
             Update::None => Existing::Kept("it exists"),
             Update::Older if modified(&old) >= modified_like(stat, &old) => Existing::Kept("it is not older"),

@@ -140,7 +140,7 @@ impl Tree<'_> {
                 .with_detail(format!("this copy makes {} of another source", shown(&top.target())))
                 .with_advice("copy them to different directories, or one after the other"));
         }
-        if top.needs_directory && !is_directory {
+        if top.needs_directory && !is_directory && !top.target().is_dir() {
             let kind = FailureKind::System(nowait::ErrorKind::NotFound);
             return Err(Failure::new(Operation::Open, &top.target(), kind)
                 .with_detail("there is no such directory")
