@@ -5,7 +5,7 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .PHONY: help test loom locks tools-test losses tables lint bench bench-check fio-check peers-test kernels kernels-smoke \
-	oldest-rust advisories semver
+	oldest-rust advisories semver install uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -18,6 +18,7 @@ help:
 	@echo "make oldest-rust  the workspace type-checked by Rust 1.85, for this processor and aarch64 (docs/toolchains.md)"
 	@echo "make advisories   known vulnerabilities of dependencies, and withdrawn versions; needs cargo-deny and the network"
 	@echo "make semver BASE=v0.1.0   breaks of the interface since that tag; needs cargo-semver-checks"
+	@echo "make install   the C library, below PREFIX (default: /usr/local); make uninstall removes it (docs/guide/c.md)"
 	@echo "make bench   the full benchmark of reads, on a file that it makes in this directory and removes"
 	@echo "make fio-check  whether fio measures the same, where it is installed"
 	@echo "make peers-test  bench-peers builds, and its ways do what they say; not part of make test"
@@ -73,6 +74,13 @@ semver:
 
 oldest-rust:
 	tools/oldest-rust
+
+install:
+	$(CARGO) build $(LOCKED) --release -p nowait-c
+	crates/nowait-c/install install
+
+uninstall:
+	crates/nowait-c/install uninstall
 
 bench:
 	$(CARGO) run $(LOCKED) --release -- bench reads cached gather

@@ -51,6 +51,8 @@
 mod abilities;
 mod case;
 mod depth;
+#[cfg(feature = "json")]
+mod json;
 mod kernel;
 mod observer;
 mod place;

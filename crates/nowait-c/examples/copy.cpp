@@ -1,0 +1,28 @@
+// Copies a file or a tree, and tells how far it is: copy SOURCE TARGET
+
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <thread>
+
+#include <nowait.hpp>
+
+int main(int argc, char **argv) try {
+    if (argc != 3) {
+        std::fprintf(stderr, "usage: %s SOURCE TARGET\n", argv[0]);
+        return 2;
+    }
+    nowait_copy_options options = {};
+    options.sync = NOWAIT_COPY_SYNC_ALL;
+    auto copy = nowait::copy::start({argv[1]}, argv[2], options);
+    while (nowait_copy_has_ended(copy.get()) == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::fprintf(stderr, "%" PRIu64 " bytes\r", copy.progress().bytes);
+    }
+    auto report = copy.wait();
+    std::printf("%" PRIu64 " files, %" PRIu64 " bytes\n", report.files, report.bytes);
+    return 0;
+} catch (const nowait::error &error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+}

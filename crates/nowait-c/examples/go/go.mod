@@ -1,0 +1,3 @@
+module example.com/records
+
+go 1.20

@@ -1,0 +1,745 @@
+// File I/O for Linux that does not wait for a disk when it need not; a durable log; copies of files.
+//
+// Made by cbindgen from crates/nowait-c/src: change it there (tests/header.rs says how).
+//
+// Errors. Calls return 0, a count or a number of bytes; or a negative errno, and then
+// nowait_error_message has a text: operation, path, offset, length, cause, and what to do next.
+//
+// Handles are numbers; 0 is none. Each is closed by the close of its kind. A handle that was closed,
+// is one of another kind, or never was one, is an error (-EBADF), also where its place is in use
+// again. A NULL pointer, or one that is not aligned, is one too (-EFAULT).
+//
+// Structs that begin with `size` grow: set all to zero, and `size` to the sizeof. A size that no
+// version had is an error (-EINVAL). Members of options that the library does not know have to be 0
+// (-E2BIG); members of answers that it does not know are 0 afterwards.
+//
+// Threads. Any thread may make any call at any time, on the same handles too, unless it says
+// otherwise. A call that is under way when its handle is closed ends as if it were open. A forked
+// child may use files, but not queues and logs of its parent. Nothing here may be called in a signal
+// handler.
+//
+// Callers promise that pointers point to as much memory as they say: that cannot be checked.
+
+
+#ifndef NOWAIT_H
+#define NOWAIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Version of the interface that this header describes: NOWAIT_VERSION_MAJOR.MINOR.PATCH.
+#define NOWAIT_VERSION_MAJOR 0
+
+// See NOWAIT_VERSION_MAJOR.
+#define NOWAIT_VERSION_MINOR 1
+
+// See NOWAIT_VERSION_MAJOR.
+#define NOWAIT_VERSION_PATCH 0
+
+// io_uring if available; else libaio for direct I/O, if available; else threads of the library.
+#define NOWAIT_ENGINE_AUTO 0
+
+// io_uring, or -ENOSYS.
+#define NOWAIT_ENGINE_URING 1
+
+// libaio for direct I/O, or -ENOSYS; threads for all else.
+#define NOWAIT_ENGINE_AIO 2
+
+// Threads of the library only.
+#define NOWAIT_ENGINE_POOL 3
+
+// The write is on stable storage when it ends, with the metadata needed to read it back
+// (RWF_DSYNC).
+#define NOWAIT_WRITE_DURABLE 1
+
+// The kernel drops the pages once they are on the device (RWF_DONTCACHE, Linux 6.14); -EOPNOTSUPP
+// where it cannot.
+#define NOWAIT_WRITE_UNCACHED 2
+
+// All or nothing, also across a power failure (RWF_ATOMIC, Linux 6.11); -EOPNOTSUPP where that
+// cannot be.
+#define NOWAIT_WRITE_ATOMIC 4
+
+// Attributes, such as times, are made durable, too: fsync(2), not fdatasync(2).
+#define NOWAIT_SYNC_ALL 1
+
+// Nothing is durable when a copy ends.
+#define NOWAIT_COPY_SYNC_NONE 0
+
+// Each file is durable before it gets its name.
+#define NOWAIT_COPY_SYNC_FILE 1
+
+// Everything is durable when the copy ends, in one go.
+#define NOWAIT_COPY_SYNC_ALL 2
+
+// Leaves no page in the page cache that was not there before.
+#define NOWAIT_COPY_CACHE_NEUTRAL 1
+
+// Reads each copy back around the page cache, and compares checksums.
+#define NOWAIT_COPY_VERIFY 2
+
+// Keeps what was copied of a file when the copy ends early, and goes on from there the next time.
+#define NOWAIT_COPY_RESUME 4
+
+// Counts what there is to copy on a thread of its own, so that the totals are known.
+#define NOWAIT_COPY_COUNT_FIRST 8
+
+// Takes the target as the name of the copy, also if it is a directory.
+#define NOWAIT_COPY_NO_TARGET_DIRECTORY 16
+
+// Keeps files that exist in the target.
+#define NOWAIT_COPY_KEEP 32
+
+// Replaces a file in the target only if that is older.
+#define NOWAIT_COPY_KEEP_NEWER 64
+
+// Shares no blocks with the source.
+#define NOWAIT_COPY_NO_REFLINK 128
+
+// Makes a hole of every block of zeros.
+#define NOWAIT_COPY_SPARSE 256
+
+// Writes every block, holes of the source too.
+#define NOWAIT_COPY_NO_HOLES 512
+
+// Requests are made one at a time only, of a page or less: a second instead of some.
+#define NOWAIT_PROBE_SHALLOW 1
+
+// The pages of the file may be dropped from the page cache, so that cold reads can be made.
+#define NOWAIT_PROBE_EVICT 2
+
+// How an instance is set up. Set all to zero, then `size`, then what is to differ from the default.
+struct nowait_instance_options {
+    // sizeof(struct nowait_instance_options).
+    size_t size;
+    // One of NOWAIT_ENGINE_...
+    uint32_t engine;
+    // 1: only attempts that the kernel promises not to block (RWF_NOWAIT) are made on the thread
+    // that submits.
+    uint32_t strict;
+    // Longest plain call on the thread that submits, where a file has no form that does not block:
+    // this, and a nanosecond a byte. 0: 100 us.
+    uint64_t stall_budget_ns;
+    // Most bytes that a submission copies from the page cache itself. 0: 1 MiB.
+    uint64_t inline_bytes_max;
+    // Most threads of the pool. 0: 64.
+    uint64_t pool_threads_max;
+    // Most bytes of submitted writes that have not finished, of one file. 0: 16 MiB.
+    uint64_t file_write_bytes_max;
+    // The same, of all files. 0: 64 MiB.
+    uint64_t write_bytes_max;
+};
+
+// An instance: engines, policy and counters, which its files share. 0 is the instance that the
+// process shares; it is made when it is first used, and needs no close.
+typedef uint64_t nowait_instance;
+
+// Counters of an instance since it was made. Each operation that has started ends in exactly one of
+// served_inline, blocking, ring, aio, pool, cancelled, failed.
+struct nowait_instance_counters {
+    // sizeof(struct nowait_instance_counters).
+    size_t size;
+    // Operations that were started. A gather counts each request that it makes.
+    uint64_t started;
+    // Served on the thread that submitted, without waiting.
+    uint64_t served_inline;
+    // Served by a plain system call of a caller that waits: nowait_read_at, for instance.
+    uint64_t blocking;
+    // Completed by io_uring.
+    uint64_t ring;
+    // Completed by libaio.
+    uint64_t aio;
+    // Completed by a thread of the pool.
+    uint64_t pool;
+    // Cancelled before the engine was through.
+    uint64_t cancelled;
+    // Ended in an error.
+    uint64_t failed;
+    // Non-blocking attempts (RWF_NOWAIT).
+    uint64_t attempts;
+    // Attempts that found nothing cached.
+    uint64_t misses;
+    // Plain calls on the thread that submitted that took longer than the stall budget.
+    uint64_t stalls;
+    // Operations that waited for a place in a full queue.
+    uint64_t queued;
+    // Writes that waited because too many bytes were on their way.
+    uint64_t throttled;
+    // Bytes that direct reads moved beyond what was asked for.
+    uint64_t widened_bytes;
+};
+
+// An open file. 0 is none.
+typedef uint64_t nowait_file;
+
+// A range of a file, in bytes. Its layout is fixed.
+struct nowait_range {
+    // Where it begins in the file.
+    uint64_t offset;
+    // How long it is.
+    uint64_t length;
+};
+
+// How a log is opened. Set all to zero, then `size`, then what is to differ from the default.
+struct nowait_log_options {
+    // sizeof(struct nowait_log_options).
+    size_t size;
+    // 1: makes a log where there is none, in a directory that is new or empty.
+    uint32_t create;
+    // 1: opens a damaged log, too, which then goes on after the last record before the damage.
+    uint32_t salvage;
+    // 1: reads the end of the log only when it is opened, not all of it.
+    uint32_t scan_tail;
+    // Has to be 0.
+    uint32_t reserved;
+    // Size of the largest segments of a log that is made: a multiple of 4096, at least 16 KiB. A
+    // record has to fit into one. 0: 64 MiB.
+    uint64_t segment_bytes;
+    // Size of the first segment of each opening. 0: 1 MiB.
+    uint64_t first_segment_bytes;
+    // Bytes that are appended and not durable from which on appends wait. 0: 16 MiB.
+    uint64_t pending_bytes_max;
+    // Bytes of the last blocks that are kept in memory for readers. 0: 4 MiB.
+    uint64_t tail_bytes;
+};
+
+// A log that is open for appending. 0 is none.
+typedef uint64_t nowait_log;
+
+// What was found when a log was opened.
+struct nowait_log_recovery {
+    // sizeof(struct nowait_log_recovery).
+    size_t size;
+    // Number of the oldest record; one more than `last_record` if there is none.
+    uint64_t first_record;
+    // Number of the last record; 0 in a log that never had one.
+    uint64_t last_record;
+    // Number that the next record will get.
+    uint64_t next_record;
+    // Places where records that were durable cannot be read. Not 0 after a salvage only.
+    uint64_t damaged_places;
+    // 1: there was no log, and this call made one.
+    uint32_t was_created;
+    // 1: it had been closed.
+    uint32_t was_closed;
+    // 1: a write had been cut off before it was acknowledged.
+    uint32_t was_torn;
+    // 1: its blocks go past the page cache.
+    uint32_t is_direct;
+};
+
+// Bytes of one record of a batch. Its layout is fixed, and that of struct iovec.
+struct nowait_bytes {
+    // Where they are.
+    const void *bytes;
+    // How many.
+    size_t length;
+};
+
+// Counters of a log since it was opened.
+struct nowait_log_counters {
+    // sizeof(struct nowait_log_counters).
+    size_t size;
+    // Records that were written.
+    uint64_t records;
+    // Blocks that were written; each is one commit of the disk.
+    uint64_t blocks;
+    // Bytes of the records, and 9 for each.
+    uint64_t payload_bytes;
+    // Bytes written in blocks, headers and padding included.
+    uint64_t written_bytes;
+    // Records that were appended and are not durable yet.
+    uint64_t pending_records;
+    // Appends that waited for room.
+    uint64_t stalls;
+    // Segments that hold the log.
+    uint64_t segments;
+    // Nanoseconds from the submission of a block to its completion: median.
+    uint64_t written_median_ns;
+    // The same: of a hundred blocks 99 took no longer.
+    uint64_t written_p99_ns;
+};
+
+// A reader of a log. 0 is none.
+typedef uint64_t nowait_log_reader;
+
+// A record. Its layout is fixed.
+struct nowait_log_record {
+    // Its number.
+    uint64_t number;
+    // Its bytes; valid until the next call with this reader.
+    const void *bytes;
+    // How many.
+    size_t length;
+};
+
+// A queue of operations and their completions. 0 is none.
+typedef uint64_t nowait_queue;
+
+// A completion. Its layout is fixed.
+struct nowait_completion {
+    // As it was submitted.
+    void *user;
+    // The number that its submission gave.
+    uint64_t operation;
+    // Bytes of a read or write, 0 of a sync, of a wait for a log the last record that is durable
+    // then; or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
+    int64_t result;
+    // NULL if the result is not negative. Else the text for people, as nowait_error_message; valid
+    // until this thread calls nowait_reap again, or ends.
+    const char *message;
+};
+
+// How files are copied. Set all to zero, then `size`, then what is to differ from the default.
+struct nowait_copy_options {
+    // sizeof(struct nowait_copy_options).
+    size_t size;
+    // One of NOWAIT_COPY_SYNC_...
+    uint32_t sync;
+    // The other NOWAIT_COPY_..., or'ed.
+    uint32_t flags;
+    // Most bytes in a second. 0: as many as possible.
+    uint64_t bytes_per_second_max;
+    // Most bytes of this copy in the page cache that are not on the device. 0: as the system has it.
+    uint64_t dirty_bytes_max;
+};
+
+// A copy that runs, or has ended. 0 is none.
+typedef uint64_t nowait_copy;
+
+// How far a copy is.
+struct nowait_copy_state {
+    // sizeof(struct nowait_copy_state).
+    size_t size;
+    // Bytes copied so far.
+    uint64_t bytes;
+    // Files finished so far.
+    uint64_t files;
+    // Bytes found so far in files to copy.
+    uint64_t bytes_found;
+    // Files found so far.
+    uint64_t files_found;
+    // 1: all sources are walked, and what was found is the total.
+    uint64_t is_walked;
+    // Time since the start.
+    uint64_t elapsed_ns;
+};
+
+// What a copy did.
+struct nowait_copy_report {
+    // sizeof(struct nowait_copy_report).
+    size_t size;
+    // Regular files copied.
+    uint64_t files;
+    // Directories made, or found in the target.
+    uint64_t directories;
+    // Symbolic links, FIFOs, sockets and devices made.
+    uint64_t nodes;
+    // Hard links made.
+    uint64_t hard_links;
+    // Bytes of data in the files copied, holes left out.
+    uint64_t bytes;
+    // Files left out, since they exist in the target.
+    uint64_t skipped;
+    // Files whose copy was read back and found right.
+    uint64_t verified;
+    // Files and directories that could not be copied.
+    uint64_t failures;
+    // Those that were copied, but changed meanwhile, or lost some of their metadata.
+    uint64_t warnings;
+    // 1: it was cancelled before its end.
+    uint64_t is_cancelled;
+    // Time that it took.
+    uint64_t elapsed_ns;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Says why the last call of this thread that failed did: operation, path, offset, length, cause,
+// and what to do next; "" if none has failed. It is valid until another call of this thread fails,
+// or the thread ends.
+const char *nowait_error_message(void);
+
+// Returns the version of the library that runs, "0.1.0" for instance. It may be newer than the
+// header that the program was built with. Threads: any.
+const char *nowait_version(void);
+
+// Makes an instance with engines, policy and counters of its own. `options` may be NULL. Threads:
+// any.
+//
+// Returns 0, or a negative errno: -ENOSYS if the engine is not available here.
+// `options` is NULL or points to as many bytes as its size says; `instance` to a handle.
+int nowait_instance_open(const struct nowait_instance_options *options, nowait_instance *instance);
+
+// Gives an instance up. Files that were opened in it, and operations in flight, are not affected.
+// Threads: any.
+//
+// Returns 0, or -EBADF if the handle is not open.
+int nowait_instance_close(nowait_instance instance);
+
+// Fills in the counters of an instance. They are no consistent cut while operations are under way.
+// Threads: any.
+//
+// Returns 0, or a negative errno.
+// `stats` points to as many bytes as its size says.
+int nowait_instance_stats(nowait_instance instance, struct nowait_instance_counters *stats);
+
+// Whether slow operations can go to io_uring: 1 or 0, or -EBADF. Threads: any.
+int nowait_instance_has_ring(nowait_instance instance);
+
+// Opens a file, as open(2) does: `flags` are O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT and the
+// like; `mode` has the permissions of a new file. `instance` may be 0.
+//
+// O_CLOEXEC is always set, O_NONBLOCK never. With O_DIRECT reads and writes go past the page cache
+// where the file system can, and any offset, length and memory will do; where it cannot they go
+// through the page cache.
+//
+// Returns 0, or a negative errno: those of open(2); -EISDIR for a directory; -ESPIPE for what has no
+// offsets, such as a pipe. Threads: any.
+// `path` is a string, `file` points to a handle.
+int nowait_file_open(nowait_instance instance,
+                     const char *path,
+                     int flags,
+                     unsigned int mode,
+                     nowait_file *file);
+
+// Makes a file of a descriptor. The library uses a duplicate of it: `descriptor` stays the
+// caller's, to be closed by the caller. `name` is for messages; if it is NULL they have the path
+// that /proc knows. `instance` may be 0.
+//
+// O_NONBLOCK, which has no meaning for files, is taken off the open file.
+//
+// Returns 0, or a negative errno: -EBADF; -EISDIR; -ESPIPE for what has no offsets. Threads: any.
+// `name` is NULL or a string, `file` points to a handle.
+int nowait_file_from_descriptor(nowait_instance instance,
+                                int descriptor,
+                                const char *name,
+                                nowait_file *file);
+
+// Closes a file. Operations in flight, and calls of other threads, end as if it were open; the last
+// of them closes the descriptor. Nothing becomes durable: see nowait_sync.
+//
+// Returns 0, or a negative errno: -EBADF if the handle is not open; those of close(2), after which
+// the handle is closed, too. Threads: any.
+int nowait_file_close(nowait_file file);
+
+// Returns the descriptor of a file, for fstat(2) and the like; it is closed with the file. Or
+// -EBADF. Threads: any.
+int nowait_file_descriptor(nowait_file file);
+
+// Puts the size in bytes, of a file or a block device, into `size`. Returns 0, or a negative errno.
+// Threads: any.
+// `size` points to a number.
+int nowait_file_size(nowait_file file, uint64_t *size);
+
+// Reads up to `length` bytes at `offset` into `buffer`, and waits for them. It is short only at the
+// end of the file: short reads and signals are handled here.
+//
+// Returns the number of bytes, 0 at the end of the file, or a negative errno: -EBADF if the handle
+// is not open; -EACCES if the file was not opened for reading; -EOVERFLOW beyond INT64_MAX; those of
+// pread(2). Threads: any.
+// `length` bytes at `buffer` are valid for writes, and nobody else uses them during the call.
+int64_t nowait_read_at(nowait_file file,
+                       void *buffer,
+                       size_t length,
+                       uint64_t offset);
+
+// Writes `length` bytes from `buffer` at `offset`, and waits for that; at the end of the file if it
+// was opened with O_APPEND. `flags` are NOWAIT_WRITE_... or 0. Without NOWAIT_WRITE_DURABLE the
+// bytes are in the page cache when it returns, and durable after a later nowait_sync.
+//
+// Returns the number of bytes, fewer only if the file system took no more: the next write says why.
+// Or a negative errno; the message says how much was written: -ENOSPC, -EFBIG, -EOVERFLOW, -EBADF,
+// -EACCES if the file was not opened for writing, those of pwrite(2). Threads: any; the order of writes that overlap at a time is not defined.
+// `length` bytes at `buffer` are valid for reads, and nobody changes them during the call.
+int64_t nowait_write_at(nowait_file file,
+                        const void *buffer,
+                        size_t length,
+                        uint64_t offset,
+                        uint32_t flags);
+
+// Reads `ranges_count` ranges into `output`, one after the other in the order in which they are
+// listed, and waits for all: range i begins at the sum of the lengths before it. Ranges may be
+// unsorted, overlap, or be empty. Cached ones are copied; of the others many are in flight at a
+// time, neighbours read as one.
+//
+// `results` may be NULL. Else it gets for each range the number of bytes read, fewer than asked for
+// if the file ends in it, or a negative errno. Bytes of `output` that were not read are zero.
+//
+// Returns 0 if every range is complete. Else the negative errno of the first that is not, -ENODATA
+// if the file ends in it: the others were read all the same. -ENOBUFS if `output_bytes` is less
+// than the sum of the lengths, -EBADF, -EFAULT, -EINVAL: then nothing was read, and `results` is
+// as it was. Threads: any.
+// `ranges` points to `ranges_count` ranges, `output` to `output_bytes` bytes, `results` is NULL or
+// points to `ranges_count` numbers; nobody else uses the last two during the call.
+int nowait_gather(nowait_file file,
+                  const struct nowait_range *ranges,
+                  size_t ranges_count,
+                  void *output,
+                  size_t output_bytes,
+                  int64_t *results);
+
+// Makes every write that was complete at the call durable, and waits for that. `flags` is 0
+// (fdatasync(2): data, the size, and what is needed to read it back) or NOWAIT_SYNC_ALL. The name of
+// a new file is not covered: sync its directory.
+//
+// Returns 0, or a negative errno. -EIO when a write-back failed: written data may be lost, although
+// reads still show it. From then on every sync of this file fails, until
+// nowait_file_acknowledge_sync_failure. Threads: any; syncs of one file share.
+int nowait_sync(nowait_file file,
+                uint32_t flags);
+
+// Acknowledges a failed write-back, so that syncs may succeed again: when everything since the last
+// sync that succeeded has been written anew, or given up. Returns 1 if there was a failure, 0 if
+// there was none, or -EBADF. Threads: any.
+int nowait_file_acknowledge_sync_failure(nowait_file file);
+
+// Opens the log in a directory for appending; with `options->create` makes one. `instance` may be
+// 0, `options` NULL, and `recovery`, which tells what was found, too.
+//
+// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
+// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC; -EINVAL; those of
+// files. Threads: any.
+// `directory` is a string; `options` and `recovery` are NULL or point to as many bytes as their size
+// says; `log` points to a handle.
+int nowait_log_open(nowait_instance instance,
+                    const char *directory,
+                    const struct nowait_log_options *options,
+                    nowait_log *log,
+                    struct nowait_log_recovery *recovery);
+
+// Appends a record: copies it into the log, and puts its number into `record`, which may be NULL. It
+// is durable when nowait_log_wait for that number has returned 0: until then a crash may keep it or
+// not. It is written when something waits for it, or after some milliseconds. Records are numbered
+// from 1 on, one after the other.
+//
+// Waits only while too many bytes are not durable, or the next segment is not ready. Returns 0; or a
+// negative errno, and the record is not in the log: -ENOSPC; -ENOTRECOVERABLE after a write failed;
+// -EINVAL if it does not fit into a segment; -EBADF. Threads: any.
+// `length` bytes at `bytes` are valid for reads; `record` is NULL or points to a number.
+int nowait_log_append(nowait_log log,
+                      const void *bytes,
+                      size_t length,
+                      uint64_t *record);
+
+// Appends records as a batch, which a crash keeps as a whole or not at all. `record` gets the number
+// of the last. Else as nowait_log_append; -EINVAL for an empty batch.
+// `records` points to `records_count` elements, each of which to as many bytes as it says; `record`
+// is NULL or points to a number.
+int nowait_log_append_batch(nowait_log log,
+                            const struct nowait_bytes *records,
+                            size_t records_count,
+                            uint64_t *record);
+
+// Waits until a record, and so every record before it, is durable: neither the process nor the
+// machine can lose it any more. It may be appended later, by another thread. The thread that waits
+// writes what all have appended, in one write. See nowait_submit_log_wait for event loops.
+//
+// Returns 0, or a negative errno: -EIO if the log failed while the record was in flight, which may
+// be on disk or not; -ENOTRECOVERABLE if it had failed before; -EBADF if it is closed before.
+// Threads: any.
+int nowait_log_wait(nowait_log log, uint64_t record);
+
+// Puts the number of the last record that is durable into `durable`, and of the last that was
+// appended into `appended`; either may be NULL. 0 stands for none. Returns 0 or a negative errno.
+// Threads: any.
+// Both are NULL or point to numbers.
+int nowait_log_last(nowait_log log, uint64_t *durable, uint64_t *appended);
+
+// Gives up the records before `record`: segments that hold no others are reused or removed, in the
+// background. Returns 0 or a negative errno. Threads: any.
+int nowait_log_truncate_before(nowait_log log, uint64_t record);
+
+// Gives up all records after `record`, durably: the next to be appended is `record + 1`. Waits until
+// that is so. Returns 0, or a negative errno: -ENODATA if the log has no such record; -ENOSPC; those
+// of writes. Threads: any; appends wait meanwhile.
+int nowait_log_truncate_after(nowait_log log,
+                              uint64_t record);
+
+// Fills in the counters of a log. Returns 0 or a negative errno. Threads: any.
+// `stats` points to as many bytes as its size says.
+int nowait_log_stats(nowait_log log, struct nowait_log_counters *stats);
+
+// Writes what was appended, and closes the log: it can be opened again then. Readers of it end.
+//
+// Returns 0, or a negative errno, after which the handle is closed, too: -EBADF if it was; those of
+// writes, and of a log that has failed before. Threads: any; calls of others in this moment end,
+// appends of theirs with -EBADF.
+int nowait_log_close(nowait_log log);
+
+// Opens a reader of the durable records from number `record` on, while the log is written. Returns 0
+// or a negative errno. Threads: any.
+// `reader` points to a handle.
+int nowait_log_reader_open(nowait_log log,
+                           uint64_t record,
+                           nowait_log_reader *reader);
+
+// Puts the next durable record into `record`. Waits for the device, and not for records to come: see
+// nowait_log_reader_tail.
+//
+// Returns 1; 0 if there is no further record yet; or a negative errno: -ENODATA if the record was
+// given up; -EUCLEAN if it was durable and cannot be read; those of reads. Threads: any, one after
+// the other: the bytes of a record are valid until the next call with this reader.
+// `record` points to a record, and no other thread uses the bytes of the one before.
+int nowait_log_reader_next(nowait_log_reader reader,
+                           struct nowait_log_record *record);
+
+// Puts the next record into `record`, and waits until it is durable. Returns 0, or a negative errno:
+// as nowait_log_reader_next; -EBADF when the log is closed before. Threads: as
+// nowait_log_reader_next.
+// As nowait_log_reader_next.
+int nowait_log_reader_tail(nowait_log_reader reader,
+                           struct nowait_log_record *record);
+
+// Closes a reader. Returns 0 or -EBADF. Threads: any; the bytes of its last record are gone.
+int nowait_log_reader_close(nowait_log_reader reader);
+
+// Makes a queue, with a descriptor. A thread usually has one, or a program one for all its threads.
+// Threads: any.
+//
+// Returns 0, or a negative errno: -EMFILE, -ENFILE, -ENOMEM.
+// `queue` points to a handle.
+int nowait_queue_open(nowait_queue *queue);
+
+// Closes a queue whose completions were all reaped. Threads: any.
+//
+// Returns 0, -EBUSY if operations are left, or -EBADF.
+int nowait_queue_close(nowait_queue queue);
+
+// Returns the queue's descriptor, for poll(2), epoll(7) and event loops: it is readable (POLLIN)
+// when there may be completions to reap. Do nothing else with it; it is closed with the queue. Or
+// -EBADF. Threads: any.
+//
+// In a thread that submits, epoll_wait(2) may fail with EINTR although no signal came: the kernel
+// completes a read of io_uring in the thread that submitted it. Call it again; poll(2) does so by
+// itself.
+int nowait_queue_descriptor(nowait_queue queue);
+
+// Returns the number of operations whose completions were not reaped, or -EBADF. Threads: any.
+int64_t nowait_queue_operations(nowait_queue queue);
+
+// Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
+// this returns. `user` comes back with the completion; `operation`, if it is not NULL, gets the
+// operation's number, for nowait_cancel. The file may be closed meanwhile.
+//
+// Returns 0, and one completion will come; or a negative errno, and none will: -EBADF, -EFAULT.
+// Other errors are in the completion. Threads: any.
+// Until the completion is reaped, `length` bytes at `buffer` are valid for writes and nobody else
+// uses them. `operation` is NULL or points to a number.
+int nowait_submit_read(nowait_queue queue,
+                       nowait_file file,
+                       void *buffer,
+                       size_t length,
+                       uint64_t offset,
+                       void *user,
+                       uint64_t *operation);
+
+// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
+// are made in the order in which they were submitted. -EINVAL if the flags are not known.
+// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
+// them. `operation` is NULL or points to a number.
+int nowait_submit_write(nowait_queue queue,
+                        nowait_file file,
+                        const void *buffer,
+                        size_t length,
+                        uint64_t offset,
+                        uint32_t flags,
+                        void *user,
+                        uint64_t *operation);
+
+// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
+// Else as nowait_submit_read. -EINVAL if the flags are not known.
+// `operation` is NULL or points to a number.
+int nowait_submit_sync(nowait_queue queue,
+                       nowait_file file,
+                       uint32_t flags,
+                       void *user,
+                       uint64_t *operation);
+
+// Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
+// `operation` is NULL or points to a number.
+int nowait_submit_log_wait(nowait_queue queue,
+                           nowait_log log,
+                           uint64_t record,
+                           void *user,
+                           uint64_t *operation);
+
+// Gives an operation up. Its completion comes all the same, with -ECANCELED or, if it had ended,
+// its result, and the memory is the library's until then: the kernel does not give back what a
+// device works on. What has not begun is left out. A cancelled write may have taken effect or not.
+//
+// Returns 0; -ENOENT if the completion was reaped, or there was none; -EBADF. Threads: any.
+int nowait_cancel(nowait_queue queue, uint64_t operation);
+
+// Reaps up to `completions_count` completions. Waits for the first up to `timeout_ms` milliseconds:
+// 0 does not wait, -1 without limit. With an event loop: 0, when the descriptor is readable; if all
+// of `completions_count` came there may be more, and the descriptor is still readable.
+//
+// Returns their number, 0 if none came in time; or a negative errno: -EINTR if a signal came first,
+// -EBADF, -EFAULT, -EINVAL if there is no room for one. Threads: any; each completion goes to one of
+// the threads that reap.
+// `completions` points to as many completions, and nobody else uses them during the call.
+int nowait_reap(nowait_queue queue,
+                struct nowait_completion *completions,
+                size_t completions_count,
+                int timeout_ms);
+
+// Starts to copy files and trees, on threads of their own, with all that `cp -a` keeps. A target that
+// is a directory gets the copies under the sources' names. A name in the target has the old file or
+// the whole new one. `options` may be NULL.
+//
+// Returns 0; or a negative errno, and nothing was begun: the arguments make no sense together.
+// What cannot be copied does not end the copy: see nowait_copy_wait. Threads: any.
+// `sources` points to `sources_count` strings; `target` is a string; `options` is NULL or points to
+// as many bytes as its size says; `copy` points to a handle.
+int nowait_copy_start(const char *const *sources,
+                      size_t sources_count,
+                      const char *target,
+                      const struct nowait_copy_options *options,
+                      nowait_copy *copy);
+
+// Tells how far a copy is; makes no system call. Returns 0 or a negative errno. Threads: any.
+// `progress` points to as many bytes as its size says.
+int nowait_copy_progress(nowait_copy copy, struct nowait_copy_state *progress);
+
+// Whether a copy has ended, so that nowait_copy_wait need not wait: 1 or 0, or -EBADF. Threads: any.
+int nowait_copy_has_ended(nowait_copy copy);
+
+// Ends a copy early: each file within a block, which leaves its target as it was. Returns 0 at once,
+// or -EBADF; nowait_copy_wait returns when it is over. Threads: any.
+int nowait_copy_cancel(nowait_copy copy);
+
+// Waits for the end of a copy. `report`, if it is not NULL, tells what it did. May be called again.
+//
+// Returns 0 if everything was copied. Else the negative errno of the first failure, or warning, whose
+// text nowait_error_message has, or -ECANCELED; the rest was copied. Threads: any, several too.
+// `report` is NULL or points to as many bytes as its size says.
+int nowait_copy_wait(nowait_copy copy,
+                     struct nowait_copy_report *report);
+
+// Gives up the handle of a copy, which runs on if it has not ended. Returns 0 or -EBADF. Threads:
+// any.
+int nowait_copy_close(nowait_copy copy);
+
+// Finds out how files are served at `path`, a file, a directory or a block device: by io_uring,
+// request by request, and by this library. `json` gets a text, as `nowait probe --json` prints it
+// for one path; give it back to nowait_text_free. `flags` are NOWAIT_PROBE_... or 0.
+//
+// Takes some seconds, makes scratch files beside `path`, and reads some pages of it. Returns 0, or a
+// negative errno: those of stat(2) and open(2); -ESPIPE for what has no offsets. Threads: any.
+// `path` is a string, `json` points to a pointer.
+int nowait_probe(const char *path,
+                 uint32_t flags,
+                 char **json);
+
+// Frees a text of the library. NULL is nothing to free. Threads: any.
+// `text` is NULL, or comes from a call of this library that says so, and was not freed.
+void nowait_text_free(char *text);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NOWAIT_H */

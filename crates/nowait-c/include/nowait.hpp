@@ -1,0 +1,360 @@
+// nowait for C++17: handles that close themselves, and errors as exceptions. From C++20 on a read, a
+// write, a sync or a log's record can be awaited in a coroutine. Everything is inline over nowait.h,
+// which says what each call does, and which threads may make it.
+
+#ifndef NOWAIT_HPP
+#define NOWAIT_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "nowait.h"
+
+#if defined(__cpp_impl_coroutine) && defined(__has_include)
+#if __has_include(<coroutine>)
+#include <coroutine>
+#define NOWAIT_HAS_COROUTINES 1
+#endif
+#endif
+
+namespace nowait {
+
+// A call that failed: code() has the errno, what() the operation, the path and what to do next.
+class error : public std::system_error {
+public:
+    error(int errno_value, const char *message)
+        : std::system_error(errno_value, std::generic_category(), message) {}
+};
+
+namespace detail {
+
+// The answer of a call; throws if it is a negative errno.
+template <typename Number> Number checked(Number answer) {
+    if (answer < 0) {
+        throw error(static_cast<int>(-answer), nowait_error_message());
+    }
+    return answer;
+}
+
+// A handle that is closed when this goes. Errors of that close are lost: call close() for them.
+template <int (*Close)(std::uint64_t)> class handle {
+public:
+    handle() noexcept = default;
+    explicit handle(std::uint64_t number) noexcept : number_(number) {}
+    handle(handle &&other) noexcept : number_(std::exchange(other.number_, 0)) {}
+    handle &operator=(handle &&other) noexcept {
+        if (this != &other) {
+            reset();
+            number_ = std::exchange(other.number_, 0);
+        }
+        return *this;
+    }
+    handle(const handle &) = delete;
+    handle &operator=(const handle &) = delete;
+    ~handle() { reset(); }
+
+    // The handle for nowait.h; 0 if it is none.
+    std::uint64_t get() const noexcept { return number_; }
+    explicit operator bool() const noexcept { return number_ != 0; }
+    std::uint64_t release() noexcept { return std::exchange(number_, 0); }
+    void close() { checked(Close(release())); }
+
+private:
+    void reset() noexcept {
+        if (number_ != 0) {
+            Close(release());
+        }
+    }
+
+    std::uint64_t number_ = 0;
+};
+
+} // namespace detail
+
+// An instance; files are opened in the shared one unless they name another.
+class instance : public detail::handle<nowait_instance_close> {
+public:
+    using handle::handle;
+
+    static instance open(nowait_instance_options options = {}) {
+        options.size = sizeof options;
+        nowait_instance number = 0;
+        detail::checked(nowait_instance_open(&options, &number));
+        return instance(number);
+    }
+
+    nowait_instance_counters stats() const {
+        nowait_instance_counters answer = {};
+        answer.size = sizeof answer;
+        detail::checked(nowait_instance_stats(get(), &answer));
+        return answer;
+    }
+};
+
+// An open file.
+class file : public detail::handle<nowait_file_close> {
+public:
+    using handle::handle;
+
+    static file open(const std::string &path, int flags, unsigned mode = 0666, nowait_instance in = 0) {
+        nowait_file number = 0;
+        detail::checked(nowait_file_open(in, path.c_str(), flags, mode, &number));
+        return file(number);
+    }
+
+    static file from_descriptor(int descriptor, const char *name = nullptr, nowait_instance in = 0) {
+        nowait_file number = 0;
+        detail::checked(nowait_file_from_descriptor(in, descriptor, name, &number));
+        return file(number);
+    }
+
+    std::size_t read_at(void *buffer, std::size_t length, std::uint64_t offset) const {
+        return static_cast<std::size_t>(detail::checked(nowait_read_at(get(), buffer, length, offset)));
+    }
+
+    std::size_t write_at(const void *buffer, std::size_t length, std::uint64_t offset, std::uint32_t flags = 0) const {
+        return static_cast<std::size_t>(detail::checked(nowait_write_at(get(), buffer, length, offset, flags)));
+    }
+
+    // All ranges, one after the other; all or nothing.
+    std::vector<std::byte> gather(const std::vector<nowait_range> &ranges) const {
+        std::size_t total = 0;
+        for (const nowait_range &range : ranges) {
+            total += static_cast<std::size_t>(range.length);
+        }
+        std::vector<std::byte> output(total);
+        detail::checked(nowait_gather(get(), ranges.data(), ranges.size(), output.data(), total, nullptr));
+        return output;
+    }
+
+    void sync(std::uint32_t flags = 0) const { detail::checked(nowait_sync(get(), flags)); }
+
+    std::uint64_t size() const {
+        std::uint64_t answer = 0;
+        detail::checked(nowait_file_size(get(), &answer));
+        return answer;
+    }
+};
+
+// A log that is open for appending.
+class log : public detail::handle<nowait_log_close> {
+public:
+    using handle::handle;
+
+    static log open(const std::string &directory, nowait_log_options options = {}, nowait_instance in = 0) {
+        options.size = sizeof options;
+        nowait_log number = 0;
+        detail::checked(nowait_log_open(in, directory.c_str(), &options, &number, nullptr));
+        return log(number);
+    }
+
+    // Returns the record's number.
+    std::uint64_t append(std::string_view bytes) const {
+        std::uint64_t record = 0;
+        detail::checked(nowait_log_append(get(), bytes.data(), bytes.size(), &record));
+        return record;
+    }
+
+    void wait(std::uint64_t record) const { detail::checked(nowait_log_wait(get(), record)); }
+};
+
+// A reader of a log.
+class log_reader : public detail::handle<nowait_log_reader_close> {
+public:
+    using handle::handle;
+
+    static log_reader open(const log &of, std::uint64_t record = 1) {
+        nowait_log_reader number = 0;
+        detail::checked(nowait_log_reader_open(of.get(), record, &number));
+        return log_reader(number);
+    }
+
+    // False if there is no further record yet. The bytes are valid until the next call.
+    bool next(nowait_log_record &record) const {
+        return detail::checked(nowait_log_reader_next(get(), &record)) == 1;
+    }
+};
+
+// A queue of operations and their completions.
+class queue : public detail::handle<nowait_queue_close> {
+public:
+    using handle::handle;
+
+    static queue open() {
+        nowait_queue number = 0;
+        detail::checked(nowait_queue_open(&number));
+        return queue(number);
+    }
+
+    int descriptor() const { return detail::checked(nowait_queue_descriptor(get())); }
+
+    std::uint64_t submit_read(const file &from, void *buffer, std::size_t length, std::uint64_t offset, void *user) const {
+        std::uint64_t operation = 0;
+        detail::checked(nowait_submit_read(get(), from.get(), buffer, length, offset, user, &operation));
+        return operation;
+    }
+
+    std::uint64_t submit_write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
+                               std::uint32_t flags, void *user) const {
+        std::uint64_t operation = 0;
+        detail::checked(nowait_submit_write(get(), to.get(), buffer, length, offset, flags, user, &operation));
+        return operation;
+    }
+
+    // Returns how many there were.
+    int reap(nowait_completion *completions, std::size_t count, int timeout_ms) const {
+        return detail::checked(nowait_reap(get(), completions, count, timeout_ms));
+    }
+
+#ifdef NOWAIT_HAS_COROUTINES
+    class awaitable;
+
+    awaitable read(const file &from, void *buffer, std::size_t length, std::uint64_t offset) const;
+    awaitable write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
+                    std::uint32_t flags = 0) const;
+    awaitable sync(const file &of, std::uint32_t flags = 0) const;
+    awaitable record(const log &of, std::uint64_t record) const;
+
+    // Reaps, and resumes the coroutines that wait, on this thread; returns how many. Everything in
+    // this queue has to be awaited. With an event loop: with 0, when descriptor() is readable.
+    int resume(int timeout_ms) const;
+#endif
+};
+
+#ifdef NOWAIT_HAS_COROUTINES
+
+// An operation to be awaited once: `co_await` gives its result, or throws. It begins there. The memory
+// has to stay until then, so a coroutine that waits must not be destroyed: cancel the operation, and
+// let it be resumed.
+class queue::awaitable {
+public:
+    bool await_ready() const noexcept { return false; }
+
+    void await_suspend(std::coroutine_handle<> waiting) {
+        waiting_ = waiting;
+        detail::checked(submit());
+    }
+
+    std::int64_t await_resume() const {
+        if (result_ < 0) {
+            throw error(static_cast<int>(-result_), message_.c_str());
+        }
+        return result_;
+    }
+
+private:
+    friend class queue;
+    enum class kind { read, write, sync, record };
+
+    awaitable(kind what, nowait_queue in, std::uint64_t on, const void *buffer, std::size_t length,
+              std::uint64_t place, std::uint32_t flags)
+        : kind_(what), queue_(in), on_(on), buffer_(buffer), length_(length), place_(place), flags_(flags) {}
+
+    int submit() {
+        switch (kind_) {
+        case kind::read:
+            return nowait_submit_read(queue_, on_, const_cast<void *>(buffer_), length_, place_, this, nullptr);
+        case kind::write:
+            return nowait_submit_write(queue_, on_, buffer_, length_, place_, flags_, this, nullptr);
+        case kind::sync:
+            return nowait_submit_sync(queue_, on_, flags_, this, nullptr);
+        case kind::record:
+            break;
+        }
+        return nowait_submit_log_wait(queue_, on_, place_, this, nullptr);
+    }
+
+    kind kind_;
+    nowait_queue queue_;
+    std::uint64_t on_;
+    const void *buffer_;
+    std::size_t length_;
+    std::uint64_t place_;
+    std::uint32_t flags_;
+    std::coroutine_handle<> waiting_;
+    std::int64_t result_ = 0;
+    std::string message_;
+};
+
+inline queue::awaitable queue::read(const file &from, void *buffer, std::size_t length, std::uint64_t offset) const {
+    return awaitable(awaitable::kind::read, get(), from.get(), buffer, length, offset, 0);
+}
+
+inline queue::awaitable queue::write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
+                                     std::uint32_t flags) const {
+    return awaitable(awaitable::kind::write, get(), to.get(), buffer, length, offset, flags);
+}
+
+inline queue::awaitable queue::sync(const file &of, std::uint32_t flags) const {
+    return awaitable(awaitable::kind::sync, get(), of.get(), nullptr, 0, 0, flags);
+}
+
+inline queue::awaitable queue::record(const log &of, std::uint64_t record) const {
+    return awaitable(awaitable::kind::record, get(), of.get(), nullptr, 0, record, 0);
+}
+
+inline int queue::resume(int timeout_ms) const {
+    nowait_completion completions[32];
+    int count = reap(completions, 32, timeout_ms);
+    std::coroutine_handle<> ready[32];
+    // All texts first: a coroutine may reap, too.
+    for (int i = 0; i < count; i++) {
+        auto *one = static_cast<awaitable *>(completions[i].user);
+        one->result_ = completions[i].result;
+        if (completions[i].message != nullptr) {
+            one->message_ = completions[i].message;
+        }
+        ready[i] = one->waiting_;
+    }
+    for (int i = 0; i < count; i++) {
+        ready[i].resume();
+    }
+    return count;
+}
+
+#endif
+
+// A copy that runs; given up, it runs on.
+class copy : public detail::handle<nowait_copy_close> {
+public:
+    using handle::handle;
+
+    static copy start(const std::vector<std::string> &sources, const std::string &target,
+                      nowait_copy_options options = {}) {
+        options.size = sizeof options;
+        std::vector<const char *> names;
+        names.reserve(sources.size());
+        for (const std::string &source : sources) {
+            names.push_back(source.c_str());
+        }
+        nowait_copy number = 0;
+        detail::checked(nowait_copy_start(names.data(), names.size(), target.c_str(), &options, &number));
+        return copy(number);
+    }
+
+    nowait_copy_state progress() const {
+        nowait_copy_state answer = {};
+        answer.size = sizeof answer;
+        detail::checked(nowait_copy_progress(get(), &answer));
+        return answer;
+    }
+
+    // Throws if something could not be copied as asked.
+    nowait_copy_report wait() const {
+        nowait_copy_report report = {};
+        report.size = sizeof report;
+        detail::checked(nowait_copy_wait(get(), &report));
+        return report;
+    }
+
+    void cancel() const { detail::checked(nowait_copy_cancel(get())); }
+};
+
+} // namespace nowait
+
+#endif

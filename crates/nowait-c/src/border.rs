@@ -1,0 +1,212 @@
+//! The border: what every entry point does with panics, results and pointers of C.
+//!
+//! `unsafe` here: pointers of callers. What can be checked is checked: that they are not NULL, that
+//! they are aligned, and how large the structs are that they point to.
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::mem::{MaybeUninit, align_of, size_of};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use crate::failure::{Failure, Result};
+
+/// Runs an entry point that answers with a number of bytes or things.
+///
+/// A panic ends here. What it left behind is whole: the library's own locks are used after a panic
+/// as before it.
+#[inline]
+pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> i64 {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(count)) => count as i64,
+        Ok(Err(failure)) => failure.report().into(),
+        Err(panic) => panicked(panic).report().into(),
+    }
+}
+
+/// Runs an entry point that answers with 0.
+#[inline]
+pub(crate) fn status(call: impl FnOnce() -> Result<()>) -> c_int {
+    count(|| call().map(|()| 0)) as c_int
+}
+
+#[cold]
+fn panicked(panic: Box<dyn std::any::Any + Send>) -> Failure {
+    let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => *text,
+        (_, Some(text)) => text,
+        _ => "without a text",
+    };
+    let failure =
+        Failure::new(libc::ENOTRECOVERABLE, format!("a defect of the library, please report it: panic: {text}"));
+    // Its destructor could panic again.
+    std::mem::forget(panic);
+    failure
+}
+
+#[cold]
+fn bad_pointer(pointer: *const (), name: &str, alignment: usize) -> Failure {
+    match pointer.is_null() {
+        true => Failure::new(libc::EFAULT, format!("{name} is NULL")),
+        false => {
+            Failure::new(libc::EFAULT, format!("{name} is {pointer:p}, which is not aligned to {alignment} bytes"))
+        }
+    }
+}
+
+#[inline]
+fn check<T>(pointer: *const T, name: &str) -> Result<()> {
+    if pointer.is_null() || !pointer.is_aligned() {
+        return Err(bad_pointer(pointer.cast(), name, align_of::<T>()));
+    }
+    Ok(())
+}
+
+#[inline]
+fn check_many<T>(pointer: *const T, count: usize, name: &str) -> Result<()> {
+    if count > isize::MAX as usize / size_of::<T>() {
+        return Err(Failure::new(
+            libc::EINVAL,
+            format!("the length of {name} is {count}, which is more than memory has"),
+        ));
+    }
+    check(pointer, name)
+}
+
+/// The `count` elements at `pointer`, which is not looked at if there are none.
+///
+/// # Safety
+/// If `pointer` is aligned and not NULL: `count` elements are valid for reads, and nobody changes
+/// them, for `'a`.
+#[inline]
+pub(crate) unsafe fn many<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    check_many(pointer, count, name)?;
+    // SAFETY: the caller's promise, and what was checked.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+/// As [`many`], to be written to.
+///
+/// # Safety
+/// As [`many`]; valid for writes, too, and used by nobody else. What C has not written counts as
+/// initialised here, since it comes from outside of Rust; it is not read.
+#[inline]
+pub(crate) unsafe fn many_mut<'a, T>(pointer: *mut T, count: usize, name: &str) -> Result<&'a mut [T]> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    check_many(pointer, count, name)?;
+    // SAFETY: the caller's promise, and what was checked.
+    Ok(unsafe { std::slice::from_raw_parts_mut(pointer, count) })
+}
+
+/// Where an answer goes.
+///
+/// # Safety
+/// If `pointer` is aligned and not NULL: it is valid for writes, and nobody else uses it, for `'a`.
+#[inline]
+pub(crate) unsafe fn answer<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut MaybeUninit<T>> {
+    check(pointer, name)?;
+    // SAFETY: the caller's promise, and what was checked.
+    Ok(unsafe { &mut *pointer.cast() })
+}
+
+/// As [`answer`], of an answer that the caller need not want: NULL.
+///
+/// # Safety
+/// As [`answer`].
+#[inline]
+pub(crate) unsafe fn wanted<'a, T>(pointer: *mut T, name: &str) -> Result<Option<&'a mut MaybeUninit<T>>> {
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { answer(pointer, name) }.map(Some)
+}
+
+/// A path.
+///
+/// # Safety
+/// If `pointer` is not NULL: it is a string that ends with a zero byte, and nobody changes it, for
+/// `'a`.
+pub(crate) unsafe fn path<'a>(pointer: *const c_char, name: &str) -> Result<&'a Path> {
+    check(pointer, name)?;
+    // SAFETY: the caller's promise.
+    Ok(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(pointer) }.to_bytes())))
+}
+
+/// A struct that begins with its own size in bytes, as a `usize`, so that it can grow: callers that
+/// were built with an older or newer header tell so.
+///
+/// # Safety
+/// `repr(C)`; the first field is that `usize`; made of numbers alone, for which all bytes will do.
+pub(crate) unsafe trait Growing: Copy + Default {
+    /// Size in the first version of the interface.
+    const FIRST_BYTES: usize;
+}
+
+/// Reads a struct of options; the defaults for NULL. What an older caller does not have is zero. A
+/// newer one may have more, as long as that is zero.
+///
+/// # Safety
+/// If `pointer` is aligned and not NULL: as many bytes are valid for reads as its first field says.
+pub(crate) unsafe fn options<T: Growing>(pointer: *const T, name: &str) -> Result<T> {
+    let mut options = T::default();
+    if pointer.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { size(pointer, name) }?;
+    // SAFETY: the caller's promise.
+    let given = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), bytes) };
+    let known = bytes.min(size_of::<T>());
+    if given[known..].iter().any(|byte| *byte != 0) {
+        let text =
+            format!("{name} has members that this library does not know: it is older than the header; set them to 0");
+        return Err(Failure::new(libc::E2BIG, text));
+    }
+    // SAFETY: `known` bytes are there on both sides, and all bytes will do for `T`.
+    unsafe { std::ptr::copy_nonoverlapping(given.as_ptr(), std::ptr::from_mut(&mut options).cast(), known) };
+    Ok(options)
+}
+
+/// Fills in a struct of answers, as far as both sides know it. The rest of a newer caller's is zero.
+/// The first field stays as the caller set it.
+///
+/// # Safety
+/// If `pointer` is aligned and not NULL: as many bytes are valid for reads and writes as its first
+/// field says, and nobody else uses them.
+pub(crate) unsafe fn fill<T: Growing>(pointer: *mut T, value: &T, name: &str) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { size(pointer, name) }?;
+    let known = bytes.min(size_of::<T>());
+    let first = size_of::<usize>();
+    // SAFETY: `known` bytes are there on both sides, of which the first field is left out.
+    unsafe {
+        let (from, to) = (std::ptr::from_ref(value).cast::<u8>(), pointer.cast::<u8>());
+        std::ptr::copy_nonoverlapping(from.add(first), to.add(first), known - first);
+        to.add(known).write_bytes(0, bytes - known);
+    }
+    Ok(())
+}
+
+/// Checks that [`fill`] will succeed, before anything is done that cannot be undone.
+///
+/// # Safety
+/// As [`fill`].
+pub(crate) unsafe fn size<T: Growing>(pointer: *const T, name: &str) -> Result<usize> {
+    check(pointer, name)?;
+    // SAFETY: the caller's promise; the first field is a `usize`.
+    let bytes = unsafe { pointer.cast::<usize>().read() };
+    // No version of a struct will be so large: it was not set.
+    const BYTES_MAX: usize = 4096;
+    if !(T::FIRST_BYTES..=BYTES_MAX).contains(&bytes) {
+        let text =
+            format!("the member size of {name} is {bytes}; set it to the size of the struct, {}", size_of::<T>());
+        return Err(Failure::new(libc::EINVAL, text));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,375 @@
+//! Files: blocking calls.
+//!
+//! `unsafe` here: entry points, and their callers' pointers.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::fs;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nowait::{File, Lent, Moved, OpenOptions, Write};
+
+use crate::border::{self, answer, count, many, many_mut, status};
+use crate::failure::{Failure, Result};
+use crate::handle::{Kind, Table};
+use crate::instance::{InstanceHandle, with_instance};
+
+/// An open file. 0 is none.
+pub type FileHandle = u64;
+
+/// The write is on stable storage when it ends, with the metadata needed to read it back
+/// (RWF_DSYNC).
+pub const NOWAIT_WRITE_DURABLE: u32 = 1;
+/// The kernel drops the pages once they are on the device (RWF_DONTCACHE, Linux 6.14); -EOPNOTSUPP
+/// where it cannot.
+pub const NOWAIT_WRITE_UNCACHED: u32 = 2;
+/// All or nothing, also across a power failure (RWF_ATOMIC, Linux 6.11); -EOPNOTSUPP where that
+/// cannot be.
+pub const NOWAIT_WRITE_ATOMIC: u32 = 4;
+
+/// Attributes, such as times, are made durable, too: fsync(2), not fdatasync(2).
+pub const NOWAIT_SYNC_ALL: u32 = 1;
+
+/// A range of a file, in bytes. Its layout is fixed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// How long it is.
+    pub length: u64,
+}
+
+pub(crate) static FILES: Table<File> = Table::new(Kind::File);
+
+/// Opens a file, as open(2) does: `flags` are O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT and the
+/// like; `mode` has the permissions of a new file. `instance` may be 0.
+///
+/// O_CLOEXEC is always set, O_NONBLOCK never. With O_DIRECT reads and writes go past the page cache
+/// where the file system can, and any offset, length and memory will do; where it cannot they go
+/// through the page cache.
+///
+/// Returns 0, or a negative errno: those of open(2); -EISDIR for a directory; -ESPIPE for what has no
+/// offsets, such as a pipe. Threads: any.
+///
+/// # Safety
+/// `path` is a string, `file` points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_file_open(
+    instance: InstanceHandle,
+    path: *const c_char,
+    flags: c_int,
+    mode: c_uint,
+    file: *mut FileHandle,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (path, file) = unsafe { (border::path(path, "path")?, answer(file, "file")?) };
+        let opened = with_instance(instance, |nowait| Ok(open_options(flags, mode).open_in(nowait, path).wait()?))?;
+        file.write(FILES.insert(opened)?);
+        Ok(())
+    })
+}
+
+fn open_options(flags: c_int, mode: c_uint) -> OpenOptions {
+    let access = flags & libc::O_ACCMODE;
+    let appends = flags & libc::O_APPEND != 0 && access != libc::O_RDONLY;
+    let mut options = OpenOptions::new();
+    options.read(access != libc::O_WRONLY).write(access != libc::O_RDONLY).append(appends).mode(mode);
+    // O_CREAT and what goes with it are the kernel's to judge.
+    options.direct(flags & libc::O_DIRECT != 0).custom_flags(flags & !(libc::O_ACCMODE | libc::O_DIRECT));
+    options
+}
+
+/// Makes a file of a descriptor. The library uses a duplicate of it: `descriptor` stays the
+/// caller's, to be closed by the caller. `name` is for messages; if it is NULL they have the path
+/// that /proc knows. `instance` may be 0.
+///
+/// O_NONBLOCK, which has no meaning for files, is taken off the open file.
+///
+/// Returns 0, or a negative errno: -EBADF; -EISDIR; -ESPIPE for what has no offsets. Threads: any.
+///
+/// # Safety
+/// `name` is NULL or a string, `file` points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_file_from_descriptor(
+    instance: InstanceHandle,
+    descriptor: c_int,
+    name: *const c_char,
+    file: *mut FileHandle,
+) -> c_int {
+    status(|| {
+        let link = format!("/proc/self/fd/{descriptor}");
+        // SAFETY: the caller's promise.
+        let file = unsafe { answer(file, "file") }?;
+        let name = match name.is_null() {
+            true => fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link)),
+            // SAFETY: the caller's promise.
+            false => unsafe { border::path(name, "name") }?.to_path_buf(),
+        };
+        let bad = |errno: i32| {
+            let text =
+                format!("open {}: descriptor {descriptor} cannot be duplicated (os error {errno})", name.display());
+            Failure::new(errno, text)
+        };
+        if descriptor < 0 {
+            return Err(bad(libc::EBADF));
+        }
+        // SAFETY: if it is not open, or another thread closes it, fcntl(2) says so: nothing else is
+        // done with it.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let own = borrowed.try_clone_to_owned().map_err(|error| bad(error.raw_os_error().unwrap_or(libc::EBADF)))?;
+        let opened = with_instance(instance, |nowait| Ok(File::from_std(nowait, own.into(), &name)?))?;
+        file.write(FILES.insert(opened)?);
+        Ok(())
+    })
+}
+
+/// Closes a file. Operations in flight, and calls of other threads, end as if it were open; the last
+/// of them closes the descriptor. Nothing becomes durable: see nowait_sync.
+///
+/// Returns 0, or a negative errno: -EBADF if the handle is not open; those of close(2), after which
+/// the handle is closed, too. Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_file_close(file: FileHandle) -> c_int {
+    status(|| match FILES.close(file)? {
+        Some(file) => Ok(file.close().map(drop)?),
+        None => Ok(()),
+    })
+}
+
+/// Returns the descriptor of a file, for fstat(2) and the like; it is closed with the file. Or
+/// -EBADF. Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_file_descriptor(file: FileHandle) -> c_int {
+    count(|| {
+        let file = FILES.get(file)?;
+        let descriptor = file.descriptor().map(|descriptor| descriptor.as_raw_fd());
+        descriptor
+            .and_then(|descriptor| usize::try_from(descriptor).ok())
+            .ok_or_else(|| Failure::new(libc::EBADF, "the file has no descriptor"))
+    }) as c_int
+}
+
+/// Puts the size in bytes, of a file or a block device, into `size`. Returns 0, or a negative errno.
+/// Threads: any.
+///
+/// # Safety
+/// `size` points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_file_size(file: FileHandle, size: *mut u64) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let size = unsafe { answer(size, "size") }?;
+        size.write(FILES.get(file)?.size().wait()?);
+        Ok(())
+    })
+}
+
+/// Reads up to `length` bytes at `offset` into `buffer`, and waits for them. It is short only at the
+/// end of the file: short reads and signals are handled here.
+///
+/// Returns the number of bytes, 0 at the end of the file, or a negative errno: -EBADF if the handle
+/// is not open; -EACCES if the file was not opened for reading; -EOVERFLOW beyond INT64_MAX; those of
+/// pread(2). Threads: any.
+///
+/// # Safety
+/// `length` bytes at `buffer` are valid for writes, and nobody else uses them during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_read_at(file: FileHandle, buffer: *mut c_void, length: usize, offset: u64) -> i64 {
+    count(|| {
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { many_mut(buffer.cast(), length, "buffer") }?;
+        Ok(FILES.get(file)?.read_into(buffer, offset)?)
+    })
+}
+
+/// Writes `length` bytes from `buffer` at `offset`, and waits for that; at the end of the file if it
+/// was opened with O_APPEND. `flags` are NOWAIT_WRITE_... or 0. Without NOWAIT_WRITE_DURABLE the
+/// bytes are in the page cache when it returns, and durable after a later nowait_sync.
+///
+/// Returns the number of bytes, fewer only if the file system took no more: the next write says why.
+/// Or a negative errno; the message says how much was written: -ENOSPC, -EFBIG, -EOVERFLOW, -EBADF,
+/// -EACCES if the file was not opened for writing, those of pwrite(2). Threads: any; the order of writes that overlap at a time is not defined.
+///
+/// # Safety
+/// `length` bytes at `buffer` are valid for reads, and nobody changes them during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_write_at(
+    file: FileHandle,
+    buffer: *const c_void,
+    length: usize,
+    offset: u64,
+    flags: u32,
+) -> i64 {
+    count(|| {
+        // SAFETY: the caller's promise.
+        let data: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
+        let file = FILES.get(file)?;
+        if flags == 0 {
+            return Ok(file.write_from(data, offset)?);
+        }
+        let flags = WriteFlags::new(flags)?;
+        let loan = Loan::default();
+        // SAFETY: `data` is valid for reads, and unchanged, until `loan` is dropped, which waits for
+        // the release.
+        let memory = unsafe { Lent::from_raw(NonNull::from(data).cast(), data.len(), loan.0.clone()) };
+        let written = flags.on(file.write_at(memory, offset)).wait();
+        Ok(written.map_err(|error| error.error)?.0)
+    })
+}
+
+/// A loan of a caller's memory for one call, which returns when nothing has the memory any more, and
+/// so does a panic.
+#[derive(Default)]
+struct Loan(Arc<()>);
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // Normally it is released: the operation has ended.
+        while Arc::strong_count(&self.0) > 1 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+/// Options of a write, that are known.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteFlags(u32);
+
+impl WriteFlags {
+    pub(crate) fn new(flags: u32) -> Result<WriteFlags> {
+        const KNOWN: u32 = NOWAIT_WRITE_DURABLE | NOWAIT_WRITE_UNCACHED | NOWAIT_WRITE_ATOMIC;
+        match flags & !KNOWN {
+            0 => Ok(WriteFlags(flags)),
+            _ => Err(Failure::new(libc::EINVAL, format!("flags are {flags:#x}; give NOWAIT_WRITE_... or 0"))),
+        }
+    }
+
+    pub(crate) fn on(self, mut write: Write<'_, Moved<Lent>>) -> Write<'_, Moved<Lent>> {
+        if self.0 & NOWAIT_WRITE_DURABLE != 0 {
+            write = write.durable();
+        }
+        if self.0 & NOWAIT_WRITE_UNCACHED != 0 {
+            write = write.uncached();
+        }
+        if self.0 & NOWAIT_WRITE_ATOMIC != 0 {
+            write = write.atomic();
+        }
+        write
+    }
+}
+
+/// Reads `ranges_count` ranges into `output`, one after the other in the order in which they are
+/// listed, and waits for all: range i begins at the sum of the lengths before it. Ranges may be
+/// unsorted, overlap, or be empty. Cached ones are copied; of the others many are in flight at a
+/// time, neighbours read as one.
+///
+/// `results` may be NULL. Else it gets for each range the number of bytes read, fewer than asked for
+/// if the file ends in it, or a negative errno. Bytes of `output` that were not read are zero.
+///
+/// Returns 0 if every range is complete. Else the negative errno of the first that is not, -ENODATA
+/// if the file ends in it: the others were read all the same. -ENOBUFS if `output_bytes` is less
+/// than the sum of the lengths, -EBADF, -EFAULT, -EINVAL: then nothing was read, and `results` is
+/// as it was. Threads: any.
+///
+/// # Safety
+/// `ranges` points to `ranges_count` ranges, `output` to `output_bytes` bytes, `results` is NULL or
+/// points to `ranges_count` numbers; nobody else uses the last two during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_gather(
+    file: FileHandle,
+    ranges: *const Range,
+    ranges_count: usize,
+    output: *mut c_void,
+    output_bytes: usize,
+    results: *mut i64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (ranges, output) =
+            unsafe { (many(ranges, ranges_count, "ranges")?, many_mut(output.cast(), output_bytes, "output")?) };
+        let results = match results.is_null() {
+            true => None,
+            // SAFETY: the caller's promise.
+            false => Some(unsafe { many_mut(results, ranges_count, "results") }?),
+        };
+        gather(&*FILES.get(file)?, ranges, output, results)
+    })
+}
+
+fn gather(file: &File, ranges: &[Range], output: &mut [u8], results: Option<&mut [i64]>) -> Result<()> {
+    let mut extents = Vec::new();
+    if extents.try_reserve_exact(ranges.len()).is_err() {
+        let text = format!("gather {}: no memory for {} ranges", file.path().display(), ranges.len());
+        return Err(Failure::new(libc::ENOMEM, text));
+    }
+    extents.extend(ranges.iter().map(|range| (range.offset, usize::try_from(range.length).unwrap_or(usize::MAX))));
+    let exceptions = file.gather_into(&extents, output)?;
+    if let Some(results) = results {
+        for (result, range) in results.iter_mut().zip(ranges) {
+            *result = range.length as i64;
+        }
+        for (index, bytes) in exceptions.short() {
+            results[*index] = *bytes as i64;
+        }
+        for error in exceptions.errors() {
+            if let Some(index) = error.range_index() {
+                results[index] = -i64::from(Failure::from(error.clone()).errno);
+            }
+        }
+    }
+    let short = exceptions.short().first();
+    match exceptions.errors().first() {
+        Some(error) if short.is_none_or(|short| error.range_index() < Some(short.0)) => Err(error.clone().into()),
+        _ => match short {
+            Some((index, bytes)) => {
+                let Range { offset, length } = ranges[*index];
+                let path = file.path().display();
+                let text = format!(
+                    "gather range {index} {path} (offset {offset}, length {length}): the file ends first: {bytes} bytes are there"
+                );
+                Err(Failure::new(libc::ENODATA, text))
+            }
+            None => Ok(()),
+        },
+    }
+}
+
+/// Makes every write that was complete at the call durable, and waits for that. `flags` is 0
+/// (fdatasync(2): data, the size, and what is needed to read it back) or NOWAIT_SYNC_ALL. The name of
+/// a new file is not covered: sync its directory.
+///
+/// Returns 0, or a negative errno. -EIO when a write-back failed: written data may be lost, although
+/// reads still show it. From then on every sync of this file fails, until
+/// nowait_file_acknowledge_sync_failure. Threads: any; syncs of one file share.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_sync(file: FileHandle, flags: u32) -> c_int {
+    status(|| {
+        let file = FILES.get(file)?;
+        let sync = if syncs_all(flags)? { file.sync_all() } else { file.sync_data() };
+        Ok(sync.wait()?)
+    })
+}
+
+pub(crate) fn syncs_all(flags: u32) -> Result<bool> {
+    match flags {
+        0 => Ok(false),
+        NOWAIT_SYNC_ALL => Ok(true),
+        _ => Err(Failure::new(libc::EINVAL, format!("flags are {flags:#x}; give NOWAIT_SYNC_ALL or 0"))),
+    }
+}
+
+/// Acknowledges a failed write-back, so that syncs may succeed again: when everything since the last
+/// sync that succeeded has been written anew, or given up. Returns 1 if there was a failure, 0 if
+/// there was none, or -EBADF. Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_file_acknowledge_sync_failure(file: FileHandle) -> c_int {
+    count(|| Ok(FILES.get(file)?.acknowledge_sync_failure().is_some().into())) as c_int
+}
+
+const _: () = assert!(size_of::<Range>() == 16 && size_of::<c_uint>() == 4);

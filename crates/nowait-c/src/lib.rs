@@ -1,0 +1,29 @@
+//! The C interface of nowait: `include/nowait.h`, a static library, and a shared one that `make
+//! install` links from it. The header is the documentation; `docs/guide/c.md` is the way in.
+//!
+//! Everything here is for C. Rust programs use the crates below: `nowait`, `nowait-log`,
+//! `nowait-copy`, `nowait-probe`.
+//!
+//! The files in order; each uses those above it:
+//!
+//! * `failure.rs`: a negative errno, and a text that the thread keeps;
+//! * `border.rs`: panics end there; callers' pointers, and structs that grow;
+//! * `handle.rs`: numbers in the place of pointers, so that a stale one is an error;
+//! * then the interface itself: `instance.rs`, `file.rs`, `log.rs`, `queue/`, `copy.rs`, `probe.rs`.
+
+mod border;
+mod copy;
+mod failure;
+mod file;
+mod handle;
+mod instance;
+mod log;
+mod probe;
+mod queue;
+
+pub use copy::*;
+pub use file::*;
+pub use instance::*;
+pub use log::*;
+pub use probe::*;
+pub use queue::*;

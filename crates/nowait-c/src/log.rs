@@ -1,0 +1,443 @@
+//! Durable logs.
+//!
+//! A ticket of the log is the record's number: there is nothing to free.
+//!
+//! `unsafe` here: entry points, and their callers' pointers.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard};
+
+use nowait_log::{Entry, Log, Options, Reader, Record, Recovery, Scan};
+
+use crate::border::{self, Growing, answer, fill, many, size, status, wanted};
+use crate::failure::Result;
+use crate::handle::{Kind, Table};
+use crate::instance::{InstanceHandle, with_instance};
+
+/// A log that is open for appending. 0 is none.
+pub type LogHandle = u64;
+/// A reader of a log. 0 is none.
+pub type ReaderHandle = u64;
+
+pub(crate) static LOGS: Table<Log> = Table::new(Kind::Log);
+static READERS: Table<Mutex<Reader>> = Table::new(Kind::Reader);
+
+/// How a log is opened. Set all to zero, then `size`, then what is to differ from the default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogOptions {
+    /// sizeof(struct nowait_log_options).
+    pub size: usize,
+    /// 1: makes a log where there is none, in a directory that is new or empty.
+    pub create: u32,
+    /// 1: opens a damaged log, too, which then goes on after the last record before the damage.
+    pub salvage: u32,
+    /// 1: reads the end of the log only when it is opened, not all of it.
+    pub scan_tail: u32,
+    /// Has to be 0.
+    pub reserved: u32,
+    /// Size of the largest segments of a log that is made: a multiple of 4096, at least 16 KiB. A
+    /// record has to fit into one. 0: 64 MiB.
+    pub segment_bytes: u64,
+    /// Size of the first segment of each opening. 0: 1 MiB.
+    pub first_segment_bytes: u64,
+    /// Bytes that are appended and not durable from which on appends wait. 0: 16 MiB.
+    pub pending_bytes_max: u64,
+    /// Bytes of the last blocks that are kept in memory for readers. 0: 4 MiB.
+    pub tail_bytes: u64,
+}
+
+// SAFETY: `repr(C)`, `size` first, numbers only.
+unsafe impl Growing for LogOptions {
+    const FIRST_BYTES: usize = size_of::<LogOptions>();
+}
+
+/// What was found when a log was opened.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogRecovery {
+    /// sizeof(struct nowait_log_recovery).
+    pub size: usize,
+    /// Number of the oldest record; one more than `last_record` if there is none.
+    pub first_record: u64,
+    /// Number of the last record; 0 in a log that never had one.
+    pub last_record: u64,
+    /// Number that the next record will get.
+    pub next_record: u64,
+    /// Places where records that were durable cannot be read. Not 0 after a salvage only.
+    pub damaged_places: u64,
+    /// 1: there was no log, and this call made one.
+    pub was_created: u32,
+    /// 1: it had been closed.
+    pub was_closed: u32,
+    /// 1: a write had been cut off before it was acknowledged.
+    pub was_torn: u32,
+    /// 1: its blocks go past the page cache.
+    pub is_direct: u32,
+}
+
+// SAFETY: `repr(C)`, `size` first, numbers only.
+unsafe impl Growing for LogRecovery {
+    const FIRST_BYTES: usize = size_of::<LogRecovery>();
+}
+
+/// Bytes of one record of a batch. Its layout is fixed, and that of struct iovec.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes {
+    /// Where they are.
+    pub bytes: *const c_void,
+    /// How many.
+    pub length: usize,
+}
+
+/// A record. Its layout is fixed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LogRecord {
+    /// Its number.
+    pub number: u64,
+    /// Its bytes; valid until the next call with this reader.
+    pub bytes: *const c_void,
+    /// How many.
+    pub length: usize,
+}
+
+/// Counters of a log since it was opened.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogStats {
+    /// sizeof(struct nowait_log_counters).
+    pub size: usize,
+    /// Records that were written.
+    pub records: u64,
+    /// Blocks that were written; each is one commit of the disk.
+    pub blocks: u64,
+    /// Bytes of the records, and 9 for each.
+    pub payload_bytes: u64,
+    /// Bytes written in blocks, headers and padding included.
+    pub written_bytes: u64,
+    /// Records that were appended and are not durable yet.
+    pub pending_records: u64,
+    /// Appends that waited for room.
+    pub stalls: u64,
+    /// Segments that hold the log.
+    pub segments: u64,
+    /// Nanoseconds from the submission of a block to its completion: median.
+    pub written_median_ns: u64,
+    /// The same: of a hundred blocks 99 took no longer.
+    pub written_p99_ns: u64,
+}
+
+// SAFETY: `repr(C)`, `size` first, numbers only.
+unsafe impl Growing for LogStats {
+    const FIRST_BYTES: usize = size_of::<LogStats>();
+}
+
+/// Opens the log in a directory for appending; with `options->create` makes one. `instance` may be
+/// 0, `options` NULL, and `recovery`, which tells what was found, too.
+///
+/// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
+/// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC; -EINVAL; those of
+/// files. Threads: any.
+///
+/// # Safety
+/// `directory` is a string; `options` and `recovery` are NULL or point to as many bytes as their size
+/// says; `log` points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_open(
+    instance: InstanceHandle,
+    directory: *const c_char,
+    options: *const LogOptions,
+    log: *mut LogHandle,
+    recovery: *mut LogRecovery,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (directory, asked, log) = unsafe {
+            (border::path(directory, "directory")?, border::options(options, "options")?, answer(log, "log")?)
+        };
+        if !recovery.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { size(recovery, "recovery") }?;
+        }
+        let options = with_instance(instance, |nowait| Ok(log_options(&asked).instance(nowait)))?;
+        let (opened, found) = Log::open(directory, &options).wait()?;
+        if !recovery.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { fill(recovery, &LogRecovery::from(&found), "recovery") }?;
+        }
+        log.write(LOGS.insert(opened)?);
+        Ok(())
+    })
+}
+
+fn log_options(asked: &LogOptions) -> Options {
+    let mut options = Options::new().create(asked.create != 0).salvage(asked.salvage != 0);
+    if asked.scan_tail != 0 {
+        options = options.scan(Scan::Tail);
+    }
+    if asked.segment_bytes > 0 {
+        options = options.segment_bytes(asked.segment_bytes);
+    }
+    if asked.first_segment_bytes > 0 {
+        options = options.first_segment_bytes(asked.first_segment_bytes);
+    }
+    if asked.pending_bytes_max > 0 {
+        options = options.pending_bytes_max(asked.pending_bytes_max);
+    }
+    if asked.tail_bytes > 0 {
+        options = options.tail_bytes(asked.tail_bytes);
+    }
+    options
+}
+
+/// Appends a record: copies it into the log, and puts its number into `record`, which may be NULL. It
+/// is durable when nowait_log_wait for that number has returned 0: until then a crash may keep it or
+/// not. It is written when something waits for it, or after some milliseconds. Records are numbered
+/// from 1 on, one after the other.
+///
+/// Waits only while too many bytes are not durable, or the next segment is not ready. Returns 0; or a
+/// negative errno, and the record is not in the log: -ENOSPC; -ENOTRECOVERABLE after a write failed;
+/// -EINVAL if it does not fit into a segment; -EBADF. Threads: any.
+///
+/// # Safety
+/// `length` bytes at `bytes` are valid for reads; `record` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_append(
+    log: LogHandle,
+    bytes: *const c_void,
+    length: usize,
+    record: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (bytes, record) = unsafe { (many(bytes.cast(), length, "bytes")?, wanted(record, "record")?) };
+        let ticket = LOGS.get(log)?.append(bytes).wait()?;
+        if let Some(record) = record {
+            record.write(ticket.lsn());
+        }
+        Ok(())
+    })
+}
+
+/// Appends records as a batch, which a crash keeps as a whole or not at all. `record` gets the number
+/// of the last. Else as nowait_log_append; -EINVAL for an empty batch.
+///
+/// # Safety
+/// `records` points to `records_count` elements, each of which to as many bytes as it says; `record`
+/// is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_append_batch(
+    log: LogHandle,
+    records: *const Bytes,
+    records_count: usize,
+    record: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (records, record) = unsafe { (many(records, records_count, "records")?, wanted(record, "record")?) };
+        let entry = |record: &Bytes| {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { many(record.bytes.cast::<u8>(), record.length, "the bytes of a record") }?;
+            Ok(Entry { kind: 0, bytes })
+        };
+        let entries = records.iter().map(entry).collect::<Result<Vec<_>>>()?;
+        let ticket = LOGS.get(log)?.append_batch(entries).wait()?;
+        if let Some(record) = record {
+            record.write(ticket.lsn());
+        }
+        Ok(())
+    })
+}
+
+/// Waits until a record, and so every record before it, is durable: neither the process nor the
+/// machine can lose it any more. It may be appended later, by another thread. The thread that waits
+/// writes what all have appended, in one write. See nowait_submit_log_wait for event loops.
+///
+/// Returns 0, or a negative errno: -EIO if the log failed while the record was in flight, which may
+/// be on disk or not; -ENOTRECOVERABLE if it had failed before; -EBADF if it is closed before.
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_log_wait(log: LogHandle, record: u64) -> c_int {
+    status(|| {
+        let durable = LOGS.get(log)?.wait_durable(record);
+        Ok(durable.wait().map(drop)?)
+    })
+}
+
+/// Puts the number of the last record that is durable into `durable`, and of the last that was
+/// appended into `appended`; either may be NULL. 0 stands for none. Returns 0 or a negative errno.
+/// Threads: any.
+///
+/// # Safety
+/// Both are NULL or point to numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_last(log: LogHandle, durable: *mut u64, appended: *mut u64) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (durable, appended) = unsafe { (wanted(durable, "durable")?, wanted(appended, "appended")?) };
+        let log = LOGS.get(log)?;
+        // In this order the second is not less than the first.
+        let (last_durable, last) = (log.durable_lsn(), log.last_lsn());
+        durable.map(|durable| durable.write(last_durable));
+        appended.map(|appended| appended.write(last));
+        Ok(())
+    })
+}
+
+/// Gives up the records before `record`: segments that hold no others are reused or removed, in the
+/// background. Returns 0 or a negative errno. Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_log_truncate_before(log: LogHandle, record: u64) -> c_int {
+    status(|| {
+        LOGS.get(log)?.truncate_prefix(record);
+        Ok(())
+    })
+}
+
+/// Gives up all records after `record`, durably: the next to be appended is `record + 1`. Waits until
+/// that is so. Returns 0, or a negative errno: -ENODATA if the log has no such record; -ENOSPC; those
+/// of writes. Threads: any; appends wait meanwhile.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_log_truncate_after(log: LogHandle, record: u64) -> c_int {
+    status(|| {
+        let cut = LOGS.get(log)?.truncate_suffix(record);
+        Ok(cut.wait()?)
+    })
+}
+
+/// Fills in the counters of a log. Returns 0 or a negative errno. Threads: any.
+///
+/// # Safety
+/// `stats` points to as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_stats(log: LogHandle, stats: *mut LogStats) -> c_int {
+    status(|| {
+        let counted = LOGS.get(log)?.stats();
+        let counted = LogStats {
+            size: size_of::<LogStats>(),
+            records: counted.records,
+            blocks: counted.blocks,
+            payload_bytes: counted.payload_bytes,
+            written_bytes: counted.written_bytes,
+            pending_records: counted.pending_records,
+            stalls: counted.stalls,
+            segments: counted.segments as u64,
+            written_median_ns: counted.written.p50,
+            written_p99_ns: counted.written.p99,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { fill(stats, &counted, "stats") }
+    })
+}
+
+/// Writes what was appended, and closes the log: it can be opened again then. Readers of it end.
+///
+/// Returns 0, or a negative errno, after which the handle is closed, too: -EBADF if it was; those of
+/// writes, and of a log that has failed before. Threads: any; calls of others in this moment end,
+/// appends of theirs with -EBADF.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_log_close(log: LogHandle) -> c_int {
+    status(|| {
+        let open = LOGS.get(log)?.clone();
+        drop(LOGS.close(log)?);
+        Ok(open.close().wait()?)
+    })
+}
+
+/// Opens a reader of the durable records from number `record` on, while the log is written. Returns 0
+/// or a negative errno. Threads: any.
+///
+/// # Safety
+/// `reader` points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_reader_open(log: LogHandle, record: u64, reader: *mut ReaderHandle) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let reader = unsafe { answer(reader, "reader") }?;
+        let opened = LOGS.get(log)?.reader(record);
+        reader.write(READERS.insert(Mutex::new(opened))?);
+        Ok(())
+    })
+}
+
+/// Puts the next durable record into `record`. Waits for the device, and not for records to come: see
+/// nowait_log_reader_tail.
+///
+/// Returns 1; 0 if there is no further record yet; or a negative errno: -ENODATA if the record was
+/// given up; -EUCLEAN if it was durable and cannot be read; those of reads. Threads: any, one after
+/// the other: the bytes of a record are valid until the next call with this reader.
+///
+/// # Safety
+/// `record` points to a record, and no other thread uses the bytes of the one before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_reader_next(reader: ReaderHandle, record: *mut LogRecord) -> c_int {
+    border::count(|| {
+        // SAFETY: the caller's promise.
+        let record = unsafe { answer(record, "record") }?;
+        let reader = READERS.get(reader)?;
+        let mut reader = exclusive(&reader);
+        match reader.next().wait()? {
+            Some(next) => {
+                record.write(LogRecord::from(next));
+                Ok(1)
+            }
+            None => {
+                record.write(LogRecord { number: 0, bytes: ptr::null(), length: 0 });
+                Ok(0)
+            }
+        }
+    }) as c_int
+}
+
+/// Puts the next record into `record`, and waits until it is durable. Returns 0, or a negative errno:
+/// as nowait_log_reader_next; -EBADF when the log is closed before. Threads: as
+/// nowait_log_reader_next.
+///
+/// # Safety
+/// As nowait_log_reader_next.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_reader_tail(reader: ReaderHandle, record: *mut LogRecord) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let record = unsafe { answer(record, "record") }?;
+        let reader = READERS.get(reader)?;
+        let mut reader = exclusive(&reader);
+        record.write(LogRecord::from(reader.tail().wait()?));
+        Ok(())
+    })
+}
+
+/// Closes a reader. Returns 0 or -EBADF. Threads: any; the bytes of its last record are gone.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_log_reader_close(reader: ReaderHandle) -> c_int {
+    status(|| READERS.close(reader).map(drop))
+}
+
+fn exclusive(reader: &Mutex<Reader>) -> MutexGuard<'_, Reader> {
+    reader.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl From<Record<'_>> for LogRecord {
+    fn from(record: Record<'_>) -> LogRecord {
+        LogRecord { number: record.lsn, bytes: record.bytes.as_ptr().cast(), length: record.bytes.len() }
+    }
+}
+
+impl From<&Recovery> for LogRecovery {
+    fn from(found: &Recovery) -> LogRecovery {
+        LogRecovery {
+            size: size_of::<LogRecovery>(),
+            first_record: found.first_lsn,
+            last_record: found.last_lsn,
+            next_record: found.next_lsn,
+            damaged_places: found.damage.len() as u64,
+            was_created: found.created.into(),
+            was_closed: found.closed.into(),
+            was_torn: found.torn.is_some().into(),
+            is_direct: found.direct.into(),
+        }
+    }
+}

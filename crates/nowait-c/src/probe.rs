@@ -1,0 +1,57 @@
+//! How files are served, as JSON.
+//!
+//! `unsafe` here: entry points, and their callers' pointers.
+
+use std::ffi::{CString, c_char, c_int};
+
+use nowait_probe::Options;
+
+use crate::border::{self, answer, status};
+use crate::failure::{Failure, Result};
+
+/// Requests are made one at a time only, of a page or less: a second instead of some.
+pub const NOWAIT_PROBE_SHALLOW: u32 = 1;
+/// The pages of the file may be dropped from the page cache, so that cold reads can be made.
+pub const NOWAIT_PROBE_EVICT: u32 = 2;
+
+/// Finds out how files are served at `path`, a file, a directory or a block device: by io_uring,
+/// request by request, and by this library. `json` gets a text, as `nowait probe --json` prints it
+/// for one path; give it back to nowait_text_free. `flags` are NOWAIT_PROBE_... or 0.
+///
+/// Takes some seconds, makes scratch files beside `path`, and reads some pages of it. Returns 0, or a
+/// negative errno: those of stat(2) and open(2); -ESPIPE for what has no offsets. Threads: any.
+///
+/// # Safety
+/// `path` is a string, `json` points to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_probe(path: *const c_char, flags: u32, json: *mut *mut c_char) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let (path, json) = unsafe { (border::path(path, "path")?, answer(json, "json")?) };
+        let report = options(flags)?.run(path)?;
+        let text = CString::new(format!("{:#}", report.to_json()));
+        // JSON has no zero bytes.
+        let text = text.map_err(|_| Failure::new(libc::EILSEQ, "the report has a zero byte"))?;
+        json.write(text.into_raw());
+        Ok(())
+    })
+}
+
+fn options(flags: u32) -> Result<Options> {
+    if flags & !(NOWAIT_PROBE_SHALLOW | NOWAIT_PROBE_EVICT) != 0 {
+        return Err(Failure::new(libc::EINVAL, format!("flags are {flags:#x}; give NOWAIT_PROBE_... or 0")));
+    }
+    Ok(Options::new().shallow(flags & NOWAIT_PROBE_SHALLOW != 0).evict(flags & NOWAIT_PROBE_EVICT != 0))
+}
+
+/// Frees a text of the library. NULL is nothing to free. Threads: any.
+///
+/// # Safety
+/// `text` is NULL, or comes from a call of this library that says so, and was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_text_free(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: the caller's promise: it was made by `into_raw`.
+        drop(unsafe { CString::from_raw(text) });
+    }
+}

@@ -1,0 +1,160 @@
+//! An operation under way, from its submission to its completion.
+//!
+//! It is a future of the library, polled where completions are reaped. Its waker puts it on its
+//! queue's list of those to be polled. Cancelled, the future is dropped, and the operation ends when
+//! the library gives back the memory that it was lent.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Wake, Waker};
+
+use nowait::{BufferError, Lent, Moved, Started};
+use nowait_log::Durable;
+
+use super::list::List;
+use crate::failure::{Failure, Result};
+
+/// What an operation waits for.
+pub(super) enum Work {
+    /// A read or a write.
+    Transfer(Started<Moved<Lent>>),
+    Sync(Started<nowait::Result<()>>),
+    /// A record of a log.
+    Record(Durable),
+}
+
+impl Work {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        match self {
+            Work::Transfer(started) => Pin::new(started).poll(context).map(|moved| match moved {
+                Ok((bytes, _memory)) => Ok(bytes as u64),
+                Err(BufferError { error, buffer: _memory }) => Err(error.into()),
+            }),
+            Work::Sync(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
+            Work::Record(durable) => Pin::new(durable).poll(context).map(|result| Ok(result?)),
+        }
+    }
+}
+
+enum State {
+    New,
+    UnderWay(Work),
+    Ended(Result<u64>),
+    /// The work was given up.
+    Cancelled,
+    Taken,
+}
+
+/// An operation under way.
+pub(super) struct Operation {
+    pub(super) list: Arc<List>,
+    /// Place in the queue, and its generation.
+    pub(super) number: u64,
+    /// The caller's pointer.
+    pub(super) user: usize,
+    /// Held while the work is polled, which does not wait.
+    state: Mutex<State>,
+    is_cancelled: AtomicBool,
+    /// The library has no memory of the caller's for it.
+    is_returned: AtomicBool,
+    /// It is on the list of those to be polled.
+    pub(super) is_listed: AtomicBool,
+}
+
+impl Operation {
+    pub(super) fn new(list: &Arc<List>, number: u64, user: usize) -> Arc<Operation> {
+        Arc::new(Operation {
+            list: list.clone(),
+            number,
+            user,
+            state: Mutex::new(State::New),
+            is_cancelled: AtomicBool::new(false),
+            is_returned: AtomicBool::new(true),
+            is_listed: AtomicBool::new(false),
+        })
+    }
+
+    /// A token that goes with memory that is lent for the operation.
+    pub(super) fn loan(self: &Arc<Self>) -> Loan {
+        self.is_returned.store(false, SeqCst);
+        Loan(self.clone())
+    }
+
+    /// Begins to wait for `work`.
+    pub(super) fn begin(self: &Arc<Self>, work: Work) {
+        let mut state = self.state();
+        *state = State::UnderWay(work);
+        let has_ended = self.advance(&mut state);
+        drop(state);
+        if has_ended {
+            List::add(self.clone());
+        }
+    }
+
+    /// Returns the result if it has ended.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Result<u64>> {
+        let mut state = self.state();
+        self.advance(&mut state);
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Ended(result) => Some(result),
+            State::Cancelled if self.is_returned.load(SeqCst) => {
+                let text = "the operation was cancelled; a write or sync may have taken effect, or not";
+                Some(Err(Failure::new(libc::ECANCELED, text)))
+            }
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Polls the work. Leaves its waker, or its result.
+    fn advance(self: &Arc<Self>, state: &mut State) -> bool {
+        let State::UnderWay(work) = state else { return false };
+        let waker = Waker::from(self.clone());
+        let Poll::Ready(result) = work.poll(&mut Context::from_waker(&waker)) else { return false };
+        *state = State::Ended(result);
+        true
+    }
+
+    /// Gives it up, if it has not ended. Either way its completion comes.
+    pub(super) fn cancel(self: &Arc<Self>) {
+        let mut state = self.state();
+        // What has ended keeps its result.
+        if self.advance(&mut state) || !matches!(*state, State::UnderWay(_)) {
+            drop(state);
+            return List::add(self.clone());
+        }
+        let work = std::mem::replace(&mut *state, State::Cancelled);
+        self.is_cancelled.store(true, SeqCst);
+        drop(state);
+        drop(work);
+        if self.is_returned.load(SeqCst) {
+            List::add(self.clone());
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Wake for Operation {
+    fn wake(self: Arc<Self>) {
+        List::add(self);
+    }
+}
+
+/// Goes with memory that is lent for an operation; dropped when the library has it no more.
+pub(super) struct Loan(Arc<Operation>);
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.0.is_returned.store(true, SeqCst);
+        if self.0.is_cancelled.load(SeqCst) {
+            List::add(self.0.clone());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+/* Logs: append, wait, read back, and what a reopened log has. */
+
+#include <poll.h>
+
+#include "test.h"
+
+static struct nowait_log_options log_options(void) {
+    struct nowait_log_options options;
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.create = 1;
+    options.segment_bytes = 1 << 20;
+    return options;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    const char *directory = in_folder(argv, "log");
+    struct nowait_log_options options = log_options();
+    struct nowait_log_recovery recovery;
+    memset(&recovery, 0xff, sizeof recovery);
+    recovery.size = sizeof recovery;
+    nowait_log log = 0;
+
+    /* A log is made only when that is asked for. */
+    EQUAL(nowait_log_open(0, directory, NULL, &log, NULL), -ENOENT);
+    SAYS("/log");
+    recovery.size = 1;
+    EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), -EINVAL);
+    CHECK(access(directory, F_OK) != 0);
+    recovery.size = sizeof recovery;
+    EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), 0);
+    EQUAL(recovery.was_created, 1);
+    EQUAL(recovery.last_record, 0);
+    EQUAL(recovery.next_record, 1);
+    nowait_log second = 0;
+    EQUAL(nowait_log_open(0, directory, &options, &second, NULL), -EBUSY);
+
+    uint64_t number = 0, durable = 0, appended = 0;
+    EQUAL(nowait_log_append(log, "first", 5, &number), 0);
+    EQUAL(number, 1);
+    EQUAL(nowait_log_append(log, NULL, 0, NULL), 0);
+    struct nowait_bytes batch[2] = {{"a", 1}, {"bc", 2}};
+    EQUAL(nowait_log_append_batch(log, batch, 2, &number), 0);
+    EQUAL(number, 4);
+    EQUAL(nowait_log_append_batch(log, batch, 0, &number), -EINVAL);
+    batch[1].bytes = NULL;
+    EQUAL(nowait_log_append_batch(log, batch, 2, &number), -EFAULT);
+    EQUAL(nowait_log_wait(log, 4), 0);
+    EQUAL(nowait_log_last(log, &durable, &appended), 0);
+    EQUAL(durable, 4);
+    EQUAL(appended, 4);
+    EQUAL(nowait_log_last(log, NULL, NULL), 0);
+
+    /* By a descriptor: two records, waited for in the opposite order. */
+    nowait_queue queue = 0;
+    EQUAL(nowait_queue_open(&queue), 0);
+    int users[3];
+    uint64_t operation = 0;
+    EQUAL(nowait_submit_log_wait(queue, log, 6, users + 1, NULL), 0);
+    EQUAL(nowait_submit_log_wait(queue, log, 1000, users + 2, &operation), 0);
+    EQUAL(nowait_log_append(log, "fifth", 5, &number), 0);
+    EQUAL(nowait_submit_log_wait(queue, log, number, users, NULL), 0);
+    EQUAL(nowait_log_append(log, "sixth", 5, &number), 0);
+    EQUAL(number, 6);
+    struct nowait_completion completions[4];
+    int seen = 0;
+    while (seen != 3) {
+        struct pollfd poller = {nowait_queue_descriptor(queue), POLLIN, 0};
+        EQUAL(poll(&poller, 1, 10000), 1);
+        int count = nowait_reap(queue, completions, 4, 0);
+        for (int i = 0; i < count; i++) {
+            CHECK(completions[i].result >= (completions[i].user == users ? 5 : 6));
+            seen |= completions[i].user == users ? 1 : completions[i].user == users + 1 ? 2 : 4;
+        }
+    }
+    EQUAL(nowait_cancel(queue, operation), 0);
+    EQUAL(nowait_reap(queue, completions, 4, 10000), 1);
+    EQUAL(completions[0].result, -ECANCELED);
+    CHECK(completions[0].user == users + 2);
+
+    /* Read back while the log is open. */
+    nowait_log_reader reader = 0;
+    struct nowait_log_record record;
+    EQUAL(nowait_log_reader_open(log, 1, &reader), 0);
+    const char *expected[] = {"first", "", "a", "bc", "fifth", "sixth"};
+    for (uint64_t i = 0; i < 6; i++) {
+        EQUAL(nowait_log_reader_next(reader, &record), 1);
+        EQUAL(record.number, i + 1);
+        EQUAL(record.length, strlen(expected[i]));
+        CHECK(memcmp(record.bytes, expected[i], record.length) == 0);
+    }
+    EQUAL(nowait_log_reader_next(reader, &record), 0);
+    EQUAL(nowait_log_append(log, "seventh", 7, &number), 0);
+    EQUAL(nowait_log_reader_tail(reader, &record), 0);
+    EQUAL(record.number, 7);
+    CHECK(record.length == 7 && memcmp(record.bytes, "seventh", 7) == 0);
+
+    EQUAL(nowait_log_truncate_after(log, 4), 0);
+    EQUAL(nowait_log_truncate_after(log, 6), -ENODATA);
+    EQUAL(nowait_log_append(log, "new fifth", 9, &number), 0);
+    EQUAL(number, 5);
+    EQUAL(nowait_log_truncate_before(log, 2), 0);
+    static char large[2 << 20];
+    EQUAL(nowait_log_append(log, large, sizeof large, &number), -EINVAL);
+    SAYS("append to");
+
+    struct nowait_log_counters stats;
+    memset(&stats, 0, sizeof stats);
+    stats.size = sizeof stats;
+    EQUAL(nowait_log_wait(log, 5), 0);
+    EQUAL(nowait_log_stats(log, &stats), 0);
+    CHECK(stats.records >= 8 && stats.blocks > 0 && stats.written_bytes > stats.payload_bytes);
+
+    /* What waits for a record that does not come ends with the log. */
+    EQUAL(nowait_submit_log_wait(queue, log, 1000, NULL, NULL), 0);
+    EQUAL(nowait_log_close(log), 0);
+    EQUAL(nowait_log_close(log), -EBADF);
+    EQUAL(nowait_log_append(log, "x", 1, NULL), -EBADF);
+    EQUAL(nowait_reap(queue, completions, 4, 10000), 1);
+    EQUAL(completions[0].result, -EBADF);
+    EQUAL(nowait_log_reader_close(reader), 0);
+    EQUAL(nowait_queue_close(queue), 0);
+
+    options.create = 0;
+    options.scan_tail = 1;
+    EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), 0);
+    EQUAL(recovery.was_created, 0);
+    EQUAL(recovery.was_closed, 1);
+    EQUAL(recovery.last_record, 5);
+    EQUAL(recovery.damaged_places, 0);
+    EQUAL(nowait_log_reader_open(log, 5, &reader), 0);
+    EQUAL(nowait_log_reader_next(reader, &record), 1);
+    CHECK(record.length == 9 && memcmp(record.bytes, "new fifth", 9) == 0);
+    EQUAL(nowait_log_reader_close(reader), 0);
+    EQUAL(nowait_log_close(log), 0);
+    return 0;
+}
