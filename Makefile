@@ -4,14 +4,16 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom locks tools-test losses tables lint bench bench-check fio-check peers-test kernels kernels-smoke \
-	oldest-rust advisories semver install uninstall
+.PHONY: help test loom locks tools-test python-test python-test-all losses tables lint bench bench-check fio-check \
+	peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
 	@echo "make loom    part of make test: the hand-over of operations, and of commits of a log, in every order of the steps"
 	@echo "make locks   part of make test: locks that each kind of operation takes (docs/scaling.md)"
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes, and generated pages"
+	@echo "make python-test  part of make test, where there is python3-venv: the Python package, built, installed and tested"
+	@echo "make python-test-all  the same with its large extras: torch, dask, pandas and others"
 	@echo "make tables  tables in docs and README.md, from the JSON that they name"
 	@echo "make losses  docs/measurements: losses.md, the rows in which the library loses, and README.md, the pages"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
@@ -34,6 +36,7 @@ test:
 	$(MAKE) loom
 	$(MAKE) locks
 	$(MAKE) tools-test
+	$(MAKE) python-test
 
 loom:
 	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests
@@ -45,6 +48,12 @@ locks:
 tools-test:
 	@if command -v python3 >/dev/null; then cd tools && python3 -m unittest -q test_bench_check test_losses test_tables; \
 	else echo "skipped: there is no python3"; fi
+
+python-test:
+	tools/python
+
+python-test-all:
+	tools/python all
 
 tables:
 	python3 tools/tables.py
@@ -60,6 +69,7 @@ lint:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --all-features
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
 	$(CARGO) test $(LOCKED) -p nowait-cli --test msrv
+	cd crates/nowait-python && $(CARGO) fmt --check && $(CARGO) clippy $(LOCKED) --target-dir ../../target/python-build -- -D warnings
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny $(LOCKED) check licenses bans sources; \
 	else echo "skipped: no cargo-deny, so licences and sources of dependencies are unchecked (deny.toml)"; fi
 

@@ -1,0 +1,97 @@
+"""Copies of files and trees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from nowait import _nowait
+from nowait._errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nowait._types import Path
+
+
+class CopyProgress(TypedDict):
+    """How far a copy is."""
+
+    bytes: int
+    files: int
+    bytes_found: int
+    files_found: int
+    is_walked: bool
+    elapsed_s: float
+    left_s: float | None
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """What a copy did. `failures` could not be copied; `warnings` were, but not with everything."""
+
+    files: int
+    directories: int
+    nodes: int
+    hard_links: int
+    bytes: int
+    skipped: int
+    verified: int
+    elapsed_s: float
+    failures: list[Error] = field(default_factory=list)
+    warnings: list[Error] = field(default_factory=list)
+
+
+class CopyError(Error):
+    """Some files could not be copied: `report.failures` has them. The others were."""
+
+    report: CopyReport
+
+
+def copy(
+    source: Path | Sequence[Path],
+    target: Path,
+    progress: Callable[[CopyProgress], object] | None = None,
+    *,
+    sync: Literal["none", "file", "all"] = "none",
+    reflink: Literal["auto", "always", "never"] = "auto",
+    update: Literal["all", "older", "none"] = "all",
+    verify: bool = False,
+    resume: bool = False,
+    cache_neutral: bool = False,
+    dry_run: bool = False,
+    no_target_directory: bool = False,
+    bytes_per_second_max: int | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> CopyReport:
+    """Copies a file or a tree, or several, with what `cp -a` keeps, by the fastest way for each file.
+
+    A target that is a directory gets the copy under the source's name. Each name in the target has
+    the old file or the whole new one. `progress` is called some twenty times a second; an exception
+    in it, or `KeyboardInterrupt`, ends the copy.
+    """
+    sources = [source] if isinstance(source, str | bytes) or hasattr(source, "__fspath__") else list(source)
+    how: dict[str, object] = {
+        "sync": sync,
+        "reflink": reflink,
+        "update": update,
+        "verify": verify,
+        "resume": resume,
+        "cache_neutral": cache_neutral,
+        "dry_run": dry_run,
+        "no_target_directory": no_target_directory,
+        "bytes_per_second_max": bytes_per_second_max,
+        "include": list(include),
+        "exclude": list(exclude),
+    }
+    told = _nowait.copy(sources, target, progress, how)
+    report = CopyReport(**told)
+    if not report.failures:
+        return report
+    first, others = report.failures[0], len(report.failures) - 1
+    text = f"{first}{f' ({others} more: see report.failures)' if others else ''}"
+    error = CopyError(first.errno, text, first.filename)
+    error.kind, error.index, error.offset, error.length = first.kind, None, first.offset, first.length
+    error.report = report
+    raise error

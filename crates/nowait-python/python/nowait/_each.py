@@ -1,0 +1,53 @@
+"""Ranges as they complete, and ranges of many files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nowait import _nowait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from _typeshed import WriteableBuffer
+
+    from nowait._nowait import Gathered
+    from nowait._types import HasFileno, Integers, Lengths, Path
+
+
+def gather_each(
+    file: _nowait.File | Path | int | HasFileno,
+    offsets: Integers,
+    lengths: Lengths,
+    out: WriteableBuffer | None = None,
+    *,
+    partial: bool = False,
+) -> Iterator[tuple[int, memoryview]]:
+    """Reads ranges as `nowait.gather` does, and yields each as it completes: its index, and its bytes.
+
+    The order is that of completion. All ranges are under way from the first `next()` on, at a bounded
+    depth; who leaves the loop gives the rest up.
+    """
+    arrivals = _nowait.start_each(file, offsets, lengths, out, partial)
+    rows = arrivals.rows
+    try:
+        while arrived := arrivals.wait():
+            for index, length in arrived:
+                yield index, rows[index][:length]
+    finally:
+        arrivals.cancel()
+
+
+def gather_files(
+    requests: Iterable[tuple[_nowait.File | Path | int | HasFileno, Integers, Lengths]],
+    out: WriteableBuffer | None = None,
+    *,
+    partial: bool = False,
+) -> list[Gathered]:
+    """Reads ranges of several files by one call: each request is a file, offsets and lengths.
+
+    Returns a `Gathered` for each request. All lie in one memory, one after the other. The index in an
+    error is that within its file's ranges.
+    """
+    gathered: list[Gathered] = _nowait.start_files(list(requests), out, partial)
+    return gathered

@@ -1,0 +1,134 @@
+"""Exceptions. Each is an `OSError`; those that Python has a class for are that, too."""
+
+from __future__ import annotations
+
+import errno as _errno
+
+
+class Error(OSError):
+    """An operation failed: `errno`, `filename`, and the text as of any `OSError`.
+
+    `kind` names the failure (`"NotFound"`, `"UnexpectedEof"`, ...). `index` is the place in the list
+    of ranges, `offset` and `length` the range in bytes; each is `None` where there is none.
+    """
+
+    kind: str
+    index: int | None
+    offset: int | None
+    length: int | None
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = (self.kind, self.errno, self.strerror, self.filename, self.index, self.offset, self.length)
+        return make, state
+
+
+class EndOfFileError(Error, EOFError):
+    """The file ends before the range does."""
+
+
+class RangeError(Error, ValueError):
+    """A range that no file can have: negative, or beyond the largest file offset."""
+
+
+class ClosedError(Error, ValueError):
+    """The file was closed before."""
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """The file, its file system or the kernel cannot do this."""
+
+
+class SyncFailedError(Error):
+    """A write-back failed: data that was written may be lost although reads still show it."""
+
+
+class NotFoundError(Error, FileNotFoundError):
+    """There is no such file."""
+
+
+class ExistsError(Error, FileExistsError):
+    """The file exists already."""
+
+
+class PermissionDeniedError(Error, PermissionError):
+    """Permissions, or a read-only file system, forbid it."""
+
+
+class DirectoryError(Error, IsADirectoryError):
+    """The path is a directory."""
+
+
+class NoDirectoryError(Error, NotADirectoryError):
+    """A part of the path is no directory."""
+
+
+class BlockingError(Error, BlockingIOError):
+    """It would have to wait, or another process has the lock."""
+
+
+class DamagedError(Error):
+    """Data that was durable is missing, or differs from what was written."""
+
+
+_CLASSES: dict[str, type[Error]] = {
+    "NotFound": NotFoundError,
+    "AlreadyExists": ExistsError,
+    "PermissionDenied": PermissionDeniedError,
+    "ReadOnlyFilesystem": PermissionDeniedError,
+    "IsADirectory": DirectoryError,
+    "NotADirectory": NoDirectoryError,
+    "UnexpectedEof": EndOfFileError,
+    "InvalidRange": RangeError,
+    "InvalidInput": RangeError,
+    "Closed": ClosedError,
+    "Unsupported": UnsupportedError,
+    "SyncFailed": SyncFailedError,
+    "WouldBlock": BlockingError,
+    "Locked": BlockingError,
+    "Damaged": DamagedError,
+}
+
+# Where the kernel gave none.
+_ERRNOS: dict[str, int] = {
+    "UnexpectedEof": _errno.ENODATA,
+    "InvalidRange": _errno.EOVERFLOW,
+    "InvalidInput": _errno.EINVAL,
+    "BufferTooSmall": _errno.EINVAL,
+    "Closed": _errno.EBADF,
+    "Unsupported": _errno.EOPNOTSUPP,
+    "NotSeekable": _errno.ESPIPE,
+    "NotFound": _errno.ENOENT,
+    "AlreadyExists": _errno.EEXIST,
+    "IsADirectory": _errno.EISDIR,
+    "NotADirectory": _errno.ENOTDIR,
+    "PermissionDenied": _errno.EACCES,
+    "NoSpace": _errno.ENOSPC,
+    "OutOfMemory": _errno.ENOMEM,
+    "NoSuchRecord": _errno.ENOENT,
+    "Locked": _errno.EAGAIN,
+    "WouldBlock": _errno.EAGAIN,
+    "TimedOut": _errno.ETIMEDOUT,
+    "Interrupted": _errno.EINTR,
+}
+
+
+def make(
+    kind: str,
+    errno: int | None,
+    text: str,
+    filename: str | None,
+    index: int | None,
+    offset: int | None,
+    length: int | None,
+) -> Error:
+    """Makes the exception of a failure."""
+    number = _ERRNOS.get(kind, _errno.EIO) if errno is None else errno
+    error = _CLASSES.get(kind, Error)(number, text, filename)
+    error.kind = kind
+    error.index = index
+    error.offset = offset
+    error.length = length
+    return error

@@ -1,0 +1,145 @@
+"""Files."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from nowait import _nowait
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from nowait._types import Path
+
+
+class File(_nowait.File):
+    """A file that is read and written at positions. Any thread may use it; there is no cursor.
+
+    `mode` is one of `open`'s: r, r+, w, w+, x, x+, a, a+. `direct` goes past the page cache, where
+    the file can.
+    """
+
+    __slots__ = ()
+
+    def gather_rows(
+        self,
+        dtype: DTypeLike,
+        shape: SupportsIndex | tuple[SupportsIndex, ...],
+        rows: ArrayLike,
+        *,
+        offset: int = 0,
+        out: WriteableBuffer | None = None,
+    ) -> NDArray[Any]:
+        """Reads rows of an array of `shape` and `dtype` that begins at byte `offset`, in C order.
+
+        `nowait.Rows` keeps these for more than one call, and knows them of a `.npy` file.
+        """
+        from nowait._rows import Rows
+
+        return Rows(self, dtype, shape, offset).gather(rows, out)
+
+    def raw(self) -> RawFile:
+        """Returns a file-like object with a cursor of its own over this file, which stays open."""
+        return RawFile(self)
+
+
+def open(path: Path, mode: str = "r", *, direct: bool = False, permissions: int = 0o666) -> File:
+    """Opens a file: see `File`."""
+    return File(path, mode, direct=direct, permissions=permissions)
+
+
+class RawFile(io.RawIOBase):
+    """A cursor over a `File`: what `io.BufferedReader` and others take. For one thread at a time."""
+
+    def __init__(self, file: File, *, owns: bool = False) -> None:
+        super().__init__()
+        self._file = file
+        self._owns = owns
+        self._position = file.size() if "a" in file.mode else 0
+
+    @property
+    def name(self) -> str:
+        return self._file.name
+
+    @property
+    def mode(self) -> str:
+        return self._file.mode
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readable(self) -> bool:
+        self._check()
+        return "r" in self._file.mode or "+" in self._file.mode
+
+    def writable(self) -> bool:
+        self._check()
+        return self._file.mode.replace("b", "") != "r"
+
+    def seekable(self) -> bool:
+        self._check()
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._check()
+        base = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._position, os.SEEK_END: self._file.size}
+        if whence not in base:
+            raise ValueError(f"there is no whence {whence}; give 0, 1 or 2")
+        position = base[whence]() + offset
+        if position < 0:
+            raise ValueError(f"position {position} is before the file")
+        self._position = position
+        return position
+
+    def tell(self) -> int:
+        self._check()
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        self._check()
+        if not self.readable():
+            raise io.UnsupportedOperation(f"{self.name} is open with mode {self.mode!r}")
+        n = self._file.readinto_at(self._position, buffer)
+        self._position += n
+        return n
+
+    def readall(self) -> bytes:
+        self._check()
+        pieces = []
+        while True:
+            left = max(self._file.size() - self._position, 0)
+            piece = self._file.read_at(self._position, left + 1)
+            self._position += len(piece)
+            pieces.append(piece)
+            if len(piece) <= left:
+                return b"".join(pieces)
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        self._check()
+        if not self.writable():
+            raise io.UnsupportedOperation(f"{self.name} is open with mode {self.mode!r}")
+        n = self._file.append(data) if "a" in self.mode else self._file.write_at(self._position, data)
+        self._position = self._file.size() if "a" in self.mode else self._position + n
+        return n
+
+    def truncate(self, size: int | None = None, /) -> int:
+        self._check()
+        size = self._position if size is None else size
+        self._file.truncate(size)
+        return size
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            super().close()
+        finally:
+            if self._owns:
+                self._file.close()
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError(f"{self._file.name} is closed")

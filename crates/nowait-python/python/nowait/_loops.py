@@ -1,0 +1,164 @@
+"""Event loops: how each hears that an operation has ended.
+
+A loop watches one eventfd for all of its operations (`Completions`). No thread is used for a call.
+asyncio and uvloop are told by `add_reader`, trio by a task of its own that waits until it is readable;
+both are what anyio runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nowait._nowait import Completions, Running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import trio
+
+T = TypeVar("T")
+
+# Operations that end at once in a row before others have their turn: some 50 µs.
+_TURN = 32
+
+
+class _Loop:
+    """Operations of one loop that have not ended, by number."""
+
+    def __init__(self) -> None:
+        self.completions = Completions()
+        self.number = 0
+        self.at_once = 0
+
+    def next(self) -> int:
+        self.number += 1
+        return self.number
+
+
+class _Asyncio(_Loop):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.waiting: dict[int, asyncio.Future[Any]] = {}
+        loop.add_reader(self.completions.fileno(), self._wake)
+
+    def _wake(self) -> None:
+        for number, succeeded, value in self.completions.drain():
+            future = self.waiting.pop(number, None)
+            if future is None or future.done():
+                continue
+            if succeeded:
+                future.set_result(value)
+            else:
+                future.set_exception(value)
+
+    async def wait(self, number: int, running: Running | None) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        self.waiting[number] = future
+        try:
+            return await future
+        finally:
+            if self.waiting.pop(number, None) is not None and running is not None:
+                running.cancel()
+
+    async def turn(self) -> None:
+        self.at_once += 1
+        if self.at_once >= _TURN:
+            self.at_once = 0
+            await asyncio.sleep(0)
+
+
+class _Trio(_Loop):
+    def __init__(self) -> None:
+        super().__init__()
+        import trio
+
+        self.trio = trio
+        self.waiting: dict[int, trio.Event] = {}
+        self.ended: dict[int, tuple[bool, Any]] = {}
+        trio.lowlevel.spawn_system_task(self._watch, name="nowait")
+
+    async def _watch(self) -> None:
+        while True:
+            await self.trio.lowlevel.wait_readable(self.completions.fileno())
+            for number, succeeded, value in self.completions.drain():
+                event = self.waiting.pop(number, None)
+                if event is not None:
+                    self.ended[number] = (succeeded, value)
+                    event.set()
+
+    async def wait(self, number: int, running: Running | None) -> Any:
+        event = self.waiting[number] = self.trio.Event()
+        try:
+            await event.wait()
+        except BaseException:
+            if self.waiting.pop(number, None) is not None and running is not None:
+                running.cancel()
+            self.ended.pop(number, None)
+            raise
+        succeeded, value = self.ended.pop(number)
+        if succeeded:
+            return value
+        raise value
+
+    async def turn(self) -> None:
+        await self.trio.lowlevel.checkpoint()
+
+
+_asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Asyncio] = weakref.WeakKeyDictionary()
+_trio: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, _Trio] = weakref.WeakKeyDictionary()
+
+
+def _current() -> _Asyncio | _Trio:
+    loop = asyncio._get_running_loop()
+    if loop is not None:
+        known = _asyncio.get(loop)
+        if known is None:
+            known = _asyncio[loop] = _Asyncio(loop)
+        return known
+    if "trio" in sys.modules:
+        import trio
+
+        if trio.lowlevel.in_trio_run():
+            token = trio.lowlevel.current_trio_token()
+            ours = _trio.get(token)
+            if ours is None:
+                ours = _trio[token] = _Trio()
+            return ours
+    raise RuntimeError("no event loop of asyncio or trio runs here")
+
+
+async def call(start: Callable[..., tuple[bool, T | None]], *arguments: Any) -> T:
+    """Starts an operation, and waits for it if it has not ended at once.
+
+    Cancelled, it goes on in the background, and keeps its buffer until it has ended.
+    """
+    loop = _current()
+    number = loop.next()
+    ended, value = start(loop.completions, number, *arguments)
+    if ended:
+        await loop.turn()
+        return value  # type: ignore[return-value]
+    result: T = await loop.wait(number, None)
+    return result
+
+
+async def run(start: Callable[..., Running], *arguments: Any) -> Any:
+    """Starts a task of the driver, and waits for it. Cancelled, the task is given up."""
+    loop = _current()
+    number = loop.next()
+    return await loop.wait(number, start(loop.completions, number, *arguments))
+
+
+async def poll(take: Callable[[Completions, int], T | None]) -> T:
+    """Takes what there is, or waits until there is something."""
+    loop = _current()
+    while True:
+        number = loop.next()
+        taken = take(loop.completions, number)
+        if taken is not None:
+            await loop.turn()
+            return taken
+        await loop.wait(number, None)

@@ -1,0 +1,26 @@
+"""Types of arguments, for checkers only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, Union
+
+Path: TypeAlias = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+
+
+class HasFileno(Protocol):
+    """An open file, of whatever kind."""
+
+    def fileno(self) -> int: ...
+
+
+class HasArray(Protocol):
+    """An array of numpy, a series of pandas, a tensor of torch."""
+
+    def __array__(self, *arguments: Any, **keywords: Any) -> Any: ...
+
+
+Integers: TypeAlias = Iterable[SupportsIndex] | HasArray
+Lengths: TypeAlias = SupportsIndex | Integers
+Advice: TypeAlias = Literal["normal", "random", "sequential", "willneed", "dontneed", "noreuse"]

@@ -1,0 +1,182 @@
+"""Files to be awaited, on asyncio, uvloop and trio, without a thread for each call.
+
+    import nowait.aio
+
+    async with await nowait.aio.open_file("table.dat") as file:
+        page = await file.read_at(0, 4096)
+        rows = await file.gather(offsets, 4096)
+
+A gather is one future for all its ranges, and is submitted off the loop's thread. `nowait.aio.open`
+is for programs that use aiofiles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nowait import _loops, _nowait
+from nowait._cursor import OpeningCursor
+from nowait._log import AsyncLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from typing import Self
+
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+    from nowait._nowait import Gathered
+    from nowait._types import HasFileno, Integers, Lengths, Path
+
+__all__ = ["AsyncFile", "AsyncLog", "gather", "gather_each", "gather_files", "open", "open_file"]
+
+
+class AsyncFile:
+    """A file that is read and written at positions, awaited. Any task may use it.
+
+    A call whose task is cancelled goes on in the background. Its buffer can be neither resized nor
+    freed until it has ended.
+    """
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: _nowait.File) -> None:
+        self._file = file
+
+    @property
+    def name(self) -> str:
+        return self._file.name
+
+    @property
+    def mode(self) -> str:
+        return self._file.mode
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    async def size(self) -> int:
+        """Returns the size in bytes."""
+        return await _loops.call(_nowait.start_size, self._file)
+
+    async def read_at(self, offset: int, length: int) -> bytes:
+        """Reads up to `length` bytes from `offset`; fewer at the end of the file only."""
+        return await _loops.call(_nowait.start_read, self._file, offset, length)
+
+    async def readinto_at(self, offset: int, buffer: WriteableBuffer) -> int:
+        """Fills `buffer` from `offset`; returns the number of bytes."""
+        return await _loops.call(_nowait.start_readinto, self._file, offset, buffer)
+
+    async def write_at(self, offset: int, data: ReadableBuffer, *, durable: bool = False) -> int:
+        """Writes all of `data` at `offset`; on stable storage when it returns, if `durable`."""
+        return await _loops.call(_nowait.start_write, self._file, offset, data, durable)
+
+    async def append(self, data: ReadableBuffer, *, durable: bool = False) -> int:
+        """Writes all of `data` at the end of the file, wherever that is by then."""
+        return await _loops.call(_nowait.start_write, self._file, None, data, durable)
+
+    async def sync(self, *, metadata: bool = False) -> None:
+        """Makes what was written durable, and with `metadata` all attributes, such as times."""
+        await _loops.call(_nowait.start_sync, self._file, metadata)
+
+    async def truncate(self, length: int) -> None:
+        """Cuts the file to `length` bytes, or extends it with a hole."""
+        await _loops.call(_nowait.start_truncate, self._file, length)
+
+    async def gather(
+        self,
+        offsets: Integers,
+        lengths: Lengths,
+        out: WriteableBuffer | None = None,
+        *,
+        partial: bool = False,
+    ) -> Gathered:
+        """Reads ranges: see `nowait.gather`."""
+        return await gather(self._file, offsets, lengths, out, partial=partial)
+
+    async def close(self) -> None:
+        """Closes it. Operations that are under way finish first, in the background."""
+        self._file.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._file.close()
+
+
+async def open_file(
+    path: Path, mode: str = "r", *, direct: bool = False, permissions: int = 0o666
+) -> AsyncFile:
+    """Opens a file: see `nowait.File`."""
+    opened = await _loops.call(_nowait.start_open, path, mode, direct, permissions)
+    return AsyncFile(opened)
+
+
+async def gather(
+    file: AsyncFile | _nowait.File | Path | int | HasFileno,
+    offsets: Integers,
+    lengths: Lengths,
+    out: WriteableBuffer | None = None,
+    *,
+    partial: bool = False,
+) -> Gathered:
+    """Reads ranges of a file by one future: see `nowait.gather`."""
+    if isinstance(file, AsyncFile):
+        file = file._file
+    elif not isinstance(file, _nowait.File | int) and not hasattr(file, "fileno"):
+        # An open may wait for a disk or a server.
+        opened = await _loops.call(_nowait.start_open, file, "r", False, 0)
+        try:
+            return await gather(opened, offsets, lengths, out, partial=partial)
+        finally:
+            opened.close()
+    gathered: Gathered = await _loops.run(_nowait.start_gather, file, offsets, lengths, out, partial)
+    return gathered
+
+
+async def gather_each(
+    file: AsyncFile | _nowait.File | int | HasFileno,
+    offsets: Integers,
+    lengths: Lengths,
+    out: WriteableBuffer | None = None,
+    *,
+    partial: bool = False,
+) -> AsyncIterator[tuple[int, memoryview]]:
+    """Reads ranges of an open file, and yields each as it completes: see `nowait.gather_each`."""
+    source = file._file if isinstance(file, AsyncFile) else file
+    arrivals = _nowait.start_each(source, offsets, lengths, out, partial)
+    rows = arrivals.rows
+    try:
+        while arrived := await _loops.poll(arrivals.poll):
+            for index, length in arrived:
+                yield index, rows[index][:length]
+    finally:
+        arrivals.cancel()
+
+
+async def gather_files(
+    requests: Iterable[tuple[AsyncFile | _nowait.File | int | HasFileno, Integers, Lengths]],
+    out: WriteableBuffer | None = None,
+    *,
+    partial: bool = False,
+) -> list[Gathered]:
+    """Reads ranges of several open files by one future: see `nowait.gather_files`."""
+    opened = [(file._file if isinstance(file, AsyncFile) else file, *rest) for file, *rest in requests]
+
+    def start(completions: _nowait.Completions, number: int) -> _nowait.Running:
+        running: _nowait.Running = _nowait.start_files(opened, out, partial, completions, number)
+        return running
+
+    gathered: list[Gathered] = await _loops.run(start)
+    return gathered
+
+
+def open(path: Path, mode: str = "r", **options: Any) -> OpeningCursor:
+    """Opens a file with a cursor, as `aiofiles.open` does: `async with nowait.aio.open(...) as file`.
+
+    It takes the modes and keywords of Python's `open`, but for `buffering`, `closefd` and `opener`.
+    """
+    return OpeningCursor(path, mode, **options)

@@ -1,0 +1,112 @@
+//! One thread that drives what is more than one operation: gathers, copies, logs.
+//!
+//! Each is a future, and none of them waits on this thread: a gather that waits for a device does
+//! not hold up another one. The thread comes with the first, in each process anew, and stays.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+/// Who waits for a task looks at signals this often.
+const LOOK: Duration = Duration::from_millis(100);
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The process that the driver is of, and the way to it.
+static DRIVER: Mutex<Option<(u64, UnboundedSender<Task>)>> = Mutex::new(None);
+
+/// A task of the driver. It goes on when this is dropped.
+#[pyclass(frozen, module = "nowait")]
+pub(crate) struct Running(AbortHandle);
+
+#[pymethods]
+impl Running {
+    /// Gives it up. What the kernel has begun goes on, and keeps its memory until then.
+    fn cancel(&self) {
+        self.0.abort();
+    }
+}
+
+/// Has the driver run a future to its end.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> PyResult<Running> {
+    let (abort, registration) = AbortHandle::new_pair();
+    let task: Task = Box::pin(Abortable::new(future, registration).map(drop));
+    let here = nowait::fork_generation();
+    let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let sender = match driver.take().filter(|(process, _)| *process == here) {
+        Some((_, sender)) => sender,
+        None => start()?,
+    };
+    let sent = sender.unbounded_send(task);
+    *driver = Some((here, sender));
+    sent.map_err(|_| PyRuntimeError::new_err("the thread of nowait has ended"))?;
+    Ok(Running(abort))
+}
+
+/// Has the driver run a future, and waits for its result; a signal's handler that raises gives the
+/// future up.
+pub(crate) fn wait<T: Send + 'static>(py: Python<'_>, future: impl Future<Output = T> + Send + 'static) -> PyResult<T> {
+    let (sender, receiver) = mpsc::channel();
+    let running = spawn(async move {
+        // Refused only if nobody waits.
+        let _ = sender.send(future.await);
+    })?;
+    let receiver = Mutex::new(receiver);
+    loop {
+        let received = py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK));
+        match received {
+            Ok(result) => return Ok(result),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("a task of nowait has panicked"));
+            }
+        }
+        if let Err(raised) = py.check_signals() {
+            running.cancel();
+            return Err(raised);
+        }
+    }
+}
+
+fn start() -> PyResult<UnboundedSender<Task>> {
+    let (sender, receiver) = unbounded();
+    let run = move || nowait::block_on(drive(receiver));
+    match std::thread::Builder::new().name("nowait-python".to_owned()).spawn(run) {
+        Ok(_) => Ok(sender),
+        Err(error) => Err(PyRuntimeError::new_err(format!("no thread can be started: {error}"))),
+    }
+}
+
+/// Polls all tasks, and takes new ones in between, until no more can come.
+async fn drive(mut new: UnboundedReceiver<Task>) {
+    let mut tasks = FuturesUnordered::new();
+    let mut is_open = true;
+    std::future::poll_fn(|context| {
+        loop {
+            while is_open {
+                match new.poll_next_unpin(context) {
+                    // Its panic is its own: the hook has reported it.
+                    Poll::Ready(Some(task)) => tasks.push(AssertUnwindSafe(task).catch_unwind().map(drop)),
+                    Poll::Ready(None) => is_open = false,
+                    Poll::Pending => break,
+                }
+            }
+            match tasks.poll_next_unpin(context) {
+                Poll::Ready(Some(())) => {}
+                Poll::Ready(None) if !is_open => return Poll::Ready(()),
+                _ => return Poll::Pending,
+            }
+        }
+    })
+    .await;
+}

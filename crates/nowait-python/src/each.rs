@@ -1,0 +1,243 @@
+//! Gathers that hand on each range as it completes, in any order.
+//!
+//! The driver fills one memory, and puts the number of each complete range into a list. The consumer
+//! takes what is there: it blocks for the next, or is woken through its loop's completions. Bytes are
+//! not copied: the consumer looks at a complete range while others are still being read.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nowait::{Error, Lent};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+
+use crate::completions::{Completions, Receiver};
+use crate::driver::{Running, spawn};
+use crate::error::{OrRaise, exception};
+use crate::file;
+use crate::gather::{self, Incomplete};
+use crate::gathered::{self, Gathered, Plan};
+use crate::memory::{Loan, release_pending};
+use crate::ranges::{Extent, Ranges};
+
+/// A consumer that blocks looks at signals this often.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Ranges that are complete, on the way from the driver to the consumer.
+#[derive(Default)]
+struct State {
+    /// Index, and bytes read.
+    arrived: Vec<(usize, usize)>,
+    failed: Option<Error>,
+    /// No more will come.
+    has_ended: bool,
+    /// The loop whose consumer waits.
+    waiting: Option<Receiver>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, and wakes the consumer.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        let waiting = state.waiting.take();
+        drop(state);
+        self.more.notify_one();
+        if let Some(waiting) = waiting {
+            waiting.put(|py| py.None().into_py_any(py));
+        }
+    }
+}
+
+/// Says that no more will come, however the task ends.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.change(|state| state.has_ended = true);
+    }
+}
+
+/// A gather that is under way: see `nowait.gather_each`.
+#[pyclass(frozen, module = "nowait")]
+pub(crate) struct Arrivals {
+    shared: Arc<Shared>,
+    running: Py<Running>,
+    rows: Py<Gathered>,
+}
+
+#[pymethods]
+impl Arrivals {
+    /// All ranges, of which those that have arrived may be looked at.
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> Py<Gathered> {
+        self.rows.clone_ref(py)
+    }
+
+    /// Waits for more ranges: index and bytes read of each; none when all have come.
+    fn wait(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
+        loop {
+            let has_more = py.detach(|| {
+                let state = self.shared.lock();
+                let is_idle = |state: &mut State| state.arrived.is_empty() && !state.has_ended;
+                let waited = self.shared.more.wait_timeout_while(state, LOOK, is_idle);
+                !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+            });
+            if has_more {
+                return self.take(py);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Takes what has come; `None` if the consumer is to wait until completion `number`.
+    fn poll(
+        &self,
+        py: Python<'_>,
+        completions: &Bound<'_, Completions>,
+        number: u64,
+    ) -> PyResult<Option<Vec<(usize, usize)>>> {
+        let mut state = self.shared.lock();
+        if state.arrived.is_empty() && !state.has_ended {
+            state.waiting = Some(completions.get().receiver(number));
+            return Ok(None);
+        }
+        drop(state);
+        self.take(py).map(Some)
+    }
+
+    /// Gives up what has not come.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.running.call_method0(py, "cancel").map(drop)
+    }
+}
+
+impl Arrivals {
+    fn take(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
+        let mut state = self.shared.lock();
+        let arrived = std::mem::take(&mut state.arrived);
+        // What came before the failure comes first.
+        let failed = if arrived.is_empty() { state.failed.clone() } else { None };
+        drop(state);
+        release_pending(py);
+        failed.map_or(Ok(arrived), |error| Err(exception(py, &error)))
+    }
+}
+
+/// Begins to read ranges of a file.
+#[pyfunction]
+#[pyo3(signature = (file, offsets, lengths, out, partial))]
+pub(crate) fn start_each(
+    file: &Bound<'_, PyAny>,
+    offsets: &Bound<'_, PyAny>,
+    lengths: &Bound<'_, PyAny>,
+    out: Option<&Bound<'_, PyAny>>,
+    partial: bool,
+) -> PyResult<Arrivals> {
+    let py = file.py();
+    let opened = file::source(file)?;
+    let ranges = Ranges::new(offsets, lengths, opened.path())?;
+    let (memory, loan) = gather::memory(py, out, ranges.total)?;
+    let rows = Plan::of(&ranges).finish(&memory, Vec::new())?;
+    let shared = Arc::new(Shared::default());
+    let end = End(shared.clone());
+    let running = spawn(async move {
+        let shared = end.0.clone();
+        let extents = ranges.extents;
+        let arrives = |index: usize, result: Result<&[u8], &Error>| {
+            let (_, length) = extents[index];
+            shared.change(|state| match result {
+                Ok(bytes) if bytes.len() == length || partial => state.arrived.push((index, bytes.len())),
+                Ok(bytes) => {
+                    let failed = || gather::too_short(&opened, index, extents[index], bytes.len());
+                    state.failed.get_or_insert_with(failed);
+                }
+                Err(error) => {
+                    state.failed.get_or_insert_with(|| error.clone());
+                }
+            });
+        };
+        let result = opened.gather(&*extents).into_buffer(Lent::new(loan)).each(arrives).await;
+        if let Err(error) = result {
+            shared.change(|state| {
+                state.failed.get_or_insert(error);
+            });
+        }
+        drop(end);
+    })?;
+    Ok(Arrivals { shared, running: Py::new(py, running)?, rows })
+}
+
+/// Reads ranges of several files into one memory: each item is a file, offsets and lengths.
+#[pyfunction]
+#[pyo3(signature = (requests, out, partial, completions = None, number = 0))]
+pub(crate) fn start_files(
+    requests: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>)>,
+    out: Option<&Bound<'_, PyAny>>,
+    partial: bool,
+    completions: Option<&Bound<'_, Completions>>,
+    number: u64,
+    py: Python<'_>,
+) -> PyResult<Py<PyAny>> {
+    let mut parts = Vec::with_capacity(requests.len());
+    let mut total = 0usize;
+    for (file, offsets, lengths) in &requests {
+        let opened = file::source(file)?;
+        let ranges = Ranges::new(offsets, lengths, opened.path())?;
+        total = total.saturating_add(ranges.total);
+        parts.push((opened, ranges));
+    }
+    let (memory, loan) = gather::memory(py, out, total)?;
+    loan.release(py);
+    let bytes = gathered::flat(&memory, total)?;
+    let (mut reads, mut plans, mut at) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()), 0);
+    for (opened, ranges) in parts {
+        let own = gathered::part(&bytes, at, ranges.total)?;
+        at += ranges.total;
+        plans.push((Plan::of(&ranges), own.clone().unbind()));
+        let lent = Lent::new(Loan::writable(&own)?);
+        reads.push(async move {
+            let read = opened.gather(&*ranges.extents).into_buffer(lent).await;
+            let incomplete = read.map_err(Error::from).map(|gathered| {
+                let mut incomplete = Incomplete::default();
+                incomplete.add(gathered.exceptions(), 0);
+                incomplete
+            });
+            (opened, ranges.extents, incomplete)
+        });
+    }
+    let finish = move |py: Python<'_>, read: Vec<(nowait::File, Vec<Extent>, nowait::Result<Incomplete>)>| {
+        release_pending(py);
+        let mut results = Vec::with_capacity(plans.len());
+        for ((plan, own), (opened, extents, incomplete)) in plans.into_iter().zip(read) {
+            let short = gather::short(py, &opened, &extents, incomplete.or_raise(py)?, partial)?;
+            results.push(plan.finish(own.bind(py), short)?);
+        }
+        results.into_py_any(py)
+    };
+    let all = futures_util::future::join_all(reads);
+    match completions {
+        Some(completions) => {
+            let to = completions.get().receiver(number);
+            let running = spawn(async move {
+                let read = all.await;
+                to.put(move |py| finish(py, read));
+            })?;
+            running.into_py_any(py)
+        }
+        None => {
+            let read = crate::driver::wait(py, all)?;
+            finish(py, read)
+        }
+    }
+}

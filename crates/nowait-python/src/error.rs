@@ -1,0 +1,54 @@
+//! Errors of the library as exceptions of Python: the classes are in `nowait/_errors.py`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nowait::{Error, ErrorKind, ErrorOp};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// Makes an exception of an error: an `OSError` with kind, errno, path, index, offset and length.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    let path = error.path().map(Path::as_os_str);
+    let place = (error.range_index(), error.offset(), error.length());
+    make(py, &format!("{:?}", error.kind()), error.raw_os_error(), &error.to_string(), path, place)
+}
+
+/// Makes an exception of a kind that the library does not have, or of another crate's error.
+pub(crate) fn make(
+    py: Python<'_>,
+    kind: &str,
+    errno: Option<i32>,
+    text: &str,
+    path: Option<&std::ffi::OsStr>,
+    (index, offset, length): (Option<usize>, Option<u64>, Option<u64>),
+) -> PyErr {
+    static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let made = MAKE
+        .get_or_try_init(py, || py.import("nowait._errors")?.getattr("make").map(Bound::unbind))
+        .and_then(|make| make.bind(py).call1((kind, errno, text, path, index, offset, length)));
+    match made {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+/// A range that no file can have, or that is no range.
+pub(crate) fn bad_range(py: Python<'_>, path: Option<&Path>, index: usize, text: &str) -> PyErr {
+    let mut error = Error::new(ErrorOp::Gather, ErrorKind::InvalidInput).with_index(index).with_advice(text);
+    if let Some(path) = path {
+        error = error.at(&Arc::from(path));
+    }
+    exception(py, &error)
+}
+
+/// `?` in functions that raise.
+pub(crate) trait OrRaise<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for nowait::Result<T> {
+    fn or_raise(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| exception(py, &error))
+    }
+}

@@ -1,0 +1,178 @@
+//! Gathers that block: many ranges of one file, by one call, into one memory.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nowait::{Error, ErrorKind, ErrorOp, Exceptions, File};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::{OrRaise, exception};
+use crate::gathered::{Gathered, Plan};
+use crate::memory::{Buffer, Loan};
+use crate::ranges::{Extent, Ranges};
+
+/// A call looks at signals about this often.
+const LOOK: Duration = Duration::from_millis(100);
+/// Ranges, and their bytes, that are read before the first look. After it the time that they took
+/// is known.
+const FIRST_RANGES: usize = 1024;
+const FIRST_BYTES: usize = 64 << 20;
+
+/// Reads ranges of `file` into `out`, or into new memory. The interpreter is free meanwhile.
+pub(crate) fn blocking(
+    file: &File,
+    offsets: &Bound<'_, PyAny>,
+    lengths: &Bound<'_, PyAny>,
+    out: Option<&Bound<'_, PyAny>>,
+    partial: bool,
+) -> PyResult<Py<Gathered>> {
+    let py = offsets.py();
+    let ranges = Ranges::new(offsets, lengths, file.path())?;
+    let (memory, mut loan) = memory(py, out, ranges.total)?;
+    let read = read(py, file, &ranges.extents, &mut loan.as_mut()[..ranges.total]);
+    loan.release(py);
+    let short = short(py, file, &ranges.extents, read?, partial)?;
+    Plan::of(&ranges).finish(&memory, short)
+}
+
+/// Memory for `total` bytes: the caller's, if there is one; lent.
+pub(crate) fn memory<'py>(
+    py: Python<'py>,
+    out: Option<&Bound<'py, PyAny>>,
+    total: usize,
+) -> PyResult<(Bound<'py, PyAny>, Loan)> {
+    let memory = match out {
+        Some(out) => out.clone(),
+        None => Bound::new(py, Buffer::new(total)?)?.into_any(),
+    };
+    let loan = Loan::writable(&memory)?;
+    let room = loan.as_ref().len();
+    if room < total {
+        loan.release(py);
+        return Err(PyValueError::new_err(format!("out has {room} bytes; the lengths add up to {total}")));
+    }
+    Ok((memory, loan))
+}
+
+/// Ranges that are not complete: index and bytes read of those that the file's end cut short, and
+/// errors.
+#[derive(Default)]
+pub(crate) struct Incomplete {
+    pub(crate) short: Vec<(usize, usize)>,
+    pub(crate) errors: Vec<Error>,
+}
+
+impl Incomplete {
+    /// Takes what is said of a part of the list that begins with range `first`.
+    pub(crate) fn add(&mut self, exceptions: &Exceptions, first: usize) {
+        self.short.extend(exceptions.short().iter().map(|(index, n)| (first + index, *n)));
+        let numbered = |error: &Error| error.clone().with_index(first + error.range_index().unwrap_or(0));
+        self.errors.extend(exceptions.errors().iter().map(numbered));
+    }
+}
+
+/// Returns the ranges that are short, if they may be.
+///
+/// # Errors
+/// Of the first range that failed, or is short and may not be.
+pub(crate) fn short(
+    py: Python<'_>,
+    file: &File,
+    extents: &[Extent],
+    incomplete: Incomplete,
+    partial: bool,
+) -> PyResult<Vec<(usize, usize)>> {
+    let Incomplete { short, errors } = incomplete;
+    let failed = errors.first();
+    let (index, n) = match short.first().filter(|_| !partial) {
+        Some(first) if failed.is_none_or(|error| Some(first.0) < error.range_index()) => *first,
+        _ => return failed.map_or(Ok(short), |error| Err(exception(py, error))),
+    };
+    Err(exception(py, &too_short(file, index, extents[index], n)))
+}
+
+/// The error of a range of which the file has only `n` bytes.
+pub(crate) fn too_short(file: &File, index: usize, (offset, length): Extent, n: usize) -> Error {
+    let error = Error::new(ErrorOp::Gather, ErrorKind::UnexpectedEof).at(&Arc::from(file.path())).with_index(index);
+    let advice = format!("{n} bytes are there; partial=True takes what is there");
+    error.with_range(offset, length as u64).with_advice(advice)
+}
+
+/// Reads ranges, and looks at signals in between.
+fn read(py: Python<'_>, file: &File, extents: &[Extent], mut output: &mut [u8]) -> PyResult<Incomplete> {
+    let mut incomplete = Incomplete::default();
+    let (mut next, mut ranges_max, mut bytes_max) = (0, FIRST_RANGES, FIRST_BYTES);
+    while next < extents.len() {
+        let (mut end, mut bytes) = (next, 0);
+        while end < extents.len() && end - next < ranges_max && (end == next || bytes + extents[end].1 <= bytes_max) {
+            bytes += extents[end].1;
+            end += 1;
+        }
+        let (part, rest) = std::mem::take(&mut output).split_at_mut(bytes);
+        output = rest;
+        if end - next == 1 && bytes > bytes_max {
+            long(py, file, next, extents[next], part, &mut incomplete)?;
+        } else {
+            let began = Instant::now();
+            let exceptions = py.detach(|| file.gather_into(&extents[next..end], part)).or_raise(py)?;
+            incomplete.add(&exceptions, next);
+            // So many more as make up the time between two looks.
+            let times = (LOOK.as_secs_f64() / began.elapsed().as_secs_f64().max(1e-6)).clamp(0.5, 64.0);
+            ranges_max = (ranges_max as f64 * times) as usize;
+            bytes_max = ((bytes_max as f64 * times) as usize).max(1 << 20);
+        }
+        next = end;
+        if next < extents.len() {
+            py.check_signals()?;
+        }
+    }
+    Ok(incomplete)
+}
+
+/// Reads one range that takes long, piece by piece.
+fn long(
+    py: Python<'_>,
+    file: &File,
+    index: usize,
+    (offset, length): Extent,
+    output: &mut [u8],
+    incomplete: &mut Incomplete,
+) -> PyResult<()> {
+    let mut done = 0;
+    for piece in output.chunks_mut(FIRST_BYTES) {
+        py.check_signals()?;
+        let extent = [(offset + done as u64, piece.len())];
+        let exceptions = py.detach(|| file.gather_into(&extent, piece)).or_raise(py)?;
+        if let Some(error) = exceptions.errors().first() {
+            incomplete.errors.push(error.clone().with_index(index).with_range(offset, length as u64));
+            return Ok(());
+        }
+        match exceptions.short() {
+            [] => done += piece.len(),
+            // What follows is zeros: it lies past the end, too.
+            [(_, n), ..] => {
+                done += n;
+                break;
+            }
+        }
+    }
+    if done < length {
+        output[done..].fill(0);
+        incomplete.short.push((index, done));
+    }
+    Ok(())
+}
+
+/// Reads ranges of a file by one call; see the package's documentation.
+#[pyfunction]
+#[pyo3(signature = (file, offsets, lengths, out = None, *, partial = false))]
+pub(crate) fn gather(
+    file: &Bound<'_, PyAny>,
+    offsets: &Bound<'_, PyAny>,
+    lengths: &Bound<'_, PyAny>,
+    out: Option<&Bound<'_, PyAny>>,
+    partial: bool,
+) -> PyResult<Py<Gathered>> {
+    blocking(&crate::file::source(file)?, offsets, lengths, out, partial)
+}

@@ -1,0 +1,63 @@
+//! The extension module of the Python package `nowait`. What users import is in `python/nowait`;
+//! `python/nowait/_nowait.pyi` describes this.
+//!
+//! Files in reading order: `memory.rs` (what Python lends, and is lent; the only `unsafe`),
+//! `error.rs`, `ranges.rs` (offsets and lengths in), `gathered.rs` (the result), `gather.rs`,
+//! `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`,
+//! `each.rs`; `log.rs`, `copy.rs`, `probe.rs` and `map.rs` stand by themselves.
+
+mod completions;
+mod copy;
+mod driver;
+mod each;
+mod error;
+mod file;
+mod gather;
+mod gathered;
+mod log;
+mod map;
+mod memory;
+mod probe;
+mod ranges;
+mod start;
+
+#[pyo3::pymodule]
+mod _nowait {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::completions::Completions;
+    #[pymodule_export]
+    use crate::copy::copy;
+    #[pymodule_export]
+    use crate::driver::Running;
+    #[pymodule_export]
+    use crate::each::{Arrivals, start_each, start_files};
+    #[pymodule_export]
+    use crate::file::File;
+    #[pymodule_export]
+    use crate::gather::gather;
+    #[pymodule_export]
+    use crate::gathered::Gathered;
+    #[pymodule_export]
+    use crate::log::{Log, LogReader};
+    #[pymodule_export]
+    use crate::map::{map_file, map_gather, populate, start_populate};
+    #[pymodule_export]
+    use crate::memory::{Buffer, Mapping, View, end, pending_releases};
+
+    #[pymodule_export]
+    use crate::probe::probe;
+    #[pymodule_export]
+    use crate::start::{
+        start_gather, start_open, start_read, start_readinto, start_size, start_sync, start_truncate, start_write,
+    };
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        // Before the interpreter begins to end, and so while other threads may still have exports.
+        module.py().import("atexit")?.call_method1("register", (module.getattr("end")?,))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! The durable log.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use nowait::{Error, ErrorKind, ErrorOp};
+use nowait_log::{Options, Reader, Recovery, Retention, Scan};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::completions::Completions;
+use crate::driver::{Running, spawn, wait};
+use crate::error::{OrRaise, exception};
+use crate::file;
+use crate::memory::{Loan, release_pending};
+
+/// Records, and their bytes, that a reader hands on at a time.
+const BATCH_RECORDS: usize = 512;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A durable log: see `nowait.Log`.
+#[pyclass(frozen, subclass, module = "nowait")]
+pub(crate) struct Log {
+    /// `None` when it is closed.
+    log: Mutex<Option<nowait_log::Log>>,
+    recovery: Recovery,
+    path: std::path::PathBuf,
+}
+
+impl Log {
+    fn get(&self, py: Python<'_>) -> PyResult<nowait_log::Log> {
+        match &*self.log.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(log) => Ok(log.clone()),
+            None => Err(exception(py, &Error::new(ErrorOp::Append, ErrorKind::Closed).at(&Arc::from(&*self.path)))),
+        }
+    }
+}
+
+/// Appends records as one batch; gives the number of the last.
+async fn append(log: nowait_log::Log, records: Vec<bytes::Bytes>, durable: bool) -> nowait::Result<u64> {
+    let ticket = match &records[..] {
+        [one] => log.append(one).await,
+        many => log.append_batch(many.iter().map(|record| &record[..])).await,
+    }?;
+    // Copied: the lenders may have it back.
+    drop(records);
+    let lsn = ticket.lsn();
+    if durable {
+        ticket.await?;
+    }
+    Ok(lsn)
+}
+
+fn lent(records: &[Bound<'_, PyAny>]) -> PyResult<Vec<bytes::Bytes>> {
+    records.iter().map(|record| Ok(bytes::Bytes::from_owner(Loan::readable(record)?))).collect()
+}
+
+#[pymethods]
+impl Log {
+    #[new]
+    #[pyo3(signature = (path, *, create = false, segment_bytes = None, retain_bytes = None, salvage = false, scan = "all"))]
+    fn new(
+        path: &Bound<'_, PyAny>,
+        create: bool,
+        segment_bytes: Option<u64>,
+        retain_bytes: Option<u64>,
+        salvage: bool,
+        scan: &str,
+    ) -> PyResult<Log> {
+        let (py, path) = (path.py(), file::path(path)?);
+        let scan = match scan {
+            "all" => Scan::All,
+            "tail" => Scan::Tail,
+            other => return Err(PyValueError::new_err(format!("there is no scan {other:?}; give all or tail"))),
+        };
+        let mut options = Options::new().create(create).salvage(salvage).scan(scan);
+        if let Some(bytes) = segment_bytes {
+            options = options.segment_bytes(bytes);
+        }
+        if let Some(bytes) = retain_bytes {
+            options = options.retain(Retention::bytes(bytes));
+        }
+        let (log, recovery) = py.detach(|| nowait_log::Log::open(&path, &options).wait()).or_raise(py)?;
+        Ok(Log { log: Mutex::new(Some(log)), recovery, path })
+    }
+
+    /// Appends records as one batch; returns the number of the last.
+    fn append_batch(&self, py: Python<'_>, records: Vec<Bound<'_, PyAny>>, durable: bool) -> PyResult<u64> {
+        let (log, records) = (self.get(py)?, lent(&records)?);
+        let result = py.detach(|| {
+            let append = match &records[..] {
+                [one] => log.append(one),
+                many => log.append_batch(many.iter().map(|record| &record[..])),
+            };
+            let ticket = append.wait()?;
+            let lsn = ticket.lsn();
+            if durable { ticket.wait() } else { Ok(lsn) }
+        });
+        drop(records);
+        release_pending(py);
+        result.or_raise(py)
+    }
+
+    /// As `append_batch`, for a loop.
+    fn start_append(
+        &self,
+        completions: &Bound<'_, Completions>,
+        number: u64,
+        records: Vec<Bound<'_, PyAny>>,
+        durable: bool,
+    ) -> PyResult<Running> {
+        let (log, records) = (self.get(completions.py())?, lent(&records)?);
+        let to = completions.get().receiver(number);
+        spawn(async move {
+            let appended = append(log, records, durable).await;
+            to.put(move |py| appended.or_raise(py)?.into_py_any(py));
+        })
+    }
+
+    /// Waits until record `lsn` is durable, with all before it.
+    fn wait_durable(&self, py: Python<'_>, lsn: u64) -> PyResult<()> {
+        let log = self.get(py)?;
+        if log.durable_lsn() >= lsn {
+            return Ok(());
+        }
+        py.detach(|| log.wait_durable(lsn.min(log.last_lsn())).wait()).or_raise(py)?;
+        if log.durable_lsn() < lsn {
+            // Not appended yet: another thread may.
+            wait(py, async move { log.wait_durable(lsn).await }).and_then(|waited| waited.or_raise(py)).map(drop)?;
+        }
+        Ok(())
+    }
+
+    /// As `wait_durable`, for a loop.
+    fn start_wait_durable(&self, completions: &Bound<'_, Completions>, number: u64, lsn: u64) -> PyResult<Running> {
+        let (log, to) = (self.get(completions.py())?, completions.get().receiver(number));
+        spawn(async move {
+            let waited = log.wait_durable(lsn).await;
+            to.put(move |py| waited.map(drop).or_raise(py)?.into_py_any(py));
+        })
+    }
+
+    #[getter]
+    fn durable_lsn(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.get(py)?.durable_lsn())
+    }
+
+    #[getter]
+    fn last_lsn(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.get(py)?.last_lsn())
+    }
+
+    #[getter]
+    fn name(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// What was found when it was opened.
+    #[getter]
+    fn recovery<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (found, recovery) = (PyDict::new(py), &self.recovery);
+        found.set_item("first_lsn", recovery.first_lsn)?;
+        found.set_item("last_lsn", recovery.last_lsn)?;
+        found.set_item("closed", recovery.closed)?;
+        found.set_item("torn", recovery.torn.is_some())?;
+        found.set_item("damaged", recovery.damage.len())?;
+        found.set_item("created", recovery.created)?;
+        found.set_item("segments", recovery.segments)?;
+        found.set_item("bytes_read", recovery.bytes_read)?;
+        found.set_item("elapsed_s", recovery.elapsed.as_secs_f64())?;
+        Ok(found)
+    }
+
+    /// Reads durable records from `lsn` on.
+    fn reader(&self, py: Python<'_>, lsn: u64) -> PyResult<LogReader> {
+        let log = self.get(py)?;
+        let reader = Some(log.reader(lsn));
+        Ok(LogReader { state: Arc::new(Mutex::new(Reading { log, reader, next_lsn: lsn })) })
+    }
+
+    /// Gives up records before `lsn`.
+    fn truncate_prefix(&self, py: Python<'_>, lsn: u64) -> PyResult<()> {
+        let log = self.get(py)?;
+        py.detach(|| log.truncate_prefix(lsn));
+        Ok(())
+    }
+
+    /// Gives up records after `lsn`, durably.
+    fn truncate_suffix(&self, py: Python<'_>, lsn: u64) -> PyResult<()> {
+        let log = self.get(py)?;
+        py.detach(|| log.truncate_suffix(lsn).wait()).or_raise(py)
+    }
+
+    /// Writes what was appended, and closes it.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner).take();
+        log.map_or(Ok(()), |log| py.detach(|| log.close().wait()).or_raise(py))
+    }
+}
+
+/// A reader, which a task of the driver takes along while it waits.
+struct Reading {
+    log: nowait_log::Log,
+    reader: Option<Reader>,
+    /// To begin anew with, if the task was given up.
+    next_lsn: u64,
+}
+
+type Records = Vec<(u64, u8, Vec<u8>)>;
+
+/// Reads records of a log in batches.
+#[pyclass(frozen, module = "nowait")]
+pub(crate) struct LogReader {
+    state: Arc<Mutex<Reading>>,
+}
+
+impl LogReader {
+    fn take(&self) -> Reader {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (log, lsn) = (state.log.clone(), state.next_lsn);
+        state.reader.take().unwrap_or_else(|| log.reader(lsn))
+    }
+}
+
+/// Reads what is durable; where that is nothing and `tail`, what becomes so next.
+async fn batch(state: Arc<Mutex<Reading>>, mut reader: Reader, tail: bool) -> nowait::Result<Records> {
+    let mut records = Records::new();
+    if tail {
+        let record = reader.tail().await?;
+        records.push((record.lsn, record.kind, record.bytes.to_vec()));
+    }
+    let mut bytes = 0;
+    while records.len() < BATCH_RECORDS && bytes < BATCH_BYTES {
+        let record = if records.is_empty() {
+            reader.next().await?
+        } else {
+            // What would wait for the device is of the next batch.
+            let mut next = std::pin::pin!(reader.next());
+            match next.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(record) => record?,
+                Poll::Pending => break,
+            }
+        };
+        let Some(record) = record else { break };
+        bytes += record.bytes.len();
+        records.push((record.lsn, record.kind, record.bytes.to_vec()));
+    }
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    state.next_lsn = reader.next_lsn();
+    state.reader = Some(reader);
+    Ok(records)
+}
+
+fn objects(py: Python<'_>, records: Records) -> PyResult<Py<PyAny>> {
+    let objects = records.into_iter().map(|(lsn, kind, bytes)| (lsn, kind, PyBytes::new(py, &bytes)));
+    objects.collect::<Vec<_>>().into_py_any(py)
+}
+
+#[pymethods]
+impl LogReader {
+    /// Reads some records: number, kind, and bytes of each. None: there are no more, or, with
+    /// `tail`, never.
+    fn read(&self, py: Python<'_>, tail: bool) -> PyResult<Py<PyAny>> {
+        let task = batch(self.state.clone(), self.take(), tail);
+        let records = if tail { wait(py, task)? } else { py.detach(|| nowait::block_on(task)) };
+        objects(py, records.or_raise(py)?)
+    }
+
+    /// As `read`, for a loop.
+    fn start_read(&self, completions: &Bound<'_, Completions>, number: u64, tail: bool) -> PyResult<Running> {
+        let (task, to) = (batch(self.state.clone(), self.take(), tail), completions.get().receiver(number));
+        spawn(async move {
+            let records = task.await;
+            to.put(move |py| objects(py, records.or_raise(py)?));
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! Operations that an event loop awaits. Each is tried on the loop's thread first, which takes no
+//! longer than a copy out of the page cache; what has to wait for the device is noticed by a thread
+//! of the library. Gathers go to the driver: of many ranges even those that are cached take long.
+
+use nowait::{Error, ErrorOp, Lent, Nowait};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+
+use crate::completions::{Begun, Completions, deliver};
+use crate::driver::{Running, spawn};
+use crate::error::OrRaise;
+use crate::file::{self, File};
+use crate::gather::{self, Incomplete};
+use crate::gathered::Plan;
+use crate::memory::Loan;
+use crate::ranges::Ranges;
+
+/// Opens a file; the result is what `made` makes of a `File`.
+#[pyfunction]
+#[pyo3(signature = (completions, number, path, mode, direct, permissions))]
+pub(crate) fn start_open(
+    completions: &Bound<'_, Completions>,
+    number: u64,
+    path: &Bound<'_, PyAny>,
+    mode: String,
+    direct: bool,
+    permissions: u32,
+) -> Begun {
+    let (py, path) = (path.py(), file::path(path)?);
+    let mut options = file::options(&mode, direct)?;
+    options.mode(permissions);
+    let started = options.open_in(Nowait::shared(), path).start();
+    deliver(py, started, completions.get().receiver(number), move |py, opened| {
+        Py::new(py, File::new(opened.or_raise(py)?, &mode))?.into_py_any(py)
+    })
+}
+
+#[pyfunction]
+pub(crate) fn start_read(
+    completions: &Bound<'_, Completions>,
+    number: u64,
+    file: &Bound<'_, File>,
+    offset: u64,
+    length: usize,
+) -> Begun {
+    let py = file.py();
+    let opened = file.get().get(py, ErrorOp::Read)?;
+    let (loan, bytes) = Loan::shared_bytes(py, length)?;
+    let started = opened.read_at(Lent::new(loan), offset).start();
+    deliver(py, started, completions.get().receiver(number), move |py, read| {
+        let (n, lent) = read.map_err(Error::from).or_raise(py)?;
+        // The last that could change the bytes.
+        drop(lent);
+        if n == length {
+            bytes.into_py_any(py)
+        } else {
+            bytes.bind(py).as_any().get_item(slice(py, n))?.into_py_any(py)
+        }
+    })
+}
+
+fn slice(py: Python<'_>, n: usize) -> Bound<'_, pyo3::types::PySlice> {
+    pyo3::types::PySlice::new(py, 0, n as isize, 1)
+}
+
+#[pyfunction]
+pub(crate) fn start_readinto(
+    completions: &Bound<'_, Completions>,
+    number: u64,
+    file: &Bound<'_, File>,
+    offset: u64,
+    buffer: &Bound<'_, PyAny>,
+) -> Begun {
+    let py = file.py();
+    let opened = file.get().get(py, ErrorOp::Read)?;
+    let started = opened.read_at(Lent::new(Loan::writable(buffer)?), offset).start();
+    deliver(py, started, completions.get().receiver(number), |py, read| {
+        let (n, lent) = read.map_err(Error::from).or_raise(py)?;
+        drop(lent);
+        n.into_py_any(py)
+    })
+}
+
+/// Writes all of `data`: at `offset`, or without one at the end.
+#[pyfunction]
+pub(crate) fn start_write(
+    completions: &Bound<'_, Completions>,
+    number: u64,
+    file: &Bound<'_, File>,
+    offset: Option<u64>,
+    data: &Bound<'_, PyAny>,
+    durable: bool,
+) -> Begun {
+    let py = file.py();
+    let opened = file.get().get(py, ErrorOp::Write)?;
+    let data = bytes::Bytes::from_owner(Loan::readable(data)?);
+    let length = data.len();
+    let write = match offset {
+        Some(offset) => opened.write_all_at(data, offset),
+        None => opened.append(data),
+    };
+    let started = if durable { write.durable().start() } else { write.start() };
+    deliver(py, started, completions.get().receiver(number), move |py, written| {
+        written.map(drop).map_err(Error::from).or_raise(py)?;
+        length.into_py_any(py)
+    })
+}
+
+#[pyfunction]
+pub(crate) fn start_sync(
+    completions: &Bound<'_, Completions>,
+    number: u64,
+    file: &Bound<'_, File>,
+    metadata: bool,
+) -> Begun {
+    let py = file.py();
+    let opened = file.get().get(py, ErrorOp::Sync)?;
+    let started = if metadata { opened.sync_all().start() } else { opened.sync_data().start() };
+    deliver(py, started, completions.get().receiver(number), |py, synced| synced.or_raise(py)?.into_py_any(py))
+}
+
+#[pyfunction]
+pub(crate) fn start_truncate(
+    completions: &Bound<'_, Completions>,
+    number: u64,
+    file: &Bound<'_, File>,
+    length: u64,
+) -> Begun {
+    let py = file.py();
+    let opened = file.get().get(py, ErrorOp::SetLen)?;
+    let started = opened.set_len(length).start();
+    deliver(py, started, completions.get().receiver(number), |py, cut| cut.or_raise(py)?.into_py_any(py))
+}
+
+#[pyfunction]
+pub(crate) fn start_size(completions: &Bound<'_, Completions>, number: u64, file: &Bound<'_, File>) -> Begun {
+    let py = file.py();
+    let opened = file.get().get(py, ErrorOp::Size)?;
+    let started = opened.size().start();
+    deliver(py, started, completions.get().receiver(number), |py, size| size.or_raise(py)?.into_py_any(py))
+}
+
+/// Reads ranges on the driver: one completion for all of them.
+#[pyfunction]
+#[pyo3(signature = (completions, number, file, offsets, lengths, out, partial))]
+pub(crate) fn start_gather(
+    completions: &Bound<'_, Completions>,
+    number: u64,
+    file: &Bound<'_, PyAny>,
+    offsets: &Bound<'_, PyAny>,
+    lengths: &Bound<'_, PyAny>,
+    out: Option<&Bound<'_, PyAny>>,
+    partial: bool,
+) -> PyResult<Running> {
+    let py = file.py();
+    let opened = file::source(file)?;
+    let ranges = Ranges::new(offsets, lengths, opened.path())?;
+    let (memory, loan) = gather::memory(py, out, ranges.total)?;
+    let (memory, to, plan) = (memory.unbind(), completions.get().receiver(number), Plan::of(&ranges));
+    spawn(async move {
+        let extents = ranges.extents;
+        let read = opened.gather(&*extents).into_buffer(Lent::new(loan)).await;
+        let read = read.map_err(Error::from).map(|gathered| {
+            let mut incomplete = Incomplete::default();
+            incomplete.add(gathered.exceptions(), 0);
+            (incomplete, gathered.into_buffer())
+        });
+        to.put(move |py| {
+            let (incomplete, lent) = read.or_raise(py)?;
+            drop(lent);
+            let short = gather::short(py, &opened, &extents, incomplete, partial)?;
+            plan.finish(memory.bind(py), short)?.into_py_any(py)
+        });
+    })
+}

@@ -1,0 +1,51 @@
+"""Files to read, whose contents a test can tell by themselves."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+
+def becomes_free(buffer: bytearray, within_s: float = 20) -> None:
+    """Waits until a buffer is lent to nobody: until then it cannot be resized."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return buffer.append(1)
+        except BufferError:
+            assert time.monotonic() < deadline, "the buffer is still lent"
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def seed() -> int:
+    """A seed, printed when a test fails; `NOWAIT_TEST_SEED` repeats one."""
+    seed = int(os.environ.get("NOWAIT_TEST_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"NOWAIT_TEST_SEED={seed}")
+    return seed
+
+
+@pytest.fixture
+def contents(seed: int) -> bytes:
+    """A little more than 1 MiB that does not end at a page."""
+    return random.Random(seed).randbytes((1 << 20) + 777)
+
+
+@pytest.fixture
+def path(tmp_path: Path, contents: bytes) -> Path:
+    path = tmp_path / "table.dat"
+    path.write_bytes(contents)
+    return path
+
+
+@pytest.fixture
+def cold(path: Path) -> Path:
+    """The file, out of the page cache."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return path

@@ -1,0 +1,110 @@
+"""Copies, maps and probes."""
+
+from __future__ import annotations
+
+import asyncio
+import filecmp
+import os
+from pathlib import Path
+
+import numpy
+import pytest
+
+import nowait
+
+
+@pytest.fixture
+def tree(tmp_path: Path, contents: bytes) -> Path:
+    tree = tmp_path / "tree"
+    (tree / "below").mkdir(parents=True)
+    (tree / "one").write_bytes(contents)
+    (tree / "below" / "two").write_bytes(contents[:5])
+    (tree / "link").symlink_to("one")
+    (tree / "one").chmod(0o640)
+    return tree
+
+
+def test_a_tree(tree: Path, tmp_path: Path) -> None:
+    told: list[nowait.CopyProgress] = []
+    report = nowait.copy(tree, tmp_path / "copy", told.append, sync="all")
+    assert (report.files, report.directories, report.nodes) == (2, 2, 1)
+    assert told[-1]["files"] == 2 and told[-1]["bytes"] == report.bytes and told[-1]["is_walked"]
+    same = filecmp.dircmp(tree, tmp_path / "copy")
+    assert not same.left_only and not same.right_only and not same.diff_files
+    assert (tmp_path / "copy" / "one").stat().st_mode == (tree / "one").stat().st_mode
+    assert (tmp_path / "copy" / "link").readlink() == Path("one")
+
+
+def test_patterns_and_updates(tree: Path, tmp_path: Path) -> None:
+    report = nowait.copy(str(tree), tmp_path / "copy", exclude=["two", "link"], verify=True)
+    assert report.files == 1 and report.verified == 1
+    again = nowait.copy([tree / "one"], tmp_path / "copy", update="none")
+    assert (again.files, again.skipped) == (0, 1)
+    assert nowait.copy(tree, tmp_path / "planned", dry_run=True).failures == []
+    assert not (tmp_path / "planned").exists()
+
+
+def test_failures(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(nowait.Error):
+        nowait.copy(tmp_path / "missing", tmp_path / "copy")
+    with pytest.raises(ValueError, match="sync"):
+        nowait.copy(tree, tmp_path / "copy", sync="often")  # type: ignore[arg-type]
+    with pytest.raises(nowait.CopyError) as caught:
+        nowait.copy([tree / "one", tmp_path / "missing"], tmp_path)
+    assert caught.value.report.files == 1 and len(caught.value.report.failures) == 1
+    assert (tmp_path / "one").exists()
+
+
+def test_an_exception_in_the_callback_ends_the_copy(tree: Path, tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(progress: nowait.CopyProgress) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        nowait.copy(tree, tmp_path / "copy", stop, bytes_per_second_max=1000)
+    assert not (tmp_path / "copy" / "one").exists()
+
+
+def test_a_map_is_populated(cold: Path, contents: bytes) -> None:
+    told: list[tuple[int, int]] = []
+    file_map = nowait.Map(cold)
+    assert len(file_map) == len(contents)
+    populated = file_map.populate(first=[(4096, 8192)], progress=lambda *now: told.append(now))
+    assert populated.stopped is None and populated.bytes == len(contents)
+    assert told[-1] == (len(contents), len(contents))
+    assert (
+        bytes(file_map.data) == contents
+        and file_map[7] == contents[7]
+        and bytes(file_map[:9]) == contents[:9]
+    )
+    array = numpy.frombuffer(file_map, numpy.uint8)
+    assert not array.flags.writeable
+    del file_map
+    assert array[100] == contents[100]
+    assert asyncio.run(nowait.Map(cold, 4096, 100).populate_async()).bytes == 100
+
+
+def test_ranges_of_a_map(cold: Path, contents: bytes) -> None:
+    file_map = nowait.Map(cold, 5, 1 << 19)
+    file_map.gather([(0, 10), (300_000, 5000)])
+    assert bytes(file_map[300_000:300_010]) == contents[300_005:300_015]
+    with pytest.raises(nowait.RangeError) as caught:
+        file_map.gather([(0, 10), (1 << 19, 1)])
+    assert caught.value.index == 1
+    with pytest.raises(nowait.EndOfFileError):
+        nowait.Map(cold, 0, len(contents) + 1)
+    with pytest.raises(IsADirectoryError):
+        nowait.Map(cold.parent)
+
+
+def test_a_probe(tmp_path: Path) -> None:
+    found = nowait.probe(tmp_path)
+    assert found["path"] == os.fspath(tmp_path) and found["subject"] == "directory"
+    assert isinstance(found["io_uring"]["available"], bool)
+    assert found["place"]["file_system"]
+    requests = {row["request"]: row for row in found["rows"]}
+    assert requests and all(row["io_uring"] for row in found["rows"])
+    with pytest.raises(FileNotFoundError):
+        nowait.probe(tmp_path / "missing")

@@ -1,0 +1,136 @@
+"""Files, against what Python's own say."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+import nowait
+
+
+def test_reads_at_positions(path: Path, contents: bytes) -> None:
+    with nowait.open(path) as file:
+        assert file.size() == len(contents)
+        assert file.read_at(5, 10) == contents[5:15]
+        assert file.read_at(len(contents) - 3, 10) == contents[-3:]
+        assert file.read_at(len(contents) + 3, 10) == b""
+        assert file.read_at(0, 0) == b""
+        out = bytearray(8)
+        assert file.readinto_at(100, out) == 8 and out == contents[100:108]
+        assert file.readinto_at(len(contents) - 2, out) == 2
+        assert (file.name, file.mode, file.closed, file.direct) == (str(path), "r", False, False)
+        assert os.fstat(file.fileno()).st_size == len(contents)
+    assert file.closed
+    with pytest.raises(ValueError, match="closed"):
+        file.read_at(0, 1)
+    file.close()
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "w", "w+", "x", "x+", "a", "a+"])
+def test_modes_are_those_of_open(tmp_path: Path, mode: str) -> None:
+    ours, python = tmp_path / "ours", tmp_path / "python"
+    for path in (ours, python):
+        if "x" not in mode:
+            path.write_bytes(b"before")
+    with nowait.open(ours, mode) as file, python.open(mode + "b") as other:
+        raw = file.raw()
+        assert (raw.readable(), raw.writable(), raw.seekable()) == (other.readable(), other.writable(), True)
+        if other.writable():
+            raw.write(b"new")
+            other.write(b"new")
+            other.flush()
+        assert ours.read_bytes() == python.read_bytes()
+    if "x" in mode:
+        with pytest.raises(FileExistsError):
+            nowait.open(ours, mode)
+
+
+def test_writes_and_syncs(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    with nowait.open(path, "w+", permissions=0o600) as file:
+        assert file.write_at(0, b"hello") == 5
+        assert file.write_at(3, bytearray(b"LO"), durable=True) == 2
+        assert file.append(memoryview(b" world")) == 6
+        assert file.append(b"!", durable=True) == 1
+        file.sync()
+        file.sync(metadata=True)
+        assert path.read_bytes() == b"helLO world!"
+        file.truncate(3)
+        assert file.size() == 3
+        file.advise("dontneed")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_written_can_be_resized_again(tmp_path: Path) -> None:
+    data = bytearray(b"12345")
+    with nowait.open(tmp_path / "new", "w") as file:
+        file.write_at(0, data)
+        data.append(1)
+        file.append(data)
+        data.append(2)
+        file.write_at(0, data, durable=True)
+        data.append(3)
+
+
+def test_bad_arguments(path: Path, tmp_path: Path) -> None:
+    for mode in ("", "rw", "q", "rt", "+"):
+        with pytest.raises(ValueError, match="mode"):
+            nowait.open(path, mode)
+    with nowait.open(path) as file:
+        with pytest.raises(OverflowError):
+            file.read_at(-1, 10)
+        with pytest.raises(nowait.RangeError):
+            file.read_at((1 << 63) - 1, 10)
+        with pytest.raises(MemoryError):
+            file.read_at(0, (1 << 64) - 1)
+        with pytest.raises(PermissionError, match="not opened for writing"):
+            file.write_at(0, b"x")
+        with pytest.raises(BufferError):
+            file.readinto_at(0, b"12")
+        with pytest.raises(TypeError):
+            file.readinto_at(0, "12")
+        with pytest.raises(ValueError, match="advice"):
+            file.advise("often")
+    with pytest.raises(FileNotFoundError):
+        nowait.open(tmp_path / "missing")
+    with pytest.raises(IsADirectoryError):
+        nowait.open(tmp_path)
+    with pytest.raises(ValueError, match=r"null|zero"):
+        nowait.open("a\0b")
+
+
+def test_exceptions_can_be_sent_to_other_processes(path: Path) -> None:
+    with pytest.raises(nowait.EndOfFileError) as caught:
+        nowait.gather(path, [0, 1 << 40], 1)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert type(error) is nowait.EndOfFileError
+    assert (error.index, error.offset, error.filename, str(error)) == (
+        1,
+        1 << 40,
+        str(path),
+        str(caught.value),
+    )
+
+
+def test_a_raw_file_under_buffered_readers(path: Path, contents: bytes) -> None:
+    with nowait.open(path) as file:
+        reader = io.BufferedReader(file.raw())
+        assert reader.read(10) == contents[:10]
+        assert reader.seek(-5, os.SEEK_END) == len(contents) - 5
+        assert reader.read() == contents[-5:]
+        reader.seek(7)
+        assert file.raw().readall() == contents
+        reader.close()
+        assert not file.closed
+    text = io.TextIOWrapper(io.BufferedReader(nowait.open(__file__).raw()))
+    assert text.readline() == Path(__file__).read_text().splitlines(keepends=True)[0]
+
+
+def test_direct_reads(path: Path, contents: bytes) -> None:
+    with nowait.open(path, direct=True) as file:
+        assert file.read_at(4096, 5000) == contents[4096:9096]
+        assert bytes(file.gather([77], 100)[0]) == contents[77:177]

@@ -1,0 +1,250 @@
+"""Gathers, against slices of what the file holds."""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import random
+import threading
+from pathlib import Path
+
+import numpy
+import pytest
+
+import nowait
+
+
+def expected(contents: bytes, offsets: list[int], lengths: list[int]) -> list[bytes]:
+    return [contents[offset : offset + length] for offset, length in zip(offsets, lengths, strict=True)]
+
+
+def some_ranges(contents: bytes, seed: int, count: int = 500) -> tuple[list[int], list[int]]:
+    numbers = random.Random(seed)
+    offsets = [numbers.randrange(len(contents) - 9000) for _ in range(count)]
+    return offsets, [numbers.choice([0, 1, 100, 4096, 9000]) for _ in offsets]
+
+
+@pytest.mark.parametrize(
+    "form", [list, tuple, numpy.array, lambda n: array.array("q", n), iter, numpy.uint32]
+)
+def test_any_form_of_integers(cold: Path, contents: bytes, seed: int, form: type) -> None:
+    offsets, lengths = some_ranges(contents, seed)
+    rows = nowait.gather(cold, form(offsets), form(lengths))
+    assert [bytes(row) for row in rows] == expected(contents, offsets, lengths)
+    assert rows.lengths == lengths
+    assert bytes(rows.data) == b"".join(expected(contents, offsets, lengths))
+
+
+@pytest.mark.parametrize("kind", ["<i8", ">i8", "<u8", ">u4", "<i4", "<u2", "u1", "i1", ">i2"])
+def test_integers_of_any_kind(path: Path, contents: bytes, kind: str) -> None:
+    offsets = numpy.array([0, 5, 127, 3], dtype=kind)
+    assert [bytes(row) for row in nowait.gather(path, offsets, 10)] == expected(
+        contents, [0, 5, 127, 3], [10] * 4
+    )
+
+
+def test_arrays_that_are_not_contiguous(path: Path, contents: bytes) -> None:
+    offsets = numpy.arange(100, dtype=numpy.int64)
+    for view in (offsets[::3], offsets[::-1], offsets.reshape(10, 10)[:, 4]):
+        assert [bytes(row) for row in nowait.gather(path, view, 7)] == expected(
+            contents, list(view), [7] * len(view)
+        )
+
+
+def test_one_length_makes_rows(path: Path, contents: bytes) -> None:
+    rows = nowait.gather(path, [4096, 0, 8192], numpy.int64(1024))
+    found = numpy.asarray(rows)
+    assert found.shape == (3, 1024) and found.dtype == numpy.uint8
+    assert [bytes(row) for row in found] == expected(contents, [4096, 0, 8192], [1024] * 3)
+    assert bytes(rows[-1]) == contents[8192 : 8192 + 1024]
+    with pytest.raises(IndexError):
+        rows[3]
+
+
+def test_any_form_of_file(path: Path, contents: bytes) -> None:
+    with path.open("rb") as python, nowait.open(path) as ours:
+        python.seek(10)
+        text, raw = str(path), os.fsencode(path)
+        for file in (path, text, raw, python, python.fileno(), ours):
+            assert bytes(nowait.gather(file, [3], 5)[0]) == contents[3:8]
+        # Neither closed nor moved.
+        assert python.tell() == 10
+        assert python.read(1) == contents[10:11]
+
+
+def outputs(size: int) -> list[object]:
+    shared = mmap.mmap(-1, size)
+    floats = numpy.ones((size // 8, 1), dtype=numpy.float64)
+    return [
+        bytearray(size),
+        memoryview(bytearray(size)),
+        shared,
+        floats,
+        array.array("B", bytes(size)),
+        nowait.Buffer(size),
+    ]
+
+
+@pytest.mark.parametrize("which", range(6))
+def test_into_any_writable_buffer(cold: Path, contents: bytes, which: int) -> None:
+    out = outputs(4096)[which]
+    rows = nowait.gather(cold, [100, 9000], [1000, 2000], out=out)
+    assert [bytes(row) for row in rows] == expected(contents, [100, 9000], [1000, 2000])
+    assert bytes(memoryview(out).cast("B")[:3000]) == contents[100:1100] + contents[9000:11000]
+
+
+def test_no_ranges_and_empty_ranges(path: Path) -> None:
+    assert list(nowait.gather(path, [], [])) == []
+    assert list(nowait.gather(path, numpy.array([], dtype=numpy.int64), 4096)) == []
+    assert [bytes(row) for row in nowait.gather(path, [5, 9], 0)] == [b"", b""]
+    assert numpy.asarray(nowait.gather(path, [], 10)).size == 0
+
+
+def test_past_the_end_is_an_error_or_partial(path: Path, contents: bytes) -> None:
+    size = len(contents)
+    with pytest.raises(nowait.EndOfFileError) as caught:
+        nowait.gather(path, [0, size - 10, size + 5], 20)
+    error = caught.value
+    assert (error.index, error.offset, error.length, error.kind) == (1, size - 10, 20, "UnexpectedEof")
+    assert error.filename == str(path) and isinstance(error, OSError | EOFError) and error.errno
+    assert "10 bytes are there" in str(error)
+    rows = nowait.gather(path, [0, size - 10, size + 5], 20, out=bytearray(b"\xff" * 60), partial=True)
+    assert [bytes(row) for row in rows] == [contents[:20], contents[-10:], b""]
+    assert rows.lengths == [20, 10, 0] and rows.short == [(1, 10), (2, 0)]
+    assert bytes(rows.data) == contents[:20] + contents[-10:] + bytes(30)
+
+
+@pytest.mark.parametrize("late", [3, 1023, 1024, 5000])
+def test_the_index_is_that_of_the_whole_list(path: Path, contents: bytes, late: int) -> None:
+    offsets = [0] * 6000
+    offsets[late] = len(contents)
+    with pytest.raises(nowait.EndOfFileError) as caught:
+        nowait.gather(path, offsets, 1)
+    assert caught.value.index == late and f"range {late} " in str(caught.value)
+    assert nowait.gather(path, offsets, 1, partial=True).short == [(late, 0)]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lengths", "exception", "index"),
+    [
+        ([0, -1], 4, nowait.RangeError, 1),
+        (numpy.array([0, 1, -9]), 4, nowait.RangeError, 2),
+        ([0, 1], [4, -4], nowait.RangeError, 1),
+        ([0], -4, nowait.RangeError, 0),
+        ([0, 1 << 63], 4, nowait.RangeError, 1),
+        ([0, 1 << 64], 4, nowait.RangeError, 1),
+        ([(1 << 63) - 1], 4, nowait.RangeError, 0),
+        (numpy.array([0, 1 << 63], dtype=numpy.uint64), 4, nowait.RangeError, 1),
+        ([0] * 5, (1 << 62), nowait.RangeError, 1),
+        ([0, 1], [4], ValueError, None),
+        (numpy.zeros((2, 2), dtype=numpy.int64), 4, ValueError, None),
+        ([0.0], 4, TypeError, None),
+        (numpy.zeros(2), 4, TypeError, None),
+        (numpy.float64(1), 4, ValueError, None),
+        ([0], 4.0, TypeError, None),
+        ([0], numpy.float64(4), ValueError, None),
+        ([True], 4, TypeError, None),
+        ([0], True, TypeError, None),
+        (numpy.array([True]), 4, TypeError, None),
+        (["a"], 4, TypeError, None),
+        ([None], 4, TypeError, None),
+        (5, 4, TypeError, None),
+        (None, 4, TypeError, None),
+        ([0], None, TypeError, None),
+    ],
+)
+def test_bad_ranges(path: Path, offsets: object, lengths: object, exception: type, index: int | None) -> None:
+    with pytest.raises(exception) as caught:
+        nowait.gather(path, offsets, lengths)
+    assert getattr(caught.value, "index", None) == index
+    if index is not None:
+        assert isinstance(caught.value, OSError) and caught.value.filename == str(path) and caught.value.errno
+
+
+def test_bad_outputs(path: Path) -> None:
+    for out, exception in [
+        (b"12345678", BufferError),
+        (memoryview(bytearray(8)).toreadonly(), BufferError),
+        (numpy.zeros(16, dtype=numpy.uint8)[::2], BufferError),
+        (numpy.zeros((4, 4), dtype=numpy.uint8, order="F").T[::2], BufferError),
+        (bytearray(7), ValueError),
+        ("12345678", TypeError),
+        ([0] * 8, TypeError),
+    ]:
+        with pytest.raises(exception, match="out "):
+            nowait.gather(path, [0], 8, out=out)
+    locked = numpy.zeros(8, dtype=numpy.uint8)
+    locked.flags.writeable = False
+    with pytest.raises(BufferError, match="read-only"):
+        nowait.gather(path, [0], 8, out=locked)
+
+
+def test_bad_files(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        nowait.gather(tmp_path / "missing", [0], 1)
+    assert isinstance(caught.value, nowait.Error) and caught.value.filename == str(tmp_path / "missing")
+    with pytest.raises(IsADirectoryError):
+        nowait.gather(tmp_path, [0], 1)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(IsADirectoryError):
+        nowait.gather(directory, [0], 1)
+    os.close(directory)
+    for closed in (directory, -1, 1 << 30):
+        with pytest.raises(nowait.Error) as bad:
+            nowait.gather(closed, [0], 1)
+        assert bad.value.errno == 9
+    reader, writer = os.pipe()
+    with pytest.raises(nowait.Error, match="positions"):
+        nowait.gather(reader, [0], 1)
+    os.close(reader), os.close(writer)
+    file = nowait.open(path)
+    file.close()
+    with pytest.raises(nowait.ClosedError) as closed_error:
+        nowait.gather(file, [0], 1)
+    assert isinstance(closed_error.value, ValueError) and closed_error.value.filename == str(path)
+    write_only = nowait.open(tmp_path / "new", "w")
+    with pytest.raises(nowait.Error):
+        nowait.gather(write_only, [0], 1)
+    for wrong in (True, None, 1.5, object()):
+        with pytest.raises(TypeError):
+            nowait.gather(wrong, [0], 1)
+
+
+def test_out_can_be_resized_afterwards_and_not_while_it_is_looked_at(path: Path) -> None:
+    out = bytearray(100)
+    rows = nowait.gather(path, [0], 100, out=out)
+    with pytest.raises(BufferError):
+        out.append(1)
+    del rows
+    out.append(1)
+    with pytest.raises(nowait.RangeError):
+        nowait.gather(path, [-1], 100, out=out)
+    with pytest.raises(nowait.EndOfFileError):
+        nowait.gather(path, [1 << 40], 100, out=out)
+    out.append(2)
+
+
+def test_the_interpreter_is_free_meanwhile(tmp_path: Path) -> None:
+    """A reader of a FIFO-like slow file cannot be had; many large copies do: another thread counts on."""
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(64 << 20)
+    counted, stop = [0], threading.Event()
+
+    def count() -> None:
+        while not stop.is_set():
+            counted[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        out = bytearray(64 << 20)
+        nowait.gather(path, [0], 64 << 20, out=out)
+        before = counted[0]
+        for _ in range(5):
+            nowait.gather(path, [0], 64 << 20, out=out)
+        assert counted[0] - before > 1000
+    finally:
+        stop.set()
+        thread.join()

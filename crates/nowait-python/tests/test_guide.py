@@ -1,0 +1,28 @@
+"""The examples of the guide, in its order, in one namespace."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy
+import pytest
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "python.md"
+
+
+def test_the_guide(tmp_path: Path, contents: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("table.dat").write_bytes(contents + contents)
+    Path("other.dat").write_bytes(contents)
+    Path("lines.txt").write_text("one\ntwo\n")
+    numpy.save("table.npy", numpy.arange(1000).reshape(1000, 1))
+    examples = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 8
+    names: dict[str, object] = {}
+    for example in examples:
+        exec(compile(example, str(GUIDE), "exec"), names)
+    assert bytes(names["rows"][0]) == (contents + contents)[int(names["offsets"][0]) :][:4096]
+    assert names["some"].ravel().tolist() == [5, 900, 7]
+    assert names["lines"] == ["one\n", "two\n"]
+    assert Path("copy.dat").read_bytes() == Path("table.dat").read_bytes()
