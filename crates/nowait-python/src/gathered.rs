@@ -2,9 +2,9 @@
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyMemoryView, PySlice};
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PySlice};
 
-use crate::memory::View;
+use crate::memory::{Loan, View};
 use crate::ranges::Ranges;
 
 /// Ranges that were read, in the caller's order, one after the other in one memory.
@@ -118,6 +118,20 @@ impl Gathered {
     #[getter]
     fn data(&self, py: Python<'_>) -> Py<PyAny> {
         self.bytes.clone_ref(py)
+    }
+
+    /// Copies each range into `bytes` of its own.
+    fn to_list<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let lengths = self.lengths();
+        let loan = Loan::readable(self.bytes.bind(py))?;
+        let all = loan.as_ref();
+        let places = lengths.into_iter().enumerate().filter_map(|(index, length)| {
+            let (start, _) = self.places.of(index)?;
+            Some(PyBytes::new(py, &all[start..start + length]))
+        });
+        let list = places.collect();
+        loan.release(py);
+        Ok(list)
     }
 
     /// Bytes read of each range.

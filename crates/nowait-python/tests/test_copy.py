@@ -49,9 +49,12 @@ def test_failures(tree: Path, tmp_path: Path) -> None:
         nowait.copy(tmp_path / "missing", tmp_path / "copy")
     with pytest.raises(ValueError, match="sync"):
         nowait.copy(tree, tmp_path / "copy", sync="often")  # type: ignore[arg-type]
-    with pytest.raises(nowait.CopyError) as caught:
+    with pytest.raises(FileNotFoundError) as one:
         nowait.copy([tree / "one", tmp_path / "missing"], tmp_path)
-    assert caught.value.report.files == 1 and len(caught.value.report.failures) == 1
+    assert isinstance(one.value, nowait.Error) and one.value.report.files == 1
+    with pytest.raises(nowait.CopyError, match="1 more") as caught:
+        nowait.copy([tree / "one", tmp_path / "missing", tmp_path / "too"], tmp_path)
+    assert caught.value.report.files == 1 and len(caught.value.report.failures) == 2
     assert (tmp_path / "one").exists()
 
 

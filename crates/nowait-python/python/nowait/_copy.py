@@ -43,9 +43,7 @@ class CopyReport:
 
 
 class CopyError(Error):
-    """Some files could not be copied: `report.failures` has them. The others were."""
-
-    report: CopyReport
+    """Several files could not be copied: `report.failures` has them. The others were."""
 
 
 def copy(
@@ -70,6 +68,9 @@ def copy(
     A target that is a directory gets the copy under the source's name. Each name in the target has
     the old file or the whole new one. `progress` is called some twenty times a second; an exception
     in it, or `KeyboardInterrupt`, ends the copy.
+
+    A file that cannot be copied does not end the copy of the others. At the end its error is raised,
+    or `CopyError` if there are several; `error.report` has what was copied.
     """
     sources = [source] if isinstance(source, str | bytes) or hasattr(source, "__fspath__") else list(source)
     how: dict[str, object] = {
@@ -89,9 +90,11 @@ def copy(
     report = CopyReport(**told)
     if not report.failures:
         return report
-    first, others = report.failures[0], len(report.failures) - 1
-    text = f"{first}{f' ({others} more: see report.failures)' if others else ''}"
-    error = CopyError(first.errno, text, first.filename)
+    first, others = report.failures[0], report.failures[1:]
+    if not others:
+        first.report = report
+        raise first
+    error = CopyError(first.errno, f"{first} ({len(others)} more: see report.failures)", first.filename)
     error.kind, error.index, error.offset, error.length = first.kind, None, first.offset, first.length
     error.report = report
     raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as _errno
+from typing import Any
 
 
 class Error(OSError):
@@ -16,6 +17,8 @@ class Error(OSError):
     index: int | None
     offset: int | None
     length: int | None
+    # Of `nowait.copy`: what was copied all the same.
+    report: Any = None
 
     def __str__(self) -> str:
         return str(self.strerror)

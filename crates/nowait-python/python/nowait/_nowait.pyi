@@ -39,6 +39,8 @@ class Gathered(View):
     @property
     def data(self) -> memoryview:
         """All bytes, one range after the other; zeros where the end of the file cut one short."""
+    def to_list(self) -> list[bytes]:
+        """Copies each range into `bytes` of its own."""
     @property
     def lengths(self) -> list[int]:
         """Bytes read of each range."""

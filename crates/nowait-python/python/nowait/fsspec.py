@@ -1,0 +1,156 @@
+"""The local file system for fsspec, with ranges read in one call: `nowait://`, or the class.
+
+    import fsspec, nowait.fsspec
+
+    fs = fsspec.filesystem("nowait")          # or nowait.fsspec.NowaitFileSystem()
+    ranges = fs.cat_ranges(paths, starts, ends)
+    frame = pandas.read_parquet("nowait:///data/table.parquet")
+
+It is fsspec's own for whatever is not said here. A range past the end of its file is shorter, as with
+every file system of fsspec.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+from fsspec.utils import isfilelike  # type: ignore[import-untyped]
+
+from nowait._copy import copy
+from nowait._each import gather_files
+from nowait._files import File
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["NowaitFileSystem"]
+
+
+class NowaitFileSystem(LocalFileSystem):  # type: ignore[misc]
+    """Files of this machine, as fsspec's `LocalFileSystem`, with native reads of ranges.
+
+    `cat_ranges` opens each file once and reads all ranges of all files together, at the depth of the
+    disk; `cat_file` is one read; `get_file` and `cp_file` copy by the fastest way (reflink,
+    `copy_file_range`, direct requests), with metadata, and never leave half a file.
+    """
+
+    protocol = ("nowait",)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """Reads a file, or bytes from `start` up to `end`; negative ones count from its end."""
+        with File(self._strip_protocol(path)) as file:
+            return file.read_at(*_range(file, start, end))
+
+    def cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: int | Sequence[int | None] | None,
+        ends: int | Sequence[int | None] | None,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **_: Any,
+    ) -> list[Any]:
+        """Reads ranges of one or more files: bytes for each, or with `on_error="return"` its exception.
+
+        Neighbours are read together in any case: `max_gap` has no effect on the result.
+        """
+        if not isinstance(paths, list):
+            raise TypeError(f"paths is a {type(paths).__name__}; give a list")
+        starts, ends = _each(starts, len(paths)), _each(ends, len(paths))
+        if len(starts) != len(paths) or len(ends) != len(paths):
+            raise ValueError(f"{len(paths)} paths, {len(starts)} starts and {len(ends)} ends; give as many")
+        by_path: dict[str, list[int]] = {}
+        for index, path in enumerate(paths):
+            by_path.setdefault(self._strip_protocol(path), []).append(index)
+        results: list[Any] = [None] * len(paths)
+        files: list[File] = []
+        requests: list[tuple[File, list[int], list[int]]] = []
+        places: list[list[int]] = []
+        try:
+            for path, indices in by_path.items():
+                try:
+                    file = File(path)
+                    files.append(file)
+                    size = file.size() if any(_asks_size(starts[i], ends[i]) for i in indices) else 0
+                    ranges = [_clip(starts[i], ends[i], size) for i in indices]
+                except Exception as error:
+                    if on_error != "return":
+                        raise
+                    for index in indices:
+                        results[index] = error
+                else:
+                    requests.append((file, [start for start, _ in ranges], [length for _, length in ranges]))
+                    places.append(indices)
+            self._read(requests, places, results, on_error)
+        finally:
+            for file in files:
+                file.close()
+        return results
+
+    @staticmethod
+    def _read(
+        requests: list[tuple[File, list[int], list[int]]],
+        places: list[list[int]],
+        results: list[Any],
+        on_error: str,
+    ) -> None:
+        try:
+            read = gather_files(requests, partial=True)
+        except Exception as error:
+            if on_error != "return":
+                raise
+            if len(requests) == 1:
+                for index in places[0]:
+                    results[index] = error
+                return
+            # One of them failed: each by itself.
+            for request, indices in zip(requests, places, strict=True):
+                NowaitFileSystem._read([request], [indices], results, on_error)
+            return
+        for rows, indices in zip(read, places, strict=True):
+            for index, data in zip(indices, rows.to_list(), strict=True):
+                results[index] = data
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copies a file, or makes a directory."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.auto_mkdir:
+            self.makedirs(self._parent(target), exist_ok=True)
+        if self.isdir(source):
+            self.mkdirs(target, exist_ok=True)
+            return
+        # The file and not a link to it.
+        copy(os.path.realpath(source), target, no_target_directory=True)
+
+    def get_file(self, path1: str, path2: Any, callback: Any = None, **_: Any) -> None:
+        """Copies a file out, to a path or into an open file."""
+        if not isfilelike(path2):
+            return self.cp_file(path1, path2)
+        with File(self._strip_protocol(path1)) as file:
+            shutil.copyfileobj(file.raw(), path2, 1 << 20)
+        return None
+
+
+def _each(bound: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    """One bound for each range."""
+    return [bound] * count if bound is None or isinstance(bound, int) else list(bound)
+
+
+def _asks_size(start: int | None, end: int | None) -> bool:
+    return end is None or end < 0 or (start is not None and start < 0)
+
+
+def _range(file: File, start: int | None, end: int | None) -> tuple[int, int]:
+    return _clip(start, end, file.size() if _asks_size(start, end) else 0)
+
+
+def _clip(start: int | None, end: int | None, size: int) -> tuple[int, int]:
+    """Returns offset and length of a range in Python's terms."""
+    first = 0 if start is None else start
+    last = size if end is None else end
+    first = max(0, first + size) if first < 0 else first
+    last = last + size if last < 0 else last
+    return first, max(0, last - first)

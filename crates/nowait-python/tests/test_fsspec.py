@@ -1,0 +1,113 @@
+"""The file system, against fsspec's own."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+
+fsspec = pytest.importorskip("fsspec")
+from fsspec.implementations.local import LocalFileSystem  # noqa: E402
+
+from nowait.fsspec import NowaitFileSystem  # noqa: E402
+
+
+@pytest.fixture
+def fs() -> NowaitFileSystem:
+    return NowaitFileSystem()
+
+
+def test_it_is_found_by_its_protocol(path: Path, contents: bytes) -> None:
+    found = fsspec.filesystem("nowait")
+    assert isinstance(found, NowaitFileSystem)
+    assert isinstance(pickle.loads(pickle.dumps(found)), NowaitFileSystem)
+    with fsspec.open(f"nowait://{path}", "rb") as file:
+        assert file.read() == contents
+    assert found.unstrip_protocol(str(path)) == f"nowait://{path}"
+    assert [info["name"] for info in found.ls(f"nowait://{path.parent}", detail=True)] == [str(path)]
+    assert found.cat(f"nowait://{path}") == contents
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (None, None),
+        (0, 5),
+        (5, None),
+        (None, 7),
+        (-5, None),
+        (-9, -2),
+        (3, -3),
+        (0, 0),
+        (1 << 20, 1 << 30),
+        (-1 << 40, 4),
+    ],
+)
+def test_cat_file_is_fsspecs(fs: NowaitFileSystem, path: Path, start: int | None, end: int | None) -> None:
+    expected = LocalFileSystem().cat_file(str(path), start, end)
+    assert fs.cat_file(str(path), start, end) == expected
+    assert fs.cat_ranges([f"nowait://{path}"], [start], [end]) == [expected]
+    assert fs.cat_ranges([str(path)] * 2, start, end) == [expected] * 2
+
+
+def test_ranges_of_several_files(fs: NowaitFileSystem, cold: Path, contents: bytes, seed: int) -> None:
+    other = cold.with_name("other")
+    other.write_bytes(contents[::-1])
+    numbers = random.Random(seed)
+    paths = [numbers.choice([str(cold), f"nowait://{other}"]) for _ in range(500)]
+    starts = [numbers.randrange(len(contents)) for _ in paths]
+    ends = [start + numbers.randrange(10000) for start in starts]
+    local = LocalFileSystem()
+    expected = local.cat_ranges([path.removeprefix("nowait://") for path in paths], starts, ends)
+    assert fs.cat_ranges(paths, starts, ends) == expected
+    assert fs.cat_ranges(paths, starts, ends, max_gap=100) == expected
+
+
+def test_errors(fs: NowaitFileSystem, path: Path) -> None:
+    missing = str(path.with_name("missing"))
+    found = fs.cat_ranges([str(path), missing, str(path)], [0, 0, 5], [3, 3, 9])
+    assert [type(one) for one in (found[0], found[2])] == [bytes, bytes]
+    assert isinstance(found[1], FileNotFoundError)
+    assert isinstance(fs.cat_ranges([str(path.parent)], 0, 1)[0], IsADirectoryError)
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges([str(path), missing], 0, 1, on_error="raise")
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file(missing)
+    with pytest.raises(ValueError, match="starts"):
+        fs.cat_ranges([str(path)], [0, 1], [1, 2])
+    with pytest.raises(TypeError):
+        fs.cat_ranges(str(path), 0, 1)
+
+
+def test_copies(fs: NowaitFileSystem, path: Path, contents: bytes, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(path.name)
+    fs.get_file(str(path), str(tmp_path / "one"))
+    fs.get_file(f"nowait://{tmp_path}/link", str(tmp_path / "two"))
+    fs.put(str(path), f"nowait://{tmp_path}/three")
+    into = io.BytesIO()
+    fs.get_file(str(path), into)
+    for found in (tmp_path / "one", tmp_path / "two", tmp_path / "three"):
+        assert not found.is_symlink() and found.read_bytes() == contents
+    assert into.getvalue() == contents
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_bytes(b"1")
+    fs.get(f"nowait://{tmp_path}/tree", str(tmp_path / "taken"), recursive=True)
+    assert (tmp_path / "taken" / "file").read_bytes() == b"1"
+    with pytest.raises(FileNotFoundError):
+        fs.get_file(str(tmp_path / "missing"), str(tmp_path / "x"))
+
+
+def test_pandas_and_arrow(path: Path) -> None:
+    pandas, arrow_fs = pytest.importorskip("pandas"), pytest.importorskip("pyarrow.fs")
+    dataset = pytest.importorskip("pyarrow.dataset")
+    frame = pandas.DataFrame({"a": range(1000), "b": [str(n) for n in range(1000)]})
+    where = f"nowait://{path.parent}/table.parquet"
+    frame.to_parquet(where, row_group_size=100)
+    pandas.testing.assert_frame_equal(pandas.read_parquet(where), frame)
+    pandas.testing.assert_frame_equal(pandas.read_parquet(where, columns=["b"]), frame[["b"]])
+    system = arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(NowaitFileSystem()))
+    read = dataset.dataset(f"{path.parent}/table.parquet", filesystem=system, format="parquet")
+    assert read.to_table(filter=dataset.field("a") > 990).num_rows == 9
