@@ -9,7 +9,7 @@ use std::time::Duration;
 ///
 /// Records go by whole segments, the oldest first. A record stays until it is durable, while a
 /// reader has pinned it ([`Reader::pin`](super::Reader::pin)), and as long as the log has no later
-/// segment that stands. The rule is applied when a segment ends.
+/// segment that stands. The rule is applied when a segment ends; by age, while the log is idle, too.
 #[derive(Clone, Default)]
 pub struct Retention(pub(crate) Rule);
 
