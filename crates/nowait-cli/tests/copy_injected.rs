@@ -1,17 +1,18 @@
-//! `nowait copy` of a small tree, once for each system call that it makes: that one fails (`strace`
-//! injects the error). Every file is the old one or the new one, whole; what is not copied is told; and
-//! an exit code of zero means that all was copied, with its metadata.
+//! `nowait copy` of a small tree, once for each system call that it makes: that one fails, or is the
+//! last before SIGKILL (`strace` injects both). Every file is the old one or the new one, whole. What is
+//! not copied is told, and an exit code of zero means that all was copied, with its metadata. What a
+//! killed copy left is gone after the next.
 
 mod copying;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
-use copying::{COPIED, contents, directory, expect, noise, nowait_copy, said};
+use copying::{COPIED, contents, directory, expect, names, noise, nowait_copy, said};
 
 /// Calls that a copy makes for its files. Others are the loader's, the allocator's or the threads'.
 const CALLS: [&str; 32] = [
@@ -60,6 +61,12 @@ const FILES: [(&str, usize, bool); 5] = [
     ("empty", 0, false),
 ];
 
+/// Makes the tree, with a long file of so many bytes.
+fn make_with(dir: &Path, long_bytes: usize) {
+    make(dir);
+    fs::write(dir.join("source/long"), noise(1, long_bytes)).unwrap();
+}
+
 fn make(dir: &Path) {
     let (source, target) = (dir.join("source"), dir.join("target"));
     for root in [&source, &target] {
@@ -83,20 +90,16 @@ fn make(dir: &Path) {
 }
 
 /// Regular files, by their paths.
-fn files(root: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
-    // A FIFO would be waited for.
-    let fifo = root.join("sub/fifo");
-    let hidden = root.parent().unwrap().join("fifo");
-    let is_there = fs::symlink_metadata(&fifo).is_ok();
-    if is_there {
-        fs::rename(&fifo, &hidden).unwrap();
-    }
+fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = contents(root);
-    found.remove(Path::new("link"));
-    if is_there {
-        fs::rename(&hidden, &fifo).unwrap();
-    }
+    found.retain(|path, _| !path.ends_with("link"));
     found
+}
+
+/// Temporary names, and those that `--resume` needs.
+fn left_names(target: &Path) -> Vec<String> {
+    let all = [target.to_path_buf(), target.join("sub")].into_iter().flat_map(|dir| names(&dir));
+    all.filter(|name| name.contains(".nowait-")).collect()
 }
 
 /// Copies the tree under `strace`; returns its output, and what it traced.
@@ -140,24 +143,35 @@ fn check(dir: &Path, output: &Output, about: &str) {
     }
 }
 
+/// A copy without a fault, and how often it makes each call.
+fn calls(dir: &Path, options: &[&str]) -> Vec<(&'static str, usize)> {
+    let (output, trace) = traced(dir, options, None);
+    assert_eq!(output.status.code(), Some(COPIED), "{}", said(&output));
+    let times = |call: &'static str| {
+        let is_made = |line: &&str| line.split_once(' ').is_some_and(|(_, rest)| rest.trim_start().starts_with(call));
+        (call, trace.lines().filter(is_made).count().min(TIMES_MAX))
+    };
+    CALLS.map(times).to_vec()
+}
+
+fn can_inject() -> bool {
+    let tried = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
+    let can = tried.as_ref().is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!("skipped: strace (package strace): {tried:?}");
+    }
+    can
+}
+
 #[test]
 fn one_failed_call_leaves_whole_files_and_is_told() {
-    let dir = directory();
-    make(dir.path());
-    match Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output() {
-        Ok(output) if output.status.success() => {}
-        other => return eprintln!("skipped: strace (package strace): {other:?}"),
+    if !can_inject() {
+        return;
     }
-    let mut faults = 0;
+    let (dir, mut faults) = (directory(), 0);
     for options in [&["--sync=file"][..], &["--sync=all", "--cache-neutral", "--reflink=never"]] {
         make(dir.path());
-        let (output, trace) = traced(dir.path(), options, None);
-        check(dir.path(), &output, "no fault");
-        assert_eq!(output.status.code(), Some(COPIED), "{}", said(&output));
-        for call in CALLS {
-            let is_made =
-                |line: &&str| line.split_once(' ').is_some_and(|(_, rest)| rest.trim_start().starts_with(call));
-            let times = trace.lines().filter(is_made).count().min(TIMES_MAX);
+        for (call, times) in calls(dir.path(), options) {
             for time in 1..=times {
                 make(dir.path());
                 let fault = format!("{call}:error=EIO:when={time}");
@@ -172,4 +186,41 @@ fn one_failed_call_leaves_whole_files_and_is_told() {
     }
     assert!(faults > 80, "{faults} faults only");
     eprintln!("{faults} faults");
+}
+
+#[test]
+fn a_kill_at_any_call_leaves_whole_files_and_nothing_behind_the_next_copy() {
+    if !can_inject() {
+        return;
+    }
+    const OVERLAY: rustix::fs::FsWord = 0x794c_7630;
+    let (dir, mut kills, mut with_names_left) = (directory(), 0, 0);
+    let is_swept = rustix::fs::statfs(dir.path()).unwrap().f_type != OVERLAY;
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    for (options, long_bytes) in [(&[][..], 1_200_000), (&["--resume", "--reflink=never"], 9 << 20)] {
+        make_with(dir.path(), long_bytes);
+        for (call, times) in calls(dir.path(), options) {
+            for time in 1..=times {
+                make_with(dir.path(), long_bytes);
+                let fault = format!("{call}:signal=SIGKILL:when={time}");
+                traced(dir.path(), options, Some(&fault));
+                let about = format!("{fault}, {options:?}");
+                let (new, now) = (files(&source), files(&target));
+                for (path, bytes) in now.iter().filter(|(path, _)| !path.to_string_lossy().contains(".nowait-")) {
+                    let is_old = *bytes == format!("old {}", path.display()).as_bytes();
+                    assert!(is_old || new.get(path) == Some(bytes), "{about}: {path:?} is torn");
+                }
+                kills += 1;
+                with_names_left += usize::from(!left_names(&target).is_empty());
+                expect(COPIED, nowait_copy().args(options).args(["-T", "source", "target"]).current_dir(dir.path()));
+                assert!(!is_swept || left_names(&target).is_empty(), "{about}: {:?}", left_names(&target));
+                assert!(
+                    files(&target).iter().filter(|(path, _)| new.contains_key(*path)).eq(&new),
+                    "{about}: other bytes"
+                );
+            }
+        }
+    }
+    assert!(kills > 80 && with_names_left > 5, "{kills} kills, {with_names_left} left names");
+    eprintln!("{kills} kills, {with_names_left} left names");
 }

@@ -136,16 +136,17 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Files of a tree by their paths.
+/// Regular files of a tree, and links to such, by their paths.
 pub(crate) fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut left = vec![root.to_path_buf()];
     while let Some(dir) = left.pop() {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => left.push(path),
-                false => _ = found.insert(path.strip_prefix(root).unwrap().to_path_buf(), fs::read(&path).unwrap()),
+            if path.is_dir() {
+                left.push(path);
+            } else if path.is_file() {
+                found.insert(path.strip_prefix(root).unwrap().to_path_buf(), fs::read(&path).unwrap());
             }
         }
     }

@@ -121,8 +121,8 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     if let Some(journal) = journal {
         // Left there, it is of no use and does no harm: the file that it is about is gone.
         let _ = name::remove(job.target_dir, &journal);
-    } else if !job.is_new && job.stat.st_size as u64 >= RESUME_BYTES_MIN {
-        journal::discard(job.target_dir, job.target_name);
+    } else if !job.is_new {
+        discard_resumable(job.target_dir, job.target_name, job.stat);
     }
     if is_name_synced {
         let synced = name::sync_directory(job.target_dir);
@@ -130,6 +130,14 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     }
     let Filled { way, why, bytes, is_verified } = filled;
     Ok(FileOutcome { way, why, bytes, is_verified, warnings })
+}
+
+/// Removes what an interrupted run kept of a target that has all of the source now.
+pub(crate) fn discard_resumable(target_dir: BorrowedFd<'_>, target_name: &CStr, source: &Stat) {
+    // Of a shorter one nothing was kept.
+    if source.st_size as u64 >= RESUME_BYTES_MIN {
+        journal::discard(target_dir, target_name);
+    }
 }
 
 /// Makes the staged file and fills it; returns the name of its journal, if it has one.

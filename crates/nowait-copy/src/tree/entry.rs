@@ -237,7 +237,12 @@ impl Tree<'_> {
         Ok(match options.update {
             Update::None => Existing::Kept("it exists"),
             Update::Older if modified(&old) >= modified_like(stat, &old) => Existing::Kept("it is not older"),
-            _ if options.resume && is_regular && self.is_finished(entry, &old) => Existing::Kept("it is complete"),
+            _ if options.resume && is_regular && self.is_finished(entry, &old) => {
+                if !options.dry_run {
+                    file::discard_resumable(target_dir, target_name, stat);
+                }
+                Existing::Kept("it is complete")
+            }
             _ => Existing::Old(old),
         })
     }
