@@ -29,6 +29,9 @@ const NOTHING: u8 = 3;
 const DIFFERS: u8 = 5;
 const INTERRUPTED: u8 = 130;
 
+/// Ends the copy.
+type Cancel = Box<dyn Fn() + Send>;
+
 pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     let (sources, target) = args.places()?;
     allow_many_files();
@@ -45,9 +48,19 @@ pub(crate) fn run(args: &Copy) -> Result<(), cli::Failure> {
     };
     let teller = tell.clone();
     let options = args.options().count_first(shows).on_event(move |event| teller.event(event));
+    let (give, canceller) = mpsc::channel();
+    let mut cancel: Option<Cancel> = None;
+    // Before anything is copied: a signal between the two would leave what a kill does, as it does where
+    // there is no handler.
+    _ = interrupt::handle(move || {
+        cancel = cancel.take().or_else(|| canceller.recv().ok());
+        if let Some(cancel) = &cancel {
+            cancel();
+        }
+    });
     let started = nowait_copy::start(sources, target, &options).map_err(refused)?;
-    // Without the handler an interrupted copy leaves what a killed one does.
-    _ = interrupt::handle(started.canceller());
+    // Nobody receives it where there is no handler.
+    _ = give.send(Box::new(started.canceller()));
     let report = if shows { wait_and_show(started) } else { started.wait() }.map_err(refused)?;
     tell.end(&report);
     let unprinted = tell.unprinted().map(|error| (SOME, format!("cannot print all of what was done: {error}")));
