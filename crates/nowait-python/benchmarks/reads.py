@@ -81,9 +81,9 @@ def by_pread(run: Run, offsets: Any) -> Any:
 
 
 def by_preadv(run: Run, offsets: Any) -> Any:
-    fd, out = run.fd, memoryview(run.out)
+    fd, out = run.fd, memoryview(run.out).cast("B")
     for index, offset in enumerate(offsets.tolist()):
-        os.preadv(fd, [out[index]], offset)
+        os.preadv(fd, [out[index * BLOCK : (index + 1) * BLOCK]], offset)
     return run.out[: len(offsets)]
 
 

@@ -100,6 +100,12 @@ impl Arrivals {
         }
     }
 
+    /// Waits until all ranges have come.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        while !self.wait(py)?.is_empty() {}
+        Ok(())
+    }
+
     /// Takes what has come; `None` if the consumer is to wait until completion `number`.
     fn poll(
         &self,

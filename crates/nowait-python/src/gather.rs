@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::error::{OrRaise, exception};
 use crate::gathered::{Gathered, Plan};
-use crate::memory::{Buffer, Loan};
+use crate::memory::{Buffer, Loan, has_buffer};
 use crate::ranges::{Extent, Ranges};
 
 /// A call looks at signals about this often.
@@ -43,7 +43,7 @@ pub(crate) fn memory<'py>(
     total: usize,
 ) -> PyResult<(Bound<'py, PyAny>, Loan)> {
     let memory = match out {
-        Some(out) => out.clone(),
+        Some(out) => exporter(out)?,
         None => Bound::new(py, Buffer::new(total)?)?.into_any(),
     };
     let loan = Loan::writable(&memory)?;
@@ -53,6 +53,15 @@ pub(crate) fn memory<'py>(
         return Err(PyValueError::new_err(format!("out has {room} bytes; the lengths add up to {total}")));
     }
     Ok((memory, loan))
+}
+
+/// The object whose buffer an argument has: itself, or numpy's array of a tensor that has none.
+fn exporter<'py>(out: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = out.py();
+    if has_buffer(out) || !out.hasattr(pyo3::intern!(py, "__dlpack__"))? {
+        return Ok(out.clone());
+    }
+    py.import(pyo3::intern!(py, "numpy"))?.call_method1(pyo3::intern!(py, "from_dlpack"), (out,))
 }
 
 /// Ranges that are not complete: index and bytes read of those that the file's end cut short, and

@@ -256,10 +256,15 @@ pub(crate) enum Elements {
     Others(String, usize),
 }
 
+/// Whether an object has a buffer.
+pub(crate) fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the thread is attached; the call only looks at the type.
+    unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
+}
+
 /// Looks at the elements of an object; `None` if it has no buffer.
 pub(crate) fn elements(object: &Bound<'_, PyAny>) -> PyResult<Option<Elements>> {
-    // SAFETY: the thread is attached; the call only looks at the type.
-    if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0 {
+    if !has_buffer(object) {
         return Ok(None);
     }
     let export = Export::of(object, ffi::PyBUF_FULL_RO)?;

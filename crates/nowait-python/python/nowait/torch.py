@@ -1,0 +1,119 @@
+"""Datasets for PyTorch: one gather for each batch, and the next ones read ahead.
+
+    import torch.utils.data, nowait.torch
+
+    rows = nowait.torch.RowDataset("table.npy")
+    loader = torch.utils.data.DataLoader(rows, 256, shuffle=True, collate_fn=nowait.torch.collate)
+
+A loader asks such a dataset for a whole batch (`__getitems__`), which is one gather at the depth of the
+disk. Without worker processes `prefetch` has the next batches read while this one is worked on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch  # type: ignore[import-not-found]
+from torch.utils.data import Dataset, default_collate  # type: ignore[import-not-found]
+
+from nowait import _nowait
+from nowait._rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import SupportsIndex
+
+    from numpy.typing import DTypeLike
+
+    from nowait._types import Path
+
+__all__ = ["RowDataset", "collate", "prefetch"]
+
+
+class Batch(list[Any]):
+    """The rows of a batch, and all of them as one tensor."""
+
+    tensor: Any
+
+
+class RowDataset(Dataset):  # type: ignore[misc]
+    """Rows of an array in a file, as tensors: a `.npy` file, or with `dtype` and `shape` a packed one.
+
+    Workers of a loader may be forked or spawned: each opens the file by itself.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dtype: DTypeLike | None = None,
+        shape: SupportsIndex | tuple[SupportsIndex, ...] | None = None,
+        offset: int = 0,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if (dtype is None) != (shape is None):
+            raise ValueError("give dtype and shape, or neither for a .npy file")
+        self._arguments = (path, dtype, shape, offset)
+        self._rows: Rows | None = None
+        self.transform = transform
+        self._length = len(self.rows)
+
+    @property
+    def rows(self) -> Rows:
+        """The array."""
+        if self._rows is None:
+            path, dtype, shape, offset = self._arguments
+            if dtype is None or shape is None:
+                self._rows = Rows.open(path)
+            else:
+                self._rows = Rows(path, dtype, shape, offset)
+        return self._rows
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        return self._batch(self.rows.gather(numpy.asarray(indices)))
+
+    def _batch(self, array: Any) -> Batch:
+        tensor = torch.from_numpy(array)
+        if self.transform is not None:
+            tensor = self.transform(tensor)
+        batch = Batch(tensor.unbind(0))
+        batch.tensor = tensor
+        return batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rows": None}
+
+
+def collate(batch: Any) -> Any:
+    """Takes a batch as the tensor that it is, without a copy; others as torch does."""
+    return batch.tensor if isinstance(batch, Batch) else default_collate(batch)
+
+
+def prefetch(dataset: RowDataset, batches: Iterable[Sequence[int]], ahead: int = 2) -> Iterator[Any]:
+    """Yields the tensor of each batch of indices, while the next `ahead` ones are being read."""
+    rows, under_way = dataset.rows, deque[tuple[_nowait.Arrivals, int]]()
+
+    def finish() -> Any:
+        arrivals, count = under_way.popleft()
+        arrivals.finish()
+        return dataset._batch(rows._array(arrivals.rows, count)).tensor
+
+    try:
+        for batch in batches:
+            offsets = rows.offsets(numpy.asarray(batch))
+            started = _nowait.start_each(rows.file, offsets, rows.row_bytes, None, False)
+            under_way.append((started, len(offsets)))
+            if len(under_way) > ahead:
+                yield finish()
+        while under_way:
+            yield finish()
+    finally:
+        for arrivals, _ in under_way:
+            arrivals.cancel()
