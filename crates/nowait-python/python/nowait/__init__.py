@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence as _Sequence
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from nowait._bench import bench
 from nowait._copy import CopyError, CopyProgress, CopyReport, copy
 from nowait._each import gather_each, gather_files
 from nowait._errors import (
@@ -77,6 +78,7 @@ __all__ = [
     "SyncFailedError",
     "UnsupportedError",
     "__version__",
+    "bench",
     "copy",
     "gather",
     "gather_each",
