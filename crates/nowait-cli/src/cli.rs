@@ -13,7 +13,7 @@ use nowait_bench::table::{self, dd, load, log, mixed};
 use nowait_probe::Case;
 
 const EXIT_CODES: &str = "\
-Exit codes:
+Exit codes (`copy` has its own: see `nowait copy --help`):
   0    done
   1    another error
   2    wrong usage
