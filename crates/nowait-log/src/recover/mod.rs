@@ -109,21 +109,27 @@ pub struct Damage {
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Damage { path, bytes, lsns, what } = self;
-        write!(f, "{}, bytes {} to {}: {what}", path.display(), bytes.start, bytes.end)?;
-        if !lsns.is_empty() {
-            write!(f, "; records {} to {} are lost", lsns.start, lsns.end - 1)?;
-        }
-        Ok(())
+        let Damage { path, bytes, .. } = self;
+        write!(f, "{}, bytes {} to {}: {}", path.display(), bytes.start, bytes.end, self.finding())
     }
 }
 
 impl Damage {
+    /// The fault, and what it costs, without the place.
+    fn finding(&self) -> String {
+        let Damage { lsns, what, .. } = self;
+        match lsns.end.saturating_sub(lsns.start) {
+            0 => what.clone(),
+            1 => format!("{what}; record {} is lost", lsns.start),
+            _ => format!("{what}; records {} to {} are lost", lsns.start, lsns.end - 1),
+        }
+    }
+
     pub(crate) fn error(&self) -> Error {
         let length = self.bytes.end.saturating_sub(self.bytes.start);
         os::error(ErrorOp::Recover, ErrorKind::Damaged, &self.path)
             .with_range(self.bytes.start, length)
-            .with_detail(self.to_string())
+            .with_detail(self.finding())
     }
 }
 
