@@ -46,11 +46,12 @@ pub(crate) fn run(command: cli::Log) -> Result<()> {
 fn damaged(recovery: &Recovery) -> Result<()> {
     match recovery.damage.len() {
         0 => Ok(()),
-        _ => Err(Failure {
-            code: 7,
-            message: "the log is damaged: restore it from a copy, or see `nowait log repair --dry-run`".to_owned(),
-        }),
+        _ => Err(damage("the log is damaged: restore it from a copy, or see `nowait log repair --dry-run`")),
     }
+}
+
+fn damage(message: &str) -> Failure {
+    Failure { code: 7, message: message.to_owned() }
 }
 
 fn look(dir: &Path) -> Result<Recovery> {
@@ -131,7 +132,7 @@ fn print_end(recovery: &Recovery) {
         say!("  whole beside the damage: {}; `nowait log dump` prints them", records(lsns));
     }
     for lsns in &recovery.gaps {
-        say!("  lost in a repair: {}", records(lsns));
+        say!("  left out by a repair: {}", records(lsns));
     }
     if let Some(paths) = some(&recovery.aside) {
         say!("  put aside: {paths}; `nowait log dump --aside` prints what is whole there");
@@ -207,22 +208,23 @@ fn stat(options: &cli::LogDir) -> Result<()> {
         recovery.segment_bytes as f64 / 1048576.0
     );
     let cache = if recovery.direct { "past the page cache" } else { "through the page cache" };
-    say!("  written   {cache}; {}", in_words(&recovery.strategy));
+    say!("  written   {cache}; {} at most", in_words(&recovery.strategy));
     if let Some(calibration) = &recovery.calibration {
-        say!("  measured  {}", measured(calibration));
+        say!("  measured  {}; a page was durable after", age(calibration));
+        for (strategy, time) in &calibration.candidates {
+            say!("{:>16} µs by {}", time.as_micros(), in_words(strategy));
+        }
     }
     print_end(&recovery);
     damaged(&recovery)
 }
 
-/// How long ago, and the time of each strategy.
-fn measured(calibration: &Calibration) -> String {
-    let days = calibration.at.elapsed().map_or(0, |age| age.as_secs() / 86_400);
-    let times = calibration
-        .candidates
-        .iter()
-        .map(|(strategy, time)| format!("{}: {} µs", in_words(strategy), time.as_micros()));
-    format!("{days} days ago; a page is durable after: {}", times.collect::<Vec<_>>().join("; "))
+/// How long ago it was measured.
+fn age(calibration: &Calibration) -> String {
+    match calibration.at.elapsed().map_or(0, |age| age.as_secs() / 86_400) {
+        0 => "less than a day ago".to_owned(),
+        days => format!("{} ago", counted(days as usize, "day")),
+    }
 }
 
 fn in_words(strategy: &Strategy) -> String {
@@ -234,7 +236,7 @@ fn in_words(strategy: &Strategy) -> String {
         Submitter::Ring => "by io_uring",
         Submitter::Call => "by system calls",
     };
-    format!("{durability} {by}, {} in flight at most", counted(strategy.depth as usize, "block"))
+    format!("{durability} {by}, {} in flight", counted(strategy.depth as usize, "block"))
 }
 
 fn dump(options: &cli::Dump) -> Result<()> {
@@ -317,16 +319,19 @@ fn repair(options: &cli::Repair) -> Result<()> {
         let (log, _) = Log::open(&options.dir, &Options::new().create(false).salvage(true)).wait()?;
         log.close().wait()?;
     }
-    let done = if options.dry_run { "would be" } else { "done" };
+    let done = if options.dry_run { "to be done" } else { "done" };
     let kept = match recovery.last_lsn < recovery.first_lsn || recovery.segments == 0 {
-        true => "no record is kept".to_owned(),
-        false => format!("the log goes on after record {}", recovery.last_lsn),
+        true => "keep no record".to_owned(),
+        false => format!("keep records up to {}", recovery.last_lsn),
     };
     say!("  {done}: {kept}; the next is {}", recovery.next_lsn);
     if let Some(paths) = some(&recovery.lost) {
         say!("  {done}: put aside {paths}");
     }
-    if options.dry_run { damaged(&recovery) } else { Ok(()) }
+    match options.dry_run {
+        true => Err(damage("the log is damaged: restore it from a copy, or repair it without --dry-run")),
+        false => Ok(()),
+    }
 }
 
 /// A record that says by itself whether it is whole: its writer, the writer's count, and bytes that

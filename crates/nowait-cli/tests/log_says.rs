@@ -72,7 +72,7 @@ fn a_repair_that_keeps_nothing() {
     }
     assert_eq!(run("verify", &path).status.code(), Some(7));
     let text = said("repair", &path);
-    assert!(text.contains("done: no record is kept; the next is 2"), "{text}");
+    assert!(text.contains("done: keep no record; the next is 2"), "{text}");
     let text = said("verify", &path);
-    assert!(text.contains("no records, the next is 2; ") && text.contains("lost in a repair: record 1"), "{text}");
+    assert!(text.contains("no records, the next is 2; ") && text.contains("left out by a repair: record 1"), "{text}");
 }
