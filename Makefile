@@ -5,7 +5,7 @@ CARGO ?= cargo
 LOCKED := --locked
 
 .PHONY: help test loom locks tools-test python-test python-test-all losses tables lint bench bench-check fio-check \
-	peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
+	stores-test peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -14,6 +14,8 @@ help:
 	@echo "make tools-test   part of make test, where there is python3: what bench-check concludes, and generated pages"
 	@echo "make python-test  part of make test, where there is python3-venv: the Python package, built, installed and tested"
 	@echo "make python-test-all  the same with its large extras: torch and others"
+	@echo "make stores-test  part of make test: the ObjectStore of crates/nowait-object-store, a workspace of its own"
+	@echo "make python-test-all  the same with its large extras: torch, dask, pandas and others"
 	@echo "make tables  tables in docs and README.md, from the JSON that they name"
 	@echo "make losses  docs/measurements: losses.md, the rows in which the library loses, and README.md, the pages"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
@@ -37,6 +39,7 @@ test:
 	$(MAKE) locks
 	$(MAKE) tools-test
 	$(MAKE) python-test
+	$(MAKE) stores-test
 
 loom:
 	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests
@@ -55,6 +58,12 @@ python-test:
 python-test-all:
 	tools/python all
 
+STORES := cd crates/nowait-object-store && CARGO_TARGET_DIR=../../target/stores-build
+
+stores-test:
+	$(STORES) $(CARGO) test $(LOCKED) --all-features --no-fail-fast
+	$(STORES) $(CARGO) check $(LOCKED) --no-default-features --features object-store-0-13
+
 tables:
 	python3 tools/tables.py
 
@@ -70,6 +79,9 @@ lint:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) -p nowait --no-deps --no-default-features
 	$(CARGO) test $(LOCKED) -p nowait-cli --test msrv
 	cd crates/nowait-python && $(CARGO) fmt --check && $(CARGO) clippy $(LOCKED) --target-dir ../../target/python-build -- -D warnings
+	$(STORES) $(CARGO) fmt --check
+	$(STORES) $(CARGO) clippy $(LOCKED) --all-targets --all-features -- -D warnings
+	$(STORES) RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --no-deps --all-features
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny $(LOCKED) check licenses bans sources; \
 	else echo "skipped: no cargo-deny, so licences and sources of dependencies are unchecked (deny.toml)"; fi
 

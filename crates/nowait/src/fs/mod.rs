@@ -7,9 +7,12 @@
 mod dir;
 mod temporary;
 
+use std::any::Any;
 use std::ffi::OsString;
 use std::fs::{FileType, Metadata, Permissions};
 use std::io;
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,7 +22,7 @@ pub use self::dir::Dir;
 pub(crate) use self::temporary::{Temporary, create_beside};
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
-use crate::error::{Error, ErrorOp, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Call, Done, Owned, PathAt, Request};
 use crate::operation::{Answer, On, Operation, Steps, called};
@@ -451,6 +454,67 @@ impl Nowait {
             temporary.replace(file, &path, written.map(drop).map_err(Error::from)).await
         })
     }
+}
+
+impl Nowait {
+    /// Calls `function` where it may block: on a thread of the pool if this is awaited, and on the
+    /// caller's if it is waited for. For several calls of std's that belong together, which one by
+    /// one would each wait for a thread.
+    ///
+    /// `operation` and `path` are named in the error if the call cannot be made. Dropped before it
+    /// is ready, the call is made or not. The threads are few
+    /// ([`Builder::pool_threads_max`](crate::Builder::pool_threads_max)): it must wait for nothing
+    /// that needs one of them.
+    ///
+    /// ```
+    /// use nowait::{ErrorKind, ErrorOp, Nowait};
+    ///
+    /// # fn main() -> nowait::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # std::fs::write(dir.path().join("one"), "1").unwrap();
+    /// let bytes = Nowait::shared().blocking(ErrorOp::List, dir.path(), |path| {
+    ///     let sizes = std::fs::read_dir(path)?.map(|entry| Ok(entry?.metadata()?.len()));
+    ///     sizes.sum::<std::io::Result<u64>>()
+    /// });
+    /// assert_eq!(bytes.wait()?.unwrap(), 1);
+    /// let failed = Nowait::shared().blocking(ErrorOp::List, dir.path(), |_| -> u64 { panic!("no idea") });
+    /// assert_eq!(failed.wait().unwrap_err().kind(), ErrorKind::Other);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Other`](crate::ErrorKind::Other) if `function` panicked,
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator.
+    pub fn blocking<T: Send + 'static>(
+        &self,
+        operation: ErrorOp,
+        path: impl AsRef<Path>,
+        function: impl FnOnce(&Path) -> T + Send + 'static,
+    ) -> Operation<'_, Result<T>> {
+        // A panic must not end the pool's thread. Nothing sees what it left half done but `T`,
+        // which is lost.
+        let guarded = |path: &Path, _: Option<BorrowedFd<'_>>| {
+            Ok(catch_unwind(AssertUnwindSafe(|| function(path))).map_err(|panic| what_panicked(&*panic)))
+        };
+        let call = Call::new(operation, path.as_ref(), guarded);
+        Operation::new(On::Paths(&self.0), Request::Call(Box::new(call)), guarded_call)
+    }
+}
+
+fn what_panicked(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+    format!("the function panicked: {}", text.unwrap_or("no message"))
+}
+
+/// Concludes a call of the user's.
+fn guarded_call<T: 'static>(answer: Answer<'_>) -> Result<T> {
+    let (operation, path) = match &*answer.request {
+        Request::Call(call) => (call.operation, Arc::from(&*call.path)),
+        request => unreachable!("a call is answered with itself, not {request:?}"),
+    };
+    let result: std::result::Result<T, String> = called(answer)?;
+    result.map_err(|text| Error::new(operation, ErrorKind::Other).at(&path).with_detail(text))
 }
 
 /// Calls `function` with a path, on a thread that may wait.

@@ -1,0 +1,144 @@
+//! Puts, copies, renames and deletes: one blocking call for each.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nowait::{ErrorOp, Result};
+use rustix::fs::ioctl_ficlone;
+
+use super::{Files, Stat, Upload, failed, is_a_directory, stage};
+
+impl Files {
+    /// Writes an object under a staged name, and gives it its own in one step. Dropped half-way, it
+    /// is done or not.
+    pub(crate) async fn put(self: &Arc<Self>, path: &Path, parts: Vec<Bytes>, replace: bool) -> Result<Stat> {
+        if self.options.direct {
+            let mut upload = Upload::begin(self, path).await?;
+            upload.part(parts).await?;
+            return upload.complete(replace).await;
+        }
+        let durable = self.options.durable;
+        let put = move |path: &Path| {
+            let (file, staged) = stage::create(path, durable, |staged| fs::File::create_new(staged))?;
+            let stat = write(file, &parts, durable).map_err(failed(ErrorOp::Write, path));
+            let stat = stat.inspect_err(|_| drop(fs::remove_file(&staged)))?;
+            stage::publish(&staged, path, replace, durable)?;
+            Ok(stat)
+        };
+        self.blocking(ErrorOp::Write, path, put).await
+    }
+
+    /// Copies an object: shares its blocks where the file system can, else its file, as
+    /// `LocalFileSystem` does, else its bytes.
+    pub(crate) async fn copy(self: &Arc<Self>, from: &Path, to: PathBuf, replace: bool) -> Result<()> {
+        let files = self.clone();
+        let copy = move |from: &Path| {
+            let durable = files.options.durable;
+            let staged = files.copy_staged(from, &to)?;
+            stage::publish(&staged, &to, replace, durable)?;
+            // A rename to another link of the same file leaves both.
+            let _ = fs::remove_file(&staged);
+            Ok(())
+        };
+        self.blocking(ErrorOp::Copy, from, copy).await
+    }
+
+    fn copy_staged(&self, from: &Path, to: &Path) -> Result<PathBuf> {
+        let durable = self.options.durable;
+        let failed = failed(ErrorOp::Copy, from);
+        let mut source = fs::File::open(from).map_err(&failed)?;
+        let metadata = source.metadata().map_err(&failed)?;
+        if metadata.is_dir() {
+            return Err(is_a_directory(from));
+        }
+        let create = || stage::create(to, durable, |staged| fs::File::create_new(staged));
+        let finish = |file: fs::File| {
+            file.set_permissions(metadata.permissions())?;
+            if durable { file.sync_all() } else { Ok(()) }
+        };
+        if self.may_clone(metadata.dev()) {
+            let (file, staged) = create()?;
+            match ioctl_ficlone(&file, &source).map_err(io::Error::from).and_then(|()| finish(file)) {
+                Ok(()) => return Ok(staged),
+                Err(_) => drop(fs::remove_file(&staged)),
+            }
+            self.cannot_clone(metadata.dev());
+        }
+        // A link to a symbolic link would lead elsewhere from another directory.
+        let is_link = fs::symlink_metadata(from).map_err(&failed)?.is_symlink();
+        if !is_link {
+            if let Ok((_, staged)) = stage::create(to, durable, |staged| fs::hard_link(from, staged)) {
+                return Ok(staged);
+            }
+        }
+        let (mut file, staged) = create()?;
+        let copied = io::copy(&mut source, &mut file).and_then(|_| finish(file));
+        copied.map_err(&failed).inspect_err(|_| drop(fs::remove_file(&staged)))?;
+        Ok(staged)
+    }
+
+    /// Renames an object.
+    pub(crate) async fn rename(&self, from: &Path, to: PathBuf, replace: bool) -> Result<()> {
+        let durable = self.options.durable;
+        let rename = move |from: &Path| {
+            let failed = failed(ErrorOp::Rename, from);
+            let metadata = fs::symlink_metadata(from).map_err(&failed)?;
+            if metadata.is_dir() {
+                return Err(is_a_directory(from));
+            }
+            let mut renamed = stage::rename(from, &to, replace);
+            if renamed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                stage::create_parents(&to, durable)?;
+                renamed = stage::rename(from, &to, replace);
+            }
+            // Named for what is in the way.
+            let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+            match renamed {
+                Err(error) if is_there(&error) => return Err(super::failed(ErrorOp::Rename, &to)(error)),
+                renamed => renamed.map_err(&failed)?,
+            }
+            // A copy may be another link to the same file: of those `rename(2)` leaves both.
+            if replace && metadata.nlink() > 1 && from != to {
+                let left = fs::symlink_metadata(from).is_ok_and(|left| left.ino() == metadata.ino());
+                if left {
+                    fs::remove_file(from).map_err(&failed)?;
+                }
+            }
+            if durable {
+                stage::sync_name(&to)?;
+                if from.parent() != to.parent() {
+                    stage::sync_name(from)?;
+                }
+            }
+            Ok(())
+        };
+        self.blocking(ErrorOp::Rename, from, rename).await
+    }
+
+    /// Deletes an object. Of a symbolic link only the link.
+    pub(crate) async fn remove(&self, path: &Path) -> Result<()> {
+        let root = self.options.automatic_cleanup.then(|| self.root.clone());
+        let remove = move |path: &Path| {
+            fs::remove_file(path).map_err(failed(ErrorOp::Remove, path))?;
+            let Some(root) = root else { return Ok(()) };
+            let mut above = path.ancestors().skip(1).take_while(|dir| **dir != root);
+            // The first that is not empty ends it.
+            while above.next().is_some_and(|dir| fs::remove_dir(dir).is_ok()) {}
+            Ok(())
+        };
+        self.blocking(ErrorOp::Remove, path, remove).await
+    }
+}
+
+/// Writes a new file's contents.
+fn write(mut file: fs::File, parts: &[Bytes], durable: bool) -> io::Result<Stat> {
+    parts.iter().try_for_each(|part| file.write_all(part))?;
+    if durable {
+        file.sync_all()?;
+    }
+    Ok(Stat::of(&file.metadata()?))
+}

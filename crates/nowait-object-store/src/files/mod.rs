@@ -1,0 +1,102 @@
+//! Objects as files: everything that does not depend on a release of `object_store`.
+//!
+//! What may block is done by futures of `nowait`: opens, reads and writes by those of files, and
+//! names in one call of [`Nowait::blocking`] for each request.
+
+mod change;
+mod read;
+mod stage;
+mod upload;
+mod walk;
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
+
+pub(crate) use self::stage::is_staged;
+pub(crate) use self::upload::Upload;
+pub(crate) use self::walk::{Entry, list};
+use crate::options::Options;
+
+/// A directory of objects.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) root: PathBuf,
+    options: Options,
+    /// Devices that have refused to clone a file.
+    no_clones: Mutex<Vec<u64>>,
+}
+
+impl Files {
+    pub(crate) fn new(root: PathBuf, options: Options) -> Files {
+        Files { root, options, no_clones: Mutex::default() }
+    }
+
+    fn nowait(&self) -> &Nowait {
+        &self.options.nowait
+    }
+
+    /// Makes a call that may block. It is completed even if this is dropped, or not begun.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        operation: ErrorOp,
+        path: &Path,
+        call: impl FnOnce(&Path) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.nowait().blocking(operation, path, call).await?
+    }
+
+    fn may_clone(&self, device: u64) -> bool {
+        !self.no_clones.lock().unwrap_or_else(PoisonError::into_inner).contains(&device)
+    }
+
+    fn cannot_clone(&self, device: u64) {
+        let mut devices = self.no_clones.lock().unwrap_or_else(PoisonError::into_inner);
+        if !devices.contains(&device) {
+            devices.push(device);
+        }
+    }
+}
+
+/// Size, time and identity of an object.
+#[derive(Clone, Debug)]
+pub(crate) struct Stat {
+    pub(crate) size: u64,
+    pub(crate) modified: SystemTime,
+    inode: u64,
+}
+
+impl Stat {
+    fn of(metadata: &Metadata) -> Stat {
+        // Never an error on Linux.
+        let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
+        Stat { size: metadata.len(), modified, inode: metadata.ino() }
+    }
+
+    /// The ETag of `LocalFileSystem`, without quotes: inode, time in microseconds, and size.
+    pub(crate) fn etag(&self) -> String {
+        let modified_us = self.modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        format!("{:x}-{modified_us:x}-{:x}", self.inode, self.size)
+    }
+}
+
+/// Error of a call of std's.
+fn failed(operation: ErrorOp, path: &Path) -> impl Fn(io::Error) -> Error {
+    move |error| {
+        let path = Arc::from(path);
+        match error.raw_os_error() {
+            Some(errno) => Error::from_raw_os_error(operation, errno).at(&path),
+            None => Error::new(operation, ErrorKind::Other).at(&path).with_detail(error.to_string()),
+        }
+    }
+}
+
+/// Error of a directory where an object was asked for.
+fn is_a_directory(path: &Path) -> Error {
+    Error::new(ErrorOp::Open, ErrorKind::IsADirectory).at(&Arc::from(path))
+}

@@ -1,0 +1,122 @@
+//! Files that are not objects yet: their names, and how they get an object's.
+//!
+//! These calls block; they are made by [`Files::blocking`](super::Files).
+
+use std::collections::hash_map::RandomState;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nowait::{ErrorOp, Result};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use super::failed;
+
+/// Bytes of the object's name in that of its staged file: the whole is a name of 255 bytes at most.
+const NAME_BYTES_MAX: usize = 230;
+
+/// A name that is `LocalFileSystem`'s for uploads under way, too: digits after the first `#`.
+/// Neither store lists such files, or lets them be addressed.
+pub(crate) fn is_staged(name: &[u8]) -> bool {
+    let digits = name.iter().position(|byte| *byte == b'#').map(|at| &name[at + 1..]);
+    digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
+}
+
+/// Returns a name for a staged file beside `path`, which nothing else uses.
+pub(super) fn staged(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    // Not beyond a `#`: digits must follow the first one.
+    let end = name.iter().position(|byte| *byte == b'#').unwrap_or(name.len()).min(NAME_BYTES_MAX);
+    let mut staged = OsString::from(OsStr::from_bytes(&name[..end]));
+    // Each hasher has random keys.
+    staged.push(format!("#{}", RandomState::new().build_hasher().finish()));
+    path.with_file_name(staged)
+}
+
+/// Makes a file or link at a staged name by `make`, and the directories above it if they are
+/// missing.
+pub(super) fn create<T>(
+    path: &Path,
+    durable: bool,
+    mut make: impl FnMut(&Path) -> io::Result<T>,
+) -> Result<(T, PathBuf)> {
+    /// Others may remove the directories, or have the name.
+    const TRIES: u32 = 8;
+    let mut tries = 0;
+    loop {
+        let staged = staged(path);
+        tries += 1;
+        match make(&staged) {
+            Ok(made) => return Ok((made, staged)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => create_parents(path, durable)?,
+            Err(error) => return Err(failed(ErrorOp::Write, path)(error)),
+        }
+    }
+}
+
+/// Makes the directories above `path`, durably if asked.
+pub(super) fn create_parents(path: &Path, durable: bool) -> Result<()> {
+    let Some(parent) = path.parent() else { return Ok(()) };
+    // Directories whose entries change: those that are made, and the one above them.
+    let mut changed = Vec::new();
+    if durable {
+        changed.extend(parent.ancestors().take_while(|dir| !dir.exists()).filter_map(Path::parent));
+    }
+    fs::create_dir_all(parent).map_err(failed(ErrorOp::CreateDir, parent))?;
+    changed.into_iter().try_for_each(sync_dir)
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(dir: &Path) -> Result<()> {
+    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(ErrorOp::Sync, dir))
+}
+
+/// Makes the name `path` durable.
+pub(super) fn sync_name(path: &Path) -> Result<()> {
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Renames, and replaces what has the name or fails.
+pub(super) fn rename(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+    if replace {
+        return fs::rename(from, to);
+    }
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // The file system has no such rename (NFS, some of FUSE).
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            fs::hard_link(from, to)?;
+            fs::remove_file(from)
+        }
+        renamed => Ok(renamed?),
+    }
+}
+
+/// Gives a staged file the object's name, in one step. After an error the staged file is gone.
+pub(super) fn publish(staged: &Path, path: &Path, replace: bool, durable: bool) -> Result<()> {
+    if let Err(error) = rename(staged, path, replace) {
+        let _ = fs::remove_file(staged);
+        return Err(failed(ErrorOp::Rename, path)(error));
+    }
+    if durable { sync_name(path) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_staged_name_is_one_and_fits() {
+        for name in ["a", "a#b", "a#1b#", "#", &"x".repeat(255), &"é".repeat(127)] {
+            let staged = staged(&Path::new("/dir").join(name));
+            let file_name = staged.file_name().unwrap().as_bytes();
+            assert!(is_staged(file_name) && file_name.len() <= 255, "{name}: {staged:?}");
+            assert_eq!(staged.parent(), Some(Path::new("/dir")));
+            assert!(!is_staged(name.as_bytes()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Lists: walks of directories, in batches of one blocking call each.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_util::stream::{self, BoxStream, StreamExt};
+use nowait::{Error, ErrorKind, ErrorOp, Result};
+use std::os::unix::ffi::OsStrExt;
+use walkdir::{IntoIter, WalkDir};
+
+use super::stage::is_staged;
+use super::{Files, Stat, failed};
+
+/// Entries of one call.
+const BATCH: usize = 1024;
+
+/// An object or directory that a walk has found.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) path: PathBuf,
+    /// None for a directory.
+    pub(crate) stat: Option<Stat>,
+}
+
+/// Walks the objects below `dir`; those alone whose paths from the root are beyond `after`, if that
+/// is given. Symbolic links are followed. A directory that does not exist has no objects.
+pub(crate) fn list(files: Arc<Files>, dir: PathBuf, after: Option<String>) -> BoxStream<'static, Result<Entry>> {
+    let walk = Walk {
+        root: files.root.clone(),
+        after,
+        entries: WalkDir::new(&dir).min_depth(1).follow_links(true).into_iter(),
+    };
+    let state = (Some(walk), VecDeque::new());
+    stream::unfold(state, move |(mut walk, mut batch)| {
+        let (files, dir) = (files.clone(), dir.clone());
+        async move {
+            if batch.is_empty() {
+                let mut next = walk.take()?;
+                let call = move |_: &Path| {
+                    let batch = next.batch();
+                    Ok((next, batch))
+                };
+                match files.blocking(ErrorOp::List, &dir, call).await {
+                    Ok((next, more)) => (walk, batch) = (Some(next), more),
+                    Err(error) => return Some((Err(error), (None, batch))),
+                }
+            }
+            batch.pop_front().map(|entry| (entry, (walk, batch)))
+        }
+    })
+    .boxed()
+}
+
+impl Files {
+    /// Lists the objects and directories in one directory.
+    pub(crate) async fn entries(&self, dir: &Path) -> Result<Vec<Entry>> {
+        let call = |dir: &Path| {
+            let entries = WalkDir::new(dir).min_depth(1).max_depth(1).follow_links(true).into_iter();
+            entries.filter_map(|entry| convert(entry, dir).transpose()).collect()
+        };
+        self.blocking(ErrorOp::List, dir, call).await
+    }
+}
+
+struct Walk {
+    root: PathBuf,
+    after: Option<String>,
+    entries: IntoIter,
+}
+
+impl Walk {
+    /// Returns the next objects; none at the end.
+    fn batch(&mut self) -> VecDeque<Result<Entry>> {
+        let mut batch = VecDeque::new();
+        while batch.len() < BATCH {
+            let Some(entry) = self.entries.next() else { break };
+            // Before its metadata are asked for.
+            if entry.as_ref().is_ok_and(|entry| !self.is_after(entry.path())) {
+                continue;
+            }
+            match convert(entry, &self.root) {
+                Ok(None | Some(Entry { stat: None, .. })) => {}
+                Ok(Some(entry)) => batch.push_back(Ok(entry)),
+                Err(error) => batch.push_back(Err(error)),
+            }
+        }
+        batch
+    }
+
+    fn is_after(&self, path: &Path) -> bool {
+        let (Some(after), Ok(path)) = (&self.after, path.strip_prefix(&self.root)) else { return true };
+        path.as_os_str().as_bytes() > after.as_bytes()
+    }
+}
+
+/// None for what is no object: a broken link, a special file, one that is staged, one that is gone.
+fn convert(entry: walkdir::Result<walkdir::DirEntry>, dir: &Path) -> Result<Option<Entry>> {
+    let entry = match entry {
+        Ok(entry) => entry,
+        Err(error) => return gone(error, dir),
+    };
+    let kind = entry.file_type();
+    if kind.is_dir() {
+        return Ok(Some(Entry { path: entry.into_path(), stat: None }));
+    }
+    if !kind.is_file() || is_staged(entry.file_name().as_bytes()) {
+        return Ok(None);
+    }
+    match entry.metadata() {
+        Ok(metadata) => Ok(Some(Entry { path: entry.into_path(), stat: Some(Stat::of(&metadata)) })),
+        Err(error) => gone(error, dir),
+    }
+}
+
+fn gone(error: walkdir::Error, dir: &Path) -> Result<Option<Entry>> {
+    let path = error.path().unwrap_or(dir).to_path_buf();
+    if error.loop_ancestor().is_some() {
+        let circle = Error::new(ErrorOp::List, ErrorKind::FilesystemLoop).at(&Arc::from(&*path));
+        return Err(circle.with_detail(error.to_string()));
+    }
+    let error = error.into_io_error().unwrap_or_else(|| std::io::Error::other("the walk failed"));
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Ok(None),
+        _ => Err(failed(ErrorOp::List, &path)(error)),
+    }
+}

@@ -1,0 +1,8 @@
+//! Random operations on this store and on `LocalFileSystem`, each in a directory of its own, and each answer compared.
+
+#![allow(clippy::duplicate_mod)]
+
+#[cfg(feature = "object-store-0-13")]
+mod v0_13;
+#[cfg(feature = "object-store-0-14")]
+mod v0_14;

@@ -1,0 +1,282 @@
+use std::fs;
+
+use futures::StreamExt;
+use futures::future::join_all;
+use nowait_object_store::Options;
+use url::Url;
+
+use super::NowaitFileSystem;
+use super::object_store::path::Path;
+use super::object_store::registry::{DefaultObjectStoreRegistry, ObjectStoreRegistry};
+use super::object_store::{Error, ObjectStore, ObjectStoreExt, PutMode};
+
+fn store(options: Options) -> (tempfile::TempDir, NowaitFileSystem) {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let store = NowaitFileSystem::with_prefix(dir.path(), options).unwrap();
+    (dir, store)
+}
+
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Byte of each place of the objects here.
+fn byte(place: u64) -> u8 {
+    (place.wrapping_mul(2_654_435_761) >> 13) as u8
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_ranges_share_one_allocation() {
+    let (dir, store) = store(Options::new());
+    fs::write(dir.path().join("object"), (0..1 << 20).map(byte).collect::<Vec<_>>()).unwrap();
+    let begin = |number: u64| number.wrapping_mul(7919) % ((1 << 20) - 64);
+    let ranges: Vec<_> = (0..100_000).map(|number| begin(number)..begin(number) + number % 64).collect();
+    let answers = store.get_ranges(&Path::from("object"), &ranges).await.unwrap();
+    assert_eq!(answers.len(), ranges.len());
+    for (range, answer) in ranges.iter().zip(&answers) {
+        assert!(answer.iter().copied().eq(range.clone().map(byte)), "{range:?}");
+    }
+    // Each begins where the one before it ends.
+    for two in answers.windows(2).filter(|two| !two[0].is_empty() && !two[1].is_empty()) {
+        assert_eq!(two[0].as_ptr().wrapping_add(two[0].len()), two[1].as_ptr());
+    }
+}
+
+#[tokio::test]
+#[allow(clippy::reversed_empty_ranges)]
+async fn ranges_that_are_none_are_errors_that_name_them() {
+    let (dir, store) = store(Options::new());
+    fs::write(dir.path().join("object"), [1; 1000]).unwrap();
+    let object = Path::from("object");
+    for (ranges, text) in [
+        (vec![0..10, 20..10], "20..10"),
+        (vec![0..10, 990..1001], "10 bytes"),
+        (vec![5000..5001], "0 bytes"),
+        (vec![0..10, u64::MAX - 1..u64::MAX], ""),
+    ] {
+        let error = store.get_ranges(&object, &ranges).await.unwrap_err();
+        assert!(matches!(error, Error::Generic { .. }) && error.to_string().contains(text), "{error}");
+        assert!(error.to_string().contains("object"), "{error}");
+    }
+    assert!(store.get_ranges(&object, &[0..1 << 62]).await.is_err());
+    assert!(store.get_ranges(&object, &[]).await.unwrap().is_empty());
+    assert_eq!(store.get_ranges(&object, &[3..3, 990..1000]).await.unwrap()[1].len(), 10);
+}
+
+#[tokio::test]
+async fn an_object_that_shrinks_under_a_get_is_an_error_and_one_that_vanishes_is_read() {
+    for piece_bytes_max in [0, 16 << 20] {
+        let (dir, store) = store(Options::new().piece_bytes_max(piece_bytes_max));
+        let path = dir.path().join("object");
+        fs::write(&path, vec![1; 1 << 20]).unwrap();
+        let got = store.get(&Path::from("object")).await.unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(300_000).unwrap();
+        let mut stream = got.into_stream();
+        let (mut bytes, mut errors) = (0, 0);
+        while let Some(piece) = stream.next().await {
+            match piece {
+                Ok(piece) => bytes += piece.len(),
+                Err(_) => errors += 1,
+            }
+        }
+        assert!(bytes <= 300_000 && errors == 1, "{bytes} bytes, {errors} errors");
+        let got = store.get(&Path::from("object")).await.unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(got.bytes().await.unwrap().len(), 300_000);
+    }
+}
+
+#[tokio::test]
+async fn locations_cannot_leave_the_root() {
+    let (dir, store) = store(Options::new());
+    for text in ["../x", "a/../../x", "..", ".", "a/./b", "a\0b"] {
+        assert!(Path::parse(text).is_err(), "{text}");
+        let encoded = Path::from(text);
+        store.put(&encoded, "inside".into()).await.unwrap();
+        assert!(store.path_to_filesystem(&encoded).unwrap().starts_with(dir.path().canonicalize().unwrap()));
+        assert_eq!(store.get(&encoded).await.unwrap().bytes().await.unwrap(), "inside");
+    }
+}
+
+/// Of names that are no locations (bytes that are not UTF-8, control characters) a list says so.
+#[tokio::test]
+async fn a_list_tells_of_names_that_are_no_locations() {
+    use std::os::unix::ffi::OsStrExt;
+    for name in [b"\xff".as_slice(), b"a\nb"] {
+        let (dir, store) = store(Options::new());
+        fs::write(dir.path().join(std::ffi::OsStr::from_bytes(name)), "").unwrap();
+        fs::write(dir.path().join("good"), "").unwrap();
+        let found: Vec<_> = store.list(None).collect().await;
+        assert_eq!(found.iter().filter(|object| object.is_ok()).count(), 1);
+        assert!(found.iter().any(|object| matches!(object, Err(Error::InvalidPath { .. }))), "{found:?}");
+    }
+}
+
+#[tokio::test]
+async fn more_objects_than_a_batch_are_listed_and_deleted() {
+    let (dir, store) = store(Options::new().automatic_cleanup(true));
+    for number in 0..2500 {
+        fs::create_dir_all(dir.path().join(format!("{}", number % 50))).unwrap();
+        fs::write(dir.path().join(format!("{}/{number}", number % 50)), "").unwrap();
+    }
+    let found: Vec<_> = store.list(None).map(|object| object.unwrap().location).collect().await;
+    assert_eq!(found.len(), 2500);
+    let deleted = store.delete_stream(futures::stream::iter(found).map(Ok).boxed());
+    assert_eq!(deleted.filter(|path| std::future::ready(path.is_ok())).count().await, 2500);
+    assert!(names(dir.path()).is_empty(), "directories that became empty are gone, and the root is not");
+}
+
+/// A circle of symbolic links ends, with an error.
+#[tokio::test]
+async fn a_circle_of_links_ends() {
+    let (dir, store) = store(Options::new());
+    fs::create_dir(dir.path().join("d")).unwrap();
+    fs::write(dir.path().join("d/one"), "").unwrap();
+    std::os::unix::fs::symlink("..", dir.path().join("d/up")).unwrap();
+    let found: Vec<_> = store.list(None).collect().await;
+    assert!(found.iter().any(|object| object.as_ref().is_ok_and(|object| object.location.as_ref() == "d/one")));
+    assert_eq!(found.iter().filter(|object| object.is_err()).count(), 1, "{found:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_that_create_one_wins_and_nothing_partial_is_seen() {
+    let (dir, store) = store(Options::new());
+    let object = Path::from("new/object");
+    let contents = |number: u8| vec![number; 100_000 + usize::from(number)];
+    let puts = (0..32).map(|number| {
+        let (store, object) = (store.clone(), object.clone());
+        tokio::spawn(async move { store.put_opts(&object, contents(number).into(), PutMode::Create.into()).await })
+    });
+    let results: Vec<_> = join_all(puts).await.into_iter().map(|put| put.unwrap()).collect();
+    let winners: Vec<_> = results.iter().enumerate().filter(|(_, put)| put.is_ok()).collect();
+    assert_eq!(winners.len(), 1);
+    for error in results.iter().filter_map(|put| put.as_ref().err()) {
+        assert!(matches!(error, Error::AlreadyExists { .. }), "{error}");
+    }
+    assert_eq!(store.get(&object).await.unwrap().bytes().await.unwrap(), contents(winners[0].0 as u8));
+    // Readers of an object that is replaced see one or the other.
+    let writer = tokio::spawn({
+        let (store, object) = (store.clone(), object.clone());
+        async move {
+            for number in 0..100 {
+                store.put(&object, contents(number).into()).await.unwrap();
+            }
+        }
+    });
+    while !writer.is_finished() {
+        let bytes = store.get(&object).await.unwrap().bytes().await.unwrap();
+        assert!(bytes == contents(bytes[0]));
+    }
+    writer.await.unwrap();
+    assert_eq!(names(&dir.path().join("new")), ["object"]);
+}
+
+#[tokio::test]
+async fn an_upload_is_seen_when_complete_and_leaves_nothing_otherwise() {
+    let (dir, store) = store(Options::new());
+    let object = Path::from("object");
+    let mut upload = store.put_multipart(&object).await.unwrap();
+    upload.put_part("some".into()).await.unwrap();
+    assert!(matches!(store.head(&object).await, Err(Error::NotFound { .. })));
+    assert_eq!(store.list(None).count().await, 0);
+    upload.abort().await.unwrap();
+    assert!(upload.complete().await.is_err() && upload.put_part("more".into()).await.is_err());
+    assert!(names(dir.path()).is_empty());
+
+    let mut upload = store.put_multipart(&object).await.unwrap();
+    drop(upload.put_part("never polled".into()));
+    assert!(upload.complete().await.unwrap_err().to_string().contains("await every part"));
+    drop(store.put_multipart(&object).await.unwrap());
+    // Those are removed in the background.
+    for _ in 0..500 {
+        if names(dir.path()).is_empty() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{:?}", names(dir.path()));
+}
+
+#[tokio::test]
+async fn a_copy_does_not_share_what_is_written_later_through_the_store() {
+    let (dir, store) = store(Options::new());
+    let (from, to) = (Path::from("from"), Path::from("to"));
+    store.put(&from, "old".into()).await.unwrap();
+    std::os::unix::fs::symlink("from", dir.path().join("link")).unwrap();
+    store.copy(&Path::from("link"), &Path::from("deep/er")).await.unwrap();
+    store.copy(&from, &to).await.unwrap();
+    store.copy(&from, &from).await.unwrap();
+    store.copy(&from, &Path::from("moved")).await.unwrap();
+    store.rename(&Path::from("moved"), &to).await.unwrap();
+    store.put(&from, "new".into()).await.unwrap();
+    for (location, contents) in [("from", "new"), ("to", "old"), ("deep/er", "old")] {
+        assert_eq!(store.get(&Path::from(location)).await.unwrap().bytes().await.unwrap(), contents);
+    }
+    assert_eq!(names(dir.path()), ["deep", "from", "link", "to"]);
+}
+
+#[tokio::test]
+async fn urls_of_both_schemes_lead_to_files() {
+    let (dir, _) = store(Options::new());
+    let path = dir.path().canonicalize().unwrap().join("object");
+    fs::write(&path, "here").unwrap();
+    let registry = DefaultObjectStoreRegistry::new();
+    NowaitFileSystem::register(Options::new(), |url, store| {
+        registry.register(url.clone(), store);
+    });
+    for scheme in ["file", "nowait"] {
+        let url = Url::parse(&format!("{scheme}://{}", path.display())).unwrap();
+        let (store, location) = registry.resolve(&url).unwrap();
+        assert_eq!(store.to_string(), "NowaitFileSystem(/)");
+        assert_eq!(store.get(&location).await.unwrap().bytes().await.unwrap(), "here");
+    }
+}
+
+/// A file system of 1 MiB, which is unmounted when it goes.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mount() -> Option<Small> {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut mount = std::process::Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", "size=1m", "none"]).arg(dir.path()).output();
+        if mounted.is_ok_and(|mounted| mounted.status.success()) {
+            return Some(Small(dir));
+        }
+        assert!(std::env::var_os("NOWAIT_REQUIRE_MOUNTS").is_none(), "mounting failed");
+        println!("skipped: mounting needs root");
+        None
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_nothing() {
+    let Some(small) = Small::mount() else { return };
+    let store = NowaitFileSystem::with_prefix(small.0.path(), Options::new()).unwrap();
+    let object = Path::from("dir/object");
+    let put = store.put(&object, vec![1; 4 << 20].into()).await.unwrap_err();
+    let mut upload = store.put_multipart(&object).await.unwrap();
+    let part = upload.put_part(vec![1; 4 << 20].into()).await.unwrap_err();
+    for error in [put, part] {
+        assert!(matches!(error, Error::Generic { .. }) && error.to_string().contains("space"), "{error}");
+    }
+    upload.complete().await.unwrap_err();
+    let dir = small.0.path().join("dir");
+    for _ in 0..500 {
+        if names(&dir).is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(names(&dir).is_empty(), "{:?}", names(&dir));
+    store.put(&object, vec![1; 1000].into()).await.unwrap();
+}
