@@ -15,7 +15,6 @@ help:
 	@echo "make python-test  part of make test, where there is python3-venv: the Python package, built, installed and tested"
 	@echo "make python-test-all  the same with its large extras: torch and others"
 	@echo "make stores-test  part of make test: the ObjectStore of crates/nowait-object-store, a workspace of its own"
-	@echo "make python-test-all  the same with its large extras: torch, dask, pandas and others"
 	@echo "make tables  tables in docs and README.md, from the JSON that they name"
 	@echo "make losses  docs/measurements: losses.md, the rows in which the library loses, and README.md, the pages"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
