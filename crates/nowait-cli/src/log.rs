@@ -267,7 +267,7 @@ fn dump(options: &cli::Dump) -> Result<()> {
         left -= 1;
         let written = match options.raw {
             true => out.write_all(record.bytes),
-            false => print(&mut out, options.json, record.lsn, record.bytes),
+            false => print(&mut out, options.json, record.lsn, record.kind, record.bytes),
         };
         if !is_open(written)? {
             return Ok(());
@@ -279,12 +279,13 @@ fn dump(options: &cli::Dump) -> Result<()> {
     damaged(&recovery)
 }
 
-/// Prints a line for a record.
-fn print(out: &mut impl Write, as_json: bool, lsn: u64, bytes: &[u8]) -> io::Result<()> {
-    match as_json {
-        true => writeln!(out, "{}", json!({ "lsn": lsn, "bytes": hexadecimal(bytes) })),
-        false => writeln!(out, "{lsn:>12} {:>8}  {}", bytes.len(), text(bytes)),
+/// Prints a line for a record; its kind only where the application has given it one.
+fn print(out: &mut impl Write, as_json: bool, lsn: u64, kind: u8, bytes: &[u8]) -> io::Result<()> {
+    if as_json {
+        return writeln!(out, "{}", json!({ "lsn": lsn, "kind": kind, "bytes": hexadecimal(bytes) }));
     }
+    let kind = if kind == 0 { String::new() } else { format!("kind {kind}: ") };
+    writeln!(out, "{lsn:>12} {:>8}  {kind}{}", bytes.len(), text(bytes))
 }
 
 /// False when whoever reads the output has gone.

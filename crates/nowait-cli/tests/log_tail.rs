@@ -56,7 +56,7 @@ fn the_last_records_are_printed() {
         assert_eq!(lines(&output.stdout), expected);
         let output = run(&["-n", "2", "--json"], &path);
         let hex: String = b"record 25".iter().map(|byte| format!("{byte:02x}")).collect();
-        assert!(lines(&output.stdout)[1] == format!(r#"{{"bytes":"{hex}","lsn":25}}"#), "{output:?}");
+        assert!(lines(&output.stdout)[1] == format!(r#"{{"bytes":"{hex}","kind":0,"lsn":25}}"#), "{output:?}");
         assert_eq!(lines(&run(&["-n", "0"], &path).stdout).len(), 0);
         assert_eq!(lines(&run(&["-n", "1000"], &path).stdout).len(), 25);
         if !closed {
@@ -95,5 +95,21 @@ fn records_to_come_are_printed_until_it_is_interrupted_and_a_cut_is_told() {
     tail.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
     assert_eq!(tail.0.wait().unwrap().code(), Some(130), "{told}");
     assert!(told.contains("cut off after record 14") && told.contains("interrupted"), "{told}");
+    log.close().wait().unwrap();
+}
+
+/// Nothing is printed to an idle log's reader that would fail.
+#[test]
+fn it_ends_when_nobody_reads_what_it_prints() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("log");
+    let log = open(&path);
+    append(&log, 2);
+    let mut running = Running(command(&["-f"], &path).spawn().unwrap());
+    let mut output = BufReader::new(running.0.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    drop(output);
+    assert!(running.0.wait().unwrap().success());
     log.close().wait().unwrap();
 }

@@ -310,7 +310,7 @@ impl Log {
     /// [`ErrorKind::NoSpace`], since the log continues in a new segment; those of writes.
     pub fn truncate_suffix(&self, lsn: u64) -> Blocking<()> {
         let log = self.clone();
-        Blocking::new(ErrorOp::Append, &self.0.shared.dir.path, move || log.0.shared.truncate_suffix(lsn))
+        Blocking::new(ErrorOp::SetLen, &self.0.shared.dir.path, move || log.0.shared.truncate_suffix(lsn))
     }
 
     /// Writes what was appended, then a watermark block that covers all of it, and ends the log:

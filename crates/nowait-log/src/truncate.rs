@@ -43,7 +43,7 @@ impl Shared {
                     true => format!("the log is empty: it cannot be cut after record {lsn}"),
                     false => format!("it cannot be cut after record {lsn}: the log has records {first} to {last}"),
                 };
-                return Err(self.error(ErrorOp::Append, ErrorKind::NoSuchRecord, text));
+                return Err(self.error(ErrorOp::SetLen, ErrorKind::NoSuchRecord, text));
             }
             if !state.is_quiet() {
                 // A watermark block is in flight, or records that were appended since.
@@ -106,7 +106,7 @@ impl Shared {
         if lsn > segment.last_lsn {
             let last = segment.last_lsn;
             let text = format!("record {lsn} was lost, and left out by a salvage; cut after record {last}");
-            return Err(self.error(ErrorOp::Append, ErrorKind::NoSuchRecord, text));
+            return Err(self.error(ErrorOp::SetLen, ErrorKind::NoSuchRecord, text));
         }
         let number = segment.header.number;
         let file = self.dir.open(number, false, self.control.direct)?;

@@ -444,7 +444,7 @@ impl ErrorKind {
             ErrorKind::Locked => ("it is locked", Some("close it there first")),
             ErrorKind::Damaged => (
                 "what was durable once cannot be read",
-                Some("restore it from a copy, or open the log with salvage to go on without"),
+                Some("restore it from a copy, or give up that record and all behind it: open the log with salvage"),
             ),
             ErrorKind::Indeterminate => ("it may have been written, or not", Some("open the log anew and look")),
             ErrorKind::Poisoned => ("a write failed before", Some("open the log anew")),

@@ -1,10 +1,12 @@
 //! `nowait log tail`: the last records of a log, and those that come.
 
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use nowait_log::{FollowFrom, Followed, Follower, follow};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Result, is_open, print};
 use crate::cli::{self, Failure};
@@ -36,7 +38,7 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
                 _ => return is_open(out.flush()).map(drop),
             }
         };
-        if !is_open(out.flush())? {
+        if !is_open(out.flush())? || !is_read(out.get_ref()) {
             return Ok(());
         }
         match interrupted.recv_timeout(delay) {
@@ -44,6 +46,13 @@ pub(super) fn tail(options: &cli::Tail) -> Result<()> {
             _ => return end(&mut out),
         }
     }
+}
+
+/// False when whoever reads the output has gone: an idle log has nothing to print that would fail.
+fn is_read(out: &impl AsFd) -> bool {
+    let mut output = [PollFd::new(out, PollFlags::empty())];
+    // Where it cannot be told, the next record tells.
+    poll(&mut output, Some(&Timespec::default())).is_err() || !output[0].revents().contains(PollFlags::ERR)
 }
 
 /// Receives a message for each Ctrl-C, SIGTERM and SIGHUP.
@@ -66,8 +75,8 @@ fn end(out: &mut impl Write) -> Result<()> {
 fn print_next(follower: &mut Follower, as_json: bool, out: &mut impl Write) -> Result<Option<bool>> {
     let event = match follower.next()? {
         None => return Ok(Some(false)),
-        Some(Followed::Record { lsn, bytes, .. }) => {
-            return Ok(is_open(print(out, as_json, lsn, bytes))?.then_some(true));
+        Some(Followed::Record { lsn, kind, bytes }) => {
+            return Ok(is_open(print(out, as_json, lsn, kind, bytes))?.then_some(true));
         }
         Some(Followed::Missing(lsns)) => {
             let (first, last) = (lsns.start, lsns.end.saturating_sub(1));
