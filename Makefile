@@ -4,8 +4,8 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test loom locks tools-test python-test python-test-all losses tables lint bench bench-check fio-check \
-	stores-test peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
+.PHONY: help test c-tools loom locks tools-test python-test python-test-all stores-test losses tables lint bench \
+	bench-check fio-check peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
 	@echo "make test    all tests: the workspace with all features, and the library with none; doc tests included"
@@ -34,11 +34,19 @@ help:
 test:
 	$(CARGO) test $(LOCKED) --workspace --all-features --no-fail-fast
 	$(CARGO) test $(LOCKED) -p nowait --no-default-features
+	$(MAKE) c-tools
 	$(MAKE) loom
 	$(MAKE) locks
 	$(MAKE) tools-test
 	$(MAKE) python-test
 	$(MAKE) stores-test
+
+# The tests of the C interface skip what they have no program for.
+c-tools:
+	@for tool in gcc:gcc g++:g++ clang:clang valgrind:valgrind cmake:cmake pkg-config:pkg-config nm:binutils \
+		go:golang-go java:openjdk-25-jdk-headless; do \
+		command -v $${tool%%:*} >/dev/null || echo "skipped: tests of nowait-c with $${tool%%:*}; Debian has it in $${tool##*:}"; \
+	done
 
 loom:
 	RUSTFLAGS="--cfg nowait_loom" $(CARGO) test $(LOCKED) -p nowait --lib --target-dir target/loom loom_tests

@@ -210,3 +210,38 @@ pub(crate) unsafe fn size<T: Growing>(pointer: *const T, name: &str) -> Result<u
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+    use crate::failure::last_text;
+
+    fn last() -> String {
+        // SAFETY: the text of this thread, which makes no other call meanwhile.
+        unsafe { CStr::from_ptr(last_text()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_ends_at_the_border() {
+        assert_eq!(status(|| panic!("on {}", "purpose")), -libc::ENOTRECOVERABLE);
+        assert!(last().contains("panic: on purpose"), "{}", last());
+        assert_eq!(count(|| std::panic::panic_any(7)), -i64::from(libc::ENOTRECOVERABLE));
+        assert!(last().contains("without a text"), "{}", last());
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+        assert_eq!(status(|| std::panic::panic_any(Bomb)), -libc::ENOTRECOVERABLE);
+        assert_eq!(status(|| Ok(())), 0);
+    }
+
+    #[test]
+    fn texts_of_c_have_no_zero_bytes() {
+        assert_eq!(status(|| Err(Failure::new(libc::EIO, "a\0b"))), -libc::EIO);
+        assert_eq!(last(), "ab");
+    }
+}

@@ -39,6 +39,11 @@ fn programs_run_as_c_and_as_cpp_by_every_compiler() {
     }
     let out = folder();
     for compiler in COMPILERS.iter().filter(|compiler| has(compiler.program, compiler.package)) {
+        if compiler.language == "c++" {
+            let program = out.path().join(format!("raii-{}", compiler.program));
+            compiler.build(&crate_dir().join("tests/c/raii.cpp"), &program, &[]);
+            run_in_folder(&program, &[]);
+        }
         for name in PROGRAMS {
             let program = out.path().join(format!("{name}-{}-{}", compiler.program, compiler.standard));
             compiler.build(&source(name), &program, &[]);
