@@ -5,6 +5,7 @@ mod copying;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -27,8 +28,8 @@ fn slow_tree(root: &Path) {
 /// Copies it slowly, has `meanwhile` done in the middle of its first file, and returns the code and
 /// what was said.
 fn copied_while(dir: &Path, options: &[&str], meanwhile: impl FnOnce()) -> (Option<i32>, String) {
-    let child = nowait_copy()
-        .args(["--bwlimit=1M", "--jobs=1", "--reflink=never", "-T"])
+    let mut child = nowait_copy()
+        .args(["--bwlimit=1M", "--jobs=1", "--reflink=never", "--json", "-T"])
         .args(options)
         .args(["source", "target"])
         .current_dir(dir)
@@ -36,8 +37,15 @@ fn copied_while(dir: &Path, options: &[&str], meanwhile: impl FnOnce()) -> (Opti
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    thread::sleep(Duration::from_millis(800));
+    // The first event: both directories are open. The first file takes two seconds.
+    let mut events = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    events.read_line(&mut first).unwrap();
+    assert!(first.contains(r#""event":"directory""#), "{first}");
+    thread::sleep(Duration::from_millis(200));
     meanwhile();
+    let mut others = String::new();
+    events.read_to_string(&mut others).unwrap();
     let output = child.wait_with_output().unwrap();
     (output.status.code(), said(&output))
 }

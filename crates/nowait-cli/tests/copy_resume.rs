@@ -31,11 +31,11 @@ impl Left {
         fs::write(path("target"), "old").unwrap();
         fs::write(path("precious"), PRECIOUS).unwrap();
         let mut command = nowait_copy();
-        command.args(["--resume", "--reflink=never", "--bwlimit=20M"]).args([path("source"), path("target")]);
+        command.args(["--resume", "--reflink=never", "--bwlimit=8M"]).args([path("source"), path("target")]);
         let mut child = command.stderr(Stdio::null()).spawn().unwrap();
         let name = |end: &str| names(dir.path()).into_iter().find(|name| name.ends_with(end)).map(|name| path(&name));
         let began = Instant::now();
-        while name(".nowait-part").is_none_or(|part| fs::metadata(part).unwrap().len() < 9 << 20) {
+        while name(".nowait-part").is_none_or(|part| fs::metadata(part).unwrap().len() < 6 << 20) {
             assert!(began.elapsed() < Duration::from_secs(20), "{:?}", names(dir.path()));
             thread::sleep(Duration::from_millis(2));
         }
