@@ -73,8 +73,8 @@ struct Bad {
 
 /// Reads one length for all ranges; `None` if there is a list of them.
 fn one_length(object: &Bound<'_, PyAny>) -> PyResult<Option<Result<usize, String>>> {
-    let is_one = object.is_instance_of::<PyInt>()
-        || (object.hasattr("__index__")? && !matches!(elements(object)?, Some(Elements::Integers(..))));
+    // Arrays and tensors have `__index__`, too, whatever their length.
+    let is_one = object.is_instance_of::<PyInt>() || (object.hasattr("__index__")? && object.len().is_err());
     if !is_one {
         return Ok(None);
     }

@@ -52,6 +52,29 @@ def test_arrays_that_are_not_contiguous(path: Path, contents: bytes) -> None:
         )
 
 
+class Tensor:
+    """As torch's: no buffer, and `__index__` whatever its length."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __index__(self) -> int:
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+
+    def __array__(self, *arguments: object, **keywords: object) -> numpy.ndarray:
+        return numpy.array(self.numbers)
+
+
+def test_tensors_and_scalars(path: Path, contents: bytes) -> None:
+    rows = nowait.gather(path, Tensor([5, 1]), Tensor([3, 4]))
+    assert [bytes(row) for row in rows] == expected(contents, [5, 1], [3, 4])
+    for one in (numpy.array(3), numpy.uint8(3), 3):
+        assert [bytes(row) for row in nowait.gather(path, [5, 1], one)] == expected(contents, [5, 1], [3, 3])
+
+
 def test_one_length_makes_rows(path: Path, contents: bytes) -> None:
     rows = nowait.gather(path, [4096, 0, 8192], numpy.int64(1024))
     found = numpy.asarray(rows)
