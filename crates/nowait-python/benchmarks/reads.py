@@ -287,6 +287,29 @@ def refused(run: Run, rounds: int, seed: int) -> dict[str, Any]:
     return rows
 
 
+def rust(run: Run, rounds: int, seed: int) -> dict[str, Any]:
+    """The same gather by Rust and by Python, each in a process of its own, one after the other."""
+    program = Path(__file__).parents[3] / "target" / "release" / "examples" / "timed_gather"
+    if not program.exists():
+        print("without Rust's: cargo build --release -p nowait --example timed_gather", file=sys.stderr)
+        return {}
+    offsets = "".join(f"{offset}\n" for offset in run.cold.tolist())
+    python = [sys.executable, __file__, "--one", "ring", "--file", str(run.path), "--seed", str(seed)]
+    rows: dict[str, Any] = {"rust": {"seconds": []}, "gather": {"seconds": []}}
+    for number in range(rounds):
+        for name in ("rust", "gather") if number % 2 else ("gather", "rust"):
+            if name == "rust":
+                told = subprocess.run(
+                    [program, run.path], input=offsets, check=True, stdout=subprocess.PIPE, text=True
+                )
+                rows[name]["seconds"].append(float(told.stdout))
+            else:
+                command = [*python, "--cold", str(len(run.cold))]
+                told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                rows[name]["seconds"].append(json.loads(told.stdout)["gather"])
+    return rows
+
+
 def one(name: str, path: Path, cold: int, seed: int) -> None:
     if name == "refused":
         refuse_io_uring()
@@ -334,6 +357,7 @@ BARS = [
     ("cold", "gather", "pread", 5.0),
     ("cold", "gather", "memmap-willneed", 1.0),
     ("cold", "gather", "ayafileio", 1.0),
+    ("rust", "gather", "rust", 0.95),
     ("cold", "gather-rows", "memmap", 10.0),
     ("cold", "nowait-fsspec", "fsspec", 8.0),
     ("hot", "gather", "preadv", 1.0),
@@ -349,7 +373,7 @@ def ratios(rows: dict[str, Any], way: str, other: str, figure: str = "seconds") 
 
 
 def show(report: dict[str, Any]) -> None:
-    for point in ("cold", "hot", "refused"):
+    for point in ("cold", "hot", "refused", "rust"):
         count = report["reads"]["hot" if point == "hot" else "cold"]
         for name, row in report[point].items():
             used = f"  {median(row['processor_s']) / count * 1e6:6.1f} µs CPU" if "processor_s" in row else ""
@@ -393,6 +417,7 @@ def main() -> None:
             "cold": measure(run, available, run.cold, options.rounds, True),
             "heartbeat": heartbeat(run, options.rounds),
             "refused": refused(run, options.rounds, options.seed),
+            "rust": rust(run, options.rounds, options.seed),
         }
         run.warm()
         report["hot"] = measure(run, HOT, run.hot, options.rounds, False)

@@ -47,7 +47,7 @@ mod _nowait {
     use crate::memory::{Buffer, Mapping, View, end, pending_releases};
 
     #[pymodule_export]
-    use crate::probe::probe;
+    use crate::probe::probe_json;
     #[pymodule_export]
     use crate::start::{
         start_gather, start_open, start_read, start_readinto, start_size, start_sync, start_truncate, start_write,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence as _Sequence
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from nowait._bench import bench
+from nowait._bench import bench, probe
 from nowait._copy import CopyError, CopyProgress, CopyReport, copy
 from nowait._each import gather_each, gather_files
 from nowait._errors import (
@@ -35,7 +35,7 @@ from nowait._errors import (
 from nowait._files import File, open
 from nowait._log import Log, Record
 from nowait._map import Map, Populated
-from nowait._nowait import Buffer, Gathered, __version__, gather, probe
+from nowait._nowait import Buffer, Gathered, __version__, gather
 
 if _TYPE_CHECKING:
     from nowait._rows import Rows

@@ -1,4 +1,4 @@
-"""The benchmark of the command `nowait`, run from Python."""
+"""What this machine's files are like: how they are served, and how fast."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from nowait import _nowait
 from nowait._errors import make
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nowait._types import Path
+
+
+def probe(path: Path, *, shallow: bool = True, evict: bool = False, requests: int = 32) -> dict[str, Any]:
+    """Finds out how files are served at a path: by io_uring, request by request, and by this library.
+
+    Returns what `nowait probe --json` prints. Of a directory, by scratch files in it. Takes about a
+    second, or some if it is not `shallow`.
+    """
+    found: dict[str, Any] = json.loads(_nowait.probe_json(path, shallow, evict, requests))
+    return found
 
 
 def bench(

@@ -178,12 +178,7 @@ def populate(mapping: Mapping, how: dict[str, object], progress: Any = None) -> 
 def start_populate(
     completions: Completions, number: int, mapping: Mapping, how: dict[str, object]
 ) -> Running: ...
-def probe(path: Path, *, shallow: bool = True, evict: bool = False, requests: int = 32) -> dict[str, Any]:
-    """Finds out how files are served at a path: by io_uring, request by request, and by this library.
-
-    Of a directory, by scratch files in it. Takes about a second, or some if it is not `shallow`.
-    """
-
+def probe_json(path: Path, shallow: bool, evict: bool, requests: int) -> str: ...
 def copy(sources: list[Any], target: Path, progress: Any, how: dict[str, object]) -> dict[str, Any]: ...
 
 # What is started is done, with its result, or its result comes to `completions` under `number`.
