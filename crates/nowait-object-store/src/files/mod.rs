@@ -20,7 +20,7 @@ use nowait::{Error, ErrorKind, ErrorOp, Nowait, Result};
 
 pub(crate) use self::stage::is_staged;
 pub(crate) use self::upload::Upload;
-pub(crate) use self::walk::{Entry, list};
+pub(crate) use self::walk::list;
 use crate::options::Options;
 
 /// A directory of objects.
