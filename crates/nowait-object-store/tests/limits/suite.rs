@@ -92,7 +92,7 @@ async fn an_object_that_shrinks_under_a_get_is_an_error_and_one_that_vanishes_is
 #[tokio::test]
 async fn locations_cannot_leave_the_root() {
     let (dir, store) = store(Options::new());
-    for text in ["../x", "a/../../x", "..", ".", "a/./b", "a\0b"] {
+    for text in ["../x", "a/../../x", "b/..", "b/.", "a/./b", "a\0b"] {
         assert!(Path::parse(text).is_err(), "{text}");
         let encoded = Path::from(text);
         store.put(&encoded, "inside".into()).await.unwrap();
