@@ -46,7 +46,7 @@ async fn a_hundred_thousand_ranges_share_one_allocation() {
 }
 
 #[tokio::test]
-#[allow(clippy::reversed_empty_ranges)]
+#[allow(clippy::reversed_empty_ranges, clippy::single_range_in_vec_init)]
 async fn ranges_that_are_none_are_errors_that_name_them() {
     let (dir, store) = store(Options::new());
     fs::write(dir.path().join("object"), [1; 1000]).unwrap();
