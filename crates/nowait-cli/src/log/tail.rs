@@ -75,7 +75,7 @@ fn end(out: &mut impl Write) -> Result<()> {
 fn print_next(follower: &mut Follower, as_json: bool, out: &mut impl Write) -> Result<Option<bool>> {
     let event = match follower.next()? {
         None => return Ok(Some(false)),
-        Some(Followed::Record { lsn, kind, bytes }) => {
+        Some(Followed::Record { lsn, kind, bytes, .. }) => {
             return Ok(is_open(print(out, as_json, lsn, kind, bytes))?.then_some(true));
         }
         Some(Followed::Missing(lsns)) => {
