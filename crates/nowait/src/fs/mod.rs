@@ -22,7 +22,7 @@ pub use self::dir::Dir;
 pub(crate) use self::temporary::{Temporary, create_beside};
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
-use crate::error::{Error, ErrorKind, ErrorOp, Result};
+use crate::error::{Error, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Call, Done, Owned, PathAt, Request};
 use crate::operation::{Answer, On, Operation, Steps, called};
@@ -514,7 +514,7 @@ fn guarded_call<T: 'static>(answer: Answer<'_>) -> Result<T> {
         request => unreachable!("a call is answered with itself, not {request:?}"),
     };
     let result: std::result::Result<T, String> = called(answer)?;
-    result.map_err(|text| Error::new(operation, ErrorKind::Other).at(&path).with_detail(text))
+    result.map_err(|text| Error::new(operation, crate::ErrorKind::Other).at(&path).with_detail(text))
 }
 
 /// Calls `function` with a path, on a thread that may wait.
