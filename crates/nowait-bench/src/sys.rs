@@ -232,21 +232,16 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Sets handlers of signals by `set`, and ignores those of SIGHUP, SIGINT and SIGTERM again that were
-/// ignored before.
-pub fn keep_ignored<T>(set: impl FnOnce() -> T) -> T {
-    let is_ignored = |signal: &libc::c_int| {
-        // SAFETY: zeros are an action, and the call writes to nothing but this one.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: as above; without a new action it changes none.
-        let asked = unsafe { libc::sigaction(*signal, ptr::null(), &mut action) };
-        asked == 0 && action.sa_sigaction == libc::SIG_IGN
-    };
-    let ignored: Vec<_> = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM].into_iter().filter(is_ignored).collect();
+/// Sets handlers of signals by `set`, and ignores SIGHUP again if it was ignored before.
+pub fn keep_hangup_ignored<T>(set: impl FnOnce() -> T) -> T {
+    // SAFETY: zeros are an action, and the call writes to nothing but this one.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: as above; without a new action it changes none.
+    let asked = unsafe { libc::sigaction(libc::SIGHUP, ptr::null(), &mut action) };
     let result = set();
-    for signal in ignored {
+    if asked == 0 && action.sa_sigaction == libc::SIG_IGN {
         // SAFETY: a signal that is ignored runs no code of ours.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     }
     result
 }
