@@ -3,10 +3,13 @@
 //! A thread of the test serves it, and the test itself never touches the mount: a thread that waited
 //! for an answer would keep the process from ending. It looks at the files where they are kept.
 
+#[path = "../../../nowait/tests/common/fuse/wire.rs"]
+mod wire;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +18,12 @@ use std::thread::JoinHandle;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use self::wire::{ASYNC_READ, BIG_WRITES, IN_HEADER, WRITE_BYTES_MAX, long, longs, opcode, word, words};
 use super::mounts;
 
 const ROOT: u64 = 1;
-const WRITE_BYTES_MAX: u32 = 128 << 10;
+/// Most requests at a time that no thread waits for.
+const BACKGROUND_MAX: u32 = 16;
 
 /// What goes wrong; nothing, without more said.
 #[derive(Clone, Copy, Default)]
@@ -46,8 +51,7 @@ pub(crate) struct Faulty {
 impl Faulty {
     /// Makes one, or says why not; a kernel without FUSE is none that the tests require.
     pub(crate) fn or_skip() -> Option<Faulty> {
-        if !Path::new("/dev/fuse").exists() {
-            eprintln!("skipped: there is no /dev/fuse");
+        if !wire::is_there() {
             return None;
         }
         mounts::or_skip("a file system of our own (FUSE)", Faulty::new())
@@ -136,37 +140,6 @@ struct Disk {
     faults: Faults,
 }
 
-/// Of linux/fuse.h.
-mod opcode {
-    pub(super) const LOOKUP: u32 = 1;
-    pub(super) const FORGET: u32 = 2;
-    pub(super) const GETATTR: u32 = 3;
-    pub(super) const SETATTR: u32 = 4;
-    pub(super) const READLINK: u32 = 5;
-    pub(super) const SYMLINK: u32 = 6;
-    pub(super) const MKDIR: u32 = 9;
-    pub(super) const UNLINK: u32 = 10;
-    pub(super) const RMDIR: u32 = 11;
-    pub(super) const RENAME: u32 = 12;
-    pub(super) const OPEN: u32 = 14;
-    pub(super) const READ: u32 = 15;
-    pub(super) const WRITE: u32 = 16;
-    pub(super) const STATFS: u32 = 17;
-    pub(super) const RELEASE: u32 = 18;
-    pub(super) const FSYNC: u32 = 20;
-    pub(super) const FLUSH: u32 = 25;
-    pub(super) const INIT: u32 = 26;
-    pub(super) const OPENDIR: u32 = 27;
-    pub(super) const READDIR: u32 = 28;
-    pub(super) const RELEASEDIR: u32 = 29;
-    pub(super) const FSYNCDIR: u32 = 30;
-    pub(super) const CREATE: u32 = 35;
-    pub(super) const INTERRUPT: u32 = 36;
-    pub(super) const BATCH_FORGET: u32 = 42;
-}
-
-const IN_HEADER: usize = 40;
-
 type Answer = Result<Vec<u8>, Errno>;
 
 fn serve(mut device: File, disk: &Mutex<Disk>) {
@@ -180,35 +153,13 @@ fn serve(mut device: File, disk: &Mutex<Disk>) {
             Err(_) => return,
         };
         let request = &request[..length];
-        let (opcode, unique) = (word(request, 4), long(request, 8));
+        let opcode = word(request, 4);
         if matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
             continue;
         }
         let answer = disk.lock().unwrap_or_else(PoisonError::into_inner).answer(opcode, request);
-        let (errno, body) = answer.map_or_else(|errno| (errno.raw_os_error(), Vec::new()), |body| (0, body));
-        let mut out = (16 + body.len() as u32).to_ne_bytes().to_vec();
-        out.extend((-errno).to_ne_bytes());
-        out.extend(unique.to_ne_bytes());
-        out.extend(body);
-        // One that was given up meanwhile is not known any more.
-        let _ = device.write_all(&out);
+        wire::reply(&device, request, answer.map_err(Errno::raw_os_error));
     }
-}
-
-fn word(request: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(request[at..at + 4].try_into().unwrap())
-}
-
-fn long(request: &[u8], at: usize) -> u64 {
-    u64::from_ne_bytes(request[at..at + 8].try_into().unwrap())
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-fn longs(longs: &[u64]) -> Vec<u8> {
-    longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
 }
 
 /// Texts that end in zero bytes.
@@ -230,7 +181,7 @@ impl Disk {
         let (node, body) = (long(request, 16), &request[IN_HEADER..]);
         let name = |at: usize| texts(&body[at..]).next().unwrap_or_default();
         match opcode {
-            opcode::INIT => Ok(init(word(body, 8), word(body, 12))),
+            opcode::INIT => Ok(wire::init(request, ASYNC_READ | BIG_WRITES, BACKGROUND_MAX)),
             opcode::LOOKUP => self.child(node, name(0)).map(|child| self.entry(child)),
             opcode::GETATTR => Ok(self.attributes_out(node)),
             opcode::SETATTR => self.set_attributes(node, body),
@@ -266,7 +217,7 @@ impl Disk {
             opcode::READ => self.read(node, long(body, 8), word(body, 16) as usize),
             opcode::WRITE => self.write(node, long(body, 8), &body[40..]),
             opcode::READDIR => Ok(self.list(node, long(body, 8), word(body, 16) as usize)),
-            opcode::STATFS => Ok(statistics()),
+            opcode::STATFS => Ok(wire::statistics(&[1 << 20, 1 << 19, 1 << 19, 1 << 20, 1 << 19])),
             opcode::FLUSH => fails(self.faults.flush),
             opcode::FSYNC => fails(self.faults.sync),
             opcode::RELEASE | opcode::RELEASEDIR | opcode::FSYNCDIR => Ok(Vec::new()),
@@ -369,21 +320,4 @@ impl Disk {
     fn entry(&self, node: u64) -> Vec<u8> {
         [longs(&[node, 0, 0, 0, 0]), self.attributes(node)].concat()
     }
-}
-
-fn init(read_ahead_max: u32, offered: u32) -> Vec<u8> {
-    const ASYNC_READ: u32 = 1 << 0;
-    const BIG_WRITES: u32 = 1 << 5;
-    let flags = offered & (ASYNC_READ | BIG_WRITES);
-    const BACKGROUND_MAX: u32 = 16;
-    let mut out = words(&[7, 31, read_ahead_max, flags, BACKGROUND_MAX | BACKGROUND_MAX << 16, WRITE_BYTES_MAX, 1]);
-    out.resize(64, 0);
-    out
-}
-
-fn statistics() -> Vec<u8> {
-    let mut out = longs(&[1 << 20, 1 << 19, 1 << 19, 1 << 20, 1 << 19]);
-    out.extend(words(&[4096, 255, 4096]));
-    out.resize(80, 0);
-    out
 }

@@ -4,6 +4,8 @@
 //! it (linux/fuse.h): were it this process, a thread that waits for an answer would keep the
 //! connection open when the process is ended, for ever.
 
+pub(crate) mod wire;
+
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,10 +17,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tempfile::TempDir;
 
+use self::wire::{ASYNC_DIO, ASYNC_READ, BIG_WRITES, IN_HEADER, long, longs, opcode, word, words};
 use super::{child, mounts};
 
 pub(crate) const NAME: &str = "file";
 const FILE_BYTES: u64 = 1 << 30;
+/// Most requests at a time that no thread waits for.
+const BACKGROUND_MAX: u32 = 1024;
 
 const HANG: u8 = b'h';
 const GO_ON: u8 = b'g';
@@ -38,8 +43,7 @@ pub(crate) struct Stalling {
 impl Stalling {
     /// Makes one, or says why not; a kernel without FUSE is none that the tests require.
     pub(crate) fn or_skip(delay: Duration) -> Option<Stalling> {
-        if !Path::new("/dev/fuse").exists() {
-            eprintln!("skipped: there is no /dev/fuse");
+        if !wire::is_there() {
             return None;
         }
         mounts::or_skip("a file system of our own (FUSE)", Stalling::slow(delay))
@@ -153,26 +157,6 @@ fn mount(device: &File, point: &Path) {
     assert_eq!(result, 0, "mount: {}", std::io::Error::last_os_error());
 }
 
-/// Of linux/fuse.h.
-mod opcode {
-    pub(super) const LOOKUP: u32 = 1;
-    pub(super) const FORGET: u32 = 2;
-    pub(super) const GETATTR: u32 = 3;
-    pub(super) const SETATTR: u32 = 4;
-    pub(super) const OPEN: u32 = 14;
-    pub(super) const READ: u32 = 15;
-    pub(super) const WRITE: u32 = 16;
-    pub(super) const STATFS: u32 = 17;
-    pub(super) const RELEASE: u32 = 18;
-    pub(super) const FSYNC: u32 = 20;
-    pub(super) const FLUSH: u32 = 25;
-    pub(super) const INIT: u32 = 26;
-    pub(super) const INTERRUPT: u32 = 36;
-    pub(super) const BATCH_FORGET: u32 = 42;
-}
-
-const IN_HEADER: usize = 40;
-
 struct Server {
     device: File,
     delay: Duration,
@@ -195,7 +179,7 @@ impl Server {
     }
 
     fn serve(&mut self, request: &[u8]) {
-        let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+        let opcode = word(request, 4);
         if matches!(opcode, opcode::OPEN | opcode::READ | opcode::WRITE | opcode::FSYNC) {
             if self.hangs {
                 return self.held.push(request.to_vec());
@@ -208,55 +192,32 @@ impl Server {
     }
 
     fn answer(&mut self, request: &[u8]) {
-        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
-        let long = |at: usize| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap());
-        let (opcode, unique, node) = (word(4), long(8), long(16));
+        let (opcode, node) = (word(request, 4), long(request, 16));
         let answer = match opcode {
             opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => return,
-            opcode::INIT => Ok(init(word(IN_HEADER + 8), word(IN_HEADER + 12))),
+            opcode::INIT => Ok(wire::init(request, ASYNC_READ | BIG_WRITES | ASYNC_DIO, BACKGROUND_MAX)),
             opcode::LOOKUP if request[IN_HEADER..].starts_with(NAME.as_bytes()) => Ok(entry()),
             opcode::LOOKUP => Err(libc::ENOENT),
             opcode::GETATTR | opcode::SETATTR => Ok(attributes_out(node)),
             opcode::OPEN => Ok(vec![0; 16]),
             // A handle, the offset, the length.
             opcode::READ => {
-                let (offset, length) = (long(IN_HEADER + 8), u64::from(word(IN_HEADER + 16)));
+                let (offset, length) = (long(request, IN_HEADER + 8), u64::from(word(request, IN_HEADER + 16)));
                 Ok(vec![0; FILE_BYTES.saturating_sub(offset).min(length) as usize])
             }
-            opcode::WRITE => Ok(u64::from(word(IN_HEADER + 16)).to_ne_bytes().to_vec()),
-            opcode::STATFS => Ok(statistics()),
+            opcode::WRITE => Ok(longs(&[u64::from(word(request, IN_HEADER + 16))])),
+            opcode::STATFS => Ok(wire::statistics(&[0; 5])),
             opcode::FLUSH | opcode::RELEASE | opcode::FSYNC => Ok(Vec::new()),
             _ => Err(libc::ENOSYS),
         };
-        let (errno, body) = answer.map_or_else(|errno| (errno, Vec::new()), |body| (0, body));
-        let mut out = (16 + body.len() as u32).to_ne_bytes().to_vec();
-        out.extend((-errno).to_ne_bytes());
-        out.extend(unique.to_ne_bytes());
-        out.extend(body);
-        // One that was given up meanwhile is not known any more.
-        let _ = self.device.write_all(&out);
+        wire::reply(&self.device, request, answer);
     }
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-fn init(read_ahead_max: u32, offered: u32) -> Vec<u8> {
-    const ASYNC_READ: u32 = 1 << 0;
-    const BIG_WRITES: u32 = 1 << 5;
-    const ASYNC_DIO: u32 = 1 << 15;
-    const BACKGROUND_MAX: u32 = 1024;
-    let flags = offered & (ASYNC_READ | BIG_WRITES | ASYNC_DIO);
-    let mut out = words(&[7, 31, read_ahead_max, flags, BACKGROUND_MAX | BACKGROUND_MAX << 16, 128 << 10, 1]);
-    out.resize(64, 0);
-    out
 }
 
 fn attributes(node: u64) -> Vec<u8> {
     let is_folder = node == 1;
     let length = if is_folder { 0 } else { FILE_BYTES };
-    let mut out: Vec<u8> = [node, length, length / 512, 0, 0, 0].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let mut out = longs(&[node, length, length / 512, 0, 0, 0]);
     let mode = if is_folder { libc::S_IFDIR | 0o755 } else { libc::S_IFREG | 0o666 };
     out.extend(words(&[0, 0, 0, mode, 1, 0, 0, 0, 4096, 0]));
     out
@@ -272,11 +233,4 @@ fn entry() -> Vec<u8> {
     const KEPT: u64 = 3600;
     // Between them a generation; behind them how long attributes may be kept, and nanoseconds.
     [[NODE, 0, KEPT].map(u64::to_ne_bytes).concat(), vec![0; 16], attributes(NODE)].concat()
-}
-
-fn statistics() -> Vec<u8> {
-    let mut out = vec![0; 40];
-    out.extend(words(&[4096, 255, 4096]));
-    out.resize(80, 0);
-    out
 }
