@@ -206,7 +206,7 @@ struct nowait_log_options {
 // A log that is open for appending. 0 is none.
 typedef uint64_t nowait_log;
 
-// What was found when a log was opened.
+// Findings when a log was opened.
 struct nowait_log_recovery {
     // sizeof(struct nowait_log_recovery).
     size_t size;
@@ -325,7 +325,7 @@ struct nowait_copy_state {
     uint64_t elapsed_ns;
 };
 
-// What a copy did.
+// Result of a copy.
 struct nowait_copy_report {
     // sizeof(struct nowait_copy_report).
     size_t size;
@@ -452,7 +452,8 @@ int64_t nowait_read_at(nowait_file file,
 //
 // Returns the number of bytes, fewer only if the file system took no more: the next write says why.
 // Or a negative errno; the message says how much was written: -ENOSPC, -EFBIG, -EOVERFLOW, -EBADF,
-// -EACCES if the file was not opened for writing, those of pwrite(2). Threads: any; the order of writes that overlap at a time is not defined.
+// -EACCES if the file was not opened for writing, those of pwrite(2). Threads: any; the order of
+// writes that overlap at a time is not defined.
 // `length` bytes at `buffer` are valid for reads, and nobody changes them during the call.
 int64_t nowait_write_at(nowait_file file,
                         const void *buffer,
@@ -691,7 +692,7 @@ int nowait_reap(nowait_queue queue,
 // the whole new one. `options` may be NULL.
 //
 // Returns 0; or a negative errno, and nothing was begun: the arguments make no sense together.
-// What cannot be copied does not end the copy: see nowait_copy_wait. Threads: any.
+// The copy goes on where an entry cannot be copied: see nowait_copy_wait. Threads: any.
 // `sources` points to `sources_count` strings; `target` is a string; `options` is NULL or points to
 // as many bytes as its size says; `copy` points to a handle.
 int nowait_copy_start(const char *const *sources,

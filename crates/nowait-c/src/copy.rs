@@ -90,7 +90,7 @@ unsafe impl Growing for CopyProgress {
     const FIRST_BYTES: usize = size_of::<CopyProgress>();
 }
 
-/// What a copy did.
+/// Result of a copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyReport {
@@ -140,7 +140,7 @@ struct Copying {
 /// the whole new one. `options` may be NULL.
 ///
 /// Returns 0; or a negative errno, and nothing was begun: the arguments make no sense together.
-/// What cannot be copied does not end the copy: see nowait_copy_wait. Threads: any.
+/// The copy goes on where an entry cannot be copied: see nowait_copy_wait. Threads: any.
 ///
 /// # Safety
 /// `sources` points to `sources_count` strings; `target` is a string; `options` is NULL or points to

@@ -194,7 +194,8 @@ pub unsafe extern "C" fn nowait_read_at(file: FileHandle, buffer: *mut c_void, l
 ///
 /// Returns the number of bytes, fewer only if the file system took no more: the next write says why.
 /// Or a negative errno; the message says how much was written: -ENOSPC, -EFBIG, -EOVERFLOW, -EBADF,
-/// -EACCES if the file was not opened for writing, those of pwrite(2). Threads: any; the order of writes that overlap at a time is not defined.
+/// -EACCES if the file was not opened for writing, those of pwrite(2). Threads: any; the order of
+/// writes that overlap at a time is not defined.
 ///
 /// # Safety
 /// `length` bytes at `buffer` are valid for reads, and nobody changes them during the call.

@@ -33,7 +33,7 @@ const CHUNKS: usize = 19;
 const OPEN: u64 = 1 << 31;
 const USERS: u64 = OPEN - 1;
 
-/// What a handle is a handle of.
+/// Kind of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {

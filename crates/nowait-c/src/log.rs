@@ -53,7 +53,7 @@ unsafe impl Growing for LogOptions {
     const FIRST_BYTES: usize = size_of::<LogOptions>();
 }
 
-/// What was found when a log was opened.
+/// Findings when a log was opened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogRecovery {

@@ -16,7 +16,7 @@ use nowait_log::Durable;
 use super::list::List;
 use crate::failure::{Failure, Result};
 
-/// What an operation waits for.
+/// Future of the library that an operation waits for.
 pub(super) enum Work {
     /// A read or a write.
     Transfer(Started<Moved<Lent>>),

@@ -1,4 +1,4 @@
-//! What the tests share: where things are, compilers, and programs that are run.
+//! Shared by the tests: where things are, compilers, and programs that are run.
 
 #![allow(unreachable_pub)]
 #![allow(dead_code)] // Each test uses a part.
@@ -79,7 +79,7 @@ pub struct Compiler {
     pub program: &'static str,
     pub package: &'static str,
     pub standard: &'static str,
-    /// What `-x` calls the language.
+    /// Name of the language, for `-x`.
     pub language: &'static str,
 }
 
