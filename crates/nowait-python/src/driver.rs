@@ -32,7 +32,7 @@ pub(crate) struct Running(AbortHandle);
 #[pymethods]
 impl Running {
     /// Gives it up. What the kernel has begun goes on, and keeps its memory until then.
-    fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.0.abort();
     }
 }

@@ -72,7 +72,7 @@ impl Drop for End {
 #[pyclass(frozen, module = "nowait")]
 pub(crate) struct Arrivals {
     shared: Arc<Shared>,
-    running: Py<Running>,
+    running: Running,
     rows: Py<Gathered>,
 }
 
@@ -123,8 +123,8 @@ impl Arrivals {
     }
 
     /// Gives up what has not come.
-    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        self.running.call_method0(py, "cancel").map(drop)
+    fn cancel(&self) {
+        self.running.cancel();
     }
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn start_each(
         }
         drop(end);
     })?;
-    Ok(Arrivals { shared, running: Py::new(py, running)?, rows })
+    Ok(Arrivals { shared, running, rows })
 }
 
 /// Reads ranges of several files into one memory: each item is a file, offsets and lengths.

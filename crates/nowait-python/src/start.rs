@@ -2,7 +2,7 @@
 //! longer than a copy out of the page cache; what has to wait for the device is noticed by a thread
 //! of the library. Gathers go to the driver: of many ranges even those that are cached take long.
 
-use nowait::{Error, ErrorOp, Lent, Nowait};
+use nowait::{Error, ErrorOp, Lent, Nowait, Started};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
@@ -33,6 +33,19 @@ pub(crate) fn start_open(
     deliver(py, started, completions.get().receiver(number), move |py, opened| {
         Py::new(py, File::new(opened.or_raise(py)?, &mode))?.into_py_any(py)
     })
+}
+
+/// Starts an operation of an open file.
+fn begin<T: Send + 'static>(
+    (completions, number): (&Bound<'_, Completions>, u64),
+    file: &Bound<'_, File>,
+    operation: ErrorOp,
+    start: impl FnOnce(nowait::File) -> PyResult<Started<T>>,
+    finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> Begun {
+    let py = file.py();
+    let started = start(file.get().get(py, operation)?)?;
+    deliver(py, started, completions.get().receiver(number), finish)
 }
 
 #[pyfunction]
@@ -71,10 +84,8 @@ pub(crate) fn start_readinto(
     offset: u64,
     buffer: &Bound<'_, PyAny>,
 ) -> Begun {
-    let py = file.py();
-    let opened = file.get().get(py, ErrorOp::Read)?;
-    let started = opened.read_at(Lent::new(Loan::writable(buffer)?), offset).start();
-    deliver(py, started, completions.get().receiver(number), |py, read| {
+    let start = |opened: nowait::File| Ok(opened.read_at(Lent::new(Loan::writable(buffer)?), offset).start());
+    begin((completions, number), file, ErrorOp::Read, start, |py, read| {
         let (n, lent) = read.map_err(Error::from).or_raise(py)?;
         drop(lent);
         n.into_py_any(py)
@@ -113,10 +124,9 @@ pub(crate) fn start_sync(
     file: &Bound<'_, File>,
     metadata: bool,
 ) -> Begun {
-    let py = file.py();
-    let opened = file.get().get(py, ErrorOp::Sync)?;
-    let started = if metadata { opened.sync_all().start() } else { opened.sync_data().start() };
-    deliver(py, started, completions.get().receiver(number), |py, synced| synced.or_raise(py)?.into_py_any(py))
+    let start =
+        |opened: nowait::File| Ok(if metadata { opened.sync_all().start() } else { opened.sync_data().start() });
+    begin((completions, number), file, ErrorOp::Sync, start, |py, synced| synced.or_raise(py)?.into_py_any(py))
 }
 
 #[pyfunction]
@@ -126,18 +136,14 @@ pub(crate) fn start_truncate(
     file: &Bound<'_, File>,
     length: u64,
 ) -> Begun {
-    let py = file.py();
-    let opened = file.get().get(py, ErrorOp::SetLen)?;
-    let started = opened.set_len(length).start();
-    deliver(py, started, completions.get().receiver(number), |py, cut| cut.or_raise(py)?.into_py_any(py))
+    let start = |opened: nowait::File| Ok(opened.set_len(length).start());
+    begin((completions, number), file, ErrorOp::SetLen, start, |py, cut| cut.or_raise(py)?.into_py_any(py))
 }
 
 #[pyfunction]
 pub(crate) fn start_size(completions: &Bound<'_, Completions>, number: u64, file: &Bound<'_, File>) -> Begun {
-    let py = file.py();
-    let opened = file.get().get(py, ErrorOp::Size)?;
-    let started = opened.size().start();
-    deliver(py, started, completions.get().receiver(number), |py, size| size.or_raise(py)?.into_py_any(py))
+    let start = |opened: nowait::File| Ok(opened.size().start());
+    begin((completions, number), file, ErrorOp::Size, start, |py, size| size.or_raise(py)?.into_py_any(py))
 }
 
 /// Reads ranges on the driver: one completion for all of them.
