@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-use super::commit::{Group, NoRoom, Shared};
+use super::commit::{Group, Incoming, NoRoom, Shared};
 use super::event::Event;
-use super::format::{Entry, FRAME_BYTES};
+use super::format::FRAME_BYTES;
 use super::os;
 use rustix::io::Errno;
 
@@ -17,13 +17,13 @@ impl Shared {
     /// the group that waits for it.
     pub(super) fn append(
         self: &Arc<Self>,
-        records: &[Entry<'_>],
+        mut records: Incoming<'_>,
         may_wait: bool,
         from_reserve: bool,
     ) -> Result<(u64, Arc<Group>)> {
         let mut stalled: Option<Instant> = None;
         loop {
-            match self.try_append(records, from_reserve) {
+            match self.try_append(&mut records, from_reserve) {
                 Ok(appended) => {
                     stalled.inspect(|since| self.stalled(*since));
                     return Ok(appended);
@@ -39,13 +39,13 @@ impl Shared {
     /// Appends records once there is room; wakes `waker` then. `stalled`: since when it has waited.
     pub(super) fn poll_append(
         self: &Arc<Self>,
-        records: &[Entry<'_>],
+        mut records: Incoming<'_>,
         from_reserve: bool,
         stalled: &mut Option<Instant>,
         waker: &Waker,
     ) -> Poll<Result<(u64, Arc<Group>)>> {
         loop {
-            match self.try_append(records, from_reserve) {
+            match self.try_append(&mut records, from_reserve) {
                 Ok(appended) => {
                     stalled.inspect(|since| self.stalled(*since));
                     return Poll::Ready(Ok(appended));
@@ -54,7 +54,7 @@ impl Shared {
                 Err(_) => *stalled = stalled.or_else(|| Some(Instant::now())),
             }
             // Room that comes in between is seen by the next try.
-            match self.poll_room(payload_of(records), from_reserve, waker) {
+            match self.poll_room(records.payload(), from_reserve, waker) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
@@ -71,7 +71,7 @@ impl Shared {
 
     fn try_append(
         &self,
-        records: &[Entry<'_>],
+        records: &mut Incoming<'_>,
         from_reserve: bool,
     ) -> std::result::Result<(u64, Arc<Group>), NoRoom<Error>> {
         if self.is_forked() {
@@ -87,9 +87,9 @@ impl Shared {
         self.refused(appended)
     }
 
-    fn checked_payload_of(&self, records: &[Entry<'_>]) -> Result<usize> {
-        let payload = payload_of(records);
-        if records.is_empty() {
+    fn checked_payload_of(&self, records: &Incoming<'_>) -> Result<usize> {
+        let payload = records.payload();
+        if records.records() == 0 {
             return Err(self.error(ErrorOp::Append, ErrorKind::InvalidInput, "a batch has at least one record"));
         }
         self.check_payload(payload).map(|()| payload)
@@ -171,9 +171,4 @@ impl Shared {
         }
         Poll::Pending
     }
-}
-
-/// Bytes of records, frames included.
-fn payload_of(records: &[Entry<'_>]) -> usize {
-    records.iter().map(|record| FRAME_BYTES + record.bytes.len()).sum()
 }

@@ -558,9 +558,10 @@ impl Seal {
     }
 }
 
-/// Puts a record into `out`, which has room for it. Its checksum is put when the block is sealed.
-pub(crate) fn put_record(out: &mut [u8], entry: Entry<'_>) {
-    Put(out).u32(0).u32(entry.bytes.len() as u32).bytes(&[entry.kind]).bytes(entry.bytes);
+/// Puts the frame of a record into `out`, which has room for it. Its checksum is put when the block is
+/// sealed.
+pub(crate) fn put_frame(out: &mut [u8], kind: u8, length: usize) {
+    Put(out).u32(0).u32(length as u32).bytes(&[kind]);
 }
 
 /// Start and length of the record whose frame is at `at`.

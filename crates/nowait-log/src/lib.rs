@@ -109,6 +109,7 @@ mod truncate;
 use std::path::Path;
 use std::sync::Arc;
 
+use commit::Incoming;
 use format::FRAME_BYTES;
 use maintenance::Done;
 use nowait::{ErrorKind, ErrorOp, Result};
@@ -201,7 +202,9 @@ impl Log {
 
     /// Appends a record of `bytes` bytes that `fill` writes, as [`Log::append`]. `fill` is called
     /// once, here and at once, with zeros, in memory of the append's own: it may take long, use the
-    /// log, or panic, and holds nothing up. When it panics nothing is appended.
+    /// log, or panic, and holds nothing up. When it panics nothing is appended. The log takes the
+    /// memory over: other appends do not wait for a copy of a large record, as they do with
+    /// [`Log::append`]; the thread that writes the block makes it, and gives the memory back.
     ///
     /// ```
     /// # use nowait_log::{Log, Options};
@@ -251,7 +254,7 @@ impl Log {
     /// segment is not ready. Making room has begun then; wait for [`Log::room`], and try again.
     pub fn try_append(&self, record: &[u8]) -> Result<Ticket> {
         let shared = &self.0.shared;
-        Ok(Ticket::new(shared, shared.append(&[record.into()], false, false)?))
+        Ok(Ticket::new(shared, shared.append(Incoming::Copied(&[record.into()]), false, false)?))
     }
 
     /// Waits until a record of `bytes` bytes can be appended at once: await it, or

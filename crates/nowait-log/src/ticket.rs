@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use super::commit::{Fate, Group, Shared};
+use super::commit::{Fate, Group, Incoming, Shared};
 use super::format::Entry;
 use super::open::Open;
 use super::os::polled_too_often;
 use nowait::{Error, Result, block_on, turn};
 
 /// An append that has not been made: await it, or [`wait`](Append::wait) for it. It is ready as
-/// soon as the records are copied into the log; the [`Ticket`] tells when they are durable.
+/// soon as the records are in the log's memory; the [`Ticket`] tells when they are durable.
 ///
 /// Dropped before it is ready, it has appended nothing. Those that wait for room are not served in
 /// order: a large record may wait for long beside many small ones.
@@ -42,11 +42,11 @@ pub(super) enum Records<'a> {
 
 impl Records<'_> {
     #[inline]
-    fn with<R>(&self, append: impl FnOnce(&[Entry<'_>]) -> Result<R>) -> Result<R> {
+    fn with<R>(&mut self, append: impl FnOnce(Incoming<'_>) -> Result<R>) -> Result<R> {
         match self {
-            Records::One(record) => append(record),
-            Records::Batch(records) => append(records),
-            Records::Filled { kind, bytes } => append(&[Entry { kind: *kind, bytes }]),
+            Records::One(record) => append(Incoming::Copied(record)),
+            Records::Batch(records) => append(Incoming::Copied(records)),
+            Records::Filled { kind, bytes } => append(Incoming::Given { kind: *kind, bytes }),
             Records::Refused(error) => Err(error.clone()),
         }
     }
@@ -69,7 +69,7 @@ impl Append<'_> {
     /// Those of the append; [`ErrorKind::WouldBlock`](nowait::ErrorKind::WouldBlock) in a callback
     /// of the log, when it would have to wait: see [`Ticket::on_durable`].
     #[inline]
-    pub fn wait(self) -> Result<Ticket> {
+    pub fn wait(mut self) -> Result<Ticket> {
         let appended = self.records.with(|records| self.log.append(records, true, self.from_reserve))?;
         Ok(Ticket::new(self.log, appended))
     }
@@ -93,6 +93,7 @@ impl Future for Append<'_> {
             })
         });
         self.is_ready = !matches!(appended, Ok(None));
+        // What the log took over is copied by another.
         turn::copied(if matches!(appended, Ok(Some(_))) { self.records.bytes() } else { 0 });
         match appended {
             Ok(Some(appended)) => Poll::Ready(Ok(Ticket::new(self.log, appended))),

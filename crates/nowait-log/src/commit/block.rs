@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::group::Group;
 use crate::format::{
     self, BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockHeader, Entry, FRAME_BYTES, LogId, PAGE, SegmentHeader,
-    block_bytes, put_record,
+    block_bytes, put_frame,
 };
 use nowait::Buf;
 
@@ -53,6 +53,8 @@ pub(crate) struct Block<F> {
     /// Offset in the segment: of the header if there is one.
     pub(crate) offset: u64,
     buffer: Buf,
+    /// Records that are not in the buffer yet, each with its place there.
+    given: Vec<(usize, Vec<u8>)>,
     pub(crate) payload: usize,
     pub(crate) first_lsn: u64,
     pub(crate) records: u32,
@@ -65,6 +67,32 @@ pub(crate) struct Block<F> {
     is_closed: bool,
     pub(crate) group: Arc<Group>,
     pub(crate) opened: Instant,
+}
+
+/// Records of one append: all are in one block, or none is.
+pub(crate) enum Incoming<'a> {
+    /// Copied into the block at once.
+    Copied(&'a [Entry<'a>]),
+    /// One, whose memory the block takes over: it is copied when the block is sealed, with nothing
+    /// locked.
+    Given { kind: u8, bytes: &'a mut Vec<u8> },
+}
+
+impl Incoming<'_> {
+    pub(crate) fn records(&self) -> usize {
+        match self {
+            Incoming::Copied(records) => records.len(),
+            Incoming::Given { .. } => 1,
+        }
+    }
+
+    /// Bytes of the records, frames included.
+    pub(crate) fn payload(&self) -> usize {
+        match self {
+            Incoming::Copied(records) => records.iter().map(|record| FRAME_BYTES + record.bytes.len()).sum(),
+            Incoming::Given { bytes, .. } => FRAME_BYTES + bytes.len(),
+        }
+    }
 }
 
 /// A block as it is written. Its bytes do not change any more, and are shared: another thread may
@@ -88,6 +116,7 @@ impl<F> Block<F> {
             header,
             offset,
             buffer: Buf::default(),
+            given: Vec::new(),
             payload: 0,
             first_lsn,
             records: 0,
@@ -124,26 +153,34 @@ impl<F> Block<F> {
         (all <= BLOCK_PAYLOAD_MAX || self.payload == 0) && self.offset + (self.base() + block_bytes(all)) as u64 <= end
     }
 
-    /// Copies all of `records` into the block, or none of them; None without memory.
-    pub(crate) fn put(&mut self, records: &[Entry<'_>]) -> Option<()> {
-        let before = (self.payload, self.records);
-        for record in records {
-            if self.put_one(*record).is_none() {
-                (self.payload, self.records) = before;
-                return None;
+    /// Takes all of `records` into the block, or none of them; None without memory.
+    pub(crate) fn put(&mut self, records: &mut Incoming<'_>) -> Option<()> {
+        let end = self.base() + BLOCK_HEADER_BYTES + self.payload + records.payload();
+        self.make_room(end)?;
+        match records {
+            Incoming::Copied(records) => {
+                for record in *records {
+                    let start = self.put_frame(record.kind, record.bytes.len());
+                    self.buffer[start..start + record.bytes.len()].copy_from_slice(record.bytes);
+                }
+            }
+            Incoming::Given { kind, bytes } => {
+                self.given.try_reserve(1).ok()?;
+                let start = self.put_frame(*kind, bytes.len());
+                self.given.push((start, std::mem::take(bytes)));
             }
         }
         Some(())
     }
 
-    fn put_one(&mut self, record: Entry<'_>) -> Option<()> {
+    /// Adds a record, for which there is room, without its bytes. Returns their place.
+    fn put_frame(&mut self, kind: u8, length: usize) -> usize {
         let at = self.base() + BLOCK_HEADER_BYTES + self.payload;
-        let end = at + FRAME_BYTES + record.bytes.len();
-        self.make_room(end)?;
-        put_record(&mut self.buffer[at..end], record);
-        self.payload += FRAME_BYTES + record.bytes.len();
+        let start = at + FRAME_BYTES;
+        put_frame(&mut self.buffer[at..start], kind, length);
+        self.payload += FRAME_BYTES + length;
         self.records += 1;
-        Some(())
+        start
     }
 
     fn make_room(&mut self, bytes: usize) -> Option<()> {
@@ -164,10 +201,13 @@ impl<F> Block<F> {
         Some(())
     }
 
-    /// Puts headers and checksums in place: the records' too, by the thread that writes the block,
-    /// with nothing locked.
+    /// Puts in place what was given, headers and checksums, the records' too: by the thread that
+    /// writes the block, with nothing locked.
     pub(crate) fn seal(mut self, log_id: &LogId, epoch: u64, watermark: u64) -> Sealed<F> {
         let (base, bytes) = (self.base(), self.bytes());
+        for (start, record) in std::mem::take(&mut self.given) {
+            self.buffer[start..start + record.len()].copy_from_slice(&record);
+        }
         let segment = self.header.map(|header| SegmentHeader { watermark, ..header });
         if let Some(segment) = segment {
             segment.encode(&mut self.buffer[..PAGE]);
@@ -192,5 +232,40 @@ impl<F> Block<F> {
         let bytes = Arc::new(self.buffer);
         self.group.set_sealed(bytes.clone());
         Sealed { live: self.live, bytes, offset: self.offset }
+    }
+}
+
+#[cfg(all(test, not(nowait_log_loom)))]
+mod tests {
+    use super::*;
+
+    /// Memory that is given is taken over as it is, and what is written is what a copy would be:
+    /// beside records that are copied, in a buffer that grows, and in a segment's first block.
+    #[test]
+    fn a_record_that_is_given_is_copied_when_the_block_is_sealed() {
+        let header = crate::commit::state::fixture::start().segments[0].header;
+        let now = Instant::now();
+        for header in [None, Some(header)] {
+            let block = || Block::new(Live::new(1, 1 << 20, ()), header, 0, 1, now);
+            let (mut given, mut copied) = (block(), block());
+            for (kind, length) in [(0, 10), (1, 3 * PAGE), (2, 0), (3, 1), (4, 40 * PAGE)] {
+                let record = vec![kind + 1; length];
+                let one = [Entry { kind, bytes: &record }];
+                copied.put(&mut Incoming::Copied(&one)).unwrap();
+                if kind % 2 == 0 {
+                    given.put(&mut Incoming::Copied(&one)).unwrap();
+                    continue;
+                }
+                let mut memory = record.clone();
+                let at = memory.as_ptr();
+                given.put(&mut Incoming::Given { kind, bytes: &mut memory }).unwrap();
+                assert!(memory.is_empty(), "the block has its own copy");
+                let (_, taken) = given.given.last().unwrap();
+                assert!(taken.as_ptr() == at && *taken == record);
+            }
+            assert_eq!((given.bytes(), given.last_lsn()), (copied.bytes(), 5));
+            let [given, copied] = [given, copied].map(|block| block.seal(b"0123456789abcdef", 1, 0));
+            assert!(given.bytes[..] == copied.bytes[..], "with a header: {}", header.is_some());
+        }
     }
 }

@@ -197,6 +197,7 @@ impl Ending {
 
 #[cfg(all(test, not(nowait_log_loom)))]
 mod tests {
+    use super::super::block::Incoming;
     use super::super::state::fixture::{rules, start};
     use super::*;
     use crate::format::FRAME_BYTES;
@@ -208,7 +209,7 @@ mod tests {
         let log = Handover::new(State::new(rules(1), start()), 0);
         let append = || {
             let record = [b"a record".as_slice().into()];
-            let appended = log.lock().append(&record, FRAME_BYTES + 8, false, Instant::now);
+            let appended = log.lock().append(&mut Incoming::Copied(&record), FRAME_BYTES + 8, false, Instant::now);
             appended.ok().expect("room").1
         };
         let _first = append();
@@ -234,6 +235,7 @@ mod loom_tests {
 
     use std::task::Waker;
 
+    use super::super::block::Incoming;
     use super::super::group::Fate;
     use super::super::state::fixture::{rules, start};
     use super::*;
@@ -262,7 +264,10 @@ mod loom_tests {
     }
 
     fn append(log: &Handover<()>, record: &[u8]) -> (u64, Arc<Group>) {
-        log.lock().append(&[record.into()], FRAME_BYTES + record.len(), false, now).ok().expect("room")
+        log.lock()
+            .append(&mut Incoming::Copied(&[record.into()]), FRAME_BYTES + record.len(), false, now)
+            .ok()
+            .expect("room")
     }
 
     /// As a thread of a log waits, with a disk that writes at once.
@@ -361,7 +366,12 @@ mod loom_tests {
             let threads = [1, 2].map(|_| {
                 let log = log.clone();
                 loom::thread::spawn(move || {
-                    let appended = log.lock().append(&[b"a record".as_slice().into()], FRAME_BYTES + 8, false, now);
+                    let appended = log.lock().append(
+                        &mut Incoming::Copied(&[b"a record".as_slice().into()]),
+                        FRAME_BYTES + 8,
+                        false,
+                        now,
+                    );
                     let Ok((_, group)) = appended else { return };
                     let mut waiter = ThreadWaits::default();
                     while group.fate().is_none() {

@@ -33,7 +33,7 @@ use super::sealed::BlockHooks;
 use super::stats::{LogStats, Powers, Stalls};
 use nowait::{Error, ErrorKind, ErrorOp, File, Result};
 
-pub(crate) use block::Live;
+pub(crate) use block::{Incoming, Live};
 pub(crate) use group::{Fate, Group};
 pub(crate) use state::{NoRoom, RETRY, Retired, Rules, SpareFailure, Start, TICK};
 pub(crate) use sync::MutexGuard;

@@ -30,7 +30,8 @@ fn block(payload: &[&[u8]]) -> (BlockHeader, Vec<u8>) {
     let mut bytes = vec![0; block_bytes(length)];
     let mut at = BLOCK_HEADER_BYTES;
     for (kind, record) in (0..).zip(payload) {
-        put_record(&mut bytes[at..], Entry { kind, bytes: record });
+        put_frame(&mut bytes[at..], kind, record.len());
+        bytes[at + FRAME_BYTES..][..record.len()].copy_from_slice(record);
         at += FRAME_BYTES + record.len();
     }
     let header = BlockHeader {

@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::block::{Block, Live};
+use super::block::{Block, Incoming, Live};
 use super::group::{Fate, Group};
 use crate::dir::Segment;
-use crate::format::{Entry, block_bytes};
+use crate::format::block_bytes;
 use crate::stats::Numbers;
 use nowait::Result;
 
@@ -168,7 +168,7 @@ impl<F: Clone> State<F> {
     /// last, and the group that waits for it.
     pub(crate) fn append(
         &mut self,
-        records: &[Entry<'_>],
+        records: &mut Incoming<'_>,
         payload: usize,
         from_reserve: bool,
         now: impl Fn() -> Instant,
@@ -179,7 +179,7 @@ impl<F: Clone> State<F> {
         if block.put(records).is_none() {
             return Err(NoRoom::Refused(Refusal::NoMemory));
         }
-        self.next_lsn += records.len() as u64;
+        self.next_lsn += records.records() as u64;
         self.pending_bytes += payload as u64;
         self.last_active = block.opened;
         Ok((self.next_lsn - 1, block.group.clone()))

@@ -18,7 +18,9 @@ fn state(rules: Rules) -> State<()> {
 
 fn append(state: &mut State<()>, bytes: usize) -> std::result::Result<u64, NoRoom<Refusal>> {
     let record = vec![7; bytes];
-    state.append(&[record.as_slice().into()], FRAME_BYTES + bytes, false, now).map(|(lsn, _)| lsn)
+    state
+        .append(&mut Incoming::Copied(&[record.as_slice().into()]), FRAME_BYTES + bytes, false, now)
+        .map(|(lsn, _)| lsn)
 }
 
 fn submit(state: &mut State<()>) -> Option<(u64, u64)> {
@@ -143,13 +145,18 @@ fn a_reserve_is_for_those_that_ask_for_it() {
     assert!(matches!(append(&mut state, 2 * PAGE), Err(NoRoom::Refused(Refusal::NoSpace { is_reserved: true, .. }))));
     assert!(matches!(state.has_room(2 * PAGE, false, now), Err(NoRoom::Refused(_))));
     assert!(state.has_room(2 * PAGE, true, now).is_ok());
-    assert!(state.append(&[[7; 2 * PAGE].as_slice().into()], FRAME_BYTES + 2 * PAGE, true, now).is_ok());
+    assert!(
+        state
+            .append(&mut Incoming::Copied(&[[7; 2 * PAGE].as_slice().into()]), FRAME_BYTES + 2 * PAGE, true, now)
+            .is_ok()
+    );
 }
 
 #[test]
 fn who_writes_next() {
     let mut state = state(rules(1));
-    let (_, group) = state.append(&[b"one".as_slice().into()], FRAME_BYTES + 3, false, now).ok().unwrap();
+    let (_, group) =
+        state.append(&mut Incoming::Copied(&[b"one".as_slice().into()]), FRAME_BYTES + 3, false, now).ok().unwrap();
     assert!(matches!(state.choose_next(now()), Next::Nobody), "nothing waits");
     assert!(group.register(&mut None, Waker::noop()));
     assert!(matches!(state.choose_next(now()), Next::Carry));
@@ -159,7 +166,7 @@ fn who_writes_next() {
     assert!(group.accept() && !group.accept());
     submit(&mut state).unwrap();
     assert!(state.gathering.is_none());
-    state.append(&[b"two".as_slice().into()], FRAME_BYTES + 3, false, now).ok().unwrap();
+    state.append(&mut Incoming::Copied(&[b"two".as_slice().into()]), FRAME_BYTES + 3, false, now).ok().unwrap();
     assert!(state.watch(9, Waker::noop().clone()).is_none());
     assert!(matches!(state.choose_next(now()), Next::Nobody), "one is in flight");
 }
