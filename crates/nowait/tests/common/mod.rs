@@ -220,7 +220,7 @@ pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Outp
 
 /// Asks again and again until `done` or the time is up; gives the last answer.
 pub(crate) fn eventually(done: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + at_most(Duration::from_secs(10));
+    let until = Instant::now() + at_most(Duration::from_secs(30));
     while !done() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
