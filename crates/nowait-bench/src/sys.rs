@@ -2,7 +2,8 @@
 //! kernel workers. A file's mapping. And a process that does nothing but disturb.
 //!
 //! `unsafe` is used for mappings (`mmap`, `madvise`, `mincore`, and reading what is mapped),
-//! `getrusage`, the ioctl FIEMAP, signals and `fork` only, for which there is no safe interface.
+//! `getrusage`, `malloc_trim`, the ioctl FIEMAP, signals and `fork` only, for which there is no safe
+//! interface.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -345,6 +346,26 @@ pub fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
+/// Has [`peak_memory`] count from here on. Memory that the allocator keeps is given back first, where
+/// it can be told to. An error where the kernel does not count (CONFIG_PROC_PAGE_MONITOR).
+pub fn forget_peak_memory() -> io::Result<()> {
+    // SAFETY: it gives back memory that is allocated to nobody.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    // proc_pid_clear_refs(5): resets the peak resident set size.
+    fs::write("/proc/self/clear_refs", "5")
+}
+
+/// The largest resident set that this process had: its memory, and pages of files that it has mapped
+/// and touched. proc_pid_status(5), `VmHWM`.
+pub fn peak_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix("kB")?;
+    kib.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
 /// Bytes that a process (its number, or `self`) has had read from storage so far, kernel workers for
 /// its rings included; `None` where the kernel does not count them.
 pub fn read_bytes(process: impl fmt::Display) -> Option<u64> {
@@ -549,6 +570,36 @@ mod tests {
         fs::write(folder.join("schedstat"), "1 0 3\n").unwrap();
         assert!(RingWorkers::of(&folder).are_told());
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn peak_memory_has_mapped_pages_and_is_forgotten() {
+        const LEN: u64 = 64 << 20;
+        if let Err(error) = forget_peak_memory() {
+            eprintln!("skipped: /proc/self/clear_refs: {error}");
+            return;
+        }
+        let file = testfile_of(LEN);
+        let before = peak_memory().unwrap();
+        let map = Mapping::new(&file, LEN).unwrap();
+        for offset in (0..LEN).step_by(PAGE as usize) {
+            map.touch(offset);
+        }
+        drop(map);
+        let peak = peak_memory().unwrap();
+        assert!(peak >= before + LEN / 4 * 3, "{before} {peak}");
+        forget_peak_memory().unwrap();
+        // Other tests of this process need little.
+        assert!(peak_memory().unwrap() < peak - LEN / 2);
+    }
+
+    /// Without a name, and never written: its pages are there when they are touched.
+    fn testfile_of(len: u64) -> File {
+        let path = std::env::temp_dir().join(format!("nowait-bench-peak-{}", std::process::id()));
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        file.set_len(len).unwrap();
+        file
     }
 
     #[test]

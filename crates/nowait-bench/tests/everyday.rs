@@ -14,15 +14,18 @@ use nowait_bench::machine::tree::Tree;
 use nowait_bench::measure::interleave::Progress;
 use nowait_bench::measure::meter::{Apart, Round, Sample};
 use nowait_bench::measure::options::Options;
-use nowait_bench::measure::work::{Access, Buffer, Contents, Reads, ReadsAndWrites, SmallFiles, Spread, Target};
+use nowait_bench::measure::work::{
+    Access, Buffer, Contents, Range, Ranges as RangesJob, Reads, ReadsAndWrites, SmallFiles, Spread, Target,
+};
 use nowait_bench::random::Random;
 use nowait_bench::report::Report;
 use nowait_bench::report::notes::Code;
 use nowait_bench::table::files::{Files, Sizes};
+use nowait_bench::table::ranges::{self, RANGES, Ranges};
 use nowait_bench::table::readwrite::{self, READWRITE, ReadWrite};
 use nowait_bench::table::scan::{self, SCAN, Scan};
 use nowait_bench::table::{Phase, Run, Table};
-use nowait_bench::ways::{self, FileWay, ReadWriteWay, RowWay, Way};
+use nowait_bench::ways::{self, FileWay, RangeWay, ReadWriteWay, RowWay, Way};
 use nowait_bench::{ErrorKind, Result};
 
 const SIZE: u64 = SMALLEST + 1234;
@@ -168,6 +171,98 @@ fn a_scan_that_reads_other_blocks_is_found_out() {
     let error = result.unwrap_err();
     let told = error.to_string();
     assert!(error.kind() == ErrorKind::NotCold || told.contains("off-by-one failed in scan"), "{told}");
+}
+
+/// The sample of a way's work on these ranges of a file.
+fn ranged(way: &dyn RangeWay, file: &TestFile, tasks: usize, ranges: &Arc<[Range]>) -> std::io::Result<Sample> {
+    let opened = fs::File::open(file.path())?;
+    let target = Target { file: &opened, path: file.path(), size: file.size(), direct: way.direct() };
+    let check = |offset, bytes: &[u8]| file.matches(offset, bytes);
+    let gate = Barrier::new(1);
+    let mut round = Round::new(&gate, Some(&check));
+    way.ranges(&RangesJob { target, ranges, tasks }, &mut round)?;
+    Ok(Sample::of(&[round]).unwrap())
+}
+
+#[test]
+fn ranges_are_right_wherever_they_lie_up_to_the_last_byte() {
+    let file = small_file();
+    let edges = [(0, 1), (4095, 2), (4096, 4096), (SIZE - 1, 1), (SIZE - 5000, 5000), (1, 400_000)];
+    let edges = edges.map(|(offset, len)| Range { offset, len });
+    let ranges: Arc<[Range]> = ranges::chunks(SIZE, SEED).into_iter().chain(edges).collect();
+    let bytes = ranges.iter().map(|range| u64::from(range.len)).sum();
+    for way in usable(ways::rangers()) {
+        for tasks in [1, 32] {
+            let sample = match ranged(way, &file, tasks, &ranges) {
+                Err(error) if way.direct() && error.kind() == std::io::ErrorKind::InvalidInput => {
+                    eprintln!("skipped: O_DIRECT");
+                    continue;
+                }
+                sample => sample.unwrap(),
+            };
+            let seen = (sample.operations, sample.bytes, sample.wrong);
+            assert_eq!(seen, (ranges.len() as u64, bytes, None), "{} {tasks}", way.name());
+        }
+    }
+}
+
+#[test]
+fn a_range_behind_the_end_is_an_error_and_not_a_hang() {
+    let file = small_file();
+    let ranges: Arc<[Range]> =
+        [(0, 100), (SIZE - 10, 11), (100, 100)].map(|(offset, len)| Range { offset, len }).into();
+    // A map has no such range: its user has to look.
+    for way in usable(ways::rangers()).into_iter().filter(|way| !way.name().starts_with("mmap")) {
+        assert!(ranged(way, &file, 2, &ranges).is_err(), "{}", way.name());
+    }
+}
+
+#[test]
+fn a_run_of_ranges_fills_a_row_for_each_way_with_what_it_took() {
+    let file = small_file();
+    let Some(report) = measure(&RANGES, &Options { tasks: vec![3], ..tiny() }, Some(&file)) else { return };
+    let left_out = report.notes.iter().any(|note| note.code == Code::DirectRefused);
+    assert_eq!(report.rows.len(), ways::rangers().iter().filter(|way| !(left_out && way.direct())).count());
+    for row in &report.rows {
+        let figures = row.figures::<ranges::Figures>();
+        let (seconds, asked) = (figures.seconds.unwrap(), figures.asked_bytes.unwrap());
+        let ranges = ranges::chunks(SIZE, SEED).len() as f64;
+        let of_rounds: f64 = row.rounds.iter().map(|speed| ranges / speed / row.rounds.len() as f64).sum();
+        // Of two rounds the median is the mean.
+        assert!((seconds / of_rounds - 1.0).abs() < 1e-6, "{row:?}");
+        assert!(figures.peak_memory_bytes.is_none_or(|bytes| bytes > asked), "{row:?}");
+        assert!(figures.storage_bytes.is_none_or(|bytes| bytes > 0.5 * asked), "{row:?}");
+    }
+}
+
+/// Reads each range a byte late.
+struct ByteLate;
+
+impl Way for ByteLate {
+    fn name(&self) -> &'static str {
+        "byte-late"
+    }
+}
+
+impl RangeWay for ByteLate {
+    fn ranges(&self, job: &RangesJob<'_>, round: &mut Round<'_>) -> std::io::Result<()> {
+        round.start();
+        for range in job.ranges.iter() {
+            let (mut bytes, now) = (vec![0; range.len as usize], std::time::Instant::now());
+            job.target.file.read_exact_at(&mut bytes, range.offset.saturating_sub(1))?;
+            round.tally.block(range.offset, &bytes, now, now);
+        }
+        round.stop();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_way_that_reads_other_ranges_is_found_out() {
+    let (file, mut steps) = (small_file(), Steps::default());
+    let (result, _) = outcome(&Ranges { ways: &[&ByteLate] }, &tiny(), Some(&file), false, &mut steps);
+    let error = result.unwrap_err();
+    assert!(error.kind() == ErrorKind::NotCold || error.to_string().contains("byte-late failed in ranges"), "{error}");
 }
 
 /// The sample of a way's work on a file of its own, and the file.

@@ -306,6 +306,12 @@ pub(crate) struct TortureWriter {
 /// random. As root, and without --quick, it drops the machine's caches of inodes and pages before
 /// each cold round. `threads` has 128 threads at most there.
 ///
+/// The table `ranges` takes the test file, of 4 GiB (256 MiB with --quick), for row groups of 16
+/// column chunks, and reads four columns of each: 20000 ranges (4096) of 13 to 350 KiB, nothing of it
+/// aligned, each into memory of its own, from 32 tasks on tokio (--tasks). Told are seconds, the
+/// largest resident set of the process, which has mapped pages of the file in it but not the page
+/// cache, and what was read from storage. With --size 16G ranges are four times as long.
+///
 /// The table `copy` has commands copy a file of 2 GiB (64 MiB with --quick) and a tree of 5000 files of
 /// up to 16 KiB (500), by name: nowait copy, cp, dd, rsync, and xcp, fcp and cpz where they are in
 /// PATH. Sources are cold; the clock stops when the copy is on stable storage, and when the command
@@ -353,8 +359,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
 
-    /// Size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M; with
-    /// --quick 64M and 32M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
+    /// Size of the test file, such as 512M or 4G [default: 1G, for `dd` alone 256M, for `ranges` 4G;
+    /// with --quick 64M, 32M and 256M], and of the large file of `copy` [default: 2G, with --quick 64M]. In `writes`, the limit of a round's writes [default: 64M, with --quick
     /// 8M]; a slow way's round ends after about a second
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
@@ -428,7 +434,7 @@ pub(crate) struct Bench {
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub hot: Vec<u32>,
 
-    /// Measure only these numbers of tasks in `mixed`, and in `log --logs tokio`
+    /// Measure only these numbers of tasks in `mixed`, in `ranges`, and in `log --logs tokio`
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=mixed::TASKS_MAX as i64))]
     pub tasks: Vec<u32>,
 

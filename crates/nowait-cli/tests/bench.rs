@@ -345,13 +345,13 @@ fn the_version_is_that_of_the_command_and_its_commit() {
 fn small_runs_of_everyday_work_print_tables_and_write_json() {
     let dir = directory();
     let json = dir.path().join("result.json");
-    let tables = ["scan", "files", "readwrite", "--quick", "--rounds", "1", "--size", "2M", "--depths", "2"];
-    let ways = ["--blocks", "16K", "--ways", "threads,nowait", "--dir", dir.path().to_str().unwrap()];
+    let tables = ["scan", "files", "ranges", "readwrite", "--quick", "--rounds", "1", "--size", "2M", "--depths", "2"];
+    let ways = ["--blocks", "16K", "--tasks", "4", "--ways", "threads,nowait", "--dir", dir.path().to_str().unwrap()];
     let output = run(&[&tables[..], &ways, &["--json", json.to_str().unwrap()]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let tables = text(&output.stdout);
     let words = ["scan: ", "block=16K depth=2", "stride=4 block=16K", "read/asked", "files: ", "data-cold depth=2"];
-    let more = ["open=128 hot depth=1000", "(inodes-warm)", "readwrite: ", "buffered depth=2", "write p99 µs"];
+    let more = ["open=128 hot depth=1000", "(inodes-warm)", "ranges: ", "tasks=4", "peak MiB", "readwrite: ", "buffered depth=2", "write p99 µs"];
     for words in words.into_iter().chain(more) {
         assert!(tables.contains(words), "{words}: {tables}");
     }
@@ -360,6 +360,7 @@ fn small_runs_of_everyday_work_print_tables_and_write_json() {
         assert!(row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
         let of = |table: &str| row["table"] == table;
         assert_eq!(row["pages_read_per_page"].is_f64(), of("scan"), "{row}");
+        assert_eq!(row["peak_memory_bytes"].is_f64() && row["storage_bytes"].is_f64(), of("ranges"), "{row}");
         assert_eq!(row["durable_writes_per_s"].is_f64() && row["write_latency_ns"]["p99"].is_u64(), of("readwrite"));
     }
     fs::remove_file(json).unwrap();

@@ -28,6 +28,7 @@ fn made() -> serde_json::Value {
         ("scan", &["block=4K depth=1", "block=16K depth=1", "stride=4 block=4K depth=1"]),
         ("files", &["data-cold depth=1", "data-cold depth=16", "open=128 hot depth=1000"]),
         ("zipf", &["s=0.99 depth=1", "s=0.99 depth=16", "s=1.20 depth=16"]),
+        ("ranges", &["tasks=32"]),
         ("readwrite", &["direct depth=1", "buffered depth=1"]),
         ("<b>new & odd</b>", &["a case with \"quotes\""]),
     ];

@@ -131,6 +131,22 @@ impl Appends<'_> {
     }
 }
 
+/// Ranges of one file, each into memory of its own, by `tasks` tasks, which have one in flight each.
+#[derive(Clone, Copy)]
+pub struct Ranges<'a> {
+    pub target: Target<'a>,
+    /// Shared, since tasks cannot borrow them.
+    pub ranges: &'a Arc<[Range]>,
+    pub tasks: usize,
+}
+
+impl Ranges<'_> {
+    /// Operations and bytes.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.ranges.len() as u64, self.ranges.iter().map(|range| u64::from(range.len)).sum())
+    }
+}
+
 /// A copy of a file, or of a folder with all that is in it, by another process.
 #[derive(Clone, Copy)]
 pub struct CopyJob<'a> {

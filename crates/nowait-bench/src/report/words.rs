@@ -51,6 +51,10 @@ fn own_meaning(way: &str) -> &'static str {
         }
         "ring-1m" => "the same ring, a stream in requests of 1 MiB, whatever --blocks and --depths say",
         "tokio" => "tokio with spawn_blocking, as tokio::fs does it; a gather in at most 32 of them",
+        "tokio-direct" => "the same past the page cache: whole blocks around what is wanted",
+        "tokio-fs" => "tokio::fs::File, which has a position: a file, a seek and a read_exact for each task",
+        "mmap" => "a map without any advice, copied from in spawn_blocking",
+        "mmap-populate" => "the same, with MADV_POPULATE_READ of each range before",
         "plain" => "pread inside the task, on tokio's worker, which it keeps until the device is through",
         "append-fdatasync" => "each writer: a lock, a write, an fdatasync",
         "direct-dsync" => "one writer: pwritev2(RWF_DSYNC) of whole blocks past the page cache",
@@ -63,9 +67,10 @@ fn own_meaning(way: &str) -> &'static str {
         "ring-linked" => "each writer: a ring of its own, a write and an fdatasync linked to it",
         "ring-dsync" => "each writer: a ring of its own, whole blocks with RWF_DSYNC past the page cache",
         "nowait" => {
-            "this library: its log, grown to what a round needs; in copy, nowait copy; else blocking at depth 1, block_on \
-             with more in flight"
+            "this library: its log, grown to what a round needs; in copy, nowait copy; in ranges, tasks on tokio; else \
+             blocking at depth 1, block_on with more in flight"
         }
+        "nowait-direct" => "this library past the page cache: whole blocks around what is wanted",
         "nowait-buffered" => "this library, through the page cache",
         "nowait-stream" => "this library's sequential Reader, through the page cache, asked for a block at a time",
         "nowait-strict" => "this library, never a plain call on the caller's thread",

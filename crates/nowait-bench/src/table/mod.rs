@@ -17,6 +17,7 @@ pub mod log;
 pub mod mixed;
 pub mod new_file;
 pub mod prefault;
+pub mod ranges;
 pub mod reading;
 pub mod reads;
 pub mod readwrite;
@@ -55,6 +56,7 @@ pub static TABLES: &[&dyn Table] = &[
     &dd::DD,
     &scan::SCAN,
     &files::FILES,
+    &ranges::RANGES,
     &copy::COPY,
     &zipf::ZIPF,
     &readwrite::READWRITE,

@@ -1,7 +1,7 @@
 //! The ways that are compared. A new one is a file in one of the rooms, by what it does, and a line
 //! in the list of each table that it takes part in: [`readers`], [`scanners`], [`writers`],
 //! [`stallers`], [`overwriters`], [`streamers`], [`loggers`], [`pipeliners`], [`task_loggers`], [`populators`], [`indexers`],
-//! [`filers`], [`readwriters`], [`copiers`], [`mixers`], [`load_readers`], [`load_gatherers`] or
+//! [`filers`], [`rangers`], [`readwriters`], [`copiers`], [`mixers`], [`load_readers`], [`load_gatherers`] or
 //! [`load_appenders`]. One that does several kinds of work lives where it reads.
 
 mod copy;
@@ -10,6 +10,7 @@ mod log;
 pub(crate) mod map;
 mod mixed;
 mod queue;
+mod ranges;
 mod read;
 mod readwrite;
 pub mod runtime;
@@ -24,8 +25,8 @@ use crate::measure::meter::{Apart, Round};
 use crate::measure::mixed::{Mixed, Mixture};
 use crate::measure::options::{Copied, Direction};
 use crate::measure::work::{
-    Appends, Commits, CopyJob, Gather, Gathers, Opening, Populate, Reads, ReadsAndWrites, SmallFiles, Spread, Stream,
-    Writes,
+    Appends, Commits, CopyJob, Gather, Gathers, Opening, Populate, Ranges, Reads, ReadsAndWrites, SmallFiles, Spread,
+    Stream, Writes,
 };
 use crate::sys::Mapping;
 
@@ -214,6 +215,18 @@ pub trait FileWay: Way {
     /// Completes all reads of `job`, `job.depth` of them in flight at a time. `buffer` has a block
     /// for each of those.
     fn spread(&self, job: &Spread<'_>, buffer: &mut [u8], round: &mut Round<'_>) -> io::Result<()>;
+}
+
+/// One way of reading ranges of a file, each into memory of its own.
+pub trait RangeWay: Way {
+    /// Goes past the page cache, and so needs a file system that allows `O_DIRECT`.
+    fn direct(&self) -> bool {
+        false
+    }
+
+    /// Reads all ranges of `job` from tasks of tokio. The memory of a range is new, and given up
+    /// when the tally has seen its bytes.
+    fn ranges(&self, job: &Ranges<'_>, round: &mut Round<'_>) -> io::Result<()>;
 }
 
 /// One way of copying a file, or a tree, by name.
@@ -495,6 +508,19 @@ pub const fn filers() -> &'static [&'static dyn FileWay] {
         &read::spawn_blocking::SpawnBlocking,
         &read::nowait::Blocking,
         &read::nowait::Tokio,
+    ]
+}
+
+/// Every way of the table of ranges, in its order.
+pub const fn rangers() -> &'static [&'static dyn RangeWay] {
+    &[
+        &ranges::MMAP,
+        &ranges::MMAP_POPULATE,
+        &ranges::PREAD,
+        &ranges::PREAD_DIRECT,
+        &ranges::TokioFs,
+        &ranges::LIBRARY,
+        &ranges::LIBRARY_DIRECT,
     ]
 }
 

@@ -55,11 +55,11 @@ fn wanted(way: &str) -> Option<usize> {
         "pread" | "pwrite" | "append-fdatasync" | "plain" | "random-threads" | "threads-dsync" | "rsync" => 0,
         "threads" | "thread" | "ring-1m" | "thread-batch-pipelined" | "thread-batch-tokio" | "xcp" => 1,
         "willneed" | "direct-dsync" | "dd" | "thread-batch-direct-pipelined" | "thread-batch-direct-tokio" => 2,
-        "libaio" | "thread-batch-direct" | "madvise" | "fcp" => 3,
-        "ring-plain" | "ring-linked" | "ring-fdatasync" | "pread-buffered" | "touch" | "cpz" => 4,
-        "ring" | "ring-dsync" => 5,
+        "libaio" | "thread-batch-direct" | "madvise" | "fcp" | "mmap-populate" => 3,
+        "ring-plain" | "ring-linked" | "ring-fdatasync" | "pread-buffered" | "touch" | "mmap" | "cpz" => 4,
+        "ring" | "ring-dsync" | "tokio-direct" => 5,
         "tokio" | "cat" | "random" => 6,
-        "thread-batch" | "bufreader" | "pwritev-16" | "map-populate" | "cp" | "cp-reflink-never"
+        "thread-batch" | "bufreader" | "tokio-fs" | "pwritev-16" | "map-populate" | "cp" | "cp-reflink-never"
         | "cp-reflink-auto" => 7,
         _ => return None,
     })
