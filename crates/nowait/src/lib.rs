@@ -213,8 +213,11 @@
 //!   more than [`Builder::inline_bytes_max`], and with every slow operation where io_uring is
 //!   refused. At most [`Builder::pool_threads_max`]; they go when they have been idle for 5 s.
 //! * `nowait-reaper`: one for each instance, as soon as a future submits to a shared ring: it
-//!   notices completions and wakes wakers. There is none for [`block_on`], for `wait`, and, with
-//!   the `tokio` feature, for tasks on a tokio runtime that was attached (`Nowait::attach_tokio`).
+//!   notices completions and wakes wakers. There is none for [`block_on`], for `wait`, for an event
+//!   loop with a [`LoopRing`], and, with the `tokio` feature, for tasks on a tokio runtime that was
+//!   attached (`Nowait::attach_tokio`).
+//! * `nowait-helper`: serves the queue of a thread that does something else, while others wait for
+//!   what is in it.
 //!
 //! After a `fork` the child makes rings and threads of its own. Operations that were in flight in
 //! the parent never complete in the child.
@@ -259,6 +262,7 @@ pub use self::core::policy::Route;
 #[doc(hidden)]
 pub use buf::count::{contended_locks, locks};
 pub use buf::{BUF_ALIGNMENT, Buf, Erased, Lent, ReadBuffer, ReadBuffers, WriteBuffer, WriteBuffers};
+pub use engine::loop_ring::LoopRing;
 pub use engine::sim;
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
 pub use file::{Advice, Closed, DirectIo, File, OpenOptions};

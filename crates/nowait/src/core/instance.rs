@@ -9,6 +9,7 @@ use crate::core::throttle::Throttle;
 use crate::direct::Directness;
 use crate::engine::libaio::shared::Aio;
 use crate::engine::local;
+use crate::engine::loop_ring::LoopRing;
 use crate::engine::pool::{InstancePool, THREADS_MAX};
 use crate::engine::shared::Uring;
 use crate::engine::sim::Sim;
@@ -283,6 +284,20 @@ impl fmt::Display for Refusal {
             _ => "refused by the kernel",
         };
         write!(f, "{} with {} entries: {why} (os error {})", self.call, self.entries, self.errno)
+    }
+}
+
+impl LoopRing {
+    /// Makes a ring, with a descriptor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::EngineUnavailable`] if io_uring is not available, or descriptors or locked memory
+    /// are short.
+    pub fn new() -> Result<LoopRing> {
+        LoopRing::set_up().map_err(|refusal| {
+            let refusal = Refusal::of(RING, refusal);
+            Error::new(ErrorOp::Build, ErrorKind::EngineUnavailable).with_detail(refusal.to_string())
+        })
     }
 }
 

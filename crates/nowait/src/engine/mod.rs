@@ -11,6 +11,7 @@ mod announced;
 mod known;
 pub(crate) mod libaio;
 pub(crate) mod local;
+pub(crate) mod loop_ring;
 mod places;
 pub(crate) mod pool;
 mod reaper;

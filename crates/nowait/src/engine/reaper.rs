@@ -54,9 +54,13 @@ impl Reapers {
     }
 
     /// As [`Reaper::lend`].
-    #[cfg(feature = "tokio")]
     pub(super) fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
         self.of(&**shard).lend(shard);
+    }
+
+    /// As [`Reaper::take_back`].
+    pub(super) fn take_back<S: Reaped + ?Sized>(&self, shard: &S) {
+        self.of(shard).take_back(shard);
     }
 
     /// Wakes the thread of this queue to look at all that it has.
@@ -64,7 +68,6 @@ impl Reapers {
         self.of(shard).ring();
     }
 
-    #[cfg(feature = "tokio")]
     pub(super) fn ring_all(&self) {
         self.0.iter().for_each(Reaper::ring);
     }
@@ -104,11 +107,28 @@ impl Reaper {
     }
 
     /// Serves a shard's completions until nothing is in flight.
-    #[cfg(feature = "tokio")]
     fn lend<S: Reaped + 'static>(&self, shard: &Arc<S>) {
         // A lent one may be going back: under the lock that is decided.
         if !shard.watched().load(Ordering::Acquire) || is_lent(&**shard) {
             self.watch(shard, true);
+        }
+    }
+
+    /// Ends the loan of a shard, if it is lent: somebody else looks again.
+    fn take_back<S: Reaped + ?Sized>(&self, shard: &S) {
+        let mut shards = lock(&self.watched.shards);
+        let Some(Some(watch)) = self.watch.get() else { return };
+        if !shard.watched().load(Ordering::Acquire) || !is_lent(shard) {
+            return;
+        }
+        let Some(at) = shards.iter().position(|(_, known)| std::ptr::addr_eq(Arc::as_ptr(known), shard)) else {
+            return;
+        };
+        if epoll::delete(&watch.epoll, shard).is_ok() {
+            shard.watched().store(false, Ordering::Release);
+            let gone = shards.swap_remove(at);
+            drop(shards);
+            drop(gone);
         }
     }
 

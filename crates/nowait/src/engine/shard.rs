@@ -68,8 +68,7 @@ pub(super) struct Shard {
     dead: RwLock<bool>,
     /// No thread is to find it any more. Set before [`Shards`] gives up its share.
     retired: AtomicBool,
-    /// A reactor notices its completions, and not the reaper.
-    #[cfg(feature = "tokio")]
+    /// A reactor, or an event loop, notices its completions, and not the reaper.
     pub(super) in_reactor: bool,
     /// The thread that last ran one of its tasks; of interest in a current-thread runtime.
     #[cfg(feature = "tokio")]
@@ -118,7 +117,6 @@ struct Line {
     /// The kernel refuses every further call.
     dead: bool,
     /// Operations that had ended at the last glance, if something was in flight then.
-    #[cfg(feature = "tokio")]
     glanced_at: Option<u64>,
 }
 
@@ -129,8 +127,6 @@ impl Shard {
 
     /// Makes one whose completions a reactor notices, or the reaper.
     pub(super) fn noticed_by(reactor: bool, place: usize) -> Result<Arc<Shard>, Refusal> {
-        #[cfg(not(feature = "tokio"))]
-        let _ = reactor;
         let ring = uring::set_up(Usage::Shared)?;
         let shard = Arc::new(Shard {
             ring,
@@ -143,7 +139,6 @@ impl Shard {
             flusher: Mutex::default(),
             dead: RwLock::default(),
             retired: AtomicBool::new(false),
-            #[cfg(feature = "tokio")]
             in_reactor: reactor,
             #[cfg(feature = "tokio")]
             driver: AtomicUsize::new(usize::MAX),
@@ -153,12 +148,22 @@ impl Shard {
         Ok(shard)
     }
 
+    /// False in a child of the process that made it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.ring.is_ours()
+    }
+
+    /// Whether the reaper serves it now.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Acquire)
+    }
+
     /// Whether threads that know it must look for another.
     pub(super) fn is_retired(&self) -> bool {
         self.retired.load(Acquire)
     }
 
-    /// Takes a slot. Unless it `enters` the kernel, the reaper hands over what is staged.
+    /// Takes a slot. Unless it `enters` the kernel, the reaper or the caller hands over what is staged.
     pub(super) fn submit(&self, slot: Arc<Slot>, enters: bool) {
         let mut line = lock(&self.line);
         if line.places.in_flight >= self.ring.depth && slot.is_below(PLACES_MIN) {
@@ -185,8 +190,8 @@ impl Shard {
             drop(line);
             return pool::hand_on(slot);
         }
-        // A runtime's rings are served by its threads, which may do something else from now on.
-        #[cfg(feature = "tokio")]
+        // A runtime's rings, or a loop's, are served by its threads, which may do something else from
+        // now on.
         if self.in_reactor {
             help::watch();
         }
@@ -355,7 +360,6 @@ impl Shard {
 
     /// Whether something is in flight, and whether nothing has ended since the last glance though
     /// something was in flight then, too.
-    #[cfg(feature = "tokio")]
     pub(super) fn glance_at_ended(&self) -> (bool, bool) {
         let mut line = lock(&self.line);
         let is_busy = !line.places.is_quiet();
@@ -377,6 +381,15 @@ impl Shard {
         self.submit_entries();
         // A read that needed no device is complete by now, and its future wakes at once.
         self.reap(Reap::IfNobodyDoes);
+    }
+
+    /// Submits what is staged, if anything is. Completions are left for whoever looks.
+    pub(super) fn submit_staged(&self) {
+        // A statement of its own, so that the lock is released at its end.
+        let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
+        if is_staged {
+            self.submit_entries();
+        }
     }
 
     fn submit_entries(&self) {
@@ -545,11 +558,7 @@ impl Shard {
 
 impl Notice for Shard {
     fn notice(&self) {
-        // A statement of its own, so that the lock is released at its end.
-        let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
-        if is_staged {
-            self.submit_entries();
-        }
+        self.submit_staged();
         self.reap_some(Reap::IfNobodyDoes);
     }
 }
@@ -569,11 +578,7 @@ impl Helped for Shard {
 
 impl Reaped for Shard {
     fn reap_surely(&self) {
-        // A statement of its own, so that the lock is released at its end.
-        let is_staged = std::mem::take(&mut lock(&self.line).staged) > 0;
-        if is_staged {
-            self.submit_entries();
-        }
+        self.submit_staged();
         self.reap(Reap::Surely);
     }
 

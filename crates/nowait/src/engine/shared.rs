@@ -13,7 +13,7 @@ use std::sync::Weak;
 use super::known::{self, Key};
 use super::reaper::Reapers;
 use super::shard::{SHARDS_MAX, Shard, Shards};
-use super::{Engine, Refusal, local, pool};
+use super::{Engine, Refusal, local, loop_ring, pool};
 use crate::op::Slot;
 #[cfg(feature = "tokio")]
 use crate::op::help::{self, Helped};
@@ -75,6 +75,9 @@ impl Uring {
 impl Engine for Uring {
     fn submit(&self, slot: Arc<Slot>) {
         let Err(slot) = local::stage(slot) else { return };
+        if let Some(shard) = loop_ring::current().filter(|_| !pool::is_own_thread()) {
+            return shard.submit(slot, false);
+        }
         match self.shard() {
             // The kernel completes a request in the thread that submitted it, unless that sleeps
             // uninterruptibly. A thread of the pool may, from now on, for another file. So the
@@ -96,7 +99,10 @@ impl Engine for Uring {
     #[cfg(feature = "tokio")]
     fn takes_announced(&self, file: &Arc<crate::op::OpenFile>) -> bool {
         let takes = |shard: Arc<Shard>| shard.in_reactor && shard.takes_announced(Arc::as_ptr(file).addr());
-        !local::is_driving() && !pool::is_own_thread() && self.shard().is_some_and(takes)
+        !local::is_driving()
+            && !pool::is_own_thread()
+            && loop_ring::current().is_none()
+            && self.shard().is_some_and(takes)
     }
 
     #[cfg(feature = "tokio")]
@@ -104,9 +110,10 @@ impl Engine for Uring {
         self.runtimes.attach()
     }
 
-    #[cfg(feature = "tokio")]
     fn lend_all(&self) {
+        #[cfg(feature = "tokio")]
         self.runtimes.lend(&self.reapers);
+        loop_ring::lend_all();
     }
 
     fn drain(&self) {

@@ -211,19 +211,27 @@ pub(crate) fn is_driving() -> bool {
 /// Runs `something` as if this thread drove nothing and worked for no runtime: submissions go to
 /// queues that complete them whatever this thread does.
 pub(crate) fn elsewhere<T>(something: impl FnOnce() -> T) -> T {
+    driving_nothing(true, something)
+}
+
+/// Runs `something` as if this thread drove nothing.
+pub(super) fn undriven<T>(something: impl FnOnce() -> T) -> T {
+    driving_nothing(false, something)
+}
+
+fn driving_nothing<T>(elsewhere: bool, something: impl FnOnce() -> T) -> T {
     struct Back(u32, bool);
     impl Drop for Back {
         fn drop(&mut self) {
             let _ = LOCAL.try_with(|local| (local.depth.set(self.0), local.elsewhere.set(self.1)));
         }
     }
-    let before = LOCAL.try_with(|local| (local.depth.replace(0), local.elsewhere.replace(true)));
+    let before = LOCAL.try_with(|local| (local.depth.replace(0), local.elsewhere.replace(elsewhere)));
     let _back = before.map(|(depth, elsewhere)| Back(depth, elsewhere)).ok();
     something()
 }
 
-/// Whether this thread's submissions bypass its runtime's rings.
-#[cfg(feature = "tokio")]
+/// Whether this thread's submissions bypass its runtime's rings, and those of a loop.
 pub(crate) fn is_elsewhere() -> bool {
     LOCAL.try_with(|local| local.elsewhere.get()).unwrap_or(true)
 }

@@ -1,0 +1,227 @@
+//! A ring for an event loop that is no executor: what one thread submits, and notices when the
+//! ring's descriptor is readable. No other thread runs for a completion.
+//!
+//! The loop may be blocked, or at other work, while somebody waits for one of its operations. Then a
+//! reaper thread notices in its place: at once where help is asked for (`op/help.rs`), else when
+//! nothing has ended from one glance of the helper to the next. The next look of the loop takes the
+//! ring back.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use super::reaper::{Reaped, Reapers};
+use super::shard::{Reap, Shard};
+use super::{Refusal, local};
+use crate::buf::lock;
+use crate::op::help::{self, Helped};
+use crate::sys::PerProcess;
+
+/// A ring for an event loop that is no executor: epoll(7), libuv, GLib, asyncio.
+///
+/// Operations that are started within [`submit`](LoopRing::submit) go to this ring, together. The
+/// loop watches the ring's descriptor, which is readable while there are completions, and calls
+/// [`notice`](LoopRing::notice), which wakes their wakers. So a completion costs no switch to
+/// another thread. Only reads, and direct writes, are a ring's at all: what the pool or the caller's
+/// thread does is woken by them.
+///
+/// ```
+/// # fn main() -> nowait::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("table.dat");
+/// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+/// # let file = nowait::File::open(&path).wait()?;
+/// # let waker = std::task::Waker::noop();
+/// use nowait::LoopRing;
+/// use rustix::event::{PollFd, PollFlags, poll};
+/// use std::future::Future;
+/// use std::pin::pin;
+/// use std::task::{Context, Poll};
+///
+/// # if let Err(error) = LoopRing::new() { eprintln!("skipped: {error}"); return Ok(()); }
+/// let ring = LoopRing::new()?;
+/// let mut page = pin!(ring.submit(|| file.read_range(4096, 4096).start()));
+/// let page = loop {
+///     if let Poll::Ready(page) = page.as_mut().poll(&mut Context::from_waker(&waker)) {
+///         break page?;
+///     }
+///     # // Which also tells a waker.
+///     poll(&mut [PollFd::new(&ring, PollFlags::IN)], None).unwrap();
+///     ring.notice();
+/// };
+/// # assert_eq!(&page[..], [7; 4096]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Nothing but speed depends on the loop: a thread of the library notices completions while the loop
+/// does not look. It comes at once where another operation waits for one of these, else within a
+/// tenth of a second.
+///
+/// It belongs to no instance, and any thread may use it. Dropped, it waits for nobody: what is in
+/// flight ends by itself. In a forked child it does nothing, and operations go the usual way.
+pub struct LoopRing {
+    shard: Arc<Shard>,
+    _loan: Arc<Loan>,
+    /// Dropped after the ring, which a reaper may then find that it has alone.
+    _rung: Rung,
+}
+
+/// Some loop of this process, or of a parent, has a ring.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The ring that this thread submits to now.
+    static CURRENT: RefCell<Option<Arc<Shard>>> = const { RefCell::new(None) };
+}
+
+/// All rings of loops, for those who are about to block.
+fn rings() -> MutexGuard<'static, Vec<Weak<Shard>>> {
+    static RINGS: PerProcess<Mutex<Vec<Weak<Shard>>>> = PerProcess::new();
+    lock(RINGS.get(Mutex::default))
+}
+
+/// The reapers that step in.
+fn reapers() -> &'static Reapers {
+    static REAPERS: PerProcess<Reapers> = PerProcess::new();
+    REAPERS.get(Reapers::default)
+}
+
+impl LoopRing {
+    pub(crate) fn set_up() -> Result<LoopRing, Refusal> {
+        let shard = Shard::noticed_by(true, 0)?;
+        let loan = Arc::new(Loan(Arc::downgrade(&shard)));
+        let known: Arc<dyn Helped> = loan.clone();
+        help::register(Arc::downgrade(&known));
+        let mut rings = rings();
+        rings.retain(|known| known.strong_count() > 0);
+        rings.push(Arc::downgrade(&shard));
+        drop(rings);
+        IS_USED.store(true, Relaxed);
+        Ok(LoopRing { shard, _loan: loan, _rung: Rung })
+    }
+
+    /// Calls `start`, which starts operations on this thread. Those for a ring go to this one, in
+    /// one system call at the end.
+    ///
+    /// Operations with a callback ([`on_complete`](crate::Operation::on_complete)) go the usual way.
+    pub fn submit<T>(&self, start: impl FnOnce() -> T) -> T {
+        if !self.shard.is_ours() {
+            return start();
+        }
+        let _entered = Entered::new(&self.shard);
+        local::undriven(start)
+    }
+
+    /// Notices the completions that are there: wakes the wakers of operations that have ended, on
+    /// this thread. Makes no system call, unless a part of an operation goes to the kernel again.
+    pub fn notice(&self) {
+        if !self.shard.is_ours() {
+            return;
+        }
+        if self.shard.is_watched() {
+            reapers().take_back(&*self.shard);
+        }
+        self.shard.reap(Reap::Surely);
+    }
+}
+
+/// The ring that this thread submits to now, if that is a loop's.
+pub(super) fn current() -> Option<Arc<Shard>> {
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten().filter(|_| !local::is_elsewhere())
+}
+
+/// Lets a reaper notice the completions of all rings of loops: a loop may be blocked by the caller.
+pub(super) fn lend_all() {
+    if IS_USED.load(Relaxed) {
+        let rings: Vec<_> = rings().iter().filter_map(Weak::upgrade).collect();
+        rings.iter().for_each(lend);
+    }
+}
+
+fn lend(shard: &Arc<Shard>) {
+    if shard.is_ours() && !shard.is_quiet() {
+        shard.submit_staged();
+        reapers().lend(shard);
+    }
+}
+
+/// A thread's submissions while they go to the ring of a loop.
+struct Entered<'r> {
+    shard: &'r Arc<Shard>,
+    outer: Option<Arc<Shard>>,
+}
+
+impl Entered<'_> {
+    fn new(shard: &Arc<Shard>) -> Entered<'_> {
+        let outer = CURRENT.try_with(|current| current.replace(Some(shard.clone()))).ok().flatten();
+        Entered { shard, outer }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let outer = self.outer.take();
+        let inner = CURRENT.try_with(|current| current.replace(outer));
+        self.shard.submit_staged();
+        drop(inner);
+    }
+}
+
+impl AsFd for LoopRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shard.as_fd()
+    }
+}
+
+impl std::fmt::Debug for LoopRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoopRing").finish_non_exhaustive()
+    }
+}
+
+impl Drop for LoopRing {
+    fn drop(&mut self) {
+        // Without a thread no completion is noticed: slots stay allocated, which is safe.
+        if self.shard.is_ours() && !self.shard.is_quiet() {
+            reapers().adopt(&self.shard);
+        }
+    }
+}
+
+/// Wakes the reapers when it is dropped.
+struct Rung;
+
+impl Drop for Rung {
+    fn drop(&mut self) {
+        reapers().ring_all();
+    }
+}
+
+/// Lends a ring of a loop that may be blocked.
+struct Loan(Weak<Shard>);
+
+impl Helped for Loan {
+    /// Calls a reaper, not the helper.
+    fn want(&self) -> bool {
+        self.0.upgrade().iter().for_each(lend);
+        false
+    }
+
+    /// The loop may be run no more: a reaper takes a ring where nothing ends from one glance to the
+    /// next.
+    fn glance(&self) -> bool {
+        let Some(shard) = self.0.upgrade() else { return false };
+        let (is_busy, is_left) = shard.glance_at_ended();
+        if is_left {
+            lend(&shard);
+        }
+        is_busy
+    }
+
+    fn is_of_a_runtime(&self) -> bool {
+        true
+    }
+}
