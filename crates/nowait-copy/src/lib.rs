@@ -64,7 +64,7 @@ mod tree;
 pub use error::{Failure, FailureKind, Operation, Result, shown};
 pub use options::{Follow, Options, Reflink, Sparse, Sync, Update};
 pub use report::{Event, Progress, Report, Way};
-pub use run::{Started, copy, copy_all, start};
+pub use run::{Ended, Started, copy, copy_all, start};
 
 /// The guide's examples, as tests.
 #[cfg(doctest)]

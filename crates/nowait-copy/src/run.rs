@@ -1,7 +1,10 @@
 //! A copy from its start to its report.
 
+use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -36,15 +39,21 @@ pub fn copy_all<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options
 pub fn start<P: AsRef<Path>>(sources: &[P], target: impl AsRef<Path>, options: &Options) -> Result<Started> {
     let plan = Plan::new(sources, target.as_ref(), options)?;
     let shared = plan.shared.clone();
-    let work = std::thread::Builder::new().name("nowait-copy".into()).spawn(move || plan.run());
+    let end = Arc::new(End::default());
+    let tells = Tells(end.clone());
+    let work = std::thread::Builder::new().name("nowait-copy".into()).spawn(move || {
+        let _tells = tells;
+        plan.run()
+    });
     let thread = work.map_err(|error| Failure::from_io(Operation::Copy, target.as_ref(), &error))?;
-    Ok(Started { shared, thread })
+    Ok(Started { shared, thread, end })
 }
 
 /// A copy that runs. Dropping it lets it run on.
 pub struct Started {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<Report>>,
+    end: Arc<End>,
 }
 
 impl Started {
@@ -74,7 +83,13 @@ impl Started {
 
     /// True if [`wait`](Started::wait) need not wait.
     pub fn is_finished(&self) -> bool {
-        self.thread.is_finished()
+        self.end.lock().is_over
+    }
+
+    /// A future that is ready when [`wait`](Started::wait) need not wait, for event loops and
+    /// executors. There may be several; dropped, the copy runs on.
+    pub fn ended(&self) -> Ended {
+        self.end.new_future()
     }
 
     /// Waits for the end.
@@ -86,6 +101,91 @@ impl Started {
 impl std::fmt::Debug for Started {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Started").field("progress", &self.progress()).finish_non_exhaustive()
+    }
+}
+
+/// End of a copy, and those who wait for it.
+#[derive(Default)]
+struct End(Mutex<Waiters>);
+
+#[derive(Default)]
+struct Waiters {
+    is_over: bool,
+    /// Of the futures that wait, each with the future's number.
+    wakers: Vec<(u64, Waker)>,
+    numbered: u64,
+}
+
+impl End {
+    fn lock(&self) -> MutexGuard<'_, Waiters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new_future(self: &Arc<Self>) -> Ended {
+        let mut waiters = self.lock();
+        waiters.numbered += 1;
+        Ended { end: self.clone(), number: waiters.numbered }
+    }
+}
+
+/// Tells of the end when it is dropped, with the copy's thread.
+struct Tells(Arc<End>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        let mut waiters = self.0.lock();
+        waiters.is_over = true;
+        let wakers = std::mem::take(&mut waiters.wakers);
+        drop(waiters);
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+/// Future of the end of a copy: [`Started::ended`].
+#[must_use = "a future does nothing until it is awaited"]
+pub struct Ended {
+    end: Arc<End>,
+    number: u64,
+}
+
+impl Ended {
+    /// Leaves this waker, or none; true if the copy has ended.
+    fn leave(&self, waker: Option<Waker>) -> bool {
+        let mut waiters = self.end.lock();
+        let is_over = waiters.is_over;
+        let at = waiters.wakers.iter().position(|(number, _)| *number == self.number);
+        let old = at.map(|at| waiters.wakers.swap_remove(at));
+        waiters.wakers.extend(waker.filter(|_| !is_over).map(|waker| (self.number, waker)));
+        drop(waiters);
+        // A waker's drop may run anything: not under the lock.
+        drop(old);
+        is_over
+    }
+}
+
+impl Clone for Ended {
+    fn clone(&self) -> Ended {
+        self.end.new_future()
+    }
+}
+
+impl Future for Ended {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.leave(Some(context.waker().clone())) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.leave(None);
+    }
+}
+
+impl std::fmt::Debug for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ended").field("is_over", &self.end.lock().is_over).finish()
     }
 }
 
@@ -201,5 +301,52 @@ fn threads(options: &Options) -> usize {
     match options.jobs {
         Some(jobs) => jobs as usize,
         None => std::thread::available_parallelism().map_or(2, |processors| processors.get()) * THREADS_PER_PROCESSOR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicU32);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_end_wakes_each_future_that_waits_once() {
+        let end = Arc::new(End::default());
+        let futures: Vec<(Ended, Arc<Wakes>)> = (0..3).map(|_| (end.new_future(), Arc::default())).collect();
+        let polls = |(future, wakes): &(Ended, Arc<Wakes>)| future.leave(Some(Waker::from(wakes.clone())));
+        assert!(!futures.iter().any(polls));
+        assert!(!futures.iter().any(polls));
+        let mut futures = futures;
+        let (_, dropped) = futures.pop().unwrap();
+        assert_eq!(Arc::strong_count(&dropped), 1, "a future that is gone has left no waker");
+        drop(Tells(end.clone()));
+        assert!(futures.iter().all(|(_, wakes)| wakes.0.load(Ordering::SeqCst) == 1));
+        assert!(futures.iter().all(polls));
+        assert_eq!(end.lock().wakers.len(), 0);
+    }
+
+    /// Symptom that it looks for: whoever awaits a copy whose thread panicked waits for ever.
+    #[test]
+    fn a_panic_ends_a_copy() {
+        let end = Arc::new(End::default());
+        let tells = Tells(end.clone());
+        let ended = end.new_future();
+        let thread = std::thread::spawn(move || {
+            let _tells = tells;
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(thread.join().is_err());
+        assert!(ended.leave(None));
     }
 }
