@@ -1,9 +1,7 @@
 // Copies a file or a tree, and tells how far it is: copy SOURCE TARGET
 
-#include <chrono>
 #include <cinttypes>
 #include <cstdio>
-#include <thread>
 
 #include <nowait.hpp>
 
@@ -15,8 +13,11 @@ int main(int argc, char **argv) try {
     nowait_copy_options options = {};
     options.sync = NOWAIT_COPY_SYNC_ALL;
     auto copy = nowait::copy::start({argv[1]}, argv[2], options);
-    while (nowait_copy_has_ended(copy.get()) == 0) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    // An event loop would poll the queue's descriptor.
+    auto queue = nowait::queue::open();
+    queue.submit_copy_wait(copy, nullptr);
+    nowait_completion end;
+    while (queue.reap(&end, 1, 100) == 0) {
         std::fprintf(stderr, "%" PRIu64 " bytes\r", copy.progress().bytes);
     }
     auto report = copy.wait();

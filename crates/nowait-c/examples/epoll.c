@@ -35,16 +35,20 @@ int main(int argc, char **argv) {
     }
 
     uint64_t next = 0, sum = 0;
-    int in_flight = 0;
-    for (int i = 0; i < IN_FLIGHT && next < size; i++, in_flight++, next += BLOCK_BYTES) {
-        if (nowait_submit_read(queue, file, blocks[i], BLOCK_BYTES, next, blocks[i], NULL) < 0) {
+    size_t in_flight = 0, ready = 0;
+    struct nowait_read reads[IN_FLIGHT];
+    for (; ready < IN_FLIGHT && next < size; ready++, next += BLOCK_BYTES) {
+        reads[ready] = (struct nowait_read){file, blocks[ready], BLOCK_BYTES, next, blocks[ready], 0};
+    }
+    while (in_flight + ready > 0) {
+        if (nowait_submit_reads(queue, reads, ready) < 0) {
             return failed(nowait_error_message());
         }
-    }
-    while (in_flight > 0) {
-        struct nowait_completion completions[IN_FLIGHT];
+        in_flight += ready;
+        ready = 0;
         /* It may be interrupted by a completion: then there is something, or nothing, to reap. */
         epoll_wait(epoll, &event, 1, -1);
+        struct nowait_completion completions[IN_FLIGHT];
         int count = nowait_reap(queue, completions, IN_FLIGHT, 0);
         for (int i = 0; i < count; i++, in_flight--) {
             if (completions[i].result < 0) {
@@ -55,10 +59,7 @@ int main(int argc, char **argv) {
                 sum += block[at];
             }
             if (next < size) {
-                if (nowait_submit_read(queue, file, block, BLOCK_BYTES, next, block, NULL) < 0) {
-                    return failed(nowait_error_message());
-                }
-                in_flight++;
+                reads[ready++] = (struct nowait_read){file, block, BLOCK_BYTES, next, block, 0};
                 next += BLOCK_BYTES;
             }
         }

@@ -273,23 +273,6 @@ struct nowait_log_record {
     size_t length;
 };
 
-// A queue of operations and their completions. 0 is none.
-typedef uint64_t nowait_queue;
-
-// A completion. Its layout is fixed.
-struct nowait_completion {
-    // As it was submitted.
-    void *user;
-    // The number that its submission gave.
-    uint64_t operation;
-    // Bytes of a read or write, 0 of a sync, of a wait for a log the last record that is durable
-    // then; or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
-    int64_t result;
-    // NULL if the result is not negative. Else the text for people, as nowait_error_message; valid
-    // until this thread calls nowait_reap again, or ends.
-    const char *message;
-};
-
 // How files are copied. Set all to zero, then `size`, then what is to differ from the default.
 struct nowait_copy_options {
     // sizeof(struct nowait_copy_options).
@@ -304,7 +287,7 @@ struct nowait_copy_options {
     uint64_t dirty_bytes_max;
 };
 
-// A copy that runs, or has ended. 0 is none.
+// A copy that runs, or has ended; nowait_submit_copy_wait brings its end into a queue. 0 is none.
 typedef uint64_t nowait_copy;
 
 // How far a copy is.
@@ -351,6 +334,41 @@ struct nowait_copy_report {
     uint64_t is_cancelled;
     // Time that it took.
     uint64_t elapsed_ns;
+};
+
+// A queue of operations and their completions. 0 is none.
+typedef uint64_t nowait_queue;
+
+// A completion. Its layout is fixed.
+struct nowait_completion {
+    // As it was submitted.
+    void *user;
+    // The number that its submission gave.
+    uint64_t operation;
+    // Bytes of a read or write; of a wait for a log the last record that is durable then; 0 of all
+    // else. Or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
+    int64_t result;
+    // Index of the first range of a gather that is not complete, if the result is negative; else 0.
+    uint64_t range_index;
+    // NULL if the result is not negative. Else the text for people, as nowait_error_message; valid
+    // until this thread calls nowait_reap again, or ends.
+    const char *message;
+};
+
+// A read of nowait_submit_reads. Its layout is fixed.
+struct nowait_read {
+    // The file to read.
+    nowait_file file;
+    // Where the bytes go.
+    void *buffer;
+    // How many.
+    size_t length;
+    // Where they begin in the file.
+    uint64_t offset;
+    // Comes back with the completion.
+    void *user;
+    // Gets the operation's number, for nowait_cancel.
+    uint64_t operation;
 };
 
 #ifdef __cplusplus
@@ -461,6 +479,21 @@ int64_t nowait_write_at(nowait_file file,
                         uint64_t offset,
                         uint32_t flags);
 
+// Makes every write that was complete at the call durable, and waits for that. `flags` is 0
+// (fdatasync(2): data, the size, and what is needed to read it back) or NOWAIT_SYNC_ALL. The name of
+// a new file is not covered: sync its directory.
+//
+// Returns 0, or a negative errno. -EIO when a write-back failed: written data may be lost, although
+// reads still show it. From then on every sync of this file fails, until
+// nowait_file_acknowledge_sync_failure. Threads: any; syncs of one file share.
+int nowait_sync(nowait_file file,
+                uint32_t flags);
+
+// Acknowledges a failed write-back, so that syncs may succeed again: when everything since the last
+// sync that succeeded has been written anew, or given up. Returns 1 if there was a failure, 0 if
+// there was none, or -EBADF. Threads: any.
+int nowait_file_acknowledge_sync_failure(nowait_file file);
+
 // Reads `ranges_count` ranges into `output`, one after the other in the order in which they are
 // listed, and waits for all: range i begins at the sum of the lengths before it. Ranges may be
 // unsorted, overlap, or be empty. Cached ones are copied; of the others many are in flight at a
@@ -481,21 +514,6 @@ int nowait_gather(nowait_file file,
                   void *output,
                   size_t output_bytes,
                   int64_t *results);
-
-// Makes every write that was complete at the call durable, and waits for that. `flags` is 0
-// (fdatasync(2): data, the size, and what is needed to read it back) or NOWAIT_SYNC_ALL. The name of
-// a new file is not covered: sync its directory.
-//
-// Returns 0, or a negative errno. -EIO when a write-back failed: written data may be lost, although
-// reads still show it. From then on every sync of this file fails, until
-// nowait_file_acknowledge_sync_failure. Threads: any; syncs of one file share.
-int nowait_sync(nowait_file file,
-                uint32_t flags);
-
-// Acknowledges a failed write-back, so that syncs may succeed again: when everything since the last
-// sync that succeeded has been written anew, or given up. Returns 1 if there was a failure, 0 if
-// there was none, or -EBADF. Threads: any.
-int nowait_file_acknowledge_sync_failure(nowait_file file);
 
 // Opens the log in a directory for appending; with `options->create` makes one. `instance` may be
 // 0, `options` NULL, and `recovery`, which tells what was found, too.
@@ -597,96 +615,6 @@ int nowait_log_reader_tail(nowait_log_reader reader,
 // Closes a reader. Returns 0 or -EBADF. Threads: any; the bytes of its last record are gone.
 int nowait_log_reader_close(nowait_log_reader reader);
 
-// Makes a queue, with a descriptor. A thread usually has one, or a program one for all its threads.
-// Threads: any.
-//
-// Returns 0, or a negative errno: -EMFILE, -ENFILE, -ENOMEM.
-// `queue` points to a handle.
-int nowait_queue_open(nowait_queue *queue);
-
-// Closes a queue whose completions were all reaped. Threads: any.
-//
-// Returns 0, -EBUSY if operations are left, or -EBADF.
-int nowait_queue_close(nowait_queue queue);
-
-// Returns the queue's descriptor, for poll(2), epoll(7) and event loops: it is readable (POLLIN)
-// when there may be completions to reap. Do nothing else with it; it is closed with the queue. Or
-// -EBADF. Threads: any.
-//
-// In a thread that submits, epoll_wait(2) may fail with EINTR although no signal came: the kernel
-// completes a read of io_uring in the thread that submitted it. Call it again; poll(2) does so by
-// itself.
-int nowait_queue_descriptor(nowait_queue queue);
-
-// Returns the number of operations whose completions were not reaped, or -EBADF. Threads: any.
-int64_t nowait_queue_operations(nowait_queue queue);
-
-// Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
-// this returns. `user` comes back with the completion; `operation`, if it is not NULL, gets the
-// operation's number, for nowait_cancel. The file may be closed meanwhile.
-//
-// Returns 0, and one completion will come; or a negative errno, and none will: -EBADF, -EFAULT.
-// Other errors are in the completion. Threads: any.
-// Until the completion is reaped, `length` bytes at `buffer` are valid for writes and nobody else
-// uses them. `operation` is NULL or points to a number.
-int nowait_submit_read(nowait_queue queue,
-                       nowait_file file,
-                       void *buffer,
-                       size_t length,
-                       uint64_t offset,
-                       void *user,
-                       uint64_t *operation);
-
-// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
-// are made in the order in which they were submitted. -EINVAL if the flags are not known.
-// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
-// them. `operation` is NULL or points to a number.
-int nowait_submit_write(nowait_queue queue,
-                        nowait_file file,
-                        const void *buffer,
-                        size_t length,
-                        uint64_t offset,
-                        uint32_t flags,
-                        void *user,
-                        uint64_t *operation);
-
-// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
-// Else as nowait_submit_read. -EINVAL if the flags are not known.
-// `operation` is NULL or points to a number.
-int nowait_submit_sync(nowait_queue queue,
-                       nowait_file file,
-                       uint32_t flags,
-                       void *user,
-                       uint64_t *operation);
-
-// Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
-// `operation` is NULL or points to a number.
-int nowait_submit_log_wait(nowait_queue queue,
-                           nowait_log log,
-                           uint64_t record,
-                           void *user,
-                           uint64_t *operation);
-
-// Gives an operation up. Its completion comes all the same, with -ECANCELED or, if it had ended,
-// its result, and the memory is the library's until then: the kernel does not give back what a
-// device works on. What has not begun is left out. A cancelled write may have taken effect or not.
-//
-// Returns 0; -ENOENT if the completion was reaped, or there was none; -EBADF. Threads: any.
-int nowait_cancel(nowait_queue queue, uint64_t operation);
-
-// Reaps up to `completions_count` completions. Waits for the first up to `timeout_ms` milliseconds:
-// 0 does not wait, -1 without limit. With an event loop: 0, when the descriptor is readable; if all
-// of `completions_count` came there may be more, and the descriptor is still readable.
-//
-// Returns their number, 0 if none came in time; or a negative errno: -EINTR if a signal came first,
-// -EBADF, -EFAULT, -EINVAL if there is no room for one. Threads: any; each completion goes to one of
-// the threads that reap.
-// `completions` points to as many completions, and nobody else uses them during the call.
-int nowait_reap(nowait_queue queue,
-                struct nowait_completion *completions,
-                size_t completions_count,
-                int timeout_ms);
-
 // Starts to copy files and trees, on threads of their own, with all that `cp -a` keeps. A target that
 // is a directory gets the copies under the sources' names. A name in the target has the old file or
 // the whole new one. `options` may be NULL.
@@ -723,6 +651,206 @@ int nowait_copy_wait(nowait_copy copy,
 // Gives up the handle of a copy, which runs on if it has not ended. Returns 0 or -EBADF. Threads:
 // any.
 int nowait_copy_close(nowait_copy copy);
+
+// Makes a queue, with a descriptor. A thread usually has one, or a program one for all its threads.
+// Threads: any.
+//
+// Returns 0, or a negative errno: -EMFILE, -ENFILE, -ENOMEM.
+// `queue` points to a handle.
+int nowait_queue_open(nowait_queue *queue);
+
+// Closes a queue whose completions were all reaped. Threads: any.
+//
+// Returns 0, -EBUSY if operations are left, or -EBADF.
+int nowait_queue_close(nowait_queue queue);
+
+// Returns the queue's descriptor, for poll(2), epoll(7) and event loops: it is readable (POLLIN)
+// when there may be completions to reap. Do nothing else with it; it is closed with the queue. Or
+// -EBADF. Threads: any.
+//
+// In a thread that submits, epoll_wait(2) may fail with EINTR although no signal came: the kernel
+// completes a read of io_uring in the thread that submitted it. Call it again; poll(2) does so by
+// itself.
+int nowait_queue_descriptor(nowait_queue queue);
+
+// Returns the number of operations whose completions were not reaped, or -EBADF. Threads: any.
+int64_t nowait_queue_operations(nowait_queue queue);
+
+// Gives an operation up. Its completion comes all the same, with -ECANCELED or, if it had ended,
+// its result, and the memory is the library's until then: the kernel does not give back what a
+// device works on. What has not begun is left out. A cancelled write may have taken effect or not.
+//
+// Returns 0; -ENOENT if the completion was reaped, or there was none; -EBADF. Threads: any.
+int nowait_cancel(nowait_queue queue, uint64_t operation);
+
+// Reaps up to `completions_count` completions. Waits for the first up to `timeout_ms` milliseconds:
+// 0 does not wait, -1 without limit. With an event loop: 0, when the descriptor is readable; if all
+// of `completions_count` came there may be more, and the descriptor is still readable.
+//
+// Returns their number, 0 if none came in time; or a negative errno: -EINTR if a signal came first,
+// -EBADF, -EFAULT, -EINVAL if there is no room for one. Threads: any; each completion goes to one of
+// the threads that reap.
+// `completions` points to as many completions, and nobody else uses them during the call.
+int nowait_reap(nowait_queue queue,
+                struct nowait_completion *completions,
+                size_t completions_count,
+                int timeout_ms);
+
+// Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
+// this returns. `user` comes back with the completion; `operation`, if it is not NULL, gets the
+// operation's number, for nowait_cancel. The file may be closed meanwhile.
+//
+// Returns 0, and one completion will come; or a negative errno, and none will: -EBADF, -EFAULT.
+// Other errors are in the completion. Threads: any.
+// Until the completion is reaped, `length` bytes at `buffer` are valid for writes and nobody else
+// uses them. `operation` is NULL or points to a number.
+int nowait_submit_read(nowait_queue queue,
+                       nowait_file file,
+                       void *buffer,
+                       size_t length,
+                       uint64_t offset,
+                       void *user,
+                       uint64_t *operation);
+
+// Starts reads, each as nowait_submit_read; those for the device in one system call. Each has its own
+// completion.
+//
+// Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
+// any.
+// As nowait_submit_read, for each; `reads` points to `reads_count` of them, and nobody else uses
+// these during the call.
+int nowait_submit_reads(nowait_queue queue,
+                        struct nowait_read *reads,
+                        size_t reads_count);
+
+// Starts a gather, as nowait_gather; else as nowait_submit_read. One completion tells of all ranges:
+// its result is 0 if each is complete, else the errno of the first that is not, whose index is
+// `range_index`. A thread of the library drives it.
+// Until the completion is reaped, `output` points to `output_bytes` bytes, `results` is NULL or
+// points to `ranges_count` numbers, and nobody else uses these. During the call `ranges` points to
+// `ranges_count` ranges. `operation` is NULL or points to a number.
+int nowait_submit_gather(nowait_queue queue,
+                         nowait_file file,
+                         const struct nowait_range *ranges,
+                         size_t ranges_count,
+                         void *output,
+                         size_t output_bytes,
+                         int64_t *results,
+                         void *user,
+                         uint64_t *operation);
+
+// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
+// are made in the order in which they were submitted. -EINVAL if the flags are not known.
+// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
+// them. `operation` is NULL or points to a number.
+int nowait_submit_write(nowait_queue queue,
+                        nowait_file file,
+                        const void *buffer,
+                        size_t length,
+                        uint64_t offset,
+                        uint32_t flags,
+                        void *user,
+                        uint64_t *operation);
+
+// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
+// Else as nowait_submit_read. -EINVAL if the flags are not known.
+// `operation` is NULL or points to a number.
+int nowait_submit_sync(nowait_queue queue,
+                       nowait_file file,
+                       uint32_t flags,
+                       void *user,
+                       uint64_t *operation);
+
+// Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
+// `operation` is NULL or points to a number.
+int nowait_submit_log_wait(nowait_queue queue,
+                           nowait_log log,
+                           uint64_t record,
+                           void *user,
+                           uint64_t *operation);
+
+// Starts to wait until a copy has ended, as nowait_copy_wait, which has the report then; else as
+// nowait_submit_read. nowait_cancel gives up the wait, nowait_copy_cancel the copy.
+// `operation` is NULL or points to a number.
+int nowait_submit_copy_wait(nowait_queue queue, nowait_copy copy, void *user, uint64_t *operation);
+
+// Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
+// this returns. `user` comes back with the completion; `operation`, if it is not NULL, gets the
+// operation's number, for nowait_cancel. The file may be closed meanwhile.
+//
+// Returns 0, and one completion will come; or a negative errno, and none will: -EBADF, -EFAULT.
+// Other errors are in the completion. Threads: any.
+// Until the completion is reaped, `length` bytes at `buffer` are valid for writes and nobody else
+// uses them. `operation` is NULL or points to a number.
+int nowait_submit_read(nowait_queue queue,
+                       nowait_file file,
+                       void *buffer,
+                       size_t length,
+                       uint64_t offset,
+                       void *user,
+                       uint64_t *operation);
+
+// Starts reads, each as nowait_submit_read; those for the device in one system call. Each has its own
+// completion.
+//
+// Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
+// any.
+// As nowait_submit_read, for each; `reads` points to `reads_count` of them, and nobody else uses
+// these during the call.
+int nowait_submit_reads(nowait_queue queue,
+                        struct nowait_read *reads,
+                        size_t reads_count);
+
+// Starts a gather, as nowait_gather; else as nowait_submit_read. One completion tells of all ranges:
+// its result is 0 if each is complete, else the errno of the first that is not, whose index is
+// `range_index`. A thread of the library drives it.
+// Until the completion is reaped, `output` points to `output_bytes` bytes, `results` is NULL or
+// points to `ranges_count` numbers, and nobody else uses these. During the call `ranges` points to
+// `ranges_count` ranges. `operation` is NULL or points to a number.
+int nowait_submit_gather(nowait_queue queue,
+                         nowait_file file,
+                         const struct nowait_range *ranges,
+                         size_t ranges_count,
+                         void *output,
+                         size_t output_bytes,
+                         int64_t *results,
+                         void *user,
+                         uint64_t *operation);
+
+// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
+// are made in the order in which they were submitted. -EINVAL if the flags are not known.
+// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
+// them. `operation` is NULL or points to a number.
+int nowait_submit_write(nowait_queue queue,
+                        nowait_file file,
+                        const void *buffer,
+                        size_t length,
+                        uint64_t offset,
+                        uint32_t flags,
+                        void *user,
+                        uint64_t *operation);
+
+// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
+// Else as nowait_submit_read. -EINVAL if the flags are not known.
+// `operation` is NULL or points to a number.
+int nowait_submit_sync(nowait_queue queue,
+                       nowait_file file,
+                       uint32_t flags,
+                       void *user,
+                       uint64_t *operation);
+
+// Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
+// `operation` is NULL or points to a number.
+int nowait_submit_log_wait(nowait_queue queue,
+                           nowait_log log,
+                           uint64_t record,
+                           void *user,
+                           uint64_t *operation);
+
+// Starts to wait until a copy has ended, as nowait_copy_wait, which has the report then; else as
+// nowait_submit_read. nowait_cancel gives up the wait, nowait_copy_cancel the copy.
+// `operation` is NULL or points to a number.
+int nowait_submit_copy_wait(nowait_queue queue, nowait_copy copy, void *user, uint64_t *operation);
 
 // Finds out how files are served at `path`, a file, a directory or a block device: by io_uring,
 // request by request, and by this library. `json` gets a text, as `nowait probe --json` prints it

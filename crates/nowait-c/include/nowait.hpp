@@ -180,145 +180,6 @@ public:
     }
 };
 
-// A queue of operations and their completions.
-class queue : public detail::handle<nowait_queue_close> {
-public:
-    using handle::handle;
-
-    static queue open() {
-        nowait_queue number = 0;
-        detail::checked(nowait_queue_open(&number));
-        return queue(number);
-    }
-
-    int descriptor() const { return detail::checked(nowait_queue_descriptor(get())); }
-
-    std::uint64_t submit_read(const file &from, void *buffer, std::size_t length, std::uint64_t offset, void *user) const {
-        std::uint64_t operation = 0;
-        detail::checked(nowait_submit_read(get(), from.get(), buffer, length, offset, user, &operation));
-        return operation;
-    }
-
-    std::uint64_t submit_write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
-                               std::uint32_t flags, void *user) const {
-        std::uint64_t operation = 0;
-        detail::checked(nowait_submit_write(get(), to.get(), buffer, length, offset, flags, user, &operation));
-        return operation;
-    }
-
-    // Returns how many there were.
-    int reap(nowait_completion *completions, std::size_t count, int timeout_ms) const {
-        return detail::checked(nowait_reap(get(), completions, count, timeout_ms));
-    }
-
-#ifdef NOWAIT_HAS_COROUTINES
-    class awaitable;
-
-    awaitable read(const file &from, void *buffer, std::size_t length, std::uint64_t offset) const;
-    awaitable write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
-                    std::uint32_t flags = 0) const;
-    awaitable sync(const file &of, std::uint32_t flags = 0) const;
-    awaitable record(const log &of, std::uint64_t record) const;
-
-    // Reaps, and resumes the coroutines that wait, on this thread; returns how many. Everything in
-    // this queue has to be awaited. With an event loop: with 0, when descriptor() is readable.
-    int resume(int timeout_ms) const;
-#endif
-};
-
-#ifdef NOWAIT_HAS_COROUTINES
-
-// An operation to be awaited once: `co_await` gives its result, or throws. It begins there. The memory
-// has to stay until then, so a coroutine that waits must not be destroyed: cancel the operation, and
-// let it be resumed.
-class queue::awaitable {
-public:
-    bool await_ready() const noexcept { return false; }
-
-    void await_suspend(std::coroutine_handle<> waiting) {
-        waiting_ = waiting;
-        detail::checked(submit());
-    }
-
-    std::int64_t await_resume() const {
-        if (result_ < 0) {
-            throw error(static_cast<int>(-result_), message_.c_str());
-        }
-        return result_;
-    }
-
-private:
-    friend class queue;
-    enum class kind { read, write, sync, record };
-
-    awaitable(kind what, nowait_queue in, std::uint64_t on, const void *buffer, std::size_t length,
-              std::uint64_t place, std::uint32_t flags)
-        : kind_(what), queue_(in), on_(on), buffer_(buffer), length_(length), place_(place), flags_(flags) {}
-
-    int submit() {
-        switch (kind_) {
-        case kind::read:
-            return nowait_submit_read(queue_, on_, const_cast<void *>(buffer_), length_, place_, this, nullptr);
-        case kind::write:
-            return nowait_submit_write(queue_, on_, buffer_, length_, place_, flags_, this, nullptr);
-        case kind::sync:
-            return nowait_submit_sync(queue_, on_, flags_, this, nullptr);
-        case kind::record:
-            break;
-        }
-        return nowait_submit_log_wait(queue_, on_, place_, this, nullptr);
-    }
-
-    kind kind_;
-    nowait_queue queue_;
-    std::uint64_t on_;
-    const void *buffer_;
-    std::size_t length_;
-    std::uint64_t place_;
-    std::uint32_t flags_;
-    std::coroutine_handle<> waiting_;
-    std::int64_t result_ = 0;
-    std::string message_;
-};
-
-inline queue::awaitable queue::read(const file &from, void *buffer, std::size_t length, std::uint64_t offset) const {
-    return awaitable(awaitable::kind::read, get(), from.get(), buffer, length, offset, 0);
-}
-
-inline queue::awaitable queue::write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
-                                     std::uint32_t flags) const {
-    return awaitable(awaitable::kind::write, get(), to.get(), buffer, length, offset, flags);
-}
-
-inline queue::awaitable queue::sync(const file &of, std::uint32_t flags) const {
-    return awaitable(awaitable::kind::sync, get(), of.get(), nullptr, 0, 0, flags);
-}
-
-inline queue::awaitable queue::record(const log &of, std::uint64_t record) const {
-    return awaitable(awaitable::kind::record, get(), of.get(), nullptr, 0, record, 0);
-}
-
-inline int queue::resume(int timeout_ms) const {
-    nowait_completion completions[32];
-    int count = reap(completions, 32, timeout_ms);
-    std::coroutine_handle<> ready[32];
-    // All texts first: a coroutine may reap, too.
-    for (int i = 0; i < count; i++) {
-        auto *one = static_cast<awaitable *>(completions[i].user);
-        one->result_ = completions[i].result;
-        if (completions[i].message != nullptr) {
-            one->message_ = completions[i].message;
-        }
-        ready[i] = one->waiting_;
-    }
-    for (int i = 0; i < count; i++) {
-        ready[i].resume();
-    }
-    return count;
-}
-
-#endif
-
 // A copy that runs; given up, it runs on.
 class copy : public detail::handle<nowait_copy_close> {
 public:
@@ -353,6 +214,169 @@ public:
     }
 
     void cancel() const { detail::checked(nowait_copy_cancel(get())); }
+};
+
+#ifdef NOWAIT_HAS_COROUTINES
+namespace detail {
+
+// A coroutine that waits for an operation, and the operation's result.
+class waiting {
+public:
+    std::coroutine_handle<> ended(const nowait_completion &completion) {
+        result_ = completion.result;
+        if (completion.message != nullptr) {
+            message_ = completion.message;
+        }
+        return coroutine_;
+    }
+
+    std::int64_t await_resume() const {
+        if (result_ < 0) {
+            throw error(static_cast<int>(-result_), message_.c_str());
+        }
+        return result_;
+    }
+
+protected:
+    std::coroutine_handle<> coroutine_;
+
+private:
+    std::int64_t result_ = 0;
+    std::string message_;
+};
+
+// An operation to be awaited once: `co_await` gives its result, or throws. The memory has to stay
+// until then, so a coroutine that waits must not be destroyed: cancel the operation, and let it be
+// resumed.
+template <typename Submit> class awaitable : public waiting {
+public:
+    explicit awaitable(Submit submit) : submit_(std::move(submit)) {}
+
+    bool await_ready() const noexcept { return false; }
+
+    void await_suspend(std::coroutine_handle<> coroutine) {
+        coroutine_ = coroutine;
+        checked(submit_(static_cast<waiting *>(this)));
+    }
+
+private:
+    Submit submit_;
+};
+
+} // namespace detail
+#endif
+
+// A queue of operations and their completions.
+class queue : public detail::handle<nowait_queue_close> {
+public:
+    using handle::handle;
+
+    static queue open() {
+        nowait_queue number = 0;
+        detail::checked(nowait_queue_open(&number));
+        return queue(number);
+    }
+
+    int descriptor() const { return detail::checked(nowait_queue_descriptor(get())); }
+
+    std::uint64_t submit_read(const file &from, void *buffer, std::size_t length, std::uint64_t offset, void *user) const {
+        std::uint64_t operation = 0;
+        detail::checked(nowait_submit_read(get(), from.get(), buffer, length, offset, user, &operation));
+        return operation;
+    }
+
+    std::uint64_t submit_write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
+                               std::uint32_t flags, void *user) const {
+        std::uint64_t operation = 0;
+        detail::checked(nowait_submit_write(get(), to.get(), buffer, length, offset, flags, user, &operation));
+        return operation;
+    }
+
+    // All or none; those for the device in one system call.
+    void submit_reads(nowait_read *reads, std::size_t count) const {
+        detail::checked(nowait_submit_reads(get(), reads, count));
+    }
+
+    std::uint64_t submit_gather(const file &from, const std::vector<nowait_range> &ranges, void *output,
+                                std::size_t output_bytes, std::int64_t *results, void *user) const {
+        std::uint64_t operation = 0;
+        detail::checked(nowait_submit_gather(get(), from.get(), ranges.data(), ranges.size(), output, output_bytes,
+                                             results, user, &operation));
+        return operation;
+    }
+
+    std::uint64_t submit_copy_wait(const copy &of, void *user) const {
+        std::uint64_t operation = 0;
+        detail::checked(nowait_submit_copy_wait(get(), of.get(), user, &operation));
+        return operation;
+    }
+
+    // Returns how many there were.
+    int reap(nowait_completion *completions, std::size_t count, int timeout_ms) const {
+        return detail::checked(nowait_reap(get(), completions, count, timeout_ms));
+    }
+
+#ifdef NOWAIT_HAS_COROUTINES
+    // Each begins where it is awaited. Ranges and memory have to stay until it has ended.
+    auto read(const file &from, void *buffer, std::size_t length, std::uint64_t offset) const {
+        return awaited([=, in = get(), on = from.get()](void *user) {
+            return nowait_submit_read(in, on, buffer, length, offset, user, nullptr);
+        });
+    }
+
+    auto write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
+               std::uint32_t flags = 0) const {
+        return awaited([=, in = get(), on = to.get()](void *user) {
+            return nowait_submit_write(in, on, buffer, length, offset, flags, user, nullptr);
+        });
+    }
+
+    auto sync(const file &of, std::uint32_t flags = 0) const {
+        return awaited([=, in = get(), on = of.get()](void *user) {
+            return nowait_submit_sync(in, on, flags, user, nullptr);
+        });
+    }
+
+    auto gather(const file &from, const std::vector<nowait_range> &ranges, void *output,
+                std::size_t output_bytes) const {
+        return awaited([=, in = get(), on = from.get(), first = ranges.data(), count = ranges.size()](void *user) {
+            return nowait_submit_gather(in, on, first, count, output, output_bytes, nullptr, user, nullptr);
+        });
+    }
+
+    auto record(const log &of, std::uint64_t record) const {
+        return awaited([=, in = get(), on = of.get()](void *user) {
+            return nowait_submit_log_wait(in, on, record, user, nullptr);
+        });
+    }
+
+    auto end(const copy &of) const {
+        return awaited([in = get(), on = of.get()](void *user) {
+            return nowait_submit_copy_wait(in, on, user, nullptr);
+        });
+    }
+
+    // Reaps, and resumes the coroutines that wait, on this thread; returns how many. Everything in
+    // this queue has to be awaited. With an event loop: with 0, when descriptor() is readable.
+    int resume(int timeout_ms) const {
+        nowait_completion completions[32];
+        int count = reap(completions, 32, timeout_ms);
+        std::coroutine_handle<> ready[32];
+        // All texts first: a coroutine may reap, too.
+        for (int i = 0; i < count; i++) {
+            ready[i] = static_cast<detail::waiting *>(completions[i].user)->ended(completions[i]);
+        }
+        for (int i = 0; i < count; i++) {
+            ready[i].resume();
+        }
+        return count;
+    }
+
+private:
+    template <typename Submit> static detail::awaitable<Submit> awaited(Submit submit) {
+        return detail::awaitable<Submit>(std::move(submit));
+    }
+#endif
 };
 
 } // namespace nowait

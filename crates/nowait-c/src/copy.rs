@@ -3,17 +3,21 @@
 //! `unsafe` here: entry points, and their callers' pointers.
 
 use std::ffi::{c_char, c_int};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nowait_copy::{Options, Progress, Reflink, Report, Sparse, Started, Sync, Update, start};
+use nowait_copy::{Ended, Options, Progress, Reflink, Report, Sparse, Started, Sync, Update, start};
 
 use crate::border::{self, Growing, answer, fill, many, size, status};
 use crate::failure::{Failure, Result};
-use crate::handle::{Kind, Table};
+use crate::handle::{Kind, Table, Used};
 
-/// A copy that runs, or has ended. 0 is none.
+/// A copy that runs, or has ended; nowait_submit_copy_wait brings its end into a queue. 0 is none.
 pub type CopyHandle = u64;
 
 /// Nothing is durable when a copy ends.
@@ -127,12 +131,63 @@ unsafe impl Growing for CopyReport {
 
 static COPIES: Table<Copying> = Table::new(Kind::Copy);
 
-struct Copying {
+/// A copy, and what it came to.
+pub(crate) struct Copying {
     /// Until a thread waits for it.
     started: Mutex<Option<Started>>,
-    ended: OnceLock<Result<Report>>,
+    report: OnceLock<Result<Report>>,
+    ended: Ended,
     progress: Box<dyn Fn() -> Progress + Send + std::marker::Sync>,
     cancel: Box<dyn Fn() + Send + std::marker::Sync>,
+}
+
+impl Copying {
+    fn started(&self) -> MutexGuard<'_, Option<Started>> {
+        self.started.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits for the end.
+    fn report(&self) -> Result<&Report> {
+        let defect = || Failure::new(libc::ENOTRECOVERABLE, "the copy ended by a defect of the library");
+        let report = self.report.get_or_init(|| {
+            let started = self.started().take().ok_or_else(defect)?;
+            // It raises the panic of its thread.
+            Ok(catch_unwind(AssertUnwindSafe(|| started.wait())).map_err(|_| defect())??)
+        });
+        report.as_ref().map_err(Failure::clone)
+    }
+}
+
+/// The first failure, or warning, of a copy that has ended.
+fn first_failure(report: &Report) -> Result<()> {
+    match report.failures.first().or(report.warnings.first()) {
+        Some(failure) => Err(failure.clone().into()),
+        None if report.is_cancelled => Err(Failure::new(libc::ECANCELED, "the copy was cancelled")),
+        None => Ok(()),
+    }
+}
+
+/// Future of the end of a copy, for queues: what nowait_copy_wait returns.
+pub(crate) struct CopyEnd {
+    ended: Ended,
+    copying: Used<'static, Copying>,
+}
+
+impl CopyEnd {
+    pub(crate) fn of(copy: CopyHandle) -> Result<CopyEnd> {
+        let copying = COPIES.get(copy)?;
+        Ok(CopyEnd { ended: copying.ended.clone(), copying })
+    }
+}
+
+impl Future for CopyEnd {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        ready!(Pin::new(&mut self.ended).poll(context));
+        // Waits for a thread that is about to end.
+        Poll::Ready(self.copying.report().and_then(first_failure))
+    }
 }
 
 /// Starts to copy files and trees, on threads of their own, with all that `cp -a` keeps. A target that
@@ -168,7 +223,8 @@ pub unsafe extern "C" fn nowait_copy_start(
         let sources = sources.iter().map(path).collect::<Result<Vec<&Path>>>()?;
         let started = start(&sources, target, &copy_options(&asked)?)?;
         let (progress, cancel) = (Box::new(started.watcher()), Box::new(started.canceller()));
-        let copying = Copying { started: Mutex::new(Some(started)), ended: OnceLock::new(), progress, cancel };
+        let ended = started.ended();
+        let copying = Copying { started: Mutex::new(Some(started)), report: OnceLock::new(), ended, progress, cancel };
         copy.write(COPIES.insert(copying)?);
         Ok(())
     })
@@ -240,8 +296,8 @@ pub unsafe extern "C" fn nowait_copy_progress(copy: CopyHandle, progress: *mut C
 pub extern "C" fn nowait_copy_has_ended(copy: CopyHandle) -> c_int {
     border::count(|| {
         let copying = COPIES.get(copy)?;
-        let started = copying.started.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let has_ended = copying.ended.get().is_some() || started.as_ref().is_some_and(Started::is_finished);
+        let started = copying.started();
+        let has_ended = copying.report.get().is_some() || started.as_ref().is_some_and(Started::is_finished);
         Ok(has_ended.into())
     }) as c_int
 }
@@ -271,23 +327,12 @@ pub unsafe extern "C" fn nowait_copy_wait(copy: CopyHandle, report: *mut CopyRep
             unsafe { size(report, "report") }?;
         }
         let copying = COPIES.get(copy)?;
-        let ended = copying.ended.get_or_init(|| {
-            let started = copying.started.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-            match started {
-                Some(started) => Ok(started.wait()?),
-                None => Err(Failure::new(libc::ENOTRECOVERABLE, "the copy ended by a defect of the library")),
-            }
-        });
-        let done = ended.as_ref().map_err(Failure::clone)?;
+        let ended = copying.report()?;
         if !report.is_null() {
             // SAFETY: the caller's promise.
-            unsafe { fill(report, &CopyReport::from(done), "report") }?;
+            unsafe { fill(report, &CopyReport::from(ended), "report") }?;
         }
-        match done.failures.first().or(done.warnings.first()) {
-            Some(failure) => Err(failure.clone().into()),
-            None if done.is_cancelled => Err(Failure::new(libc::ECANCELED, "the copy was cancelled")),
-            None => Ok(()),
-        }
+        first_failure(ended)
     })
 }
 

@@ -14,6 +14,8 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 pub(crate) struct Failure {
     pub(crate) errno: c_int,
     text: Cow<'static, str>,
+    /// Index of the range of a gather that it is of.
+    pub(crate) range_index: usize,
 }
 
 thread_local! {
@@ -23,7 +25,13 @@ thread_local! {
 
 impl Failure {
     pub(crate) fn new(errno: c_int, text: impl Into<Cow<'static, str>>) -> Failure {
-        Failure { errno, text: text.into() }
+        Failure { errno, text: text.into(), range_index: 0 }
+    }
+
+    /// Adds the index of a gather's range.
+    pub(crate) fn of_range(mut self, index: usize) -> Failure {
+        self.range_index = index;
+        self
     }
 
     /// The text as C has it. Zero bytes, which only a path could have, are left out.
@@ -56,7 +64,7 @@ impl From<nowait::Error> for Failure {
     #[cold]
     fn from(error: nowait::Error) -> Failure {
         let errno = error.raw_os_error().unwrap_or_else(|| errno_of(error.kind()));
-        Failure::new(errno, error.to_string())
+        Failure::new(errno, error.to_string()).of_range(error.range_index().unwrap_or(0))
     }
 }
 

@@ -34,16 +34,6 @@ pub const NOWAIT_WRITE_ATOMIC: u32 = 4;
 /// Attributes, such as times, are made durable, too: fsync(2), not fdatasync(2).
 pub const NOWAIT_SYNC_ALL: u32 = 1;
 
-/// A range of a file, in bytes. Its layout is fixed.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Range {
-    /// Where it begins in the file.
-    pub offset: u64,
-    /// How long it is.
-    pub length: u64,
-}
-
 pub(crate) static FILES: Table<File> = Table::new(Kind::File);
 
 /// Opens a file, as open(2) does: `flags` are O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT and the
@@ -265,82 +255,6 @@ impl WriteFlags {
     }
 }
 
-/// Reads `ranges_count` ranges into `output`, one after the other in the order in which they are
-/// listed, and waits for all: range i begins at the sum of the lengths before it. Ranges may be
-/// unsorted, overlap, or be empty. Cached ones are copied; of the others many are in flight at a
-/// time, neighbours read as one.
-///
-/// `results` may be NULL. Else it gets for each range the number of bytes read, fewer than asked for
-/// if the file ends in it, or a negative errno. Bytes of `output` that were not read are zero.
-///
-/// Returns 0 if every range is complete. Else the negative errno of the first that is not, -ENODATA
-/// if the file ends in it: the others were read all the same. -ENOBUFS if `output_bytes` is less
-/// than the sum of the lengths, -EBADF, -EFAULT, -EINVAL: then nothing was read, and `results` is
-/// as it was. Threads: any.
-///
-/// # Safety
-/// `ranges` points to `ranges_count` ranges, `output` to `output_bytes` bytes, `results` is NULL or
-/// points to `ranges_count` numbers; nobody else uses the last two during the call.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nowait_gather(
-    file: FileHandle,
-    ranges: *const Range,
-    ranges_count: usize,
-    output: *mut c_void,
-    output_bytes: usize,
-    results: *mut i64,
-) -> c_int {
-    status(|| {
-        // SAFETY: the caller's promise.
-        let (ranges, output) =
-            unsafe { (many(ranges, ranges_count, "ranges")?, many_mut(output.cast(), output_bytes, "output")?) };
-        let results = match results.is_null() {
-            true => None,
-            // SAFETY: the caller's promise.
-            false => Some(unsafe { many_mut(results, ranges_count, "results") }?),
-        };
-        gather(&*FILES.get(file)?, ranges, output, results)
-    })
-}
-
-fn gather(file: &File, ranges: &[Range], output: &mut [u8], results: Option<&mut [i64]>) -> Result<()> {
-    let mut extents = Vec::new();
-    if extents.try_reserve_exact(ranges.len()).is_err() {
-        let text = format!("gather {}: no memory for {} ranges", file.path().display(), ranges.len());
-        return Err(Failure::new(libc::ENOMEM, text));
-    }
-    extents.extend(ranges.iter().map(|range| (range.offset, usize::try_from(range.length).unwrap_or(usize::MAX))));
-    let exceptions = file.gather_into(&extents, output)?;
-    if let Some(results) = results {
-        for (result, range) in results.iter_mut().zip(ranges) {
-            *result = range.length as i64;
-        }
-        for (index, bytes) in exceptions.short() {
-            results[*index] = *bytes as i64;
-        }
-        for error in exceptions.errors() {
-            if let Some(index) = error.range_index() {
-                results[index] = -i64::from(Failure::from(error.clone()).errno);
-            }
-        }
-    }
-    let short = exceptions.short().first();
-    match exceptions.errors().first() {
-        Some(error) if short.is_none_or(|short| error.range_index() < Some(short.0)) => Err(error.clone().into()),
-        _ => match short {
-            Some((index, bytes)) => {
-                let Range { offset, length } = ranges[*index];
-                let path = file.path().display();
-                let text = format!(
-                    "gather range {index} {path} (offset {offset}, length {length}): the file ends first: {bytes} bytes are there"
-                );
-                Err(Failure::new(libc::ENODATA, text))
-            }
-            None => Ok(()),
-        },
-    }
-}
-
 /// Makes every write that was complete at the call durable, and waits for that. `flags` is 0
 /// (fdatasync(2): data, the size, and what is needed to read it back) or NOWAIT_SYNC_ALL. The name of
 /// a new file is not covered: sync its directory.
@@ -373,4 +287,4 @@ pub extern "C" fn nowait_file_acknowledge_sync_failure(file: FileHandle) -> c_in
     count(|| Ok(FILES.get(file)?.acknowledge_sync_failure().is_some().into())) as c_int
 }
 
-const _: () = assert!(size_of::<Range>() == 16 && size_of::<c_uint>() == 4);
+const _: () = assert!(size_of::<c_uint>() == 4);

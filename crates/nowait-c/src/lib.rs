@@ -9,21 +9,26 @@
 //! * `failure.rs`: a negative errno, and a text that the thread keeps;
 //! * `border.rs`: panics end there; callers' pointers, and structs that grow;
 //! * `handle.rs`: numbers in the place of pointers, so that a stale one is an error;
-//! * then the interface itself: `instance.rs`, `file.rs`, `log.rs`, `queue/`, `copy.rs`, `probe.rs`.
+//! * then the interface itself: `instance.rs`, `file.rs`, `gather.rs`, `log.rs`, `reader.rs`,
+//!   `copy.rs`, `queue/`, `probe.rs`.
 
 mod border;
 mod copy;
 mod failure;
 mod file;
+mod gather;
 mod handle;
 mod instance;
 mod log;
 mod probe;
 mod queue;
+mod reader;
 
 pub use copy::*;
 pub use file::*;
+pub use gather::*;
 pub use instance::*;
 pub use log::*;
 pub use probe::*;
 pub use queue::*;
+pub use reader::*;

@@ -8,8 +8,17 @@ use std::fs;
 use common::crate_dir;
 
 /// Entry points in the order of the header.
-const SOURCES: [&str; 6] =
-    ["src/instance.rs", "src/file.rs", "src/log.rs", "src/queue/mod.rs", "src/copy.rs", "src/probe.rs"];
+const SOURCES: [&str; 9] = [
+    "src/instance.rs",
+    "src/file.rs",
+    "src/gather.rs",
+    "src/log.rs",
+    "src/reader.rs",
+    "src/copy.rs",
+    "src/queue/mod.rs",
+    "src/queue/submit.rs",
+    "src/probe.rs",
+];
 
 fn generated() -> String {
     let dir = crate_dir();

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{COMPILERS, crate_dir, folder, has, run};
 
-const PROGRAMS: [&str; 6] = ["files", "gather", "bad_input", "queue", "log", "copy"];
+const PROGRAMS: [&str; 7] = ["files", "gather", "bad_input", "queue", "queued", "log", "copy"];
 
 fn source(name: &str) -> PathBuf {
     crate_dir().join("tests/c").join(name).with_extension("c")
@@ -41,8 +41,11 @@ fn programs_run_as_c_and_as_cpp_by_every_compiler() {
     for compiler in COMPILERS.iter().filter(|compiler| has(compiler.program, compiler.package)) {
         if compiler.language == "c++" {
             let program = out.path().join(format!("raii-{}", compiler.program));
-            compiler.build(&crate_dir().join("tests/c/raii.cpp"), &program, &[]);
-            run_in_folder(&program, &[]);
+            // With coroutines, and without.
+            for standard in ["-std=c++20", compiler.standard] {
+                compiler.build(&crate_dir().join("tests/c/raii.cpp"), &program, &[standard]);
+                run_in_folder(&program, &[]);
+            }
         }
         for name in PROGRAMS {
             let program = out.path().join(format!("{name}-{}-{}", compiler.program, compiler.standard));

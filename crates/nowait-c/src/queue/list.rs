@@ -1,21 +1,27 @@
-//! The operations of a queue, those of them that may have ended, and the event that says so.
+//! The operations of a queue, those of them that may have ended, and the descriptor that says so.
+//!
+//! What a ring completes, the thread that reaps notices itself: the ring's descriptor is part of the
+//! queue's. Other threads list what they have ended, and set an event.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use rustix::event::{EventfdFlags, eventfd};
+use nowait::LoopRing;
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
-use super::operation::Operation;
+use super::operation::{Operation, Work};
 use crate::failure::{Failure, Result};
 
 /// The operations of a queue.
 pub(super) struct List {
     inner: Mutex<Inner>,
     /// Readable while something is listed, and no thread reaps.
-    pub(super) event: OwnedFd,
+    event: OwnedFd,
+    /// Where reads go, and an epoll of its descriptor and the event; none where io_uring is refused.
+    ring: Option<(LoopRing, OwnedFd)>,
 }
 
 #[derive(Default)]
@@ -26,6 +32,10 @@ struct Inner {
     places: Vec<Place>,
     vacant: Vec<u32>,
     is_closed: bool,
+    /// Threads that reap now.
+    reaping: u32,
+    /// The event is set.
+    is_set: bool,
 }
 
 #[derive(Default)]
@@ -42,21 +52,43 @@ impl Place {
 
 impl List {
     pub(super) fn new() -> Result<Arc<List>> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
-            Failure::new(
-                errno.raw_os_error(),
-                format!("a queue needs a descriptor: {errno}; raise the limit (ulimit -n)"),
-            )
-        })?;
-        Ok(Arc::new(List { inner: Mutex::default(), event }))
+        let no_descriptor = |errno: Errno| {
+            let text = format!("a queue needs descriptors: {errno}; raise the limit (ulimit -n)");
+            Failure::new(errno.raw_os_error(), text)
+        };
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_descriptor)?;
+        let ring = match LoopRing::new() {
+            Ok(ring) => {
+                let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(no_descriptor)?;
+                let (data, readable) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+                epoll::add(&both, &event, data, readable).map_err(no_descriptor)?;
+                epoll::add(&both, &ring, data, readable).map_err(no_descriptor)?;
+                Some((ring, both))
+            }
+            Err(_) => None,
+        };
+        Ok(Arc::new(List { inner: Mutex::default(), event, ring }))
+    }
+
+    /// Readable when there may be completions.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.ring.as_ref().map_or(&self.event, |(_, both)| both).as_fd()
+    }
+
+    /// Calls `start`, which starts operations: those for a ring are submitted in one system call.
+    pub(super) fn submit<T>(&self, start: impl FnOnce() -> T) -> T {
+        match &self.ring {
+            Some((ring, _)) => ring.submit(start),
+            None => start(),
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Makes an operation, which is under way until [`List::take`] takes it.
-    pub(super) fn open(self: &Arc<Self>, user: usize) -> Result<Arc<Operation>> {
+    /// Makes an operation, which is the queue's until its completion is reaped.
+    pub(super) fn open(self: &Arc<Self>, user: usize) -> Result<Opened> {
         let inner = &mut *self.inner();
         if inner.is_closed {
             return Err(Failure::new(libc::EBADF, "the queue was closed"));
@@ -76,7 +108,7 @@ impl List {
         at.generation = at.generation.checked_add(1).unwrap_or(1);
         let operation = Operation::new(self, u64::from(at.generation) << 32 | u64::from(place), user);
         at.operation = Some(operation.clone());
-        Ok(operation)
+        Ok(Opened(Some(operation)))
     }
 
     /// Finds an operation whose completion was not reaped.
@@ -115,22 +147,17 @@ impl List {
             return;
         }
         let list = operation.list.clone();
-        let is_first = {
-            let listed = &mut list.inner().listed;
-            listed.push_back(operation);
-            listed.len() == 1
-        };
-        // Else it is set, or a thread that reaps comes to it, or sets it.
-        if is_first {
-            list.set();
-        }
+        let mut inner = list.inner();
+        inner.listed.push_back(operation);
+        list.tell(&mut inner);
     }
 
     /// Passes up to `room` completions to `take`; returns how many there were.
     pub(super) fn reap(&self, room: usize, mut take: impl FnMut(usize, &Operation, Result<u64>)) -> usize {
-        // First: what is listed from now on sets it again, or is seen below.
-        self.clear();
-        let _rest = Rest(self);
+        let _reaping = Reaping::new(self);
+        if let Some((ring, _)) = &self.ring {
+            ring.notice();
+        }
         let mut taken = 0;
         while taken < room {
             let Some(operation) = self.next() else { break };
@@ -158,25 +185,63 @@ impl List {
         }
     }
 
-    fn set(&self) {
-        // It counts to 2^64 - 2, so that there is always room.
-        _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.event, &1_u64.to_ne_bytes()));
-    }
-
-    fn clear(&self) {
-        let answer = rustix::io::retry_on_intr(|| rustix::io::read(&self.event, &mut [0; 8]));
-        debug_assert!(matches!(answer, Ok(8) | Err(Errno::AGAIN)), "{answer:?}");
+    /// Sets the event if something is listed and no thread reaps: one that does comes to it, or calls
+    /// this when it leaves.
+    fn tell(&self, inner: &mut Inner) {
+        if !inner.is_set && inner.reaping == 0 && !inner.listed.is_empty() {
+            inner.is_set = true;
+            // It counts to 2^64 - 2, so that there is always room.
+            _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.event, &1_u64.to_ne_bytes()));
+        }
     }
 }
 
-/// Sets the event again for what was not reaped, also after a panic.
-struct Rest<'l>(&'l List);
+/// An operation that has not begun. Dropped, it never was.
+pub(super) struct Opened(Option<Arc<Operation>>);
 
-impl Drop for Rest<'_> {
-    fn drop(&mut self) {
-        let is_left = !self.0.inner().listed.is_empty();
-        if is_left {
-            self.0.set();
+impl Opened {
+    pub(super) fn operation(&self) -> &Arc<Operation> {
+        match &self.0 {
+            Some(operation) => operation,
+            None => unreachable!("it is taken by `begin` alone"),
         }
+    }
+
+    /// Begins to wait for `work`: its completion will be reaped.
+    pub(super) fn begin(mut self, work: Work) {
+        if let Some(operation) = self.0.take() {
+            operation.begin(work);
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(operation) = self.0.take() {
+            operation.list.vacate(operation.number);
+        }
+    }
+}
+
+/// A thread that reaps. What it has left is told when it leaves, also after a panic.
+struct Reaping<'l>(&'l List);
+
+impl Reaping<'_> {
+    fn new(list: &List) -> Reaping<'_> {
+        let inner = &mut *list.inner();
+        inner.reaping += 1;
+        if std::mem::take(&mut inner.is_set) {
+            let answer = rustix::io::retry_on_intr(|| rustix::io::read(&list.event, &mut [0; 8]));
+            debug_assert_eq!(answer, Ok(8));
+        }
+        Reaping(list)
+    }
+}
+
+impl Drop for Reaping<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner();
+        inner.reaping -= 1;
+        self.0.tell(&mut inner);
     }
 }

@@ -1,28 +1,27 @@
-//! Queues: operations are submitted with a pointer of the caller's, and their completions reaped in
-//! the order in which they come.
+//! Queues: operations are submitted with a pointer of the caller's (`submit.rs`), and their
+//! completions reaped in the order in which they come.
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
+mod driver;
 mod list;
 mod operation;
+mod submit;
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::{self, NonNull};
+use std::os::fd::AsRawFd;
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nowait::{File, Lent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::list::List;
-use self::operation::{Operation, Work};
-use crate::border::{answer, count, many, many_mut, status, wanted};
+pub use self::submit::*;
+use crate::border::{answer, count, many_mut, status};
 use crate::failure::{Failure, Result};
-use crate::file::{FILES, FileHandle, WriteFlags, syncs_all};
 use crate::handle::{Kind, Table};
-use crate::log::{LOGS, LogHandle};
 
 /// A queue of operations and their completions. 0 is none.
 pub type QueueHandle = u64;
@@ -35,9 +34,11 @@ pub struct Completion {
     pub user: *mut c_void,
     /// The number that its submission gave.
     pub operation: u64,
-    /// Bytes of a read or write, 0 of a sync, of a wait for a log the last record that is durable
-    /// then; or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
+    /// Bytes of a read or write; of a wait for a log the last record that is durable then; 0 of all
+    /// else. Or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
     pub result: i64,
+    /// Index of the first range of a gather that is not complete, if the result is negative; else 0.
+    pub range_index: u64,
     /// NULL if the result is not negative. Else the text for people, as nowait_error_message; valid
     /// until this thread calls nowait_reap again, or ends.
     pub message: *const c_char,
@@ -56,20 +57,6 @@ struct Queue {
 }
 
 impl Queue {
-    /// Makes an operation, and begins the work that `begin` makes for it.
-    fn submit(&self, user: *mut c_void, number: *mut u64, begin: impl FnOnce(&Arc<Operation>) -> Work) -> Result<()> {
-        self.check_fork()?;
-        // SAFETY: the caller's promise, of all functions that submit.
-        let number = unsafe { wanted(number, "operation") }?;
-        let operation = self.list.open(user.expose_provenance())?;
-        if let Some(number) = number {
-            // Before another thread may reap it.
-            number.write(operation.number);
-        }
-        operation.begin(begin(&operation));
-        Ok(())
-    }
-
     fn check_fork(&self) -> Result<()> {
         if self.fork_generation == nowait::fork_generation() {
             return Ok(());
@@ -119,116 +106,13 @@ pub extern "C" fn nowait_queue_close(queue: QueueHandle) -> c_int {
 /// itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_queue_descriptor(queue: QueueHandle) -> c_int {
-    count(|| Ok(QUEUES.get(queue)?.list.event.as_raw_fd() as usize)) as c_int
+    count(|| Ok(QUEUES.get(queue)?.list.descriptor().as_raw_fd() as usize)) as c_int
 }
 
 /// Returns the number of operations whose completions were not reaped, or -EBADF. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_queue_operations(queue: QueueHandle) -> i64 {
     count(|| Ok(QUEUES.get(queue)?.list.len()))
-}
-
-/// Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
-/// this returns. `user` comes back with the completion; `operation`, if it is not NULL, gets the
-/// operation's number, for nowait_cancel. The file may be closed meanwhile.
-///
-/// Returns 0, and one completion will come; or a negative errno, and none will: -EBADF, -EFAULT.
-/// Other errors are in the completion. Threads: any.
-///
-/// # Safety
-/// Until the completion is reaped, `length` bytes at `buffer` are valid for writes and nobody else
-/// uses them. `operation` is NULL or points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nowait_submit_read(
-    queue: QueueHandle,
-    file: FileHandle,
-    buffer: *mut c_void,
-    length: usize,
-    offset: u64,
-    user: *mut c_void,
-    operation: *mut u64,
-) -> c_int {
-    status(|| {
-        // SAFETY: the caller's promise.
-        let buffer: &mut [u8] = unsafe { many_mut(buffer.cast(), length, "buffer") }?;
-        let start = NonNull::from(buffer).cast();
-        let file = FILES.get(file)?;
-        QUEUES.get(queue)?.submit(user, operation, |operation| {
-            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
-            let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
-            Work::Transfer(file.read_at(memory, offset).start())
-        })
-    })
-}
-
-/// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
-/// are made in the order in which they were submitted. -EINVAL if the flags are not known.
-///
-/// # Safety
-/// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
-/// them. `operation` is NULL or points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nowait_submit_write(
-    queue: QueueHandle,
-    file: FileHandle,
-    buffer: *const c_void,
-    length: usize,
-    offset: u64,
-    flags: u32,
-    user: *mut c_void,
-    operation: *mut u64,
-) -> c_int {
-    status(|| {
-        // SAFETY: the caller's promise.
-        let buffer: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
-        let start = NonNull::from(buffer).cast();
-        let flags = WriteFlags::new(flags)?;
-        let file = FILES.get(file)?;
-        QUEUES.get(queue)?.submit(user, operation, |operation| {
-            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
-            let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
-            Work::Transfer(flags.on(file.write_at(memory, offset)).start())
-        })
-    })
-}
-
-/// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
-/// Else as nowait_submit_read. -EINVAL if the flags are not known.
-///
-/// # Safety
-/// `operation` is NULL or points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nowait_submit_sync(
-    queue: QueueHandle,
-    file: FileHandle,
-    flags: u32,
-    user: *mut c_void,
-    operation: *mut u64,
-) -> c_int {
-    status(|| {
-        let all = syncs_all(flags)?;
-        let file = FILES.get(file)?;
-        let sync = |file: &File| if all { file.sync_all().start() } else { file.sync_data().start() };
-        QUEUES.get(queue)?.submit(user, operation, |_| Work::Sync(sync(&file)))
-    })
-}
-
-/// Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
-///
-/// # Safety
-/// `operation` is NULL or points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nowait_submit_log_wait(
-    queue: QueueHandle,
-    log: LogHandle,
-    record: u64,
-    user: *mut c_void,
-    operation: *mut u64,
-) -> c_int {
-    status(|| {
-        let log = LOGS.get(log)?;
-        QUEUES.get(queue)?.submit(user, operation, |_| Work::Record(log.wait_durable(record)))
-    })
 }
 
 /// Gives an operation up. Its completion comes all the same, with -ECANCELED or, if it had ended,
@@ -291,17 +175,17 @@ fn reap(list: &List, completions: &mut [Completion]) -> usize {
     let mut texts = Vec::new();
     let taken = list.reap(completions.len(), |at, operation, result| {
         let user = ptr::with_exposed_provenance_mut(operation.user);
-        let (result, message) = match result {
-            Ok(result) => (result as i64, ptr::null()),
+        let operation = operation.number;
+        completions[at] = match result {
+            Ok(result) => Completion { user, operation, result: result as i64, range_index: 0, message: ptr::null() },
             Err(failure) => {
-                let errno = failure.errno;
+                let (result, range_index) = (-i64::from(failure.errno), failure.range_index as u64);
                 let text = failure.into_text();
                 let message = text.as_ptr();
                 texts.push(text);
-                (-i64::from(errno), message)
+                Completion { user, operation, result, range_index, message }
             }
         };
-        completions[at] = Completion { user, operation: operation.number, result, message };
     });
     // At the end of a thread they go at once.
     drop(TEXTS.try_with(|last| last.replace(texts)));
@@ -312,7 +196,7 @@ fn reap(list: &List, completions: &mut [Completion]) -> usize {
 fn sleep(list: &List, deadline: Option<Instant>) -> Result<bool> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let timeout = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-    let mut events = [PollFd::from_borrowed_fd(list.event.as_fd(), PollFlags::IN)];
+    let mut events = [PollFd::from_borrowed_fd(list.descriptor(), PollFlags::IN)];
     match poll(&mut events, timeout.as_ref()) {
         Ok(ready) => Ok(ready > 0),
         Err(errno) => Err(Failure::new(errno.raw_os_error(), format!("wait for completions: {errno}"))),

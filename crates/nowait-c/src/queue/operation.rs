@@ -13,7 +13,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use nowait::{BufferError, Lent, Moved, Started};
 use nowait_log::Durable;
 
+use super::driver::Driven;
 use super::list::List;
+use crate::copy::CopyEnd;
 use crate::failure::{Failure, Result};
 
 /// Future of the library that an operation waits for.
@@ -23,6 +25,8 @@ pub(super) enum Work {
     Sync(Started<nowait::Result<()>>),
     /// A record of a log.
     Record(Durable),
+    Driven(Driven),
+    Copy(CopyEnd),
 }
 
 impl Work {
@@ -34,6 +38,8 @@ impl Work {
             }),
             Work::Sync(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
             Work::Record(durable) => Pin::new(durable).poll(context).map(|result| Ok(result?)),
+            Work::Driven(driven) => Pin::new(driven).poll(context),
+            Work::Copy(end) => Pin::new(end).poll(context).map(|result| result.map(|()| 0)),
         }
     }
 }

@@ -86,10 +86,94 @@ static void queues(char **argv) {
     CHECK(queue.descriptor() >= 0);
 }
 
+static void batches(char **argv) {
+    auto queue = nowait::queue::open();
+    auto file = nowait::file::open(in_folder(argv, "raii"), O_RDONLY);
+    char bytes[3] = {};
+    nowait_read reads[3] = {};
+    for (int i = 0; i < 3; i++) {
+        reads[i].file = file.get();
+        reads[i].buffer = bytes + i;
+        reads[i].length = 1;
+        reads[i].offset = 9 - static_cast<unsigned>(i);
+    }
+    queue.submit_reads(reads, 3);
+    nowait_completion completion = {};
+    for (int i = 0; i < 3; i++) {
+        EQUAL(queue.reap(&completion, 1, 10000), 1);
+        EQUAL(completion.result, 1);
+    }
+    CHECK(std::memcmp(bytes, "987", 3) == 0);
+    std::int64_t results[2] = {};
+    queue.submit_gather(file, {{5, 1}, {9, 2}}, bytes, 3, results, bytes);
+    EQUAL(queue.reap(&completion, 1, 10000), 1);
+    CHECK(completion.result == -ENODATA && completion.range_index == 1 && completion.user == bytes);
+    CHECK(results[0] == 1 && results[1] == 1 && bytes[0] == '5' && bytes[1] == '9');
+    const std::string source = in_folder(argv, "raii"), target = in_folder(argv, "copied");
+    auto copy = nowait::copy::start({source}, target);
+    queue.submit_copy_wait(copy, nullptr);
+    EQUAL(queue.reap(&completion, 1, 10000), 1);
+    EQUAL(completion.result, 0);
+    EQUAL(copy.wait().files, 1);
+    reads[1].buffer = nullptr;
+    throws(EFAULT, "NULL", [&] { queue.submit_reads(reads, 3); });
+}
+
+#ifdef NOWAIT_HAS_COROUTINES
+struct detached {
+    struct promise_type {
+        detached get_return_object() { return {}; }
+        std::suspend_never initial_suspend() noexcept { return {}; }
+        std::suspend_never final_suspend() noexcept { return {}; }
+        void return_void() {}
+        void unhandled_exception() { std::terminate(); }
+    };
+};
+
+static detached awaits(const nowait::queue &queue, char **argv, int &ended) {
+    auto file = nowait::file::open(in_folder(argv, "awaited"), O_RDWR | O_CREAT, 0600);
+    EQUAL(co_await queue.write(file, "0123456789", 10, 0), 10);
+    EQUAL(co_await queue.sync(file), 0);
+    char bytes[3] = {};
+    EQUAL(co_await queue.read(file, bytes, 3, 7), 3);
+    CHECK(std::memcmp(bytes, "789", 3) == 0);
+    std::vector<nowait_range> ranges = {{4, 1}, {2, 2}};
+    EQUAL(co_await queue.gather(file, ranges, bytes, 3), 0);
+    CHECK(std::memcmp(bytes, "423", 3) == 0);
+    bool failed = false;
+    ranges[1].offset = 9;
+    try {
+        co_await queue.gather(file, ranges, bytes, 3);
+    } catch (const nowait::error &error) {
+        failed = error.code().value() == ENODATA && std::strstr(error.what(), "range 1") != nullptr;
+    }
+    CHECK(failed);
+    const std::string source = in_folder(argv, "awaited"), target = in_folder(argv, "awaited-copy");
+    auto copy = nowait::copy::start({source}, target);
+    EQUAL(co_await queue.end(copy), 0);
+    auto log = nowait::log::open(in_folder(argv, "log"));
+    EQUAL(co_await queue.record(log, log.append("two")), 2);
+    ended++;
+}
+
+static void coroutines(char **argv) {
+    auto queue = nowait::queue::open();
+    int ended = 0;
+    awaits(queue, argv, ended);
+    while (ended == 0) {
+        CHECK(queue.resume(10000) > 0);
+    }
+}
+#endif
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     handles(argv);
     logs(argv);
     queues(argv);
+    batches(argv);
+#ifdef NOWAIT_HAS_COROUTINES
+    coroutines(argv);
+#endif
     return 0;
 }

@@ -1,0 +1,98 @@
+//! One thread that drives what is more than one operation of the kernel: gathers. It comes with the
+//! first, in each process anew, and stays. No gather waits for another one: each is a future.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures_channel::oneshot;
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, abortable};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::failure::{Failure, Result};
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The process that the driver is of, and the way to it.
+static DRIVER: Mutex<Option<(u64, UnboundedSender<Task>)>> = Mutex::new(None);
+
+/// A task of the driver; a future of its result. Dropped, the task is given up.
+pub(super) struct Driven {
+    result: oneshot::Receiver<Result<u64>>,
+    task: AbortHandle,
+}
+
+impl Drop for Driven {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Future for Driven {
+    type Output = Result<u64>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        self.result.poll_unpin(context).map(|sent| {
+            let panicked = |_| Failure::new(libc::ENOTRECOVERABLE, "a defect of the library: a gather has panicked");
+            sent.map_err(panicked)?
+        })
+    }
+}
+
+/// Has the driver run a future to its end.
+pub(super) fn drive(future: impl Future<Output = Result<u64>> + Send + 'static) -> Result<Driven> {
+    let (sender, result) = oneshot::channel();
+    let (task, abort) = abortable(async move {
+        // Refused only if nobody waits.
+        _ = sender.send(future.await);
+    });
+    let here = nowait::fork_generation();
+    let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let to_it = match driver.take().filter(|(process, _)| *process == here) {
+        Some((_, to_it)) => to_it,
+        None => start()?,
+    };
+    let sent = to_it.unbounded_send(Box::pin(task.map(drop)));
+    *driver = Some((here, to_it));
+    drop(driver);
+    sent.map_err(|_| Failure::new(libc::ENOTRECOVERABLE, "the thread that drives gathers has ended"))?;
+    Ok(Driven { result, task: abort })
+}
+
+fn start() -> Result<UnboundedSender<Task>> {
+    let (sender, receiver) = unbounded();
+    let run = move || nowait::block_on(run_all(receiver));
+    let started = std::thread::Builder::new().name("nowait-gather".to_owned()).spawn(run);
+    started.map(|_| sender).map_err(|error| {
+        let text = format!("gather: no thread can be started: {error}; raise the limit (ulimit -u)");
+        Failure::new(error.raw_os_error().unwrap_or(libc::EAGAIN), text)
+    })
+}
+
+/// Polls all tasks, and takes new ones in between, until no more can come.
+async fn run_all(mut new: UnboundedReceiver<Task>) {
+    let mut tasks = FuturesUnordered::new();
+    let mut is_open = true;
+    std::future::poll_fn(|context| {
+        loop {
+            while is_open {
+                match new.poll_next_unpin(context) {
+                    // Its panic is its own: who waits for it is told.
+                    Poll::Ready(Some(task)) => tasks.push(AssertUnwindSafe(task).catch_unwind().map(drop)),
+                    Poll::Ready(None) => is_open = false,
+                    Poll::Pending => break,
+                }
+            }
+            match tasks.poll_next_unpin(context) {
+                Poll::Ready(Some(())) => {}
+                Poll::Ready(None) if !is_open => return Poll::Ready(()),
+                _ => return Poll::Pending,
+            }
+        }
+    })
+    .await;
+}

@@ -1,0 +1,250 @@
+//! What is submitted to a queue.
+//!
+//! `unsafe` here: entry points, and their callers' pointers.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use nowait::{File, Lent};
+
+use super::driver::drive;
+use super::operation::{Operation, Work};
+use super::{QUEUES, Queue, QueueHandle};
+use crate::border::{many, many_mut, status, wanted};
+use crate::copy::{CopyEnd, CopyHandle};
+use crate::failure::Result;
+use crate::file::{FILES, FileHandle, WriteFlags, syncs_all};
+use crate::gather::{Job, Range};
+use crate::log::{LOGS, LogHandle};
+
+/// A read of nowait_submit_reads. Its layout is fixed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    /// The file to read.
+    pub file: FileHandle,
+    /// Where the bytes go.
+    pub buffer: *mut c_void,
+    /// How many.
+    pub length: usize,
+    /// Where they begin in the file.
+    pub offset: u64,
+    /// Comes back with the completion.
+    pub user: *mut c_void,
+    /// Gets the operation's number, for nowait_cancel.
+    pub operation: u64,
+}
+
+impl Queue {
+    /// Makes an operation, and begins the work that `start` makes for it. Its number is written before
+    /// another thread may reap it.
+    ///
+    /// All functions that submit have their callers promise that `number` is NULL or points to a
+    /// number.
+    fn submit(
+        &self,
+        user: *mut c_void,
+        number: *mut u64,
+        start: impl FnOnce(&Arc<Operation>) -> Result<Work>,
+    ) -> Result<()> {
+        self.check_fork()?;
+        // SAFETY: the caller's promise.
+        let number = unsafe { wanted(number, "operation") }?;
+        let opened = self.list.open(user.expose_provenance())?;
+        let work = self.list.submit(|| start(opened.operation()))?;
+        if let Some(number) = number {
+            number.write(opened.operation().number);
+        }
+        opened.begin(work);
+        Ok(())
+    }
+}
+
+/// Starts a read into memory that stays the library's until the completion is reaped.
+fn read(file: &File, (start, length): (NonNull<u8>, usize), offset: u64, operation: &Arc<Operation>) -> Work {
+    // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+    let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
+    Work::Transfer(file.read_at(memory, offset).start())
+}
+
+/// Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
+/// this returns. `user` comes back with the completion; `operation`, if it is not NULL, gets the
+/// operation's number, for nowait_cancel. The file may be closed meanwhile.
+///
+/// Returns 0, and one completion will come; or a negative errno, and none will: -EBADF, -EFAULT.
+/// Other errors are in the completion. Threads: any.
+///
+/// # Safety
+/// Until the completion is reaped, `length` bytes at `buffer` are valid for writes and nobody else
+/// uses them. `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_read(
+    queue: QueueHandle,
+    file: FileHandle,
+    buffer: *mut c_void,
+    length: usize,
+    offset: u64,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let buffer: &mut [u8] = unsafe { many_mut(buffer.cast(), length, "buffer") }?;
+        let start = NonNull::from(buffer).cast();
+        let file = FILES.get(file)?;
+        QUEUES.get(queue)?.submit(user, operation, |operation| Ok(read(&file, (start, length), offset, operation)))
+    })
+}
+
+/// Starts reads, each as nowait_submit_read; those for the device in one system call. Each has its own
+/// completion.
+///
+/// Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
+/// any.
+///
+/// # Safety
+/// As nowait_submit_read, for each; `reads` points to `reads_count` of them, and nobody else uses
+/// these during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Read, reads_count: usize) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let reads = unsafe { many_mut(reads, reads_count, "reads") }?;
+        let queue = QUEUES.get(queue)?;
+        queue.check_fork()?;
+        let mut ready = Vec::with_capacity(reads.len());
+        for one in &mut *reads {
+            // SAFETY: the caller's promise.
+            let buffer: &mut [u8] = unsafe { many_mut(one.buffer.cast(), one.length, "the buffer of a read") }?;
+            let start = NonNull::from(buffer).cast();
+            ready.push((FILES.get(one.file)?, start, queue.list.open(one.user.expose_provenance())?));
+        }
+        let submitted = queue.list.submit(|| {
+            let started = ready.into_iter().zip(reads).map(|((file, start, opened), one)| {
+                one.operation = opened.operation().number;
+                let work = read(&file, (start, one.length), one.offset, opened.operation());
+                (opened, work)
+            });
+            started.collect::<Vec<_>>()
+        });
+        submitted.into_iter().for_each(|(opened, work)| opened.begin(work));
+        Ok(())
+    })
+}
+
+/// Starts a gather, as nowait_gather; else as nowait_submit_read. One completion tells of all ranges:
+/// its result is 0 if each is complete, else the errno of the first that is not, whose index is
+/// `range_index`. A thread of the library drives it.
+///
+/// # Safety
+/// Until the completion is reaped, `output` points to `output_bytes` bytes, `results` is NULL or
+/// points to `ranges_count` numbers, and nobody else uses these. During the call `ranges` points to
+/// `ranges_count` ranges. `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_gather(
+    queue: QueueHandle,
+    file: FileHandle,
+    ranges: *const Range,
+    ranges_count: usize,
+    output: *mut c_void,
+    output_bytes: usize,
+    results: *mut i64,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let job = unsafe { Job::new(file, (ranges, ranges_count), (output, output_bytes), results) }?;
+        let queue = QUEUES.get(queue)?;
+        queue.submit(user, operation, |operation| Ok(Work::Driven(drive(job.run(operation.loan()))?)))
+    })
+}
+
+/// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
+/// are made in the order in which they were submitted. -EINVAL if the flags are not known.
+///
+/// # Safety
+/// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
+/// them. `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_write(
+    queue: QueueHandle,
+    file: FileHandle,
+    buffer: *const c_void,
+    length: usize,
+    offset: u64,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let buffer: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
+        let start = NonNull::from(buffer).cast();
+        let flags = WriteFlags::new(flags)?;
+        let file = FILES.get(file)?;
+        QUEUES.get(queue)?.submit(user, operation, |operation| {
+            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+            let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
+            Ok(Work::Transfer(flags.on(file.write_at(memory, offset)).start()))
+        })
+    })
+}
+
+/// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
+/// Else as nowait_submit_read. -EINVAL if the flags are not known.
+///
+/// # Safety
+/// `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_sync(
+    queue: QueueHandle,
+    file: FileHandle,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        let all = syncs_all(flags)?;
+        let file = FILES.get(file)?;
+        let sync = |file: &File| if all { file.sync_all().start() } else { file.sync_data().start() };
+        QUEUES.get(queue)?.submit(user, operation, |_| Ok(Work::Sync(sync(&file))))
+    })
+}
+
+/// Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
+///
+/// # Safety
+/// `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_log_wait(
+    queue: QueueHandle,
+    log: LogHandle,
+    record: u64,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        let log = LOGS.get(log)?;
+        QUEUES.get(queue)?.submit(user, operation, |_| Ok(Work::Record(log.wait_durable(record))))
+    })
+}
+
+/// Starts to wait until a copy has ended, as nowait_copy_wait, which has the report then; else as
+/// nowait_submit_read. nowait_cancel gives up the wait, nowait_copy_cancel the copy.
+///
+/// # Safety
+/// `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_copy_wait(
+    queue: QueueHandle,
+    copy: CopyHandle,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        let end = CopyEnd::of(copy)?;
+        QUEUES.get(queue)?.submit(user, operation, |_| Ok(Work::Copy(end)))
+    })
+}

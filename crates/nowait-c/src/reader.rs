@@ -1,0 +1,109 @@
+//! Readers of logs.
+//!
+//! `unsafe` here: entry points, and their callers' pointers.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard};
+
+use nowait_log::{Reader, Record};
+
+use crate::border::{answer, count, status};
+use crate::handle::{Kind, Table};
+use crate::log::{LOGS, LogHandle};
+
+/// A reader of a log. 0 is none.
+pub type ReaderHandle = u64;
+
+static READERS: Table<Mutex<Reader>> = Table::new(Kind::Reader);
+
+/// A record. Its layout is fixed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LogRecord {
+    /// Its number.
+    pub number: u64,
+    /// Its bytes; valid until the next call with this reader.
+    pub bytes: *const c_void,
+    /// How many.
+    pub length: usize,
+}
+
+/// Opens a reader of the durable records from number `record` on, while the log is written. Returns 0
+/// or a negative errno. Threads: any.
+///
+/// # Safety
+/// `reader` points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_reader_open(log: LogHandle, record: u64, reader: *mut ReaderHandle) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let reader = unsafe { answer(reader, "reader") }?;
+        let opened = LOGS.get(log)?.reader(record);
+        reader.write(READERS.insert(Mutex::new(opened))?);
+        Ok(())
+    })
+}
+
+/// Puts the next durable record into `record`. Waits for the device, and not for records to come: see
+/// nowait_log_reader_tail.
+///
+/// Returns 1; 0 if there is no further record yet; or a negative errno: -ENODATA if the record was
+/// given up; -EUCLEAN if it was durable and cannot be read; those of reads. Threads: any, one after
+/// the other: the bytes of a record are valid until the next call with this reader.
+///
+/// # Safety
+/// `record` points to a record, and no other thread uses the bytes of the one before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_reader_next(reader: ReaderHandle, record: *mut LogRecord) -> c_int {
+    count(|| {
+        // SAFETY: the caller's promise.
+        let record = unsafe { answer(record, "record") }?;
+        let reader = READERS.get(reader)?;
+        let mut reader = exclusive(&reader);
+        match reader.next().wait()? {
+            Some(next) => {
+                record.write(LogRecord::from(next));
+                Ok(1)
+            }
+            None => {
+                record.write(LogRecord { number: 0, bytes: ptr::null(), length: 0 });
+                Ok(0)
+            }
+        }
+    }) as c_int
+}
+
+/// Puts the next record into `record`, and waits until it is durable. Returns 0, or a negative errno:
+/// as nowait_log_reader_next; -EBADF when the log is closed before. Threads: as
+/// nowait_log_reader_next.
+///
+/// # Safety
+/// As nowait_log_reader_next.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_log_reader_tail(reader: ReaderHandle, record: *mut LogRecord) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let record = unsafe { answer(record, "record") }?;
+        let reader = READERS.get(reader)?;
+        let mut reader = exclusive(&reader);
+        record.write(LogRecord::from(reader.tail().wait()?));
+        Ok(())
+    })
+}
+
+/// Closes a reader. Returns 0 or -EBADF. Threads: any; the bytes of its last record are gone.
+#[unsafe(no_mangle)]
+pub extern "C" fn nowait_log_reader_close(reader: ReaderHandle) -> c_int {
+    status(|| READERS.close(reader).map(drop))
+}
+
+fn exclusive(reader: &Mutex<Reader>) -> MutexGuard<'_, Reader> {
+    reader.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl From<Record<'_>> for LogRecord {
+    fn from(record: Record<'_>) -> LogRecord {
+        LogRecord { number: record.lsn, bytes: record.bytes.as_ptr().cast(), length: record.bytes.len() }
+    }
+}
