@@ -4,6 +4,7 @@
 //! takes what is there: it blocks for the next, or is woken through its loop's completions. Bytes are
 //! not copied: the consumer looks at a complete range while others are still being read.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use nowait::{Error, Lent};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
-use crate::completions::{Completions, Receiver};
+use crate::completions::{Completions, RESULTS_MAX, Receiver};
 use crate::driver::{Running, spawn};
 use crate::error::{OrRaise, exception};
 use crate::file;
 use crate::gather::{self, Incomplete};
 use crate::gathered::{self, Gathered, Plan};
-use crate::memory::{Loan, release_pending};
+use crate::memory::release_pending;
 use crate::ranges::{Extent, Ranges};
 
 /// A consumer that blocks looks at signals this often.
@@ -27,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Default)]
 struct State {
     /// Index, and bytes read.
-    arrived: Vec<(usize, usize)>,
+    arrived: VecDeque<(usize, usize)>,
     failed: Option<Error>,
     /// No more will come.
     has_ended: bool,
@@ -73,17 +74,10 @@ impl Drop for End {
 pub(crate) struct Arrivals {
     shared: Arc<Shared>,
     running: Running,
-    rows: Py<Gathered>,
 }
 
 #[pymethods]
 impl Arrivals {
-    /// All ranges, of which those that have arrived may be looked at.
-    #[getter]
-    fn rows(&self, py: Python<'_>) -> Py<Gathered> {
-        self.rows.clone_ref(py)
-    }
-
     /// Waits for more ranges: index and bytes read of each; none when all have come.
     fn wait(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
         loop {
@@ -94,7 +88,7 @@ impl Arrivals {
                 !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
             });
             if has_more {
-                return self.take(py);
+                return self.take(py, usize::MAX);
             }
             py.check_signals()?;
         }
@@ -106,7 +100,8 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Takes what has come; `None` if the consumer is to wait until completion `number`.
+    /// Takes what has come, up to as many as a loop takes at a time; `None` if the consumer is to wait
+    /// until completion `number`.
     fn poll(
         &self,
         py: Python<'_>,
@@ -119,7 +114,7 @@ impl Arrivals {
             return Ok(None);
         }
         drop(state);
-        self.take(py).map(Some)
+        self.take(py, RESULTS_MAX).map(Some)
     }
 
     /// Gives up what has not come.
@@ -129,9 +124,10 @@ impl Arrivals {
 }
 
 impl Arrivals {
-    fn take(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
+    fn take(&self, py: Python<'_>, most: usize) -> PyResult<Vec<(usize, usize)>> {
         let mut state = self.shared.lock();
-        let arrived = std::mem::take(&mut state.arrived);
+        let count = state.arrived.len().min(most);
+        let arrived: Vec<(usize, usize)> = state.arrived.drain(..count).collect();
         // What came before the failure comes first.
         let failed = if arrived.is_empty() { state.failed.clone() } else { None };
         drop(state);
@@ -140,7 +136,8 @@ impl Arrivals {
     }
 }
 
-/// Begins to read ranges of a file.
+/// Begins to read ranges of a file. Returns all ranges, too, of which those that have arrived may be
+/// looked at.
 #[pyfunction]
 #[pyo3(signature = (file, offsets, lengths, out, partial))]
 pub(crate) fn start_each(
@@ -149,7 +146,7 @@ pub(crate) fn start_each(
     lengths: &Bound<'_, PyAny>,
     out: Option<&Bound<'_, PyAny>>,
     partial: bool,
-) -> PyResult<Arrivals> {
+) -> PyResult<(Arrivals, Py<Gathered>)> {
     let py = file.py();
     let opened = file::source(file)?;
     let ranges = Ranges::new(offsets, lengths, opened.path())?;
@@ -163,7 +160,7 @@ pub(crate) fn start_each(
         let arrives = |index: usize, result: Result<&[u8], &Error>| {
             let (_, length) = extents[index];
             shared.change(|state| match result {
-                Ok(bytes) if bytes.len() == length || partial => state.arrived.push((index, bytes.len())),
+                Ok(bytes) if bytes.len() == length || partial => state.arrived.push_back((index, bytes.len())),
                 Ok(bytes) => {
                     let failed = || gather::too_short(&opened, index, extents[index], bytes.len());
                     state.failed.get_or_insert_with(failed);
@@ -181,7 +178,7 @@ pub(crate) fn start_each(
         }
         drop(end);
     })?;
-    Ok(Arrivals { shared, running, rows })
+    Ok((Arrivals { shared, running }, rows))
 }
 
 /// Reads ranges of several files into one memory: each item is a file, offsets and lengths.
@@ -204,16 +201,14 @@ pub(crate) fn start_files(
         parts.push((opened, ranges));
     }
     let (memory, loan) = gather::memory(py, out, total)?;
-    loan.release(py);
     let bytes = gathered::flat(&memory, total)?;
+    let loans = loan.split(parts.iter().map(|(_, ranges)| ranges.total));
     let (mut reads, mut plans, mut at) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()), 0);
-    for (opened, ranges) in parts {
-        let own = gathered::part(&bytes, at, ranges.total)?;
+    for ((opened, ranges), loan) in parts.into_iter().zip(loans) {
+        plans.push((Plan::of(&ranges), gathered::part(&bytes, at, ranges.total)?.unbind()));
         at += ranges.total;
-        plans.push((Plan::of(&ranges), own.clone().unbind()));
-        let lent = Lent::new(Loan::writable(&own)?);
         reads.push(async move {
-            let read = opened.gather(&*ranges.extents).into_buffer(lent).await;
+            let read = opened.gather(&*ranges.extents).into_buffer(Lent::new(loan)).await;
             let incomplete = read.map_err(Error::from).map(|gathered| {
                 let mut incomplete = Incomplete::default();
                 incomplete.add(gathered.exceptions(), 0);

@@ -42,7 +42,8 @@ impl File {
         }
     }
 
-    fn take(&self) -> Option<nowait::File> {
+    /// Takes the file out: from here on it is closed.
+    pub(crate) fn take(&self) -> Option<nowait::File> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -1,7 +1,7 @@
 //! The extension module of the Python package `nowait`. What users import is in `python/nowait`;
 //! `python/nowait/_nowait.pyi` describes this.
 //!
-//! Files in reading order: `memory.rs` (what Python lends, and is lent; the only `unsafe`),
+//! Files in reading order: `memory/` (what Python lends, and is lent; the only `unsafe`),
 //! `error.rs`, `ranges.rs` (offsets and lengths in), `gathered.rs` (the result), `gather.rs`,
 //! `file.rs`; for event loops `completions.rs`, `driver.rs`, `start.rs`,
 //! `each.rs`; `log.rs`, `copy.rs`, `probe.rs` and `map.rs` stand by themselves.
@@ -50,7 +50,8 @@ mod _nowait {
     use crate::probe::probe_json;
     #[pymodule_export]
     use crate::start::{
-        start_gather, start_open, start_read, start_readinto, start_size, start_sync, start_truncate, start_write,
+        start_close, start_gather, start_open, start_read, start_readinto, start_size, start_sync, start_truncate,
+        start_write,
     };
 
     #[pymodule_init]

@@ -26,26 +26,25 @@ pub(crate) fn start_open(
     direct: bool,
     permissions: u32,
 ) -> Begun {
-    let (py, path) = (path.py(), file::path(path)?);
+    let path = file::path(path)?;
     let mut options = file::options(&mode, direct)?;
     options.mode(permissions);
     let started = options.open_in(Nowait::shared(), path).start();
-    deliver(py, started, completions.get().receiver(number), move |py, opened| {
+    deliver((completions, number), (started, 0), move |py, opened| {
         Py::new(py, File::new(opened.or_raise(py)?, &mode))?.into_py_any(py)
     })
 }
 
-/// Starts an operation of an open file.
+/// Starts an operation of an open file, which copies so many bytes if it ends at once.
 fn begin<T: Send + 'static>(
-    (completions, number): (&Bound<'_, Completions>, u64),
+    to: (&Bound<'_, Completions>, u64),
     file: &Bound<'_, File>,
     operation: ErrorOp,
-    start: impl FnOnce(nowait::File) -> PyResult<Started<T>>,
+    start: impl FnOnce(nowait::File) -> PyResult<(Started<T>, usize)>,
     finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
 ) -> Begun {
-    let py = file.py();
-    let started = start(file.get().get(py, operation)?)?;
-    deliver(py, started, completions.get().receiver(number), finish)
+    let started = start(file.get().get(file.py(), operation)?)?;
+    deliver(to, started, finish)
 }
 
 #[pyfunction]
@@ -60,7 +59,7 @@ pub(crate) fn start_read(
     let opened = file.get().get(py, ErrorOp::Read)?;
     let (loan, bytes) = Loan::shared_bytes(py, length)?;
     let started = opened.read_at(Lent::new(loan), offset).start();
-    deliver(py, started, completions.get().receiver(number), move |py, read| {
+    deliver((completions, number), (started, length), move |py, read| {
         let (n, lent) = read.map_err(Error::from).or_raise(py)?;
         // The last that could change the bytes.
         drop(lent);
@@ -84,7 +83,11 @@ pub(crate) fn start_readinto(
     offset: u64,
     buffer: &Bound<'_, PyAny>,
 ) -> Begun {
-    let start = |opened: nowait::File| Ok(opened.read_at(Lent::new(Loan::writable(buffer)?), offset).start());
+    let start = |opened: nowait::File| {
+        let loan = Loan::writable(buffer)?;
+        let length = loan.as_ref().len();
+        Ok((opened.read_at(Lent::new(loan), offset).start(), length))
+    };
     begin((completions, number), file, ErrorOp::Read, start, |py, read| {
         let (n, lent) = read.map_err(Error::from).or_raise(py)?;
         drop(lent);
@@ -111,7 +114,7 @@ pub(crate) fn start_write(
         None => opened.append(data),
     };
     let started = if durable { write.durable().start() } else { write.start() };
-    deliver(py, started, completions.get().receiver(number), move |py, written| {
+    deliver((completions, number), (started, length), move |py, written| {
         written.map(drop).map_err(Error::from).or_raise(py)?;
         length.into_py_any(py)
     })
@@ -125,7 +128,7 @@ pub(crate) fn start_sync(
     metadata: bool,
 ) -> Begun {
     let start =
-        |opened: nowait::File| Ok(if metadata { opened.sync_all().start() } else { opened.sync_data().start() });
+        |opened: nowait::File| Ok((if metadata { opened.sync_all().start() } else { opened.sync_data().start() }, 0));
     begin((completions, number), file, ErrorOp::Sync, start, |py, synced| synced.or_raise(py)?.into_py_any(py))
 }
 
@@ -136,14 +139,27 @@ pub(crate) fn start_truncate(
     file: &Bound<'_, File>,
     length: u64,
 ) -> Begun {
-    let start = |opened: nowait::File| Ok(opened.set_len(length).start());
+    let start = |opened: nowait::File| Ok((opened.set_len(length).start(), 0));
     begin((completions, number), file, ErrorOp::SetLen, start, |py, cut| cut.or_raise(py)?.into_py_any(py))
 }
 
 #[pyfunction]
 pub(crate) fn start_size(completions: &Bound<'_, Completions>, number: u64, file: &Bound<'_, File>) -> Begun {
-    let start = |opened: nowait::File| Ok(opened.size().start());
+    let start = |opened: nowait::File| Ok((opened.size().start(), 0));
     begin((completions, number), file, ErrorOp::Size, start, |py, size| size.or_raise(py)?.into_py_any(py))
+}
+
+/// Closes a file: what `close(2)` has to wait for, a pool thread waits for.
+#[pyfunction]
+pub(crate) fn start_close(completions: &Bound<'_, Completions>, number: u64, file: &Bound<'_, File>) -> Begun {
+    let py = file.py();
+    let Some(opened) = file.get().take() else { return Ok(Some((py.None(), false))) };
+    let path = opened.path().to_owned();
+    let close = Nowait::shared().blocking(ErrorOp::Close, path, move |_| opened.close());
+    deliver((completions, number), (close.start(), 0), |py, closed| {
+        closed.and_then(|closed| closed).or_raise(py)?;
+        Ok(py.None())
+    })
 }
 
 /// Reads ranges on the driver: one completion for all of them.

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -149,26 +152,98 @@ def test_no_thread_for_a_call(path: Path) -> None:
     asyncio.run(main())
 
 
-def test_cached_reads_let_others_run(path: Path) -> None:
+def test_few_results_are_taken_at_a_time(path: Path) -> None:
+    """Whatever has ended meanwhile: timers and other descriptors have their turn in between."""
+    completions = nowait._nowait.Completions()
+    file = nowait.open(path)
+    for number in range(1000):
+        nowait._nowait.start_gather(completions, number, file, [], 1, None, False)
+    # Tasks of the driver run in order: those above have ended.
+    nowait.gather_files([(file, [0], 1)])
+    found: list[list[int]] = []
+    while select.select([completions], [], [], 0)[0]:
+        found.append([number for number, _, _ in completions.drain()])
+    assert [len(some) for some in found] == [16] * 62 + [8]
+    assert sorted(number for some in found for number in some) == list(range(1000))
+
+
+async def turns_during(work: Coroutine[Any, Any, None]) -> int:
+    """How often another task of the loop has its turn."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    await work
+    task.cancel()
+    return turns
+
+
+def test_ranges_that_are_complete_let_others_run(path: Path) -> None:
     async def main() -> None:
-        turns = 0
-
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(other())
         async with await nowait.aio.open_file(path) as file:
-            await file.read_at(0, 4096)
-            before = turns
-            for _ in range(1000):
-                await file.read_at(0, 4096)
-            assert turns - before >= 10
-        task.cancel()
+
+            async def work() -> None:
+                count = 0
+                async for _ in nowait.aio.gather_each(file, range(10_000), 10):
+                    if count == 0:
+                        # A task of the driver that is as long and began later: all have arrived.
+                        nowait.gather_files([(path, range(10_000), 10)])
+                    count += 1
+                assert count == 10_000
+
+            assert await turns_during(work()) >= 10_000 // 16 - 1
 
     asyncio.run(main())
+
+
+def test_cached_reads_let_others_run(path: Path) -> None:
+    async def main() -> None:
+        async with await nowait.aio.open_file(path) as file:
+
+            async def work() -> None:
+                for _ in range(1000):
+                    await file.read_at(0, 4096)
+
+            assert await turns_during(work()) >= 1000 // 32
+
+    asyncio.run(main())
+
+
+def test_bytes_that_are_copied_at_once_count(path: Path) -> None:
+    async def main() -> None:
+        async with await nowait.aio.open_file(path) as file:
+            out = bytearray(1 << 18)
+
+            async def work() -> None:
+                for _ in range(100):
+                    await file.read_at(0, 1 << 18)
+                    await file.readinto_at(0, out)
+
+            assert await turns_during(work()) >= 200
+
+    asyncio.run(main())
+
+
+PEAK = """
+import asyncio, resource, sys, nowait, nowait.aio
+async def main():
+    async with await nowait.aio.open_file(sys.argv[1]) as file:
+        assert await file.read_at(5, 1 << 30) == nowait.open(sys.argv[1]).read_at(5, 1 << 30)
+asyncio.run(main())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_of_a_long_read_is_not_touched_beforehand(path: Path) -> None:
+    """It would be on the loop's thread: 1 GiB takes as long as some thousand reads of a disk."""
+    command = [sys.executable, "-c", PEAK, str(path)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert int(told) < 512 << 10
 
 
 def test_a_cancelled_read_keeps_its_buffer_until_the_kernel_is_done(path: Path, contents: bytes) -> None:

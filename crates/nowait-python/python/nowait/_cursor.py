@@ -181,7 +181,7 @@ class CursorFile:
         return size
 
     async def close(self) -> None:
-        self._file.close()
+        await _loops.call(_nowait.start_close, self._file)
 
     def __aiter__(self) -> Self:
         return self

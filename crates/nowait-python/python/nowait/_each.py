@@ -28,14 +28,15 @@ def gather_each(
     The order is that of completion. All ranges are under way from the first `next()` on, at a bounded
     depth; who leaves the loop gives the rest up.
     """
-    arrivals = _nowait.start_each(file, offsets, lengths, out, partial)
-    rows = arrivals.rows
+    arrivals, rows = _nowait.start_each(file, offsets, lengths, out, partial)
     try:
         while arrived := arrivals.wait():
             for index, length in arrived:
                 yield index, rows[index][:length]
     finally:
         arrivals.cancel()
+        # An exception keeps the frames that it passed, and what they have.
+        del rows
 
 
 def gather_files(

@@ -3,6 +3,9 @@
 A loop watches one eventfd for all of its operations (`Completions`). No thread is used for a call.
 asyncio and uvloop are told by `add_reader`, trio by a task of its own that waits until it is readable;
 both are what anyio runs on.
+
+Nothing here keeps a loop's thread for more than some hundred microseconds: results are taken 16 at a
+time, and operations that end at once let others have their turn after some 50 µs.
 """
 
 from __future__ import annotations
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Operations that end at once in a row before others have their turn: some 50 µs.
-_TURN = 32
-
 
 class _Loop:
     """Operations of one loop that have not ended, by number."""
@@ -31,7 +31,6 @@ class _Loop:
     def __init__(self) -> None:
         self.completions = Completions()
         self.number = 0
-        self.at_once = 0
 
     def next(self) -> int:
         self.number += 1
@@ -39,6 +38,8 @@ class _Loop:
 
 
 class _Asyncio(_Loop):
+    always_rests = False
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.waiting: dict[int, asyncio.Future[Any]] = {}
@@ -63,14 +64,14 @@ class _Asyncio(_Loop):
             if self.waiting.pop(number, None) is not None and running is not None:
                 running.cancel()
 
-    async def turn(self) -> None:
-        self.at_once += 1
-        if self.at_once >= _TURN:
-            self.at_once = 0
-            await asyncio.sleep(0)
+    async def rest(self) -> None:
+        await asyncio.sleep(0)
 
 
 class _Trio(_Loop):
+    # Whatever is awaited there is a checkpoint.
+    always_rests = True
+
     def __init__(self) -> None:
         super().__init__()
         import trio
@@ -103,7 +104,7 @@ class _Trio(_Loop):
             return value
         raise value
 
-    async def turn(self) -> None:
+    async def rest(self) -> None:
         await self.trio.lowlevel.checkpoint()
 
 
@@ -130,19 +131,21 @@ def _current() -> _Asyncio | _Trio:
     raise RuntimeError("no event loop of asyncio or trio runs here")
 
 
-async def call(start: Callable[..., tuple[bool, T | None]], *arguments: Any) -> T:
+async def call(start: Callable[..., tuple[T, bool] | None], *arguments: Any) -> T:
     """Starts an operation, and waits for it if it has not ended at once.
 
     Cancelled, it goes on in the background, and keeps its buffer until it has ended.
     """
     loop = _current()
     number = loop.next()
-    ended, value = start(loop.completions, number, *arguments)
-    if ended:
-        await loop.turn()
-        return value  # type: ignore[return-value]
-    result: T = await loop.wait(number, None)
-    return result
+    ended = start(loop.completions, number, *arguments)
+    if ended is None:
+        result: T = await loop.wait(number, None)
+        return result
+    value, turn_is_over = ended
+    if turn_is_over or loop.always_rests:
+        await loop.rest()
+    return value
 
 
 async def run(start: Callable[..., Running], *arguments: Any) -> Any:
@@ -153,12 +156,15 @@ async def run(start: Callable[..., Running], *arguments: Any) -> Any:
 
 
 async def poll(take: Callable[[Completions, int], T | None]) -> T:
-    """Takes what there is, or waits until there is something."""
+    """Takes what there is, or waits until there is something. Others have their turn in any case."""
     loop = _current()
-    while True:
+    number = loop.next()
+    taken = take(loop.completions, number)
+    if taken is not None:
+        await loop.rest()
+        return taken
+    while taken is None:
+        await loop.wait(number, None)
         number = loop.next()
         taken = take(loop.completions, number)
-        if taken is not None:
-            await loop.turn()
-            return taken
-        await loop.wait(number, None)
+    return taken

@@ -98,13 +98,13 @@ class AsyncFile:
 
     async def close(self) -> None:
         """Closes it. Operations that are under way finish first, in the background."""
-        self._file.close()
+        await _loops.call(_nowait.start_close, self._file)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self._file.close()
+        await self.close()
 
 
 async def open_file(
@@ -132,7 +132,7 @@ async def gather(
         try:
             return await gather(opened, offsets, lengths, out, partial=partial)
         finally:
-            opened.close()
+            await _loops.call(_nowait.start_close, opened)
     gathered: Gathered = await _loops.run(_nowait.start_gather, file, offsets, lengths, out, partial)
     return gathered
 
@@ -147,14 +147,15 @@ async def gather_each(
 ) -> AsyncIterator[tuple[int, memoryview]]:
     """Reads ranges of an open file, and yields each as it completes: see `nowait.gather_each`."""
     source = file._file if isinstance(file, AsyncFile) else file
-    arrivals = _nowait.start_each(source, offsets, lengths, out, partial)
-    rows = arrivals.rows
+    arrivals, rows = _nowait.start_each(source, offsets, lengths, out, partial)
     try:
         while arrived := await _loops.poll(arrivals.poll):
             for index, length in arrived:
                 yield index, rows[index][:length]
     finally:
         arrivals.cancel()
+        # An exception keeps the frames that it passed, and what they have.
+        del rows
 
 
 async def gather_files(

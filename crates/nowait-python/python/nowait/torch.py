@@ -98,22 +98,22 @@ def collate(batch: Any) -> Any:
 
 def prefetch(dataset: RowDataset, batches: Iterable[Sequence[int]], ahead: int = 2) -> Iterator[Any]:
     """Yields the tensor of each batch of indices, while the next `ahead` ones are being read."""
-    rows, under_way = dataset.rows, deque[tuple[_nowait.Arrivals, int]]()
+    rows, under_way = dataset.rows, deque[tuple[_nowait.Arrivals, _nowait.Gathered, int]]()
 
     def finish() -> Any:
-        arrivals, count = under_way.popleft()
+        arrivals, gathered, count = under_way.popleft()
         arrivals.finish()
-        return dataset._batch(rows._array(arrivals.rows, count)).tensor
+        return dataset._batch(rows._array(gathered, count)).tensor
 
     try:
         for batch in batches:
             offsets = rows.offsets(numpy.asarray(batch))
             started = _nowait.start_each(rows.file, offsets, rows.row_bytes, None, False)
-            under_way.append((started, len(offsets)))
+            under_way.append((*started, len(offsets)))
             if len(under_way) > ahead:
                 yield finish()
         while under_way:
             yield finish()
     finally:
-        for arrivals, _ in under_way:
+        for arrivals, _, _ in under_way:
             arrivals.cancel()
