@@ -1,13 +1,15 @@
 //! Copies of files and trees.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nowait_copy::{Failure, FailureKind, Options, Reflink, Report, Sync, Update};
-use pyo3::exceptions::PyValueError;
+use nowait_copy::{Failure, FailureKind, Options, Progress, Reflink, Report, Sync, Update};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::completions::{Completions, Receiver};
 use crate::error::make;
 use crate::file;
 
@@ -76,29 +78,180 @@ pub(crate) fn copy<'py>(
     how: How,
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = target.py();
-    let options = how.options()?.count_first(progress.is_some());
-    let sources = sources.iter().map(file::path).collect::<PyResult<Vec<PathBuf>>>()?;
-    let target = file::path(target)?;
-    let copying = nowait_copy::start(&sources, &target, &options).map_err(|failure| raised(py, &failure))?;
-    let mut sleep = Duration::from_micros(200);
-    while !copying.is_finished() {
-        py.detach(|| std::thread::sleep(sleep));
-        sleep = (sleep * 2).min(LOOK);
-        if let Err(raised) = py.check_signals().and_then(|()| tell(progress, &copying.progress())) {
-            copying.cancel();
-            // The target has the old file or the new one when this returns.
-            let _ = py.detach(|| copying.wait());
-            return Err(raised);
-        }
+    let plan = Plan::new(&sources, target, how, progress.is_some())?;
+    let copying = plan.start().map_err(|failure| raised(py, &failure))?;
+    let looked = watch(
+        &copying,
+        |nap| py.detach(|| std::thread::sleep(nap)),
+        |now| py.check_signals().and_then(|()| tell(progress, now)),
+    );
+    if let Err(raised) = looked {
+        copying.cancel();
+        // The target has the old file or the new one when this returns.
+        let _ = py.detach(|| copying.wait());
+        return Err(raised);
     }
     tell(progress, &copying.progress())?;
     let report = py.detach(|| copying.wait()).map_err(|failure| raised(py, &failure))?;
     object(py, &report)
 }
 
-fn tell(callback: Option<&Bound<'_, PyAny>>, progress: &nowait_copy::Progress) -> PyResult<()> {
+/// What to copy, and how.
+struct Plan {
+    sources: Vec<PathBuf>,
+    target: PathBuf,
+    options: Options,
+}
+
+impl Plan {
+    fn new(sources: &[Bound<'_, PyAny>], target: &Bound<'_, PyAny>, how: How, tells_progress: bool) -> PyResult<Plan> {
+        let options = how.options()?.count_first(tells_progress);
+        let sources = sources.iter().map(file::path).collect::<PyResult<_>>()?;
+        Ok(Plan { sources, target: file::path(target)?, options })
+    }
+
+    fn start(&self) -> nowait_copy::Result<nowait_copy::Started> {
+        nowait_copy::start(&self.sources, &self.target, &self.options)
+    }
+}
+
+/// Looks at a copy until it is over, or a look fails: soon at first, and then twenty times a second.
+fn watch<E>(
+    copying: &nowait_copy::Started,
+    sleep: impl Fn(Duration),
+    mut look: impl FnMut(&Progress) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut nap = Duration::from_micros(200);
+    while !copying.is_finished() {
+        sleep(nap);
+        nap = (nap * 2).min(LOOK);
+        look(&copying.progress())?;
+    }
+    Ok(())
+}
+
+/// What the thread that watches a copy has for the task that awaits it.
+#[derive(Default)]
+struct News {
+    progress: Option<Progress>,
+    report: Option<nowait_copy::Result<Report>>,
+    /// No more will come.
+    has_ended: bool,
+    is_cancelled: bool,
+    /// The loop whose task waits.
+    waiting: Option<Receiver>,
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<News>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, News> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the news, and wakes the task.
+    fn change(&self, change: impl FnOnce(&mut News)) {
+        let mut news = self.lock();
+        change(&mut news);
+        let waiting = news.waiting.take();
+        drop(news);
+        if let Some(waiting) = waiting {
+            waiting.put(|py| Ok(py.None()));
+        }
+    }
+}
+
+/// Says that no more will come, however the thread ends.
+struct End(Shared);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.change(|news| news.has_ended = true);
+    }
+}
+
+/// A copy that a task awaits.
+#[pyclass(frozen, module = "nowait")]
+pub(crate) struct Copying(Shared);
+
+#[pymethods]
+impl Copying {
+    /// Takes what is new: how far it is, and at the end the report. `None` if the task is to wait
+    /// until completion `number`.
+    ///
+    /// # Errors
+    /// Nothing could be copied.
+    fn poll<'py>(&self, completions: &Bound<'py, Completions>, number: u64) -> PyResult<Option<Told<'py>>> {
+        let py = completions.py();
+        let mut news = self.0.lock();
+        let (progress, report) = (news.progress.take(), news.report.take());
+        if progress.is_none() && report.is_none() {
+            if news.has_ended {
+                return Err(PyRuntimeError::new_err("the copy has panicked"));
+            }
+            news.waiting = Some(completions.get().receiver(number));
+            return Ok(None);
+        }
+        drop(news);
+        let report = report.transpose().map_err(|failure| raised(py, &failure))?;
+        let report = report.map(|report| object(py, &report)).transpose()?;
+        Ok(Some((progress.map(|progress| distance(py, &progress)).transpose()?, report)))
+    }
+
+    /// Ends it: each file within a block, which leaves its old target.
+    fn cancel(&self) {
+        self.0.lock().is_cancelled = true;
+    }
+}
+
+type Told<'py> = (Option<Bound<'py, PyDict>>, Option<Bound<'py, PyDict>>);
+
+/// As `copy`, for a loop: a thread of its own starts the copy, and watches it.
+#[pyfunction]
+pub(crate) fn start_copy(
+    sources: Vec<Bound<'_, PyAny>>,
+    target: &Bound<'_, PyAny>,
+    tells_progress: bool,
+    how: How,
+) -> PyResult<Copying> {
+    let plan = Plan::new(&sources, target, how, tells_progress)?;
+    let shared = Shared::default();
+    let end = End(shared.clone());
+    std::thread::Builder::new()
+        .name("nowait-watch".to_owned())
+        .spawn(move || run(&plan, tells_progress, &end.0))
+        .map_err(|error| PyRuntimeError::new_err(format!("no thread can be started: {error}")))?;
+    Ok(Copying(shared))
+}
+
+fn run(plan: &Plan, tells_progress: bool, shared: &Shared) {
+    let mut last = None;
+    let report = plan.start().and_then(|copying| {
+        let watched = watch(&copying, std::thread::sleep, |now| {
+            if tells_progress {
+                shared.change(|news| news.progress = Some(*now));
+            }
+            if shared.lock().is_cancelled { Err(()) } else { Ok(()) }
+        });
+        if watched.is_err() {
+            copying.cancel();
+        }
+        let progress = copying.watcher();
+        let report = copying.wait();
+        last = tells_progress.then(progress);
+        report
+    });
+    shared.change(|news| (news.progress, news.report) = (last, Some(report)));
+}
+
+fn tell(callback: Option<&Bound<'_, PyAny>>, progress: &Progress) -> PyResult<()> {
     let Some(callback) = callback else { return Ok(()) };
-    let told = PyDict::new(callback.py());
+    callback.call1((distance(callback.py(), progress)?,)).map(drop)
+}
+
+fn distance<'py>(py: Python<'py>, progress: &Progress) -> PyResult<Bound<'py, PyDict>> {
+    let told = PyDict::new(py);
     told.set_item("bytes", progress.bytes)?;
     told.set_item("files", progress.files)?;
     told.set_item("bytes_found", progress.bytes_found)?;
@@ -106,7 +259,7 @@ fn tell(callback: Option<&Bound<'_, PyAny>>, progress: &nowait_copy::Progress) -
     told.set_item("is_walked", progress.is_walked)?;
     told.set_item("elapsed_s", progress.elapsed.as_secs_f64())?;
     told.set_item("left_s", progress.time_left().map(|left| left.as_secs_f64()))?;
-    callback.call1((told,)).map(drop)
+    Ok(told)
 }
 
 fn object<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {

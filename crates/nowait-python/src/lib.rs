@@ -28,7 +28,7 @@ mod _nowait {
     #[pymodule_export]
     use crate::completions::Completions;
     #[pymodule_export]
-    use crate::copy::copy;
+    use crate::copy::{Copying, copy, start_copy};
     #[pymodule_export]
     use crate::driver::Running;
     #[pymodule_export]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import filecmp
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy
 import pytest
 
 import nowait
+import nowait.aio
 
 
 @pytest.fixture
@@ -68,6 +71,69 @@ def test_an_exception_in_the_callback_ends_the_copy(tree: Path, tmp_path: Path) 
     with pytest.raises(Enough):
         nowait.copy(tree, tmp_path / "copy", stop, bytes_per_second_max=1000)
     assert not (tmp_path / "copy" / "one").exists()
+
+
+def test_a_copy_is_awaited(tree: Path, tmp_path: Path) -> None:
+    told: list[nowait.CopyProgress] = []
+    here = threading.get_ident()
+
+    def tell(progress: nowait.CopyProgress) -> None:
+        assert threading.get_ident() == here
+        told.append(progress)
+
+    async def main() -> None:
+        report = await nowait.aio.copy(tree, tmp_path / "copy", tell, sync="file")
+        assert (report.files, report.directories, report.nodes) == (2, 2, 1)
+        assert told[-1]["files"] == 2 and told[-1]["bytes"] == report.bytes
+        quiet = await nowait.aio.copy(str(tree / "one"), os.fsencode(tmp_path / "two"))
+        assert quiet.files == 1 and (tmp_path / "two").read_bytes() == (tree / "one").read_bytes()
+        with pytest.raises(FileNotFoundError) as one:
+            await nowait.aio.copy([tree / "one", tmp_path / "missing"], tmp_path)
+        assert isinstance(one.value, nowait.Error) and one.value.report.files == 1
+        with pytest.raises(nowait.Error, match="directory"):
+            await nowait.aio.copy([tree / "one", tree], tmp_path / "nowhere")
+        with pytest.raises(TypeError, match="often"):
+            await nowait.aio.copy(tree, tmp_path / "copy", often=True)  # type: ignore[call-arg]
+
+    asyncio.run(main())
+    same = filecmp.dircmp(tree, tmp_path / "copy")
+    assert not same.left_only and not same.right_only and not same.diff_files
+
+
+def test_a_copy_that_is_awaited_lets_others_run_and_is_given_up(tree: Path, tmp_path: Path) -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(progress: nowait.CopyProgress) -> None:
+        raise Enough
+
+    async def main() -> None:
+        with pytest.raises(Enough):
+            await nowait.aio.copy(tree / "one", tmp_path / "copy", stop, bytes_per_second_max=1000)
+        # It has ended.
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
+        task = asyncio.create_task(
+            nowait.aio.copy(tree / "one", tmp_path / "copy", bytes_per_second_max=1000)
+        )
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # Its thread ends by itself: at this rate the copy would take a quarter of an hour.
+        while is_copying():
+            await asyncio.sleep(0.01)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["tree"]
+
+    def is_copying() -> bool:
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(OSError):
+                if (thread / "comm").read_text().strip() in ("nowait-watch", "nowait-copy"):
+                    return True
+        return False
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_map_is_populated(cold: Path, contents: bytes) -> None:

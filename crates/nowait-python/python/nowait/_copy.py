@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from nowait import _nowait
 from nowait._errors import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from nowait._types import Path
 
@@ -46,10 +48,51 @@ class CopyError(Error):
     """Several files could not be copied: `report.failures` has them. The others were."""
 
 
+class CopyOptions(TypedDict, total=False):
+    """How to copy."""
+
+    sync: Literal["none", "file", "all"]
+    reflink: Literal["auto", "always", "never"]
+    update: Literal["all", "older", "none"]
+    verify: bool
+    resume: bool
+    cache_neutral: bool
+    dry_run: bool
+    no_target_directory: bool
+    bytes_per_second_max: int | None
+    include: Sequence[str]
+    exclude: Sequence[str]
+
+
 def copy(
     source: Path | Sequence[Path],
     target: Path,
     progress: Callable[[CopyProgress], object] | None = None,
+    **options: Unpack[CopyOptions],
+) -> CopyReport:
+    """Copies a file or a tree, or several, with what `cp -a` keeps, by the fastest way for each file.
+
+    A target that is a directory gets the copy under the source's name. Each name in the target has
+    the old file or the whole new one. `progress` is called some twenty times a second; an exception
+    in it, or `KeyboardInterrupt`, ends the copy.
+
+    Options and their defaults: `sync="none"`, or `"file"`, `"all"`: what is durable at the end;
+    `reflink="auto"`, or `"always"`, `"never"`; `update="all"`, or `"older"`, `"none"`: which files of
+    the target are replaced; `verify`, `resume`, `cache_neutral`, `dry_run` and `no_target_directory`,
+    all `False`; `bytes_per_second_max=None`; `include` and `exclude`, patterns of names.
+
+    A file that cannot be copied does not end the copy of the others. At the end its error is raised,
+    or `CopyError` if there are several; `error.report` has what was copied.
+    """
+    return finished(_nowait.copy(listed(source), target, progress, how(**options)))
+
+
+def listed(source: Path | Sequence[Path]) -> list[Path]:
+    """One source, or several, as a list."""
+    return [source] if isinstance(source, str | bytes | os.PathLike) else list(source)
+
+
+def how(
     *,
     sync: Literal["none", "file", "all"] = "none",
     reflink: Literal["auto", "always", "never"] = "auto",
@@ -62,18 +105,9 @@ def copy(
     bytes_per_second_max: int | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
-) -> CopyReport:
-    """Copies a file or a tree, or several, with what `cp -a` keeps, by the fastest way for each file.
-
-    A target that is a directory gets the copy under the source's name. Each name in the target has
-    the old file or the whole new one. `progress` is called some twenty times a second; an exception
-    in it, or `KeyboardInterrupt`, ends the copy.
-
-    A file that cannot be copied does not end the copy of the others. At the end its error is raised,
-    or `CopyError` if there are several; `error.report` has what was copied.
-    """
-    sources = [source] if isinstance(source, str | bytes) or hasattr(source, "__fspath__") else list(source)
-    how: dict[str, object] = {
+) -> dict[str, object]:
+    """Options, with the defaults of those that were not given."""
+    return {
         "sync": sync,
         "reflink": reflink,
         "update": update,
@@ -86,7 +120,10 @@ def copy(
         "include": list(include),
         "exclude": list(exclude),
     }
-    told = _nowait.copy(sources, target, progress, how)
+
+
+def finished(told: dict[str, Any]) -> CopyReport:
+    """Makes the report of a copy that has ended, and raises what it failed with."""
     report = CopyReport(**told)
     if not report.failures:
         return report

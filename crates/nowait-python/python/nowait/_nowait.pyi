@@ -4,6 +4,7 @@ from typing import Any, Literal, Self, final
 from _typeshed import ReadableBuffer, WriteableBuffer
 from typing_extensions import disjoint_base
 
+from nowait._copy import CopyProgress
 from nowait._types import Advice, HasFileno, Integers, Lengths, Path
 
 __version__: str
@@ -125,6 +126,15 @@ class Arrivals:
     def cancel(self) -> None: ...
 
 @final
+class Copying:
+    """A copy that a task awaits."""
+
+    def poll(
+        self, completions: Completions, number: int
+    ) -> tuple[CopyProgress | None, dict[str, Any] | None] | None: ...
+    def cancel(self) -> None: ...
+
+@final
 class LogReader:
     """Reads records of a log in batches."""
 
@@ -179,6 +189,7 @@ def start_populate(
 ) -> Running: ...
 def probe_json(path: Path, shallow: bool, evict: bool, requests: int) -> str: ...
 def copy(sources: list[Any], target: Path, progress: Any, how: dict[str, object]) -> dict[str, Any]: ...
+def start_copy(sources: list[Any], target: Path, tells_progress: bool, how: dict[str, object]) -> Copying: ...
 
 # What has ended at once is returned: its result, and whether others are to have their turn first. Of
 # what has not, the result comes to `completions` under `number`.

@@ -15,19 +15,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nowait import _loops, _nowait
+from nowait._copy import finished, how, listed
 from nowait._cursor import OpeningCursor
 from nowait._log import AsyncLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-    from typing import Self
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from typing import Self, Unpack
 
     from _typeshed import ReadableBuffer, WriteableBuffer
 
+    from nowait._copy import CopyOptions, CopyProgress, CopyReport
     from nowait._nowait import Gathered
     from nowait._types import HasFileno, Integers, Lengths, Path
 
-__all__ = ["AsyncFile", "AsyncLog", "gather", "gather_each", "gather_files", "open", "open_file"]
+__all__ = ["AsyncFile", "AsyncLog", "copy", "gather", "gather_each", "gather_files", "open", "open_file"]
 
 
 class AsyncFile:
@@ -173,6 +175,39 @@ async def gather_files(
 
     gathered: list[Gathered] = await _loops.run(start)
     return gathered
+
+
+async def copy(
+    source: Path | Sequence[Path],
+    target: Path,
+    progress: Callable[[CopyProgress], object] | None = None,
+    **options: Unpack[CopyOptions],
+) -> CopyReport:
+    """Copies files and trees on threads of the library: see `nowait.copy`.
+
+    `progress` is called on the loop's thread; an exception in it ends the copy. A cancelled task ends
+    it, too, in the background: within some tenths of a second nothing more is copied. Each name in the
+    target has the old file or the whole new one in any case.
+    """
+    copying = _nowait.start_copy(listed(source), target, progress is not None, how(**options))
+    report: dict[str, Any] | None = None
+    failure: BaseException | None = None
+    try:
+        while report is None:
+            now, report = await _loops.poll(copying.poll)
+            if now is None or progress is None or failure is not None:
+                continue
+            try:
+                progress(now)
+            except BaseException as raised:
+                # The copy has ended when this returns.
+                failure = raised
+                copying.cancel()
+    finally:
+        copying.cancel()
+    if failure is not None:
+        raise failure
+    return finished(report)
 
 
 def open(path: Path, mode: str = "r", **options: Any) -> OpeningCursor:
