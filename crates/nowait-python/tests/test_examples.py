@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ import nowait
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = Path(__file__).parents[1] / "examples"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def run(*command: str | Path) -> str:
@@ -23,27 +25,74 @@ def run(*command: str | Path) -> str:
     return ended.stdout
 
 
-def test_a_cluster_of_dask(tmp_path: Path) -> None:
+@pytest.fixture
+def distributed() -> None:
     for module in ("distributed", "pandas", "pyarrow"):
         pytest.importorskip(module)
-    small = ["--dir", tmp_path, "--files", "2", "--rows", "256", "--count", "50", "--rounds", "1"]
-    told = run(EXAMPLES / "dask_cluster.py", *map(str, small), "--json", str(tmp_path / "told.json"))
-    assert told.count("times") == 4
-    results = json.loads((tmp_path / "told.json").read_text())
-    assert {(result["protocol"], result["cold"]) for result in results} == {
-        (protocol, cold) for protocol in ("nowait", "file") for cold in (True, False)
-    }
 
 
-def test_the_benchmark(tmp_path: Path) -> None:
-    command = ["--dir", tmp_path, "--size", str(8 << 20), "--cold", "200", "--hot", "500", "--rounds", "2"]
-    told = run(
-        EXAMPLES.parent / "benchmarks" / "reads.py", *map(str, command), "--json", str(tmp_path / "told.json")
-    )
-    assert "heartbeat" in told
+@pytest.mark.usefixtures("distributed")
+def test_a_cluster_of_dask(tmp_path: Path) -> None:
+    small = ["--dir", tmp_path, "--parts", "2", "--rows", "256", "--count", "50"]
+    told = run(EXAMPLES / "dask_cluster.py", *map(str, small))
+    assert told.count("nowait:") == 2 and told.count("local:") == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_ray(tmp_path: Path) -> None:
+    for module in ("ray", "pandas", "pyarrow"):
+        pytest.importorskip(module)
+    small = ["--dir", tmp_path, "--parts", "2", "--rows", "256", "--count", "50"]
+    told = run(EXAMPLES / "ray_data.py", *map(str, small))
+    assert told.count("NowaitFileSystem:") == 2 and told.count("LocalFileSystem:") == 2
+
+
+def judged(report: dict[str, Any], point: str, way: str, figure: str = "seconds") -> dict[str, Any]:
+    """The judgement of a bar, which is that of the rounds."""
+    found = [
+        bar for bar in report["bars"] if (bar["point"], bar["way"], bar["figure"]) == (point, way, figure)
+    ]
+    assert found, f"no bar of {point}: {way}"
+    assert found[0]["least"] <= found[0]["median"] <= found[0]["most"] and found[0]["met"] in (True, False)
+    return found[0]
+
+
+def test_the_benchmark_of_reads(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    small = ["--dir", tmp_path, "--size", str(8 << 20), "--cold", "200", "--hot", "500", "--rounds", "2"]
+    told = run(BENCHMARKS / "reads.py", *map(str, small), "--json", str(tmp_path / "told.json"))
     report = json.loads((tmp_path / "told.json").read_text())
-    assert {"gather", "pread"} <= set(report["cold"]) and len(report["cold"]["gather"]["seconds"]) == 2
+    for name, row in report["cold"].items():
+        assert len(row["seconds"]) == 2 and all(seconds > 0 for seconds in row["seconds"]), name
+    for point, way in [
+        ("cold", "gather"),
+        ("cold", "gather-rows"),
+        ("cold", "nowait-fsspec"),
+        ("hot", "gather"),
+    ]:
+        bar = judged(report, point, way)
+        ours, theirs = (report[point][bar[name]]["seconds"] for name in ("way", "against"))
+        ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+        assert bar["median"] == pytest.approx(sum(ratios) / 2)
+    judged(report, "cold", "gather", "processor_s")
+    judged(report, "refused", "gather-async-refused")
+    judged(report, "heartbeat", "gather", "longest_gap_s")
+    assert set(report["heartbeat"]) > {"idle", "gather", "each"} and "heartbeat" in told
     assert not list(tmp_path.glob("*.dat"))
+
+
+@pytest.mark.usefixtures("distributed")
+def test_the_benchmark_of_dask(tmp_path: Path) -> None:
+    small = ["--dir", tmp_path, "--parts", "2", "--rows", "256", "--count", "50", "--rounds", "2"]
+    run(BENCHMARKS / "dask_job.py", *map(str, small), "--json", str(tmp_path / "told.json"))
+    report = json.loads((tmp_path / "told.json").read_text())
+    for point in ("sample cold", "sample hot", "scan cold", "scan hot"):
+        judged(report, point, "nowait")
+        assert {name: len(row["seconds"]) for name, row in report[point].items()} == {
+            "nowait": 2,
+            "local": 2,
+            "file": 2,
+        }
 
 
 def built() -> Path:
