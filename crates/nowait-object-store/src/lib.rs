@@ -62,8 +62,8 @@
 //! # Cancellation
 //!
 //! A read that is dropped leaves nothing. Any other operation that is dropped while under way is done
-//! as a whole or not at all. A crash may leave files with the hidden names of uploads: those that
-//! are older than any upload can be removed.
+//! as a whole or not at all. A crash may leave files with the hidden names of uploads: see
+//! `NowaitFileSystem::remove_leftovers`.
 //!
 //! # Threads
 //!

@@ -7,6 +7,7 @@ mod upload;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -69,6 +70,20 @@ impl NowaitFileSystem {
     /// in `#` and digits).
     pub fn path_to_filesystem(&self, location: &Path) -> Result<std::path::PathBuf> {
         file_path(&self.files, location)
+    }
+
+    /// Removes what processes that were killed have left of their puts and uploads, below a prefix:
+    /// files with the hidden names of uploads (`name#123`), whoever made them, to which nothing was
+    /// written for `age`. Returns how many.
+    ///
+    /// Choose an `age` beyond any pause of an upload that is under way: such a one is removed as well,
+    /// and cannot be completed. Dropped half-way, this is done to its end.
+    ///
+    /// # Errors
+    /// Those of reading directories and removing files. What was removed before stays so.
+    pub async fn remove_leftovers(&self, prefix: Option<&Path>, age: Duration) -> Result<u64> {
+        let dir = self.files.root.join(prefix.map_or("", |prefix| prefix.as_ref()));
+        self.files.remove_leftovers(&dir, age).await.map_err(failed)
     }
 
     async fn list_entries(&self, prefix: &Path) -> Result<ListResult> {

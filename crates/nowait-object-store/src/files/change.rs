@@ -10,6 +10,7 @@ use bytes::Bytes;
 use nowait::{ErrorOp, Result};
 use rustix::fs::ioctl_ficlone;
 
+use super::stage::Staged;
 use super::{Files, Stat, Upload, failed, is_a_directory, stage};
 
 impl Files {
@@ -21,13 +22,16 @@ impl Files {
             upload.part(parts).await?;
             return upload.complete(replace).await;
         }
-        let durable = self.options.durable;
+        let files = self.clone();
         let put = move |path: &Path| {
-            let (file, staged) = stage::create(path, durable, |staged| fs::File::create_new(staged))?;
-            let stat = write(file, &parts, durable).map_err(failed(ErrorOp::Write, path));
-            let stat = stat.inspect_err(|_| drop(fs::remove_file(&staged)))?;
-            stage::publish(&staged, path, replace, durable)?;
-            Ok(stat)
+            let (file, staged) = files.create_staged(path)?;
+            match write(file, &parts, files.options.durable) {
+                Ok(stat) => staged.publish(path, replace, files.options.durable).map(|()| stat),
+                Err(error) => {
+                    let _ = staged.remove();
+                    Err(failed(ErrorOp::Write, path)(error))
+                }
+            }
         };
         self.blocking(ErrorOp::Write, path, put).await
     }
@@ -37,17 +41,23 @@ impl Files {
     pub(crate) async fn copy(self: &Arc<Self>, from: &Path, to: PathBuf, replace: bool) -> Result<()> {
         let files = self.clone();
         let copy = move |from: &Path| {
-            let durable = files.options.durable;
             let staged = files.copy_staged(from, &to)?;
-            stage::publish(&staged, &to, replace, durable)?;
+            let name = staged.path();
+            staged.publish(&to, replace, files.options.durable)?;
             // A rename to another link of the same file leaves both.
-            let _ = fs::remove_file(&staged);
+            let _ = fs::remove_file(&name);
             Ok(())
         };
         self.blocking(ErrorOp::Copy, from, copy).await
     }
 
-    fn copy_staged(&self, from: &Path, to: &Path) -> Result<PathBuf> {
+    /// Makes a new file that is to become the object at `path`. Blocks.
+    fn create_staged(&self, path: &Path) -> Result<(fs::File, Staged)> {
+        let create = |staged: &Path| fs::File::create_new(staged).map_err(failed(ErrorOp::Write, path));
+        Staged::create(self.nowait(), path, self.options.durable, create)
+    }
+
+    fn copy_staged(&self, from: &Path, to: &Path) -> Result<Staged> {
         let durable = self.options.durable;
         let failed = failed(ErrorOp::Copy, from);
         let mut source = fs::File::open(from).map_err(&failed)?;
@@ -55,30 +65,34 @@ impl Files {
         if metadata.is_dir() {
             return Err(is_a_directory(from));
         }
-        let create = || stage::create(to, durable, |staged| fs::File::create_new(staged));
         let finish = |file: fs::File| {
             file.set_permissions(metadata.permissions())?;
             if durable { file.sync_all() } else { Ok(()) }
         };
         if self.may_clone(metadata.dev()) {
-            let (file, staged) = create()?;
+            let (file, staged) = self.create_staged(to)?;
             match ioctl_ficlone(&file, &source).map_err(io::Error::from).and_then(|()| finish(file)) {
                 Ok(()) => return Ok(staged),
-                Err(_) => drop(fs::remove_file(&staged)),
+                Err(_) => drop(staged.remove()),
             }
             self.cannot_clone(metadata.dev());
         }
         // A link to a symbolic link would lead elsewhere from another directory.
         let is_link = fs::symlink_metadata(from).map_err(&failed)?.is_symlink();
         if !is_link {
-            if let Ok((_, staged)) = stage::create(to, durable, |staged| fs::hard_link(from, staged)) {
+            let link = |staged: &Path| fs::hard_link(from, staged).map_err(&failed);
+            if let Ok(((), staged)) = Staged::create(self.nowait(), to, durable, link) {
                 return Ok(staged);
             }
         }
-        let (mut file, staged) = create()?;
-        let copied = io::copy(&mut source, &mut file).and_then(|_| finish(file));
-        copied.map_err(&failed).inspect_err(|_| drop(fs::remove_file(&staged)))?;
-        Ok(staged)
+        let (mut file, staged) = self.create_staged(to)?;
+        match io::copy(&mut source, &mut file).and_then(|_| finish(file)) {
+            Ok(()) => Ok(staged),
+            Err(error) => {
+                let _ = staged.remove();
+                Err(failed(error))
+            }
+        }
     }
 
     /// Renames an object.

@@ -1,6 +1,6 @@
 //! Files that are not objects yet: their names, and how they get an object's.
 //!
-//! These calls block; they are made by [`Files::blocking`](super::Files).
+//! These calls block; they are made by [`Files::blocking`](super::Files). What is dropped does not.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nowait::{ErrorOp, Result};
+use nowait::{ErrorKind, ErrorOp, Nowait, Result, fork_generation};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
@@ -26,8 +26,74 @@ pub(crate) fn is_staged(name: &[u8]) -> bool {
     digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
+/// A staged file's name. Dropped, the file is removed by a thread of the pool.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    nowait: Nowait,
+    /// None once the name is gone.
+    path: Option<PathBuf>,
+    /// Fork generation of the process that made it: a forked child must not remove it.
+    generation: u64,
+}
+
+impl Staged {
+    /// Makes a file or link at a staged name by `make`, and the directories above it if they are
+    /// missing.
+    pub(super) fn create<T>(
+        nowait: &Nowait,
+        path: &Path,
+        durable: bool,
+        mut make: impl FnMut(&Path) -> Result<T>,
+    ) -> Result<(T, Staged)> {
+        /// Others may remove the directories, or have the name.
+        const TRIES: u32 = 8;
+        let mut tries = 0;
+        loop {
+            let staged = name_beside(path);
+            tries += 1;
+            match make(&staged) {
+                Ok(made) => {
+                    let (nowait, path, generation) = (nowait.clone(), Some(staged), fork_generation());
+                    return Ok((made, Staged { nowait, path, generation }));
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => {}
+                Err(error) if error.kind() == ErrorKind::NotFound && tries < TRIES => create_parents(path, durable)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.clone().unwrap_or_default()
+    }
+
+    /// Gives the file the object's name, in one step. After an error the file is gone.
+    pub(super) fn publish(mut self, path: &Path, replace: bool, durable: bool) -> Result<()> {
+        let Some(staged) = self.path.take() else { return Ok(()) };
+        if let Err(error) = rename(&staged, path, replace) {
+            let _ = fs::remove_file(&staged);
+            return Err(failed(ErrorOp::Rename, path)(error));
+        }
+        if durable { sync_name(path) } else { Ok(()) }
+    }
+
+    /// Removes the file.
+    pub(super) fn remove(mut self) -> Result<()> {
+        let Some(staged) = self.path.take() else { return Ok(()) };
+        fs::remove_file(&staged).map_err(failed(ErrorOp::Remove, &staged))
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take().filter(|_| self.generation == fork_generation()) {
+            self.nowait.remove_file(path).submit().detach();
+        }
+    }
+}
+
 /// Returns a name for a staged file beside `path`, which nothing else uses.
-pub(super) fn staged(path: &Path) -> PathBuf {
+fn name_beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().as_bytes();
     // Not beyond a `#`: digits must follow the first one.
     let end = name.iter().position(|byte| *byte == b'#').unwrap_or(name.len()).min(NAME_BYTES_MAX);
@@ -35,28 +101,6 @@ pub(super) fn staged(path: &Path) -> PathBuf {
     // Each hasher has random keys.
     staged.push(format!("#{}", RandomState::new().build_hasher().finish()));
     path.with_file_name(staged)
-}
-
-/// Makes a file or link at a staged name by `make`, and the directories above it if they are
-/// missing.
-pub(super) fn create<T>(
-    path: &Path,
-    durable: bool,
-    mut make: impl FnMut(&Path) -> io::Result<T>,
-) -> Result<(T, PathBuf)> {
-    /// Others may remove the directories, or have the name.
-    const TRIES: u32 = 8;
-    let mut tries = 0;
-    loop {
-        let staged = staged(path);
-        tries += 1;
-        match make(&staged) {
-            Ok(made) => return Ok((made, staged)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => create_parents(path, durable)?,
-            Err(error) => return Err(failed(ErrorOp::Write, path)(error)),
-        }
-    }
 }
 
 /// Makes the directories above `path`, durably if asked.
@@ -96,15 +140,6 @@ pub(super) fn rename(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
     }
 }
 
-/// Gives a staged file the object's name, in one step. After an error the staged file is gone.
-pub(super) fn publish(staged: &Path, path: &Path, replace: bool, durable: bool) -> Result<()> {
-    if let Err(error) = rename(staged, path, replace) {
-        let _ = fs::remove_file(staged);
-        return Err(failed(ErrorOp::Rename, path)(error));
-    }
-    if durable { sync_name(path) } else { Ok(()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,7 +147,7 @@ mod tests {
     #[test]
     fn a_staged_name_is_one_and_fits() {
         for name in ["a", "a#b", "a#1b#", "#", &"x".repeat(255), &"é".repeat(127)] {
-            let staged = staged(&Path::new("/dir").join(name));
+            let staged = name_beside(&Path::new("/dir").join(name));
             let file_name = staged.file_name().unwrap().as_bytes();
             assert!(is_staged(file_name) && file_name.len() <= 255, "{name}: {staged:?}");
             assert_eq!(staged.parent(), Some(Path::new("/dir")));

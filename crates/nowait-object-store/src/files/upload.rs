@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use nowait::{Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result, fork_generation};
+use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Result};
 
-use super::{Files, Stat, failed, stage};
+use super::stage::Staged;
+use super::{Files, Stat};
+use crate::options::Options;
 
 /// An upload under way. Dropped, or if its process forgets it, nothing of it is seen; its staged
 /// file is removed in the background.
@@ -25,26 +27,17 @@ pub(crate) struct Upload {
 
 impl Upload {
     pub(crate) async fn begin(files: &Arc<Files>, path: &Path) -> Result<Upload> {
-        const TRIES: u32 = 8;
-        let (durable, direct) = (files.options.durable, files.options.direct);
-        let mut tries = 0;
-        let (file, staged) = loop {
-            let staged = stage::staged(path);
-            let created =
-                OpenOptions::new().write(true).create_new(true).direct(direct).open_in(files.nowait(), &staged);
-            tries += 1;
-            match created.await {
-                Ok(file) => break (file, staged),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => {}
-                Err(error) if error.kind() == ErrorKind::NotFound && tries < TRIES => {
-                    files.blocking(ErrorOp::CreateDir, path, move |path| stage::create_parents(path, durable)).await?;
-                }
-                Err(error) => return Err(error),
-            }
+        let store = files.clone();
+        let create = move |path: &Path| {
+            let Options { nowait, durable, direct, .. } = &store.options;
+            let open = |staged: &Path| {
+                OpenOptions::new().write(true).create_new(true).direct(*direct).open_in(nowait, staged).wait()
+            };
+            Staged::create(nowait, path, *durable, open)
         };
-        let staged = Staged { nowait: files.nowait().clone(), path: Some(staged), generation: fork_generation() };
+        let staged = files.blocking(ErrorOp::Write, path, create).await?;
         let (files, path) = (files.clone(), path.to_path_buf());
-        Ok(Upload { files, path, staged: Some((file, staged)), length: 0, written: Arc::default() })
+        Ok(Upload { files, path, staged: Some(staged), length: 0, written: Arc::default() })
     }
 
     /// Takes the next part. It is written when the future is polled.
@@ -68,7 +61,7 @@ impl Upload {
 
     /// Gives the object its name, if all of its parts are written.
     pub(crate) async fn complete(&mut self, replace: bool) -> Result<Stat> {
-        let (file, mut staged) = self.staged.take().ok_or_else(|| self.is_over())?;
+        let (file, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
         let written = self.written.load(Ordering::Acquire);
         if written != self.length {
             let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(&*self.path));
@@ -81,48 +74,29 @@ impl Upload {
             file.sync_all().await?;
         }
         let stat = Stat::of(&file.metadata().await?);
-        let Some(from) = staged.path.clone() else { return Err(self.is_over()) };
         let durable = self.files.options.durable;
         let publish = move |path: &Path| {
             // Closed before: some file systems commit then, and tell what failed.
-            if let Err(error) = file.close() {
-                let _ = std::fs::remove_file(&from);
-                return Err(error);
+            match file.close() {
+                Ok(_) => staged.publish(path, replace, durable),
+                Err(error) => {
+                    let _ = staged.remove();
+                    Err(error)
+                }
             }
-            stage::publish(&from, path, replace, durable)
         };
         self.files.blocking(ErrorOp::Rename, &self.path, publish).await?;
-        staged.path = None;
         Ok(stat)
     }
 
     /// Removes what was uploaded.
     pub(crate) async fn abort(&mut self) -> Result<()> {
-        let (_, mut staged) = self.staged.take().ok_or_else(|| self.is_over())?;
-        let Some(path) = staged.path.take() else { return Ok(()) };
-        let remove = |path: &Path| std::fs::remove_file(path).map_err(failed(ErrorOp::Remove, path));
-        self.files.blocking(ErrorOp::Remove, &path, remove).await
+        let (_, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
+        self.files.blocking(ErrorOp::Remove, &self.path, move |_| staged.remove()).await
     }
 
     fn is_over(&self) -> Error {
         let error = Error::new(ErrorOp::Write, ErrorKind::Closed).at(&Arc::from(&*self.path));
         error.with_advice("the upload is completed or aborted: begin another")
-    }
-}
-
-/// A staged file's name. Dropped, the file is removed by a thread of the pool.
-#[derive(Debug)]
-struct Staged {
-    nowait: Nowait,
-    path: Option<PathBuf>,
-    /// Fork generation of the process that made it: a forked child must not remove it.
-    generation: u64,
-}
-
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if let Some(path) = self.path.take().filter(|_| self.generation == fork_generation()) {
-            self.nowait.remove_file(path).submit().detach();
-        }
     }
 }

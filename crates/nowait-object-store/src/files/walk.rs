@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use nowait::{Error, ErrorKind, ErrorOp, Result};
@@ -63,6 +64,33 @@ impl Files {
     }
 }
 
+impl Files {
+    /// Removes staged files below `dir` to which nothing was written for so long. Returns how many.
+    pub(crate) async fn remove_leftovers(&self, dir: &Path, age: Duration) -> Result<u64> {
+        let remove = move |dir: &Path| {
+            let is_old = |modified: SystemTime| modified.elapsed().is_ok_and(|since| since >= age);
+            let mut removed = 0;
+            for entry in WalkDir::new(dir).min_depth(1) {
+                let Some(entry) = found(entry, dir)? else { continue };
+                if !entry.file_type().is_file() || !is_staged(entry.file_name().as_bytes()) {
+                    continue;
+                }
+                let Some(metadata) = found(entry.metadata(), dir)? else { continue };
+                if !is_old(Stat::of(&metadata).modified) {
+                    continue;
+                }
+                match std::fs::remove_file(entry.path()) {
+                    Ok(()) => removed += 1,
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(failed(ErrorOp::Remove, entry.path())(error)),
+                }
+            }
+            Ok(removed)
+        };
+        self.blocking(ErrorOp::Remove, dir, remove).await
+    }
+}
+
 struct Walk {
     root: PathBuf,
     after: Option<String>,
@@ -96,10 +124,7 @@ impl Walk {
 
 /// None for what is no object: a broken link, a special file, one that is staged, one that is gone.
 fn convert(entry: walkdir::Result<walkdir::DirEntry>, dir: &Path) -> Result<Option<Entry>> {
-    let entry = match entry {
-        Ok(entry) => entry,
-        Err(error) => return gone(error, dir),
-    };
+    let Some(entry) = found(entry, dir)? else { return Ok(None) };
     let kind = entry.file_type();
     if kind.is_dir() {
         return Ok(Some(Entry { path: entry.into_path(), stat: None }));
@@ -107,13 +132,16 @@ fn convert(entry: walkdir::Result<walkdir::DirEntry>, dir: &Path) -> Result<Opti
     if !kind.is_file() || is_staged(entry.file_name().as_bytes()) {
         return Ok(None);
     }
-    match entry.metadata() {
-        Ok(metadata) => Ok(Some(Entry { path: entry.into_path(), stat: Some(Stat::of(&metadata)) })),
-        Err(error) => gone(error, dir),
-    }
+    let metadata = found(entry.metadata(), dir)?;
+    Ok(metadata.map(|metadata| Entry { path: entry.into_path(), stat: Some(Stat::of(&metadata)) }))
 }
 
-fn gone(error: walkdir::Error, dir: &Path) -> Result<Option<Entry>> {
+/// None for what is gone.
+fn found<T>(answer: walkdir::Result<T>, dir: &Path) -> Result<Option<T>> {
+    let error = match answer {
+        Ok(answer) => return Ok(Some(answer)),
+        Err(error) => error,
+    };
     let path = error.path().unwrap_or(dir).to_path_buf();
     if error.loop_ancestor().is_some() {
         let circle = Error::new(ErrorOp::List, ErrorKind::FilesystemLoop).at(&Arc::from(&*path));

@@ -201,6 +201,30 @@ async fn an_upload_is_seen_when_complete_and_leaves_nothing_otherwise() {
 }
 
 #[tokio::test]
+async fn leftovers_are_removed_when_they_are_old_and_nothing_else_is() {
+    let (dir, store) = store(Options::new());
+    let object = Path::from("dir/object");
+    let mut upload = store.put_multipart(&object).await.unwrap();
+    upload.put_part("some".into()).await.unwrap();
+    store.put(&object, "whole".into()).await.unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(100_000);
+    for (name, modified) in [("killed#12", old), ("dir/killed#7", old), ("dir/name#a", old), ("plain", old)] {
+        let file = fs::File::create(dir.path().join(name)).unwrap();
+        file.set_modified(modified).unwrap();
+    }
+    std::os::unix::fs::symlink("plain", dir.path().join("link#1")).unwrap();
+    let day = std::time::Duration::from_secs(86_400);
+    assert_eq!(store.remove_leftovers(Some(&Path::from("dir")), day).await.unwrap(), 1);
+    assert_eq!(store.remove_leftovers(None, day).await.unwrap(), 1);
+    assert_eq!(store.remove_leftovers(Some(&Path::from("none")), day).await.unwrap(), 0);
+    assert_eq!(names(dir.path()), ["dir", "link#1", "plain"]);
+    assert_eq!(names(&dir.path().join("dir")).len(), 3);
+    // An upload under way is young.
+    upload.complete().await.unwrap();
+    assert_eq!(store.get(&object).await.unwrap().bytes().await.unwrap(), "some");
+}
+
+#[tokio::test]
 async fn a_copy_does_not_share_what_is_written_later_through_the_store() {
     let (dir, store) = store(Options::new());
     let (from, to) = (Path::from("from"), Path::from("to"));
