@@ -4,13 +4,13 @@
 mod copying;
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use copying::{COPIED, NOBODY, child, directory, expect, names, noise, nowait_copy, said};
+use copying::{COPIED, NOBODY, Nobody, child, directory, expect, names, noise, nowait_copy, said};
 
 const BYTES: usize = (16 << 20) + 99;
 const PRECIOUS: &[u8] = b"a file of somebody else";
@@ -23,6 +23,24 @@ struct Left {
     precious: PathBuf,
 }
 
+/// What a copy keeps in a directory for the next run.
+fn left(dir: &Path, what: &str) -> Option<PathBuf> {
+    let name = names(dir).into_iter().find(|name| name.ends_with(&format!(".nowait-{what}")));
+    name.map(|name| dir.join(name))
+}
+
+/// A slow copy that is in its middle.
+fn half_done(dir: &Path, mut copy: Command) -> Child {
+    copy.args(["--resume", "--reflink=never", "--bwlimit=8M", "source", "target"]).current_dir(dir);
+    let child = copy.stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while left(dir, "part").is_none_or(|part| fs::metadata(part).unwrap().len() < 6 << 20) {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", names(dir));
+        thread::sleep(Duration::from_millis(2));
+    }
+    child
+}
+
 impl Left {
     fn new() -> Left {
         let dir = directory();
@@ -30,18 +48,10 @@ impl Left {
         fs::write(path("source"), noise(7, BYTES)).unwrap();
         fs::write(path("target"), "old").unwrap();
         fs::write(path("precious"), PRECIOUS).unwrap();
-        let mut command = nowait_copy();
-        command.args(["--resume", "--reflink=never", "--bwlimit=8M"]).args([path("source"), path("target")]);
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
-        let name = |end: &str| names(dir.path()).into_iter().find(|name| name.ends_with(end)).map(|name| path(&name));
-        let began = Instant::now();
-        while name(".nowait-part").is_none_or(|part| fs::metadata(part).unwrap().len() < 6 << 20) {
-            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", names(dir.path()));
-            thread::sleep(Duration::from_millis(2));
-        }
+        let mut child = half_done(dir.path(), nowait_copy());
         child.kill().unwrap();
         child.wait().unwrap();
-        let (part, journal) = (name(".nowait-part").unwrap(), name(".nowait-journal").unwrap());
+        let (part, journal) = (left(dir.path(), "part").unwrap(), left(dir.path(), "journal").unwrap());
         let precious = path("precious");
         Left { dir, part, journal, precious }
     }
@@ -116,6 +126,51 @@ fn what_was_left_is_believed_only_if_it_is_right() {
         // Nobody may hold the lock of a part without a journal.
         others.retain(|name| what != "journal: a directory" || !name.ends_with(".nowait-part"));
         assert_eq!(others, ["precious", "source", "target"], "{what}, {options:?}");
+    }
+}
+
+/// Symptom: a copy that was killed after its part had the source's mode could not be gone on with by
+/// who is not root.
+#[test]
+fn a_part_that_may_not_be_written_to_is_gone_on_with() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    fs::write(dir.join("source"), noise(7, BYTES)).unwrap();
+    for mode in [0o444, 0o044] {
+        let mut child = half_done(&dir, nobody.copy());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let part = left(&dir, "part").unwrap();
+        fs::set_permissions(&part, fs::Permissions::from_mode(mode)).unwrap();
+        let inode = fs::metadata(part).unwrap().ino();
+        expect(COPIED, nobody.copy().args(["--resume", "--reflink=never", "source", "target"]).current_dir(&dir));
+        assert!(fs::read(dir.join("target")).unwrap() == noise(7, BYTES), "{mode:o}");
+        assert_eq!(fs::metadata(dir.join("target")).unwrap().ino(), inode, "{mode:o}: it was copied anew");
+        fs::remove_file(dir.join("target")).unwrap();
+        assert_eq!(names(&dir), ["source"], "{mode:o}");
+    }
+}
+
+/// Symptom: root's copy took the part of another user's away, and half of root's got the name.
+#[test]
+fn a_part_that_another_user_is_at_is_left_alone() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    fs::write(dir.join("source"), noise(7, BYTES)).unwrap();
+    for first_is_root in [false, true] {
+        let (mut first, mut second) = (nobody.copy(), nowait_copy());
+        if first_is_root {
+            std::mem::swap(&mut first, &mut second);
+        }
+        let mut first = half_done(&dir, first);
+        let inode = fs::metadata(left(&dir, "part").unwrap()).unwrap().ino();
+        expect(COPIED, second.args(["--resume", "--reflink=never", "source", "target"]).current_dir(&dir));
+        assert!(fs::read(dir.join("target")).unwrap() == noise(7, BYTES));
+        assert_eq!(first.wait().unwrap().code(), Some(COPIED));
+        assert_eq!(fs::metadata(dir.join("target")).unwrap().ino(), inode, "the first has it");
+        assert!(fs::read(dir.join("target")).unwrap() == noise(7, BYTES));
+        fs::remove_file(dir.join("target")).unwrap();
+        assert_eq!(names(&dir), ["source"]);
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) struct Size {
 }
 
 /// An earlier run's work that is to be gone on with.
-pub(crate) struct Earlier {
-    pub(crate) journal: Journal,
+pub(crate) struct Earlier<'a> {
+    pub(crate) journal: &'a mut Journal,
     pub(crate) claimed: Vec<Check>,
 }
 
@@ -74,11 +74,11 @@ pub(crate) fn clone(shared: &Shared, ends: &Ends<'_>, size: Size) -> Result<std:
 }
 
 /// Moves the data.
-pub(crate) fn fill(
-    shared: &Shared,
-    ends: &Ends<'_>,
+pub(crate) fn fill<'a>(
+    shared: &'a Shared,
+    ends: &'a Ends<'a>,
     size: Size,
-    earlier: Option<Earlier>,
+    earlier: Option<Earlier<'a>>,
     mut refused: Vec<Choice>,
 ) -> Result<Filled> {
     let options = &shared.options;
@@ -234,7 +234,7 @@ fn is_cached(ends: &Ends<'_>, size: u64) -> bool {
 
 /// Reads back what an earlier run claims to have finished; returns what is so. Nothing else is left
 /// in the file.
-fn go_on(pass: &mut Pass<'_>, Earlier { journal, claimed }: Earlier) -> Result<Vec<Check>> {
+fn go_on<'a>(pass: &mut Pass<'a>, Earlier { journal, claimed }: Earlier<'a>) -> Result<Vec<Check>> {
     let (shared, target) = (pass.shared, &pass.ends.target);
     let file = match target.direct(false) {
         Some(file) => file,

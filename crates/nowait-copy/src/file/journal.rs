@@ -67,7 +67,7 @@ fn open_or_begin(
     let header = header(target, source);
     let text = read_all(file.as_fd())?;
     let part = match text.strip_prefix(&*header) {
-        Some(_) => open_own(directory, &part_name)?,
+        Some(_) => open_part(directory, &part_name, mode)?,
         None => None,
     };
     let mut journal = Journal { file, end: header.len() as u64, pending: Vec::new() };
@@ -117,40 +117,59 @@ impl Drop for Journal {
     }
 }
 
-/// Opens and locks the journal, or makes it.
+/// Opens and locks the journal, or makes it; none while another process has it, or may have it.
 fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
     const TRIES: u32 = 8;
     for _ in 0..TRIES {
         let file = match name::open_or_create(directory, name, Mode::RUSR | Mode::WUSR) {
-            Err(Errno::LOOP) => {
+            // A link, or a socket.
+            Err(Errno::LOOP | Errno::NXIO) => {
                 name::remove(directory, name)?;
                 continue;
             }
+            // Of another user, or the directory's fault, which is told when the file is made.
+            Err(Errno::ACCESS) => return Ok(None),
             opened => opened?,
         };
-        if !is_own(&retry_on_intr(|| rustix::fs::fstat(&file))?) {
-            // Not from here: whoever made it may write to it.
-            name::remove(directory, name)?;
-            continue;
-        }
         match retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(errno) => return Err(errno),
         }
+        let stat = retry_on_intr(|| rustix::fs::fstat(&file))?;
         // Another process may have finished and removed it before it was locked here.
-        if retry_on_intr(|| rustix::fs::fstat(&file))?.st_nlink == 1 {
+        if stat.st_nlink == 0 {
+            continue;
+        }
+        if is_own(&stat) {
             return Ok(Some(file));
         }
+        // Not from here: whoever made it may write to it.
+        name::remove(directory, name)?;
     }
     Ok(None)
 }
 
-/// Opens the staged file of an earlier run, if there is one that only this user can have made.
+/// Opens the staged file of an earlier run. One that was complete but for its name has its final mode,
+/// which may refuse even its owner: it gets `mode` again.
+fn open_part(directory: BorrowedFd<'_>, name: &CStr, mode: Mode) -> Result<Option<OwnedFd>, Errno> {
+    match open_own(directory, name) {
+        Err(Errno::ACCESS) => {}
+        opened => return opened,
+    }
+    let place = name::open_place(directory, name)?;
+    if !is_own(&retry_on_intr(|| rustix::fs::fstat(&place))?) {
+        return Ok(None);
+    }
+    name::set_mode(place.as_fd(), mode)?;
+    open_own(directory, name)
+}
+
+/// Opens a file of an earlier run, if there is one that only this user can have made.
 fn open_own(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
     let file = match name::open_existing(directory, name) {
         Ok(file) => file,
-        Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR) => return Ok(None),
+        Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Ok(None),
         Err(errno) => return Err(errno),
     };
     Ok(is_own(&retry_on_intr(|| rustix::fs::fstat(&file))?).then_some(file))

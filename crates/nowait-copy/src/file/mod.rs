@@ -27,7 +27,7 @@ use rustix::io::retry_on_intr;
 
 use self::ends::{End, Ends};
 use self::fill::{Earlier, Filled, Size};
-use self::journal::Resumed;
+use self::journal::{Journal, Resumed};
 use self::ladder::Choice;
 use self::stage::{Place, Stage};
 use crate::error::{Failure, FailureKind, Operation, Result};
@@ -102,7 +102,7 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     if shared.meter.is_cancelled() {
         return Err(Failure::new(Operation::Copy, job.source_path, FailureKind::Cancelled));
     }
-    let (stage, filled, journal) = stage(job, shared, place)?;
+    let (stage, filled, kept) = stage(job, shared, place)?;
     let mut warnings = Vec::new();
     warnings.extend(changed(job)?);
     warnings.extend((job.metadata)(job.source, stage.fd())?);
@@ -118,9 +118,9 @@ pub(crate) fn copy_file(job: &FileJob<'_>, shared: &Shared) -> Result<FileOutcom
     }
     stage.publish()?;
     shared.meter.file_done();
-    if let Some(journal) = journal {
+    if let Some((_locked, journal_name)) = kept {
         // Left there, it is of no use and does no harm: the file that it is about is gone.
-        let _ = name::remove(job.target_dir, &journal);
+        let _ = name::remove(job.target_dir, &journal_name);
     } else if !job.is_new {
         discard_resumable(job.target_dir, job.target_name, job.stat);
     }
@@ -140,8 +140,12 @@ pub(crate) fn discard_resumable(target_dir: BorrowedFd<'_>, target_name: &CStr, 
     }
 }
 
-/// Makes the staged file and fills it; returns the name of its journal, if it has one.
-fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<(Stage<'a>, Filled, Option<CString>)> {
+/// A staged file that is filled; and its journal with its name, if it has one. Until the file has its
+/// own name the journal stays locked: no other process takes the name of the staged one.
+type Staged<'a> = (Stage<'a>, Filled, Option<(Journal, CString)>);
+
+/// Makes the staged file and fills it.
+fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<Staged<'a>> {
     let size = Size {
         bytes: u64::try_from(job.stat.st_size).unwrap_or(0),
         stored_bytes: u64::try_from(job.stat.st_blocks).ok().map(|blocks| blocks.saturating_mul(512)),
@@ -182,13 +186,13 @@ fn resume<'a>(
     size: Size,
     resumed: Resumed,
     refused: Vec<Choice>,
-) -> Result<(Stage<'a>, Filled, Option<CString>)> {
-    let Resumed { journal, file, name, journal_name, claimed } = resumed;
+) -> Result<Staged<'a>> {
+    let Resumed { mut journal, file, name, journal_name, claimed } = resumed;
     let mut stage = Stage::kept(shared, place, file, name);
-    let earlier = Some(Earlier { journal, claimed });
+    let earlier = Some(Earlier { journal: &mut journal, claimed });
     let filled = fill(job, shared, &stage, size, earlier, refused);
     match filled {
-        Ok(filled) => Ok((stage, filled, Some(journal_name))),
+        Ok(filled) => Ok((stage, filled, Some((journal, journal_name)))),
         Err(failure) => {
             if failure.kind() == FailureKind::VerificationFailed {
                 stage.is_worthless();
@@ -206,7 +210,7 @@ fn fill(
     shared: &Shared,
     stage: &Stage<'_>,
     size: Size,
-    earlier: Option<Earlier>,
+    earlier: Option<Earlier<'_>>,
     refused: Vec<Choice>,
 ) -> Result<Filled> {
     let ends = ends(job, shared, stage);

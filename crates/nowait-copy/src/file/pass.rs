@@ -58,7 +58,7 @@ pub(crate) struct Pass<'a> {
     /// Some if the pieces are to be compared.
     pub(crate) checks: Option<Vec<Check>>,
     /// Some if a later run is to find the pieces again.
-    pub(crate) journal: Option<Journal>,
+    pub(crate) journal: Option<&'a mut Journal>,
     /// Bytes that are in the target, holes left out.
     pub(crate) copied_bytes: u64,
     /// Where the source ended, if that was before its size.

@@ -32,6 +32,18 @@ pub(crate) fn open_existing(directory: BorrowedFd<'_>, name: &CStr) -> Result<Ow
     retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))
 }
 
+/// Opens what has a name, and follows no link, whatever its mode: for [`set_mode`] and `fstat(2)`.
+pub(crate) fn open_place(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))
+}
+
+/// Sets the mode of what [`open_place`] opened, by way of `/proc`: `fchmod(2)` refuses it.
+pub(crate) fn set_mode(place: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
+    let path = descriptor_path(place);
+    retry_on_intr(|| rustix::fs::chmod(&path, mode))
+}
+
 /// Names a file that has no name by its descriptor alone (`AT_EMPTY_PATH`).
 pub(crate) fn link_descriptor(file: BorrowedFd<'_>, directory: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::linkat(file, c"", directory, name, AtFlags::EMPTY_PATH))

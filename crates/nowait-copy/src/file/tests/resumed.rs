@@ -1,6 +1,7 @@
 //! Copies that end early and are gone on with.
 
 use std::fs::{self, File};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
@@ -112,6 +113,25 @@ fn two_copies_do_not_resume_the_same_part() {
             scope.spawn(|| copy(&source, &target, &options).map(|_| ()).unwrap());
         }
     });
+    assert!(fs::read(&target).unwrap() == contents);
+    assert_eq!(names(folder.path()), ["source", "target"]);
+}
+
+/// Symptom: while a file that was complete got its metadata and was synced, another copy put its own
+/// part in the place of that file, which then got the name.
+#[test]
+fn a_part_is_its_copy_s_until_it_has_its_name() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let contents = bytes(32 * MIB, 3);
+    fs::write(&source, &contents).unwrap();
+    let meanwhile = |_: BorrowedFd<'_>, _: BorrowedFd<'_>| {
+        fs::write(&source, bytes(32 * MIB, 4)).unwrap();
+        interrupted(&source, &target, &Options::new());
+        Ok(Vec::new())
+    };
+    let job = Job { metadata: &meanwhile, ..Job::new(&source, &target) };
+    job.run(&Shared::new(Options::new().resume(true).reflink(Reflink::Never))).unwrap();
     assert!(fs::read(&target).unwrap() == contents);
     assert_eq!(names(folder.path()), ["source", "target"]);
 }
