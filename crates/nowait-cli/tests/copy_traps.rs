@@ -57,6 +57,8 @@ fn a_directory_is_not_copied_into_itself() {
         told(NOTHING, dir.path(), &["folder", target], &["folder"]);
         assert_eq!(names(&dir.path().join("folder")), ["three"], "{target}");
     }
+    // It said that the other entries were copied.
+    told(NOTHING, dir.path(), &["folder/.", "folder"], &["are the same directory"]);
     // The other way round the copy would replace what it is copied from.
     fs::create_dir_all(dir.path().join("a/b/a")).unwrap();
     fs::write(dir.path().join("a/b/a/file"), "deep").unwrap();
@@ -175,6 +177,26 @@ fn directories_that_are_read_only_are_filled_by_who_is_not_root() {
     assert!(made.unwrap().success());
     expect(COPIED, nobody.copy().args(["tree", "copy"]).current_dir(&dir));
     assert_same(&dir.join("tree"), &dir.join("copy"));
+}
+
+/// Symptom: with a umask that is meant for secret files, such as 177, whoever is not root could not
+/// copy a tree into the directory that had just been made for it.
+#[test]
+fn a_umask_does_not_shut_the_owner_out() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    let make = "mkdir -p tree/below && echo x > tree/below/file && chmod -R go-w tree";
+    expect(0, Command::new("sh").args(["-ec", make]).current_dir(&dir));
+    for umask in ["177", "277", "777"] {
+        let mut copy = Command::new("sh");
+        copy.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh"]).arg(nobody.copy().get_program());
+        copy.args(nobody.copy().get_args()).args(["tree", umask]).current_dir(&dir);
+        expect(COPIED, &mut copy);
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode();
+        let modes = |tree: &str| ["", "below", "below/file"].map(|name| mode(&dir.join(tree).join(name)));
+        assert_eq!(modes(umask), modes("tree"), "{umask}");
+        assert_eq!(text(dir.join(umask).join("below/file")), "x\n");
+    }
 }
 
 #[test]

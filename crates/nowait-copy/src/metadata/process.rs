@@ -29,6 +29,11 @@ impl Process {
             may_chown,
         }
     }
+
+    /// True if the umask takes rights from the owner of what is made.
+    pub(crate) fn masks_owner(&self) -> bool {
+        self.umask.is_some_and(|umask| umask & 0o700 != 0)
+    }
 }
 
 /// The umask, without setting it: that would be seen by other threads.

@@ -16,7 +16,7 @@ use super::{Task, Tree};
 use crate::error::{Failure, FailureKind, Operation, Result};
 use crate::metadata::{self, Place};
 use crate::meter::lock;
-use crate::os::temporary;
+use crate::os::{name, temporary};
 use crate::report::Event;
 
 /// Entries that a thread takes at a time.
@@ -74,7 +74,14 @@ impl Tree<'_> {
                 .with_detail("a symbolic link leads to a directory above it")
                 .with_advice("its other entries were copied; to leave it out, use --exclude"));
         }
+        let same = || {
+            Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
+                .with_detail("source and target are the same directory")
+        };
         if lock(&self.targets).contains(&identity(&stat)) {
+            if parent.parent.is_none() {
+                return Err(same());
+            }
             return Err(Failure::new(Operation::Copy, &paths.source, FailureKind::IntoItself)
                 .with_detail("it is where its own copy goes")
                 .with_advice("its other entries were copied; to leave it out, use --exclude"));
@@ -82,8 +89,7 @@ impl Tree<'_> {
         let Made { target, stat: target_stat, place, is_new } =
             self.make_directory(parent, target_name, &paths.target)?;
         if target_stat.is_some_and(|target| identity(&target) == identity(&stat)) {
-            return Err(Failure::new(Operation::Copy, &paths.target, FailureKind::SameFile)
-                .with_detail("source and target are the same directory"));
+            return Err(same());
         }
         let relative = match parent.parent {
             Some(_) => parent.relative.join(OsStr::from_bytes(source_name.to_bytes())),
@@ -125,6 +131,12 @@ impl Tree<'_> {
             }
             Err(errno) => return Err(failed(Operation::CreateDir, errno)),
         };
+        if is_new && self.process.masks_owner() {
+            let opened = name::open_place(parent_target, name);
+            opened
+                .and_then(|place| name::set_mode(place.as_fd(), Mode::RWXU))
+                .map_err(|e| failed(Operation::SetMode, e))?;
+        }
         let target = match rustix::fs::openat(parent_target, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(target) => target,
             Err(Errno::NOTDIR | Errno::LOOP) => {
