@@ -59,7 +59,7 @@ def main() -> None:
             scanned = time.perf_counter() - again
             assert table.count() == options.parts * options.rows * 64 and abs(mean) < 0.1
             took = f"{sampled - began:.3f} s for random rows, {scanned:.3f} s for the scan"
-            print(f"{type(fs).__name__}: {took}")
+            print(f"{fs.protocol[0]}: {took}")
     ray.shutdown()
 
 

@@ -7,6 +7,7 @@ import pickle
 import random
 from pathlib import Path
 
+import numpy
 import pytest
 
 fsspec = pytest.importorskip("fsspec")
@@ -24,6 +25,7 @@ def test_it_is_found_by_its_protocol(path: Path, contents: bytes) -> None:
     found = fsspec.filesystem("nowait")
     assert isinstance(found, NowaitFileSystem)
     assert isinstance(pickle.loads(pickle.dumps(found)), NowaitFileSystem)
+    assert isinstance(fsspec.AbstractFileSystem.from_json(found.to_json()), NowaitFileSystem)
     with fsspec.open(f"nowait://{path}", "rb") as file:
         assert file.read() == contents
     assert found.unstrip_protocol(str(path)) == f"nowait://{path}"
@@ -111,3 +113,31 @@ def test_pandas_and_arrow(path: Path) -> None:
     system = arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(NowaitFileSystem()))
     read = dataset.dataset(f"{path.parent}/table.parquet", filesystem=system, format="parquet")
     assert read.to_table(filter=dataset.field("a") > 990).num_rows == 9
+
+
+def test_arrow_reads_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through Python it would read one piece after the other."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"a": range(1000)})
+    frame.to_parquet(path.parent / "table.parquet")
+
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("it was opened through Python")
+
+    monkeypatch.setattr(NowaitFileSystem, "_open", opened)
+    read = pandas.read_parquet(f"nowait://{path.parent}/table.parquet", columns=["a"])
+    pandas.testing.assert_frame_equal(read, frame)
+
+
+def test_zarr(path: Path, seed: int) -> None:
+    """Chunks of an array, by the URL and by the class."""
+    zarr = pytest.importorskip("zarr")
+    expected = numpy.random.default_rng(seed).standard_normal((1000, 30)).astype("f4")
+    where = f"nowait://{path.parent}/array.zarr"
+    zarr.create_array(where, data=expected, chunks=(64, 30))
+    found = zarr.open_array(where, mode="r")
+    assert numpy.array_equal(found[:], expected) and numpy.array_equal(
+        found[[5, 999, 70]], expected[[5, 999, 70]]
+    )
+    assert numpy.array_equal(zarr.open_array(path.parent / "array.zarr", mode="r")[:], expected)

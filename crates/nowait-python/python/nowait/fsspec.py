@@ -16,7 +16,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+from fsspec.implementations import local  # type: ignore[import-untyped]
 from fsspec.utils import isfilelike  # type: ignore[import-untyped]
 
 from nowait._copy import copy
@@ -26,11 +26,13 @@ from nowait._files import File
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["NowaitFileSystem"]
+__all__ = ["LocalFileSystem", "NowaitFileSystem"]
 
 
-class NowaitFileSystem(LocalFileSystem):  # type: ignore[misc]
-    """Files of this machine, as fsspec's `LocalFileSystem`, with native reads of ranges.
+# The name is what arrow looks at: files of a `LocalFileSystem` it reads by itself, in parallel. Those of
+# any other it reads through Python, one piece after the other.
+class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
+    """Files of this machine, as fsspec's own class of that name, with native reads of ranges.
 
     `cat_ranges` opens each file once and reads all ranges of all files together, at the depth of the
     disk; `cat_file` is one read; `get_file` and `cp_file` copy by the fastest way (reflink,
@@ -108,7 +110,7 @@ class NowaitFileSystem(LocalFileSystem):  # type: ignore[misc]
                 return
             # One of them failed: each by itself.
             for request, indices in zip(requests, places, strict=True):
-                NowaitFileSystem._read([request], [indices], results, on_error)
+                LocalFileSystem._read([request], [indices], results, on_error)
             return
         for rows, indices in zip(read, places, strict=True):
             for index, data in zip(indices, rows.to_list(), strict=True):
@@ -132,6 +134,9 @@ class NowaitFileSystem(LocalFileSystem):  # type: ignore[misc]
         with File(self._strip_protocol(path1)) as file:
             shutil.copyfileobj(file.raw(), path2, 1 << 20)
         return None
+
+
+NowaitFileSystem = LocalFileSystem
 
 
 def _each(bound: int | Sequence[int | None] | None, count: int) -> list[int | None]:
