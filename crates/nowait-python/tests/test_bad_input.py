@@ -34,7 +34,8 @@ def gather_each(file: Any, offsets: Any, lengths: Any, **keywords: Any) -> list[
 
 
 def gather_files(file: Any, offsets: Any, lengths: Any, **keywords: Any) -> list[bytes]:
-    return [bytes(row) for row in nowait.gather_files([(file, offsets, lengths)], **keywords)[0]]
+    requests = [(file, offsets, lengths), (file, [], [])]
+    return [bytes(row) for row in nowait.gather_files(requests, **keywords)[0]]
 
 
 def aio_gather(file: Any, offsets: Any, lengths: Any, **keywords: Any) -> list[bytes]:

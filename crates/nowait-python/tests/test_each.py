@@ -86,6 +86,8 @@ def test_many_files_in_one_call(files: list[Path], contents: bytes) -> None:
     check(nowait.gather_files(iter(requests), out=out))
     assert bytes(out[5010:5020]) == contents[1000:1010]
     assert nowait.gather_files([]) == []
+    one = nowait.gather_files(requests[1:2], out=out)[0]
+    assert bytes(one[0]) == contents[1000:1010] == bytes(out[:10])
 
     async def main() -> None:
         opened = [await nowait.aio.open_file(path) for path in files]

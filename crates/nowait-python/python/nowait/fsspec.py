@@ -64,9 +64,11 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         starts, ends = _each(starts, len(paths)), _each(ends, len(paths))
         if len(starts) != len(paths) or len(ends) != len(paths):
             raise ValueError(f"{len(paths)} paths, {len(starts)} starts and {len(ends)} ends; give as many")
+        # Of many ranges most are of the same files.
+        stripped = {path: self._strip_protocol(path) for path in set(paths)}
         by_path: dict[str, list[int]] = {}
         for index, path in enumerate(paths):
-            by_path.setdefault(self._strip_protocol(path), []).append(index)
+            by_path.setdefault(stripped[path], []).append(index)
         results: list[Any] = [None] * len(paths)
         files: list[File] = []
         requests: list[tuple[File, list[int], list[int]]] = []
