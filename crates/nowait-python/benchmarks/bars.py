@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import quantiles
 from typing import Any, NamedTuple
 
 from points import Rows
@@ -28,14 +28,27 @@ class Bar(NamedTuple):
         ours, theirs = rows[self.way][self.figure], rows[self.against][self.figure]
         pairs = zip(ours, theirs, strict=True)
         ratios = [our / their if self.is_upper else their / our for our, their in pairs]
-        found = median(ratios)
-        return {
-            **self._asdict(),
-            "median": found,
-            "least": min(ratios),
-            "most": max(ratios),
-            "met": found <= self.limit if self.is_upper else found >= self.limit,
-        }
+        return {**self._asdict(), **judge(ratios, self.limit, self.is_upper)}
+
+
+def judge(figures: list[float], limit: float, is_upper: bool) -> dict[str, Any]:
+    """Median and spread of the rounds, and what they say about a limit.
+
+    "undecided": the median is on the wrong side of it, but a quarter of the rounds is not.
+    """
+    lower, middle, upper = quantiles(figures, n=4, method="inclusive")
+    best = lower if is_upper else upper
+
+    def meets(figure: float) -> bool:
+        return figure <= limit if is_upper else figure >= limit
+
+    return {
+        "median": middle,
+        "quartiles": [lower, upper],
+        "least": min(figures),
+        "most": max(figures),
+        "verdict": "met" if meets(middle) else "undecided" if meets(best) else "not met",
+    }
 
 
 def told(judged: dict[str, Any]) -> str:
@@ -43,7 +56,7 @@ def told(judged: dict[str, Any]) -> str:
     is_upper = judged["figure"] == "processor_s"
     what = "takes {median:.2f} of the processor time of" if is_upper else "is {median:.2f} times"
     text = "{point}: {way} " + what + " {against} ({least:.2f} to {most:.2f}), bar {limit}: {verdict}"
-    return text.format(**judged, verdict="met" if judged["met"] else "NOT MET")
+    return text.format(**judged)
 
 
 READS = [

@@ -38,18 +38,8 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     report["hot"] = points.interleaved(test, HOT, test.hot, rounds, False)
     report["bars"] = [judged for bar in bars.READS if (judged := bar.judge(report[bar.point])) is not None]
     gaps = report["heartbeat"]["gather"]["longest_gap_s"]
-    report["bars"].append(
-        {
-            "point": "heartbeat",
-            "way": "gather",
-            "figure": "longest_gap_s",
-            "limit": bars.HEARTBEAT_MAX_S,
-            "median": median(gaps),
-            "least": min(gaps),
-            "most": max(gaps),
-            "met": median(gaps) <= bars.HEARTBEAT_MAX_S,
-        }
-    )
+    late = {"point": "heartbeat", "way": "gather", "figure": "longest_gap_s", "limit": bars.HEARTBEAT_MAX_S}
+    report["bars"].append({**late, **bars.judge(gaps, bars.HEARTBEAT_MAX_S, True)})
     return report
 
 
@@ -66,7 +56,7 @@ def show(report: dict[str, Any]) -> None:
         if judged["point"] == "heartbeat":
             text = "heartbeat: {median:.2f} ms ({least:.2f} to {most:.2f}), bar {limit:.0f} ms: {verdict}"
             gaps = {name: judged[name] * 1000 for name in ("median", "least", "most", "limit")}
-            print(text.format(**gaps, verdict="met" if judged["met"] else "NOT MET"))
+            print(text.format(**gaps, verdict=judged["verdict"]))
         else:
             print(bars.told(judged))
 
