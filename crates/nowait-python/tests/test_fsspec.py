@@ -135,7 +135,8 @@ def test_zarr(path: Path, seed: int) -> None:
     zarr = pytest.importorskip("zarr")
     expected = numpy.random.default_rng(seed).standard_normal((1000, 30)).astype("f4")
     where = f"nowait://{path.parent}/array.zarr"
-    zarr.create_array(where, data=expected, chunks=(64, 30))
+    # As with fsspec's own: by itself it makes no directories.
+    zarr.create_array(where, data=expected, chunks=(64, 30), storage_options={"auto_mkdir": True})
     found = zarr.open_array(where, mode="r")
     assert numpy.array_equal(found[:], expected) and numpy.array_equal(
         found[[5, 999, 70]], expected[[5, 999, 70]]
