@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use nowait::{File, Lent};
+use nowait::{File, Lent, Moved};
 
 use super::driver::drive;
 use super::operation::{Operation, Work};
@@ -61,11 +61,16 @@ impl Queue {
     }
 }
 
-/// Starts a read into memory that stays the library's until the completion is reaped.
-fn read(file: &File, (start, length): (NonNull<u8>, usize), offset: u64, operation: &Arc<Operation>) -> Work {
+/// Makes a read into memory that stays the library's until the completion is reaped.
+fn read<'f>(
+    file: &'f File,
+    (start, length): (NonNull<u8>, usize),
+    offset: u64,
+    operation: &Arc<Operation>,
+) -> nowait::Operation<'f, Moved<Lent>> {
     // SAFETY: the caller's promise: the completion is not given out before the loan is back.
     let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
-    Work::Transfer(file.read_at(memory, offset).start())
+    file.read_at(memory, offset)
 }
 
 /// Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
@@ -93,7 +98,9 @@ pub unsafe extern "C" fn nowait_submit_read(
         let buffer: &mut [u8] = unsafe { many_mut(buffer.cast(), length, "buffer") }?;
         let start = NonNull::from(buffer).cast();
         let file = FILES.get(file)?;
-        QUEUES.get(queue)?.submit(user, operation, |operation| Ok(read(&file, (start, length), offset, operation)))
+        QUEUES.get(queue)?.submit(user, operation, |operation| {
+            Ok(Work::Transfer(read(&file, (start, length), offset, operation).start()))
+        })
     })
 }
 
@@ -120,11 +127,13 @@ pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Rea
             let start = NonNull::from(buffer).cast();
             ready.push((FILES.get(one.file)?, start, queue.list.open(one.user.expose_provenance())?));
         }
+        let is_many = ready.len() > 1;
         let submitted = queue.list.submit(|| {
             let started = ready.into_iter().zip(reads).map(|((file, start, opened), one)| {
                 one.operation = opened.operation().number;
-                let work = read(&file, (start, one.length), one.offset, opened.operation());
-                (opened, work)
+                let read = read(&file, (start, one.length), one.offset, opened.operation());
+                let by_ring = is_many && file.reads_by_ring(one.length);
+                (opened, Work::Transfer(if by_ring { read.submit() } else { read.start() }))
             });
             started.collect::<Vec<_>>()
         });

@@ -14,6 +14,8 @@ pub(super) struct Places {
     pub(super) backlog: Backlog,
     /// Counts completions.
     pub(super) ended: u64,
+    /// Threads that wait for quiet.
+    pub(super) draining: u32,
 }
 
 impl Places {
@@ -21,12 +23,18 @@ impl Places {
         self.in_flight == 0 && self.backlog.is_quiet()
     }
 
+    /// Notifies those that wait for quiet at `quiet`. (std's `notify_all` makes a system call, even if
+    /// nobody waits.)
+    pub(super) fn tell_if_quiet(&self, quiet: &Condvar) {
+        if self.draining > 0 && self.is_quiet() {
+            quiet.notify_all();
+        }
+    }
+
     /// Serves [`Lined::with_line`]. Others wait for quiet at `quiet`.
     pub(super) fn look<T>(&mut self, quiet: &Condvar, look: impl FnOnce(&mut Backlog, u64) -> T) -> T {
         let value = look(&mut self.backlog, self.ended);
-        if self.is_quiet() {
-            quiet.notify_all();
-        }
+        self.tell_if_quiet(quiet);
         value
     }
 }

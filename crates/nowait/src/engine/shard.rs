@@ -50,6 +50,9 @@ const ARRIVED_MAX: Duration = Duration::from_micros(30);
 /// Announcements do nothing if so many in a row had not.
 const MISSED_MAX: u32 = 64;
 
+/// A ring where nothing has ended for so long is left alone by its runtime or loop.
+const LEFT_MIN: Duration = Duration::from_millis(25);
+
 /// One ring and the line before it.
 pub(super) struct Shard {
     ring: Ring,
@@ -116,8 +119,8 @@ struct Line {
     picked: u32,
     /// The kernel refuses every further call.
     dead: bool,
-    /// Operations that had ended at the last glance, if something was in flight then.
-    glanced_at: Option<u64>,
+    /// Operations that had ended at a glance, and when that was; none if nothing was in flight since.
+    glanced_at: Option<(u64, Instant)>,
 }
 
 impl Shard {
@@ -358,14 +361,22 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether something is in flight, and whether nothing has ended since the last glance though
-    /// something was in flight then, too.
+    /// Whether something is in flight, and whether it has been so, and nothing has ended, for a while:
+    /// whoever should notice does not look. Glances may come in quick succession.
     pub(super) fn glance_at_ended(&self) -> (bool, bool) {
         let mut line = lock(&self.line);
-        let is_busy = !line.places.is_quiet();
-        let now = is_busy.then_some(line.places.ended);
-        let before = std::mem::replace(&mut line.glanced_at, now);
-        (is_busy, is_busy && now == before)
+        if line.places.is_quiet() {
+            line.glanced_at = None;
+            return (false, false);
+        }
+        let ended = line.places.ended;
+        match line.glanced_at {
+            Some((before, since)) if before == ended => (true, since.elapsed() >= LEFT_MIN),
+            _ => {
+                line.glanced_at = Some((ended, Instant::now()));
+                (true, false)
+            }
+        }
     }
 
     /// Submits staged entries, by the flusher, whose thread has nothing else to run.
@@ -431,9 +442,7 @@ impl Shard {
         slots.extend(std::iter::from_fn(|| line.places.backlog.pop()));
         let shed = line.places.backlog.take_shed();
         line.staged = 0;
-        if line.places.is_quiet() {
-            self.quiet.notify_all();
-        }
+        line.places.tell_if_quiet(&self.quiet);
         drop(line);
         self.discard(shed);
         slots.into_iter().for_each(pool::hand_on);
@@ -499,9 +508,7 @@ impl Shard {
             }
         }
         let shed = line.places.backlog.take_shed();
-        if line.places.is_quiet() {
-            self.quiet.notify_all();
-        }
+        line.places.tell_if_quiet(&self.quiet);
         line.staged = 0;
         drop(line);
         self.discard(shed);
@@ -542,6 +549,7 @@ impl Shard {
         self.enter_announced(|_| true);
         self.enter();
         let mut line = lock(&self.line);
+        line.places.draining += 1;
         while !line.places.is_quiet() {
             let (after, timeout) =
                 self.quiet.wait_timeout(line, LOOK_AGAIN).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -553,6 +561,7 @@ impl Shard {
                 line = lock(&self.line);
             }
         }
+        line.places.draining -= 1;
     }
 }
 

@@ -16,6 +16,7 @@ pub use self::options::OpenOptions;
 use crate::buf::{Buf, Erased, Memory, ReadBuffer, ReadBuffers};
 use crate::core::instance::{Instance, Nowait};
 use crate::core::opened::Opened;
+use crate::core::policy::Route;
 use crate::direct::{self, Alignment, Directness};
 use crate::engine::local;
 use crate::error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result};
@@ -145,6 +146,15 @@ impl File {
             None if self.0.open.direct_refused => DirectIo::Refused,
             None => DirectIo::NotAsked,
         }
+    }
+
+    /// True if a ring serves reads of `length` bytes at least as well as an attempt on the caller's
+    /// thread, if several are submitted together: cached ones are copied in the call that submits
+    /// them all. Then [`Operation::submit`] is better than [`Operation::start`].
+    pub fn reads_by_ring(&self, length: usize) -> bool {
+        let (file, reads) = (&*self.0, &self.0.open.reads);
+        let is_asked = file.open.direct.is_none() && reads.nowait_accepted() == Some(true);
+        is_asked && file.instance.engines().has_ring && reads.slow_route(&file.instance.policy, length) == Route::Ring
     }
 
     /// True if this file takes non-blocking reads (`RWF_NOWAIT`); `None` until a read has shown it.

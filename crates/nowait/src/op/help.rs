@@ -191,13 +191,14 @@ impl Helper {
     }
 
     fn run(&self) {
+        let mut watches = false;
         loop {
             std::thread::sleep(GRACE);
             // In this order: a later request rings again, and no ring is cleared after it was
             // heard.
             let _ = self.bell().map(|bell| rustix::io::read(bell, &mut [0; 8]));
             self.looks.store(false, SeqCst);
-            let watches = self.glances();
+            watches = self.glances(watches);
             let mut timeout = if watches { OUT_MAX } else { IDLE };
             let mut wanted = self.wanted();
             let mut states = Vec::with_capacity(wanted.len());
@@ -226,18 +227,20 @@ impl Helper {
         }
     }
 
-    /// Glances at all queues; false if none has anything in flight.
-    fn glances(&self) -> bool {
+    /// Glances at all queues; false if none has anything in flight, and this is not the first glance
+    /// of a while. (A queue that is empty now and then would call for one each time.)
+    fn glances(&self, has_watched: bool) -> bool {
         if !self.watches.swap(false, SeqCst) {
             return false;
         }
         let known: Vec<_> = lock(&self.members).known.iter().filter_map(Weak::upgrade).collect();
         // Each of them, for its own sake.
         let busy = known.iter().fold(false, |busy, queue| queue.glance() | busy);
-        if busy {
+        let watches = busy || !has_watched;
+        if watches {
             self.watches.store(true, SeqCst);
         }
-        busy
+        watches
     }
 
     /// Returns the queues that want help, and lets go of kept ones that are quiet.

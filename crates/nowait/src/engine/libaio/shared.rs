@@ -77,9 +77,11 @@ impl Engine for Aio {
 
     fn drain(&self) {
         let mut line = lock(&self.desk.line);
+        line.draining += 1;
         while !line.is_quiet() {
             line = self.desk.quiet.wait(line).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
+        line.draining -= 1;
         drop(line);
         pool::drain_leftovers();
     }
@@ -152,9 +154,7 @@ impl Desk {
             }
             again => again,
         };
-        if line.is_quiet() {
-            self.quiet.notify_all();
-        }
+        line.tell_if_quiet(&self.quiet);
         again
     }
 
@@ -169,8 +169,8 @@ impl Desk {
             let shed = line.backlog.take_shed();
             if next.is_some() {
                 line.in_flight += 1;
-            } else if line.is_quiet() {
-                self.quiet.notify_all();
+            } else {
+                line.tell_if_quiet(&self.quiet);
             }
             drop(line);
             self.discard(shed);
