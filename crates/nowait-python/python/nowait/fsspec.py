@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from operator import sub
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from fsspec.implementations import local  # type: ignore[import-untyped]
 from fsspec.utils import isfilelike  # type: ignore[import-untyped]
@@ -44,7 +45,8 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Reads a file, or bytes from `start` up to `end`; negative ones count from its end."""
         with File(self._strip_protocol(path)) as file:
-            return file.read_at(*_range(file, start, end))
+            offsets, lengths = _ranges(file, [start], [end])
+            return file.read_at(offsets[0], lengths[0])
 
     def cat_ranges(
         self,
@@ -66,27 +68,31 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
             raise ValueError(f"{len(paths)} paths, {len(starts)} starts and {len(ends)} ends; give as many")
         # Of many ranges most are of the same files.
         stripped = {path: self._strip_protocol(path) for path in set(paths)}
-        by_path: dict[str, list[int]] = {}
-        for index, path in enumerate(paths):
-            by_path.setdefault(stripped[path], []).append(index)
+        by_path: dict[str, Sequence[int]] = {}
+        if len(stripped) == 1:
+            by_path[stripped[paths[0]]] = range(len(paths))
+        else:
+            several: dict[str, list[int]] = {}
+            for index, path in enumerate(paths):
+                several.setdefault(stripped[path], []).append(index)
+            by_path.update(several)
         results: list[Any] = [None] * len(paths)
         files: list[File] = []
         requests: list[tuple[File, list[int], list[int]]] = []
-        places: list[list[int]] = []
+        places: list[Sequence[int]] = []
         try:
             for path, indices in by_path.items():
                 try:
                     file = File(path)
                     files.append(file)
-                    size = file.size() if any(_asks_size(starts[i], ends[i]) for i in indices) else 0
-                    ranges = [_clip(starts[i], ends[i], size) for i in indices]
+                    ranges = _ranges(file, [starts[i] for i in indices], [ends[i] for i in indices])
                 except Exception as error:
                     if on_error != "return":
                         raise
                     for index in indices:
                         results[index] = error
                 else:
-                    requests.append((file, [start for start, _ in ranges], [length for _, length in ranges]))
+                    requests.append((file, *ranges))
                     places.append(indices)
             self._read(requests, places, results, on_error)
         finally:
@@ -97,7 +103,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
     @staticmethod
     def _read(
         requests: list[tuple[File, list[int], list[int]]],
-        places: list[list[int]],
+        places: list[Sequence[int]],
         results: list[Any],
         on_error: str,
     ) -> None:
@@ -146,12 +152,19 @@ def _each(bound: int | Sequence[int | None] | None, count: int) -> list[int | No
     return [bound] * count if bound is None or isinstance(bound, int) else list(bound)
 
 
-def _asks_size(start: int | None, end: int | None) -> bool:
-    return end is None or end < 0 or (start is not None and start < 0)
+def _are_offsets(bounds: list[int | None]) -> TypeGuard[list[int]]:
+    return None not in bounds and min(bounds, default=0) >= 0  # type: ignore[type-var,operator]
 
 
-def _range(file: File, start: int | None, end: int | None) -> tuple[int, int]:
-    return _clip(start, end, file.size() if _asks_size(start, end) else 0)
+def _ranges(file: File, starts: list[int | None], ends: list[int | None]) -> tuple[list[int], list[int]]:
+    """Returns offsets and lengths of ranges in Python's terms."""
+    if _are_offsets(starts) and _are_offsets(ends):
+        lengths = list(map(sub, ends, starts))
+        if min(lengths, default=0) >= 0:
+            return starts, lengths
+    size = file.size()
+    clipped = [_clip(start, end, size) for start, end in zip(starts, ends, strict=True)]
+    return [offset for offset, _ in clipped], [length for _, length in clipped]
 
 
 def _clip(start: int | None, end: int | None, size: int) -> tuple[int, int]:
