@@ -15,8 +15,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy
-import torch  # type: ignore[import-not-found]
-from torch.utils.data import Dataset, default_collate  # type: ignore[import-not-found]
+import torch
+from torch.utils.data import Dataset, default_collate
 
 from nowait import _nowait
 from nowait._rows import Rows
