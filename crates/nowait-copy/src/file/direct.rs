@@ -133,7 +133,7 @@ impl Flow<'_, '_> {
     async fn write(&mut self, piece: Range<u64>, mut buffer: Buf) -> Result<()> {
         let n = (piece.end - piece.start) as usize;
         let taken = self.pass.take(&buffer[..n]);
-        if taken.is_zero {
+        if taken.is_zero() {
             return self.pass.wrote(&piece, taken, false);
         }
         if self.files.writes_direct {

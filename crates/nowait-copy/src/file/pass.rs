@@ -47,7 +47,15 @@ pub(crate) enum Zeros {
 #[derive(Clone, Copy)]
 pub(crate) struct Taken {
     pub(crate) crc: Option<u32>,
-    pub(crate) is_zero: bool,
+    /// Bytes up to the end of the last that has to be written: what lies behind are zeros.
+    pub(crate) data_bytes: u64,
+}
+
+impl Taken {
+    /// True if nothing of it has to be written.
+    pub(crate) fn is_zero(&self) -> bool {
+        self.data_bytes == 0
+    }
 }
 
 /// A pass over a file's data.
@@ -98,9 +106,14 @@ impl<'a> Pass<'a> {
 
     /// Looks at a piece that was read.
     pub(crate) fn take(&self, bytes: &[u8]) -> Taken {
+        let data_bytes = match self.zeros {
+            Zeros::SkipPieces if is_zero(bytes) => 0,
+            Zeros::SkipBlocks(block) => data_end(bytes, block),
+            Zeros::Write | Zeros::SkipPieces => bytes.len(),
+        };
         Taken {
             crc: (self.checks.is_some() || self.journal.is_some()).then(|| crc32c::crc32c(bytes)),
-            is_zero: self.zeros != Zeros::Write && is_zero(bytes),
+            data_bytes: data_bytes as u64,
         }
     }
 
@@ -118,10 +131,10 @@ impl<'a> Pass<'a> {
             }
         }
         self.count(bytes);
-        if taken.is_zero {
+        if taken.is_zero() {
             return Ok(());
         }
-        self.target_end = self.target_end.max(piece.end);
+        self.target_end = self.target_end.max(piece.start + taken.data_bytes);
         if is_dirty { self.dirtied(piece) } else { Ok(()) }
     }
 
@@ -177,6 +190,12 @@ impl<'a> Pass<'a> {
         }
         Ok(())
     }
+}
+
+/// End of the last block that has any byte but zero.
+fn data_end(bytes: &[u8], block: usize) -> usize {
+    let last = bytes.chunks(block).rposition(|part| !is_zero(part));
+    last.map_or(0, |last| ((last + 1) * block).min(bytes.len()))
 }
 
 /// Whether there are only zeros. A page at a time, so that the compiler compares vectors.

@@ -7,7 +7,7 @@ use nowait::Buf;
 use rustix::io::Errno;
 
 use super::extents::Extents;
-use super::pass::{Done, Pass, Taken, Zeros, is_zero};
+use super::pass::{Done, Pass, Zeros, is_zero};
 use crate::error::{Operation, Result};
 
 /// Bytes of a read and of a write. Longer ones gain nothing; shorter ones cost more calls, and
@@ -64,7 +64,7 @@ fn put(pass: &mut Pass<'_>, bytes: &[u8], offset: u64, uncached: bool) -> Result
     }
     let piece = offset..offset + bytes.len() as u64;
     let taken = pass.take(bytes);
-    if taken.is_zero {
+    if taken.is_zero() {
         pass.wrote(&piece, taken, false)?;
         return Ok(true);
     }
@@ -75,7 +75,7 @@ fn put(pass: &mut Pass<'_>, bytes: &[u8], offset: u64, uncached: bool) -> Result
             result => result?,
         }
     }
-    pass.wrote(&piece, Taken { is_zero: false, ..taken }, true)?;
+    pass.wrote(&piece, taken, true)?;
     Ok(true)
 }
 

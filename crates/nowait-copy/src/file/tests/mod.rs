@@ -172,6 +172,26 @@ fn holes_stay_holes_and_zeros_become_holes_where_asked() {
     }
 }
 
+/// Symptom: with `--sparse=always`, zeros at the end of a file behind other bytes were not in the copy,
+/// which was shorter.
+#[test]
+fn zeros_at_the_end_are_copied() {
+    for folder in folders() {
+        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+        for (data, zeros) in [(1, 8000), (4096, 1), (4097, 4096), (MIB, MIB + 7), (9 * MIB + 1, 3 * MIB + 5000)] {
+            let contents = [bytes(data, data as u64), vec![0; zeros]].concat();
+            fs::write(&source, &contents).unwrap();
+            for (what, options) in ways() {
+                for resume in [false, true] {
+                    copy(&source, &target, &options.clone().resume(resume)).unwrap();
+                    let what = format!("{data} and {zeros}, {what}, resume {resume}, {}", folder.path().display());
+                    assert!(fs::read(&target).unwrap() == contents, "{what}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_reserved_file_is_copied_as_a_reserved_file() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
