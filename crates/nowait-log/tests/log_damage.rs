@@ -18,12 +18,13 @@ use common::rng::Rng;
 use nowait::sim::{Faults, Sim};
 use nowait::{ErrorKind, Nowait};
 use nowait_log::{
-    Durability, Log, Options, Reader, Recovery, Strategy, Submitter, SyncPolicy, inspect, inspect_in, read,
+    Durability, Log, Options, Reader, Recovery, Scan, Strategy, Submitter, SyncPolicy, inspect, inspect_in, read,
     read_aside_in, read_in,
 };
 use reading::Asking;
 
 const DIR: &str = "/log";
+const PAGE: usize = 4096;
 
 fn fixed(depth: u32) -> SyncPolicy {
     SyncPolicy::Fixed(Strategy { durability: Durability::Write, by: Submitter::Call, depth })
@@ -99,6 +100,40 @@ fn log_of(sim: &Sim, last: u64) {
         log.maintain();
     }
     log.close().wait().unwrap();
+}
+
+/// Symptom: a newest segment whose file had been cut had lost its last records, also of a log that
+/// had been closed, and nothing was said.
+#[test]
+fn a_newest_segment_that_has_been_cut_is_damaged() {
+    for scan in [Scan::All, Scan::Tail] {
+        for pages in 1..16 {
+            let sim = Sim::new(pages);
+            const LAST: u64 = 10;
+            log_of(&sim, LAST);
+            let is_newest = |path: &PathBuf| !blocks(&sim.contents(path).unwrap()).is_empty();
+            let path = segments(&sim).into_iter().rfind(is_newest).unwrap();
+            let bytes = sim.contents(&path).unwrap();
+            let is_closed = bytes[pages as usize * PAGE..].iter().all(|byte| *byte == 0);
+            sim.create(&path, bytes[..pages as usize * PAGE].to_vec());
+            let nowait = on(&sim);
+            let options = simulated(&nowait).create(false).scan(scan);
+            if is_closed {
+                let (log, recovery) = Log::open(DIR, &options).wait().unwrap();
+                assert_eq!((recovery.last_lsn, recovery.closed), (LAST, true), "{pages} pages are left");
+                log.close().wait().unwrap();
+                continue;
+            }
+            let error = Log::open(DIR, &options).wait().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{pages} pages are left: {error}");
+            assert!(error.to_string().contains("has been cut"), "{error}");
+            let (log, recovery) = Log::open(DIR, &options.salvage(true)).wait().unwrap();
+            assert_eq!(log.append(&record(recovery.next_lsn)).wait().unwrap().wait().unwrap(), recovery.next_lsn);
+            log.close().wait().unwrap();
+            let recovery = inspect_in(&nowait, DIR).wait().unwrap();
+            assert!(recovery.damage.is_empty() && recovery.closed, "{recovery:?}");
+        }
+    }
 }
 
 /// One bad byte made all records behind it unreachable; a salvage gave their numbers again, and

@@ -133,6 +133,9 @@ struct Kept {
     torn: Option<Place>,
     /// It stopped at a page that cannot be read.
     is_unreadable: bool,
+    /// It stopped in a file that has been cut: a crash never does that, since a segment has all its
+    /// bytes durably before its header is written.
+    is_short: bool,
     /// It stopped at a block whose header is whole.
     broken: Option<Broken>,
     gaps: Vec<Range<u64>>,
@@ -172,7 +175,7 @@ impl Survey<'_> {
         let headers = || links.kept.iter().chain(&links.severed).map(|link| link.header);
         let watermark = headers().map(|header| header.watermark).max().unwrap_or(0);
         let mut evidence = Evidence { watermark, block: None };
-        let Kept { mut chain, mut end, closed, torn, is_unreadable, broken, gaps, mut runs } =
+        let Kept { mut chain, mut end, closed, torn, is_unreadable, is_short, broken, gaps, mut runs } =
             self.kept(&links.kept, &mut evidence)?;
         let headless = self.headless(&files, &links, end, &mut evidence)?;
         let head = headers().map(|header| header.number).chain(headless.numbers.iter().copied()).max();
@@ -213,6 +216,11 @@ impl Survey<'_> {
             Some((stopped, format!("{missing}, and a segment that was written later says that it was durable")))
         } else if is_unreadable {
             Some((stopped, "this cannot be read, and may have been the log's last records".to_owned()))
+        } else if is_short {
+            Some((
+                stopped,
+                "the file has been cut, and what is missing may have been the log's last records".to_owned(),
+            ))
         } else {
             None
         };
@@ -449,6 +457,7 @@ impl Survey<'_> {
             closed: false,
             torn: None,
             is_unreadable: false,
+            is_short: false,
             broken: None,
             gaps: Vec::new(),
             runs: Vec::new(),
@@ -472,7 +481,7 @@ impl Survey<'_> {
             };
             let segment = Segment { header: *header, end: kept.end.offset, last_lsn: kept.end.last_there() };
             kept.chain.push(segment);
-            self.to_sync.push((segment, file));
+            self.to_sync.push((segment, file.clone()));
             let writer = self.writer;
             self.to_sync.retain(|(segment, _)| is_unspoken(segment, evidence.watermark, writer));
             if complete.is_some() {
@@ -481,6 +490,8 @@ impl Survey<'_> {
                 continue;
             }
             kept.is_unreadable = blocks.is_unreadable()?;
+            // Behind the block of a close there was nothing.
+            kept.is_short = !kept.closed && file.size().wait()? < header.bytes;
             let is_begun = blocks.is_begun()?;
             kept.broken = blocks.broken()?;
             let behind = blocks.behind(|block| is_of(header, block))?;

@@ -41,6 +41,9 @@ impl Survey<'_> {
         let file = self.file(newest.header.number)?;
         let Some(tail) = self.newest(&newest.header, file.clone(), watermark)? else { return Ok(None) };
         let Tail { end, closed, torn, watermark } = tail;
+        if !closed && file.size().wait()? < newest.header.bytes {
+            return Ok(None);
+        }
         let mut chain = Vec::new();
         let mut gaps = Vec::new();
         let mut files_read = vec![file];
