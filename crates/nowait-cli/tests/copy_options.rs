@@ -136,6 +136,48 @@ fn update_replaces_what_it_says() {
     }
 }
 
+/// Symptom: where one name of a file was there already, as after an interruption, the others became
+/// files of their own.
+#[test]
+fn names_of_one_file_are_linked_to_the_copy_that_is_there() {
+    let dir = directory();
+    let (source, target) = (dir.path().join("source"), dir.path().join("target"));
+    make(&source, &["a", "alone"]);
+    for name in ["b", "c"] {
+        fs::hard_link(source.join("a"), source.join(name)).unwrap();
+    }
+    let names = ["a", "b", "c"];
+    let inodes = || names.map(|name| fs::metadata(target.join(name)).unwrap().ino());
+    for option in ["--resume", "--update", "--update=none"] {
+        for there in 1..8 {
+            expect(COPIED, nowait_copy().arg("-T").args([&source, &target]));
+            for (index, name) in names.iter().enumerate() {
+                let path = target.join(name);
+                fs::remove_file(&path).unwrap();
+                if there >> index & 1 == 1 {
+                    // A copy of its own.
+                    expect(COPIED, nowait_copy().args([source.join(name), path]));
+                }
+            }
+            let kept = if option == "--update=none" { inodes_there(&target, &names) } else { Vec::new() };
+            expect(COPIED, nowait_copy().args([option, "-T"]).args([&source, &target]));
+            let now = inodes();
+            match option {
+                "--update=none" => assert!(kept.iter().all(|inode| now.contains(inode)), "{there:b}"),
+                _ => assert!(now[0] == now[1] && now[1] == now[2], "{option}, {there:b}: {now:?}"),
+            }
+            let told = events(COPIED, nowait_copy().args([option, "-T"]).args([&source, &target]));
+            assert_eq!(field(&told, "skipped", "source").len(), 4, "{option}, {there:b}: {told:?}");
+            assert_eq!(inodes(), now, "{option}, {there:b}");
+            fs::remove_dir_all(&target).unwrap();
+        }
+    }
+}
+
+fn inodes_there(dir: &Path, names: &[&str]) -> Vec<u64> {
+    names.iter().filter_map(|name| fs::metadata(dir.join(name)).ok()).map(|stat| stat.ino()).collect()
+}
+
 #[test]
 fn a_dry_run_changes_nothing_and_names_what_the_copy_makes() {
     let dir = directory();

@@ -27,8 +27,15 @@ pub(super) enum Existing {
     Nothing,
     /// Something that is to be replaced.
     Old(Stat),
-    /// Something that is to be kept, and why.
-    Kept(&'static str),
+    /// Something that is to be kept.
+    Kept(Kept),
+}
+
+/// What is kept of the target.
+pub(super) struct Kept {
+    why: &'static str,
+    /// Some if it seems to be a copy of the entry, to which other names of the file are linked.
+    copy: Option<Stat>,
 }
 
 /// An entry as it was found.
@@ -62,7 +69,7 @@ impl Tree<'_> {
         }
         let entry = Entry { dir, source_name, target_name, paths, stat, file };
         let old = match self.existing(&entry) {
-            Ok(Existing::Kept(why)) => return self.skipped(&entry.paths.source, why),
+            Ok(Existing::Kept(kept)) => return self.kept(&entry, &kept),
             Ok(Existing::Nothing) => None,
             Ok(Existing::Old(stat)) => Some(stat),
             Err(failure) => return self.fail(failure),
@@ -78,16 +85,42 @@ impl Tree<'_> {
         if entry.stat.st_nlink > 1 { self.linked(thread, &entry, old) } else { _ = self.copy(&entry, old) }
     }
 
-    /// Copies an entry that has, or may have, several names.
-    fn linked(&self, thread: usize, entry: &Entry<'_>, old: Option<Stat>) {
+    /// Leaves an entry out whose target is kept; if the file has other names, they are names of one
+    /// file in the target, too.
+    fn kept(&self, entry: &Entry<'_>, Kept { why, copy }: &Kept) {
+        let skipped = || self.skipped(&entry.paths.source, why);
+        let is_linked = entry.stat.st_nlink > 1 && !self.shared.options.dry_run;
+        let Some(old) = copy.as_ref().filter(|_| is_linked) else { return skipped() };
+        match self.meet(entry) {
+            Turn::Wait => {}
+            Turn::Link(copy, waiter) if copy.identity != identity(old) => self.hard_link(&copy, waiter),
+            Turn::Link(..) => {
+                skipped();
+                self.end_task(entry.dir.clone());
+            }
+            Turn::Copy => {
+                skipped();
+                self.link_others(entry, old);
+                self.end_task(entry.dir.clone());
+            }
+        }
+    }
+
+    /// Asks what to do with one of several names; adds a task to its directory, which is not
+    /// complete until the name is there.
+    fn meet(&self, entry: &Entry<'_>) -> Turn {
         let waiter = Waiter {
             dir: entry.dir.clone(),
             source_name: entry.source_name.to_owned(),
             target_name: entry.target_name.to_owned(),
         };
-        // Until the name is there, its directory is not complete.
         entry.dir.add_pending(1);
-        match self.links.meet(identity(&entry.stat), waiter) {
+        self.links.meet(identity(&entry.stat), waiter)
+    }
+
+    /// Copies an entry that has, or may have, several names.
+    fn linked(&self, thread: usize, entry: &Entry<'_>, old: Option<Stat>) {
+        match self.meet(entry) {
             Turn::Wait => return,
             Turn::Link(copy, waiter) => return self.hard_link(&copy, waiter),
             Turn::Copy => {}
@@ -121,8 +154,9 @@ impl Tree<'_> {
         let found = self.find(dir, source_name, &paths, FileType::Unknown);
         let found = found.map(|(stat, file)| Entry { dir, source_name, target_name, paths, stat, file });
         match found.and_then(|entry| Ok((self.existing(&entry)?, entry))) {
+            Ok((Existing::Nothing, entry)) => self.copy(&entry, None),
             Ok((Existing::Old(old), entry)) => self.copy(&entry, Some(old)),
-            Ok((_, entry)) => self.copy(&entry, None),
+            Ok((Existing::Kept(_), _)) => true,
             Err(failure) => {
                 self.fail(failure);
                 false
@@ -235,13 +269,16 @@ impl Tree<'_> {
         let options = &self.shared.options;
         let is_regular = is_file && old_type.is_file();
         Ok(match options.update {
-            Update::None => Existing::Kept("it exists"),
-            Update::Older if modified(&old) >= modified_like(stat, &old) => Existing::Kept("it is not older"),
+            Update::None => Existing::Kept(Kept { why: "it exists", copy: None }),
+            Update::Older if modified(&old) >= modified_like(stat, &old) => {
+                let is_alike = is_regular && stat.st_size == old.st_size && is_modified_alike(stat, &old);
+                Existing::Kept(Kept { why: "it is not older", copy: is_alike.then_some(old) })
+            }
             _ if options.resume && is_regular && self.is_finished(entry, &old) => {
                 if !options.dry_run {
                     file::discard_resumable(target_dir, target_name, stat);
                 }
-                Existing::Kept("it is complete")
+                Existing::Kept(Kept { why: "it is complete", copy: Some(old) })
             }
             _ => Existing::Old(old),
         })

@@ -1,4 +1,4 @@
-//! Further names of a file that this copy has made.
+//! Further names of a file that has a copy.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,21 +27,25 @@ impl Tree<'_> {
             .filter(|_| is_copied)
             .and_then(|dir| rustix::fs::statat(dir, entry.target_name, AtFlags::SYMLINK_NOFOLLOW).ok());
         match made {
-            Some(made) => {
-                let copy = Copy { identity: identity(&made), path: entry.paths.target.clone() };
-                let names = match self.shared.options.follow {
-                    // Symbolic links to it are further ones.
-                    Follow::Always => u64::MAX,
-                    _ => u64::from(entry.stat.st_nlink as u32),
-                };
-                for waiter in self.links.finished(source, copy.clone(), names) {
-                    self.hard_link(&copy, waiter);
-                }
-            }
+            Some(made) => self.link_others(entry, &made),
             None => {
                 let again = |Waiter { dir, source_name, target_name }| Task::Entry { dir, source_name, target_name };
                 self.queue.push(thread, self.links.failed(source).into_iter().map(again));
             }
+        }
+    }
+
+    /// Links names that waited for an entry, of which `made` is the copy; those to come are linked
+    /// to it, too.
+    pub(super) fn link_others(&self, entry: &Entry<'_>, made: &Stat) {
+        let copy = Copy { identity: identity(made), path: entry.paths.target.clone() };
+        let names = match self.shared.options.follow {
+            // Symbolic links to it are further ones.
+            Follow::Always => u64::MAX,
+            _ => u64::from(entry.stat.st_nlink as u32),
+        };
+        for waiter in self.links.finished(identity(&entry.stat), copy.clone(), names) {
+            self.hard_link(&copy, waiter);
         }
     }
 
