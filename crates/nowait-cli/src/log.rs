@@ -36,6 +36,10 @@ pub(crate) fn run(command: cli::Log) -> Result<()> {
         cli::Log::Torture(options) => torture(&options),
         cli::Log::TortureWriter(options) => torture_writer(&options),
         cli::Log::Bench(mut options) => {
+            if options.tables.iter().any(|table| table != "log") {
+                let message = "this measures the table `log` alone; for other tables use `nowait bench`".to_owned();
+                return Err(Failure { code: 2, message });
+            }
             options.tables = vec!["log".to_owned()];
             Ok(bench::run(&options)?)
         }
@@ -291,8 +295,9 @@ fn print(out: &mut impl Write, as_json: bool, lsn: u64, kind: u8, bytes: &[u8]) 
 /// False when whoever reads the output has gone.
 fn is_open(written: io::Result<()>) -> Result<bool> {
     match written {
+        Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        other => Ok(other.map(|()| true)?),
+        Err(error) => Err(Failure { code: 1, message: format!("cannot print the records: {error}") }),
     }
 }
 

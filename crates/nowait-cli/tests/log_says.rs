@@ -76,3 +76,29 @@ fn a_repair_that_keeps_nothing() {
     let text = said("verify", &path);
     assert!(text.contains("no records, the next is 2; ") && text.contains("left out by a repair: record 1"), "{text}");
 }
+
+/// Symptom: a full disk under the output was told as if the log's own were full.
+#[test]
+fn records_that_cannot_be_printed() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &Options::new().create(true).segment_bytes(1 << 20)).wait().unwrap();
+    append(&log, b"a record");
+    log.close().wait().unwrap();
+    for command in ["dump", "tail"] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut nowait = Command::new(env!("CARGO_BIN_EXE_nowait"));
+        let output = nowait.args(["log", command]).arg(&path).stdout(full).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {error}");
+        assert!(error.contains("cannot print the records"), "{command}: {error}");
+    }
+}
+
+/// Symptom: another table was named, and `log` was measured.
+#[test]
+fn a_bench_of_the_log_measures_no_other_table() {
+    let output = Command::new(env!("CARGO_BIN_EXE_nowait")).args(["log", "bench", "reads"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("`nowait bench`"), "{output:?}");
+}
