@@ -50,17 +50,24 @@ pub(super) fn drive(future: impl Future<Output = Result<u64>> + Send + 'static) 
         // Refused only if nobody waits.
         _ = sender.send(future.await);
     });
-    let here = nowait::fork_generation();
-    let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-    let to_it = match driver.take().filter(|(process, _)| *process == here) {
-        Some((_, to_it)) => to_it,
-        None => start()?,
-    };
-    let sent = to_it.unbounded_send(Box::pin(task.map(drop)));
-    *driver = Some((here, to_it));
-    drop(driver);
+    // Sent with nothing locked: that wakes the driver.
+    let sent = to_driver()?.unbounded_send(Box::pin(task.map(drop)));
     sent.map_err(|_| Failure::new(libc::ENOTRECOVERABLE, "the thread that drives gathers has ended"))?;
     Ok(Driven { result, task: abort })
+}
+
+/// The way to the driver of this process, which is started if there is none.
+fn to_driver() -> Result<UnboundedSender<Task>> {
+    let here = nowait::fork_generation();
+    let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*driver {
+        Some((process, to_it)) if *process == here => Ok(to_it.clone()),
+        _ => {
+            let to_it = start()?;
+            *driver = Some((here, to_it.clone()));
+            Ok(to_it)
+        }
+    }
 }
 
 fn start() -> Result<UnboundedSender<Task>> {
