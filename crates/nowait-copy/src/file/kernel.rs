@@ -21,14 +21,8 @@ pub(crate) fn copy(pass: &mut Pass<'_>, extents: &Extents) -> Result<Done> {
         pass.admit(piece.end - piece.start)?;
         while offset < piece.end {
             let n = match data::copy_range(source, target, offset, piece.end - offset) {
-                // Some file systems copy nothing and report no error: a read tells the end.
-                Ok(0) if pass.copied_bytes == 0 => {
-                    return Ok(Done::Refused("copy_file_range copied nothing".into()));
-                }
-                Ok(0) => {
-                    pass.ended_at(offset);
-                    return Ok(Done::All);
-                }
+                // Some file systems copy nothing, or no more, and report no error: a read tells the end.
+                Ok(0) => return Ok(Done::Refused("copy_file_range stopped early".into())),
                 Ok(n) => n as u64,
                 Err(errno) if data::is_refused(errno) => {
                     if data::is_refused_for_good(errno) {
