@@ -4,7 +4,7 @@
 CARGO ?= cargo
 LOCKED := --locked
 
-.PHONY: help test c-tools loom locks tools-test python-test python-test-all stores-test losses tables lint bench \
+.PHONY: help test c-tools loom locks tools-test python-test python-test-all stores-test integrations losses tables lint bench \
 	bench-check fio-check peers-test kernels kernels-smoke oldest-rust advisories semver install uninstall
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make python-test  part of make test, where there is python3-venv: the Python package, built, installed and tested"
 	@echo "make python-test-all  the same with its large extras: torch and others"
 	@echo "make stores-test  part of make test: the ObjectStore of crates/nowait-object-store, a workspace of its own"
+	@echo "make integrations  not part of make test: DataFusion and a Ballista cluster through that store, small (integrations/README.md)"
 	@echo "make tables  tables in docs and README.md, from the JSON that they name"
 	@echo "make losses  docs/measurements: losses.md, the rows in which the library loses, and README.md, the pages"
 	@echo "make lint    rustfmt, clippy and rustdoc without warnings, with all features and with none; licences, where there is cargo-deny"
@@ -70,6 +71,9 @@ STORES := cd crates/nowait-object-store && CARGO_TARGET_DIR=../../target/stores-
 stores-test:
 	$(STORES) $(CARGO) test $(LOCKED) --all-features --no-fail-fast
 	$(STORES) $(CARGO) check $(LOCKED) --no-default-features --features object-store-0-13
+
+integrations:
+	integrations/check
 
 tables:
 	python3 tools/tables.py

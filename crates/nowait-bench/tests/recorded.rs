@@ -9,8 +9,8 @@ use nowait_bench::report::page::page;
 use nowait_bench::table;
 use serde_json::Value;
 
-/// Tables of examples: the command has them not.
-const OF_EXAMPLES: [&str; 1] = ["scaling"];
+/// Tables of examples and of `integrations/`: the command has them not.
+const OF_EXAMPLES: [&str; 4] = ["scaling", "stores", "datafusion", "ballista"];
 
 fn reports(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().flatten() {

@@ -1,0 +1,138 @@
+//! Sessions of DataFusion, each of which reads `file:///` through another store, and a query's turn.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use datafusion::arrow::util::pretty::pretty_format_batches;
+use datafusion::error::DataFusionError;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use nowait_bench::{Error, ErrorKind, Result};
+use nowait_measure::{Files, State, Work};
+use nowait_object_store::Options;
+use nowait_object_store::v0_13::NowaitFileSystem;
+use tokio::runtime::Runtime;
+
+use crate::data::Scale;
+use crate::queries::{Query, Set};
+
+/// Where `file:///` leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// DataFusion's own: `LocalFileSystem`.
+    Stock,
+    Nowait {
+        direct: bool,
+    },
+}
+
+impl Store {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Store::Stock => "stock",
+            Store::Nowait { direct: false } => "nowait",
+            Store::Nowait { direct: true } => "nowait-direct",
+        }
+    }
+
+    pub(crate) fn is_direct(self) -> bool {
+        self == Store::Nowait { direct: true }
+    }
+
+    /// A runtime environment with nothing cached.
+    fn environment(self) -> std::result::Result<Arc<RuntimeEnv>, DataFusionError> {
+        let environment = RuntimeEnvBuilder::new().build_arc()?;
+        if let Store::Nowait { direct } = self {
+            NowaitFileSystem::register(Options::new().direct(direct), |url, store| {
+                environment.register_object_store(url, store);
+            });
+        }
+        Ok(environment)
+    }
+}
+
+/// A runtime of tokio, and the stores that take turns on it.
+pub(crate) struct Engines {
+    runtime: Runtime,
+    stores: Vec<Store>,
+}
+
+impl Engines {
+    /// With a worker for each processor, as DataFusion's own programs have.
+    pub(crate) fn new(stores: &[Store]) -> Result<Engines> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime
+            .map_err(|error| Error::new(ErrorKind::Other, format!("cannot start a runtime of tokio: {error}")))?;
+        Ok(Engines { runtime, stores: stores.to_vec() })
+    }
+
+    /// A session that knows the tables of a set: it has listed their files and read their footers.
+    fn session(&self, way: usize, set: Set, folder: &Path) -> Result<SessionContext> {
+        let store = self.stores[way];
+        let known = self.runtime.block_on(async {
+            let session = SessionContext::new_with_config_rt(SessionConfig::new(), store.environment()?);
+            for table in set.tables() {
+                let url = format!("file://{}/{}/{table}/", folder.display(), set.name());
+                session.register_parquet(*table, url, ParquetReadOptions::default()).await?;
+            }
+            Ok(session)
+        });
+        known.map_err(failed)
+    }
+
+    /// The answer, as lines in order.
+    fn answer(&self, session: &SessionContext, sql: String) -> Result<Vec<String>> {
+        let session = session.clone();
+        let query = self.runtime.spawn(async move {
+            let batches = session.sql(&sql).await?.collect().await?;
+            Ok(pretty_format_batches(&batches)?.to_string())
+        });
+        let text = self.runtime.block_on(query).map_err(|error| Error::new(ErrorKind::Other, error.to_string()))?;
+        let mut lines: Vec<String> = text.map_err(failed)?.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        Ok(lines)
+    }
+}
+
+fn failed(error: DataFusionError) -> Error {
+    Error::new(ErrorKind::Other, error.strip_backtrace())
+}
+
+/// A query in one state of its files.
+pub(crate) struct Session<'a> {
+    pub(crate) engines: &'a Engines,
+    pub(crate) folder: &'a Path,
+    pub(crate) files: &'a Files,
+    pub(crate) query: &'a Query,
+    pub(crate) state: State,
+    pub(crate) scale: Scale,
+    pub(crate) seed: u64,
+    /// Of each way, for hot rounds.
+    pub(crate) sessions: Vec<Option<SessionContext>>,
+}
+
+impl Session<'_> {
+    fn begin(&self, way: usize) -> Result<SessionContext> {
+        self.engines.session(way, self.query.set, self.folder)
+    }
+}
+
+impl Work for Session<'_> {
+    type Answer = Vec<String>;
+
+    fn prepare(&mut self, way: usize, _: u64) -> Result<()> {
+        if self.state == State::Hot && self.sessions[way].is_none() {
+            self.sessions[way] = Some(self.begin(way)?);
+        }
+        self.files.make(self.state)
+    }
+
+    fn run(&mut self, way: usize, round: u64) -> Result<(Vec<String>, u64)> {
+        let sql = self.query.sql(self.scale, self.seed, round);
+        let session = match &self.sessions[way] {
+            Some(session) => session.clone(),
+            None => self.begin(way)?,
+        };
+        Ok((self.engines.answer(&session, sql)?, 0))
+    }
+}
