@@ -33,7 +33,7 @@ struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// Parquet files of the large table, of a million rows each (some 20 MiB)
+    /// Parquet files of the large table, of a million rows each (about 28 MiB)
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     files: u64,
 

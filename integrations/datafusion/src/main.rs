@@ -22,13 +22,13 @@ use crate::queries::{Query, Set};
 
 /// Compare DataFusion's queries through nowait's store and through LocalFileSystem.
 ///
-/// The files take 1.3 GiB (--scale 1), and a run of all queries some 20 minutes.
+/// The files take about 1.3 GiB (--scale 1).
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// Size of the tables; 1 is 1.3 GiB in all
+    /// Size of the tables; 1 is about 1.3 GiB in all
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = parse_scale)]
     scale: f64,
 

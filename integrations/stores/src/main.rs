@@ -27,7 +27,8 @@ struct Arguments {
     options: Options,
 
     /// Size of large objects, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    #[arg(value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
     mib: u64,
 
     /// Only cases whose names begin so, such as ranges or put

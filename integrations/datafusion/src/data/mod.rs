@@ -15,7 +15,7 @@ use nowait_bench::{Error, ErrorKind, Result};
 
 use crate::queries::Set;
 
-/// Size of the tables; 1 is 1.3 GiB in all.
+/// Size of the tables; 1 is about 1.3 GiB in all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale(pub(crate) f64);
 
