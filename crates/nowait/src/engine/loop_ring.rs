@@ -24,8 +24,10 @@ use crate::sys::PerProcess;
 /// Operations that are started within [`submit`](LoopRing::submit) go to this ring, together. The
 /// loop watches the ring's descriptor, which is readable while there are completions, and calls
 /// [`notice`](LoopRing::notice), which wakes their wakers. So a completion costs no switch to
-/// another thread. Only reads, and direct writes, are a ring's at all: what the pool or the caller's
-/// thread does is woken by them.
+/// another thread.
+///
+/// Wakers have to wake the loop as well, by an eventfd or what the loop has: what is no ring's (a
+/// buffered write, a sync) ends on another thread.
 ///
 /// ```
 /// # fn main() -> nowait::Result<()> {
@@ -33,25 +35,36 @@ use crate::sys::PerProcess;
 /// # let path = dir.path().join("table.dat");
 /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
 /// # let file = nowait::File::open(&path).wait()?;
-/// # let waker = std::task::Waker::noop();
 /// use nowait::LoopRing;
-/// use rustix::event::{PollFd, PollFlags, poll};
+/// use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 /// use std::future::Future;
+/// use std::os::fd::OwnedFd;
 /// use std::pin::pin;
-/// use std::task::{Context, Poll};
+/// use std::sync::Arc;
+/// use std::task::{Context, Poll, Wake};
+///
+/// struct Bell(OwnedFd);
+///
+/// impl Wake for Bell {
+///     fn wake(self: Arc<Self>) {
+///         rustix::io::write(&self.0, &1u64.to_ne_bytes()).unwrap();
+///     }
+/// }
 ///
 /// # if let Err(error) = LoopRing::new() { eprintln!("skipped: {error}"); return Ok(()); }
 /// let ring = LoopRing::new()?;
+/// let bell = Arc::new(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()));
+/// let waker = bell.clone().into();
 /// let mut page = pin!(ring.submit(|| file.read_range(4096, 4096).start()));
 /// let page = loop {
 ///     if let Poll::Ready(page) = page.as_mut().poll(&mut Context::from_waker(&waker)) {
 ///         break page?;
 ///     }
-///     # // Which also tells a waker.
-///     poll(&mut [PollFd::new(&ring, PollFlags::IN)], None).unwrap();
+///     poll(&mut [PollFd::new(&ring, PollFlags::IN), PollFd::new(&bell.0, PollFlags::IN)], None).unwrap();
+///     _ = rustix::io::read(&bell.0, &mut [0; 8]);
 ///     ring.notice();
 /// };
-/// # assert_eq!(&page[..], [7; 4096]);
+/// # assert_eq!(page[..], [7; 4096]);
 /// # Ok(())
 /// # }
 /// ```
