@@ -351,7 +351,16 @@ fn small_runs_of_everyday_work_print_tables_and_write_json() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let tables = text(&output.stdout);
     let words = ["scan: ", "block=16K depth=2", "stride=4 block=16K", "read/asked", "files: ", "data-cold depth=2"];
-    let more = ["open=128 hot depth=1000", "(inodes-warm)", "ranges: ", "tasks=4", "peak MiB", "readwrite: ", "buffered depth=2", "write p99 µs"];
+    let more = [
+        "open=128 hot depth=1000",
+        "(inodes-warm)",
+        "ranges: ",
+        "tasks=4",
+        "peak MiB",
+        "readwrite: ",
+        "buffered depth=2",
+        "write p99 µs",
+    ];
     for words in words.into_iter().chain(more) {
         assert!(tables.contains(words), "{words}: {tables}");
     }
