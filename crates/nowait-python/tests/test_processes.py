@@ -187,6 +187,15 @@ def test_the_interpreter_ends(cold: Path, which: int) -> None:
         assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_it_links_what_every_system_has() -> None:
+    """One extension for all versions of Python, and no library that a system may lack."""
+    assert Path(nowait._nowait.__file__).name == "_nowait.abi3.so"
+    program = "import nowait._nowait; print(open('/proc/self/maps').read())"
+    command = [sys.executable, "-I", "-c", program]
+    maps = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "_nowait.abi3.so" in maps and "liburing" not in maps
+
+
 def test_threads_share_a_file(path: Path, contents: bytes) -> None:
     file, wrong = nowait.open(path), []
 
