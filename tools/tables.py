@@ -107,6 +107,7 @@ COLUMNS = {
     "ops/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
     "commits/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
     "rows/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
+    "ms": lambda row: f"{1e3 / row['ops_per_s']:.3g}" if row["ops_per_s"] > 1 else f"{1e3 / row['ops_per_s']:.0f}",
     "kpages/s": lambda row: f"{row['ops_per_s'] / 1e3:.0f} {spread(row)}",
     "MiB/s": mib,
     "p50 µs": micros("p50"),
