@@ -1,8 +1,9 @@
-//! Tells the program which versions of the peers it was built with, and from which commit, where
-//! git knows.
+//! Tells the program which versions of the peers it was built with, and from which commit.
 
 use std::fs;
-use std::process::Command;
+
+#[path = "../tools/commit.rs"]
+mod commit;
 
 fn main() {
     println!("cargo::rerun-if-changed=Cargo.lock");
@@ -20,15 +21,5 @@ fn main() {
             _ => {}
         }
     }
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
-        println!("cargo::rerun-if-changed={log}");
-    }
-    if let Some(commit) = git(&["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]) {
-        println!("cargo::rustc-env=NOWAIT_COMMIT={commit}");
-    }
-}
-
-fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    commit::tell();
 }
