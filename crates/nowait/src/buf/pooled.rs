@@ -98,7 +98,10 @@ impl Buf {
             // SAFETY: the layout is not of size zero, since `round_up` gives at least a page.
             return Some(buf(NonNull::new(unsafe { alloc_zeroed(layout) })?));
         }
-        let Some(class) = class_of(capacity).filter(|_| capacity < HUGE_BYTES) else { return map(capacity).map(buf) };
+        if capacity >= HUGE_BYTES {
+            return map(capacity).map(buf);
+        }
+        let class = class_of(capacity)?;
         let mut idle = pool(class);
         if let Some(buf) = idle.pop() {
             // Another thread has just cut some.
