@@ -74,6 +74,11 @@ def number(value):
     return f"{value / 1e3:.1f}k" if value < 1e5 else f"{value / 1e3:.0f}k"
 
 
+def digits_of(value):
+    """Three digits, or all before the point."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
 def short(value):
     return f"{value / 1e3:.3g}k" if value < 1e5 else f"{value / 1e3:.0f}k"
 
@@ -107,7 +112,7 @@ COLUMNS = {
     "ops/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
     "commits/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
     "rows/s": lambda row: f"{short(row['ops_per_s'])} {spread(row)}",
-    "ms": lambda row: f"{1e3 / row['ops_per_s']:.3g}" if row["ops_per_s"] > 1 else f"{1e3 / row['ops_per_s']:.0f}",
+    "ms": lambda row: digits_of(1e3 / row["ops_per_s"]),
     "kpages/s": lambda row: f"{row['ops_per_s'] / 1e3:.0f} {spread(row)}",
     "MiB/s": mib,
     "p50 µs": micros("p50"),
@@ -210,8 +215,7 @@ def field(row, path):
     names, _, divisor = path.partition("/")
     for name in names.split("."):
         row = row[name]
-    value = row / float(divisor or 1)
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return digits_of(row / float(divisor or 1))
 
 
 def records(folder):
