@@ -57,11 +57,10 @@ fn every_recorded_report_is_read_with_all_its_figures() {
             let is_known = table::by_name(name).is_some() || OF_EXAMPLES.contains(&name) || OF_C.contains(&name);
             assert!(is_known, "{}: {name}", path.display());
         }
-        if report.tables().iter().any(|name| OF_C.contains(name)) {
-            continue;
+        if !report.tables().iter().any(|name| OF_C.contains(name)) {
+            let again = serde_json::to_value(&report).unwrap();
+            assert_eq!(comparable(&recorded["rows"]), comparable(&again["rows"]), "{}", path.display());
         }
-        let again = serde_json::to_value(&report).unwrap();
-        assert_eq!(comparable(&recorded["rows"]), comparable(&again["rows"]), "{}", path.display());
         assert!(page(&report).ends_with("</html>\n"));
         read += 1;
     }
