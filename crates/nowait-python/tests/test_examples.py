@@ -19,7 +19,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 def run(*command: str | Path) -> str:
     ended = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, *command], capture_output=True, text=True, timeout=300, check=False
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
