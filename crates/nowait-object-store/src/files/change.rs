@@ -19,7 +19,11 @@ impl Files {
     pub(crate) async fn put(self: &Arc<Self>, path: &Path, parts: Vec<Bytes>, replace: bool) -> Result<Stat> {
         if self.options.direct {
             let mut upload = Upload::begin(self, path).await?;
-            upload.part(parts).await?;
+            if let Err(error) = upload.part(parts).await {
+                // What failed first is told.
+                let _ = upload.abort().await;
+                return Err(error);
+            }
             return upload.complete(replace).await;
         }
         let files = self.clone();

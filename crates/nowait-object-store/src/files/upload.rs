@@ -59,17 +59,19 @@ impl Upload {
         }
     }
 
-    /// Gives the object its name, if all of its parts are written.
+    /// Gives the object its name, if all of its parts are written. If some are not, removes what was
+    /// uploaded.
     pub(crate) async fn complete(&mut self, replace: bool) -> Result<Stat> {
-        let (file, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
         let written = self.written.load(Ordering::Acquire);
-        if written != self.length {
+        if self.staged.is_some() && written != self.length {
             let error = Error::new(ErrorOp::Write, ErrorKind::InvalidInput).at(&Arc::from(&*self.path));
+            self.abort().await?;
             return Err(error.with_advice(format!(
                 "{written} of {} bytes are written: await every part, and upload anew if one has failed",
                 self.length
             )));
         }
+        let (file, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
         if self.files.options.durable {
             file.sync_all().await?;
         }
@@ -89,10 +91,15 @@ impl Upload {
         Ok(stat)
     }
 
-    /// Removes what was uploaded.
+    /// Removes what was uploaded. Its space is free then, unless a part is still being written.
     pub(crate) async fn abort(&mut self) -> Result<()> {
-        let (_, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
-        self.files.blocking(ErrorOp::Remove, &self.path, move |_| staged.remove()).await
+        let (file, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
+        let remove = move |_: &Path| {
+            // Nothing is kept, so its error tells nothing.
+            let _ = file.close();
+            staged.remove()
+        };
+        self.files.blocking(ErrorOp::Remove, &self.path, remove).await
     }
 
     fn is_over(&self) -> Error {

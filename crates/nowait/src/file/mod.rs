@@ -275,7 +275,9 @@ impl File {
     /// Blocks for `close(2)` and reports its error, if this is the last use: no other clone, map,
     /// stream or log has the file, and every operation has given its result. Otherwise returns
     /// [`Closed::Later`]. Abandoned operations may still be in flight: [`Nowait::drain`] waits for
-    /// them. Closing makes nothing durable: sync first.
+    /// them. Closing makes nothing durable: sync first. After I/O by io_uring the kernel may hold the
+    /// file a moment longer: it tells a result before it lets go of the request (seen on 6.18), and
+    /// the space of a file without a name, or its mount, is free only then.
     ///
     /// # Errors
     /// Those of `close(2)`. The descriptor is gone in any case.
