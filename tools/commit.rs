@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-pub fn tell() {
+pub(crate) fn tell() {
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::error::DataFusionError;
+use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use nowait_bench::{Error, ErrorKind, Result};
@@ -13,64 +14,85 @@ use nowait_object_store::Options;
 use nowait_object_store::v0_13::NowaitFileSystem;
 use tokio::runtime::Runtime;
 
+use crate::ahead::ReadAhead;
 use crate::data::Scale;
 use crate::queries::{Query, Set};
+
+/// A session's configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) store: Store,
+    /// Scans read a row group ahead.
+    pub(crate) ahead: bool,
+}
 
 /// Where `file:///` leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
     /// DataFusion's own: `LocalFileSystem`.
     Stock,
-    Nowait {
-        direct: bool,
-    },
+    Nowait,
+    /// Past the page cache.
+    NowaitDirect,
 }
 
-impl Store {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Store::Stock => "stock",
-            Store::Nowait { direct: false } => "nowait",
-            Store::Nowait { direct: true } => "nowait-direct",
-        }
+impl Way {
+    pub(crate) fn of(store: Store) -> Way {
+        Way { store, ahead: false }
     }
 
-    pub(crate) fn is_direct(self) -> bool {
-        self == Store::Nowait { direct: true }
+    pub(crate) fn name(self) -> &'static str {
+        match (self.store, self.ahead) {
+            (Store::Stock, false) => "stock",
+            (Store::Stock, true) => "stock-ahead",
+            (Store::Nowait, false) => "nowait",
+            (Store::Nowait, true) => "nowait-ahead",
+            (Store::NowaitDirect, false) => "nowait-direct",
+            (Store::NowaitDirect, true) => "nowait-direct-ahead",
+        }
     }
 
     /// A runtime environment with nothing cached.
     fn environment(self) -> std::result::Result<Arc<RuntimeEnv>, DataFusionError> {
         let environment = RuntimeEnvBuilder::new().build_arc()?;
-        if let Store::Nowait { direct } = self {
-            NowaitFileSystem::register(Options::new().direct(direct), |url, store| {
+        if self.store != Store::Stock {
+            let options = Options::new().direct(self.store == Store::NowaitDirect);
+            NowaitFileSystem::register(options, |url, store| {
                 environment.register_object_store(url, store);
             });
         }
         Ok(environment)
     }
+
+    fn session(self) -> std::result::Result<SessionContext, DataFusionError> {
+        let state = SessionStateBuilder::new()
+            .with_config(SessionConfig::new())
+            .with_runtime_env(self.environment()?)
+            .with_default_features();
+        let state = if self.ahead { state.with_physical_optimizer_rule(Arc::new(ReadAhead)) } else { state };
+        Ok(SessionContext::new_with_state(state.build()))
+    }
 }
 
-/// A runtime of tokio, and the stores that take turns on it.
+/// A runtime of tokio, and the ways that take turns on it.
 pub(crate) struct Engines {
     runtime: Runtime,
-    stores: Vec<Store>,
+    ways: Vec<Way>,
 }
 
 impl Engines {
     /// With a worker for each processor, as DataFusion's own programs have.
-    pub(crate) fn new(stores: &[Store]) -> Result<Engines> {
+    pub(crate) fn new(ways: &[Way]) -> Result<Engines> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| Error::new(ErrorKind::Other, format!("cannot start a runtime of tokio: {error}")))?;
-        Ok(Engines { runtime, stores: stores.to_vec() })
+        Ok(Engines { runtime, ways: ways.to_vec() })
     }
 
     /// A session that knows the tables of a set: it has listed their files and read their footers.
     fn session(&self, way: usize, set: Set, folder: &Path) -> Result<SessionContext> {
-        let store = self.stores[way];
         let known = self.runtime.block_on(async {
-            let session = SessionContext::new_with_config_rt(SessionConfig::new(), store.environment()?);
+            let session = self.ways[way].session()?;
             for table in set.tables() {
                 let url = format!("file://{}/{}/{table}/", folder.display(), set.name());
                 session.register_parquet(*table, url, ParquetReadOptions::default()).await?;

@@ -4,8 +4,10 @@
 //! Three sets of tables are made for a run: `hits`, of ClickBench's kind; those of TPC-H; and `wide`,
 //! of which queries read a few columns at random places. A cold round drops all pages of its tables,
 //! verifies that, and begins with a new session, which lists files and reads footers. A hot round has
-//! all pages cached, and a session that knows its tables.
+//! all pages cached, and a session that knows its tables. With `--ahead` there are scans that read
+//! ahead, too: see `ahead.rs`.
 
+mod ahead;
 mod data;
 mod engine;
 mod queries;
@@ -17,7 +19,7 @@ use nowait_bench::{Error, ErrorKind, Result};
 use nowait_measure::{Contest, Files, Options, Run, State};
 
 use crate::data::Scale;
-use crate::engine::{Engines, Session, Store};
+use crate::engine::{Engines, Session, Store, Way};
 use crate::queries::{Query, Set};
 
 /// Compare DataFusion's queries through nowait's store and through LocalFileSystem.
@@ -39,6 +41,10 @@ struct Arguments {
     /// Add the store past the page cache (cold rounds only)
     #[arg(long)]
     direct: bool,
+
+    /// Add scans that read a row group ahead, with either store (cold rounds only)
+    #[arg(long)]
+    ahead: bool,
 
     /// All queries on small tables, one round: whether it works, not how fast
     #[arg(long, conflicts_with_all = ["scale", "rounds"])]
@@ -89,22 +95,35 @@ fn measure(arguments: &Arguments, queries: &[Query], run: &mut Run) -> Result<()
         bytes += Files::below(&[&folder.join(set.name())])?.bytes();
     }
     run.describe_files(bytes, "Parquet made for this run, written and synced");
-    let mut stores = vec![Store::Stock, Store::Nowait { direct: false }];
-    let direct = [Store::Nowait { direct: true }];
-    stores.extend(direct.into_iter().filter(|_| arguments.direct));
-    let engines = Engines::new(&stores)?;
+    let ways = ways(arguments);
+    let engines = Engines::new(&ways)?;
     for query in queries {
         let files = Files::below(&[&folder.join(query.set.name())])?;
         for state in State::ALL {
-            // Past the page cache nothing is hot.
-            let count = stores.iter().filter(|store| state == State::Cold || !store.is_direct()).count();
-            let ways: Vec<&str> = stores[..count].iter().map(|store| store.name()).collect();
+            // Hot, nothing goes past the page cache, and nothing is read ahead.
+            let count = if state == State::Cold { ways.len() } else { USUAL };
+            let names: Vec<&str> = ways[..count].iter().map(|way| way.name()).collect();
             let sessions = (0..count).map(|_| None).collect();
             let (engines, folder) = (&engines, &folder);
             let work = Session { engines, folder, files: &files, query, state, scale, seed: run.seed(), sessions };
-            Contest { table: TABLE, case: format!("{} {}", query.name, state.name()), ways: &ways, work }
+            Contest { table: TABLE, case: format!("{} {}", query.name, state.name()), ways: &names, work }
                 .measure(run)?;
         }
     }
     Ok(())
+}
+
+/// So many ways are those of DataFusion's usual configuration, which differ in the store.
+const USUAL: usize = 2;
+
+fn ways(arguments: &Arguments) -> Vec<Way> {
+    let mut ways = vec![Way::of(Store::Stock), Way::of(Store::Nowait)];
+    if arguments.direct {
+        ways.push(Way::of(Store::NowaitDirect));
+    }
+    if arguments.ahead {
+        let ahead: Vec<Way> = ways.iter().map(|way| Way { ahead: true, ..*way }).collect();
+        ways.extend(ahead);
+    }
+    ways
 }
