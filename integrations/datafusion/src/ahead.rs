@@ -4,13 +4,15 @@
 //! device rests meanwhile. [`ReadAhead`] mends that by DataFusion's own extension points, and with any
 //! store. It takes memory for one more row group of each partition, and reads it in vain where
 //! statistics have it skipped: then no more is read ahead of that file.
+//!
+//! Reads run on a runtime of their own: the workers that decode look at no other task until they have
+//! to wait for a row group themselves.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::datasource::physical_plan::parquet::ParquetFileReaderFactory;
@@ -19,17 +21,19 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::parquet::arrow::arrow_reader::ArrowReaderOptions;
 use datafusion::parquet::arrow::async_reader::AsyncFileReader;
-use datafusion::parquet::errors::{ParquetError, Result as ParquetResult};
+use datafusion::parquet::errors::Result as ParquetResult;
 use datafusion::parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
-/// Has the Parquet scans of a plan read ahead.
+/// Has the Parquet scans of a plan read ahead, on this runtime.
 #[derive(Debug)]
-pub(crate) struct ReadAhead;
+pub(crate) struct ReadAhead(pub(crate) Handle);
 
 impl PhysicalOptimizerRule for ReadAhead {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
@@ -39,7 +43,8 @@ impl PhysicalOptimizerRule for ReadAhead {
                 return Ok(Transformed::no(plan));
             };
             let Some(factory) = source.parquet_file_reader_factory() else { return Ok(Transformed::no(plan)) };
-            let source = source.clone().with_parquet_file_reader_factory(Arc::new(Factory(factory.clone())));
+            let source =
+                source.clone().with_parquet_file_reader_factory(Arc::new(Factory(factory.clone(), self.0.clone())));
             let scan = FileScanConfigBuilder::from(scan.clone()).with_source(Arc::new(source)).build();
             Ok(Transformed::yes(DataSourceExec::from_data_source(scan) as Arc<dyn ExecutionPlan>))
         };
@@ -59,7 +64,7 @@ type BoxReader = Box<dyn AsyncFileReader + Send>;
 
 /// Makes readers that read ahead of those that it has made by another factory.
 #[derive(Debug)]
-struct Factory(Arc<dyn ParquetFileReaderFactory>);
+struct Factory(Arc<dyn ParquetFileReaderFactory>, Handle);
 
 impl ParquetFileReaderFactory for Factory {
     fn create_reader(
@@ -72,7 +77,8 @@ impl ParquetFileReaderFactory for Factory {
         let create = || self.0.create_reader(partition, file.clone(), footer_bytes, metrics);
         // A partition has the row groups that begin in its part of the file.
         let part = file.range.as_ref().map_or(0..u64::MAX, |part| part.start as u64..part.end as u64);
-        Ok(Box::new(Reader { reader: create()?, second: Some(create()?), part, metadata: None, next: None }))
+        let (reader, second, readers) = (create()?, Some(create()?), self.1.clone());
+        Ok(Box::new(Reader { reader, second, readers, part, next: None }))
     }
 }
 
@@ -81,37 +87,43 @@ struct Reader {
     /// Another reader of the file, for what is read ahead. None while it reads, and once something
     /// was read in vain.
     second: Option<BoxReader>,
+    readers: Handle,
     part: Range<u64>,
-    metadata: Option<Arc<ParquetMetaData>>,
     next: Option<Next>,
 }
 
 /// Ranges that are read ahead. Dropped, their read is given up.
 struct Next {
     ranges: Vec<Range<u64>>,
-    task: SpawnedTask<(BoxReader, ParquetResult<Vec<Bytes>>)>,
+    /// One task.
+    read: JoinSet<(BoxReader, ParquetResult<Vec<Bytes>>)>,
 }
 
 impl Reader {
     async fn read(&mut self, ranges: Vec<Range<u64>>) -> ParquetResult<Vec<Bytes>> {
         let read = match self.next.take() {
-            Some(Next { ranges: ahead, task }) if ahead == ranges => {
-                let (reader, read) = task.await.map_err(|error| ParquetError::External(Box::new(error)))?;
-                self.second = Some(reader);
-                read?
-            }
+            Some(Next { ranges: ahead, mut read }) if ahead == ranges => match read.join_next().await {
+                Some(Ok((reader, read))) => {
+                    self.second = Some(reader);
+                    read?
+                }
+                // The runtime is about to end.
+                _ => self.reader.get_byte_ranges(ranges.clone()).await?,
+            },
             _ => self.reader.get_byte_ranges(ranges.clone()).await?,
         };
-        let next = self.metadata.as_deref().and_then(|metadata| after(metadata.row_groups(), &self.part, &ranges));
-        if let Some(ranges) = next
-            && let Some(mut reader) = self.second.take()
-        {
+        let Some(mut reader) = self.second.take() else { return Ok(read) };
+        // In DataFusion's cache.
+        let metadata = reader.get_metadata(None).await?;
+        if let Some(ranges) = after(metadata.row_groups(), &self.part, &ranges) {
             let ahead = ranges.clone();
-            let task = SpawnedTask::spawn(async move {
+            let read = async move {
                 let read = reader.get_byte_ranges(ahead).await;
                 (reader, read)
-            });
-            self.next = Some(Next { ranges, task });
+            };
+            let mut task = JoinSet::new();
+            task.spawn_on(read, &self.readers);
+            self.next = Some(Next { ranges, read: task });
         }
         Ok(read)
     }
@@ -151,12 +163,7 @@ impl AsyncFileReader for Reader {
         &'a mut self,
         options: Option<&'a ArrowReaderOptions>,
     ) -> BoxFuture<'a, ParquetResult<Arc<ParquetMetaData>>> {
-        async move {
-            let metadata = self.reader.get_metadata(options).await?;
-            self.metadata = Some(metadata.clone());
-            Ok(metadata)
-        }
-        .boxed()
+        self.reader.get_metadata(options)
     }
 }
 
@@ -232,7 +239,7 @@ mod tests {
     #[tokio::test]
     async fn what_comes_next_is_known_of_whole_columns_within_the_part() {
         let (_, groups, reader, _) = file().await;
-        let metadata = reader.metadata.unwrap();
+        let metadata = reader.second.unwrap().get_metadata(None).await.unwrap();
         let after = |part: Range<u64>, ranges: &[Range<u64>]| after(metadata.row_groups(), &part, ranges);
         assert_eq!(after(0..u64::MAX, &groups[0]), Some(groups[1].clone()));
         assert_eq!(after(0..groups[1][0].start + 1, &groups[0]), Some(groups[1].clone()));

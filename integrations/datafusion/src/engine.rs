@@ -12,7 +12,7 @@ use nowait_bench::{Error, ErrorKind, Result};
 use nowait_measure::{Files, State, Work};
 use nowait_object_store::Options;
 use nowait_object_store::v0_13::NowaitFileSystem;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::ahead::ReadAhead;
 use crate::data::Scale;
@@ -64,12 +64,13 @@ impl Way {
         Ok(environment)
     }
 
-    fn session(self) -> std::result::Result<SessionContext, DataFusionError> {
+    fn session(self, readers: &Handle) -> std::result::Result<SessionContext, DataFusionError> {
         let state = SessionStateBuilder::new()
             .with_config(SessionConfig::new())
             .with_runtime_env(self.environment()?)
             .with_default_features();
-        let state = if self.ahead { state.with_physical_optimizer_rule(Arc::new(ReadAhead)) } else { state };
+        let state =
+            if self.ahead { state.with_physical_optimizer_rule(Arc::new(ReadAhead(readers.clone()))) } else { state };
         Ok(SessionContext::new_with_state(state.build()))
     }
 }
@@ -77,22 +78,29 @@ impl Way {
 /// A runtime of tokio, and the ways that take turns on it.
 pub(crate) struct Engines {
     runtime: Runtime,
+    /// For what is read ahead.
+    readers: Runtime,
     ways: Vec<Way>,
 }
 
 impl Engines {
     /// With a worker for each processor, as DataFusion's own programs have.
     pub(crate) fn new(ways: &[Way]) -> Result<Engines> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-        let runtime = runtime
-            .map_err(|error| Error::new(ErrorKind::Other, format!("cannot start a runtime of tokio: {error}")))?;
-        Ok(Engines { runtime, ways: ways.to_vec() })
+        let started = |mut builder: Builder| {
+            let runtime = builder.enable_all().build();
+            runtime.map_err(|error| Error::new(ErrorKind::Other, format!("cannot start a runtime of tokio: {error}")))
+        };
+        let runtime = started(Builder::new_multi_thread())?;
+        let mut one = Builder::new_multi_thread();
+        one.worker_threads(1);
+        let readers = started(one)?;
+        Ok(Engines { runtime, readers, ways: ways.to_vec() })
     }
 
     /// A session that knows the tables of a set: it has listed their files and read their footers.
     fn session(&self, way: usize, set: Set, folder: &Path) -> Result<SessionContext> {
         let known = self.runtime.block_on(async {
-            let session = self.ways[way].session()?;
+            let session = self.ways[way].session(self.readers.handle())?;
             for table in set.tables() {
                 let url = format!("file://{}/{}/{table}/", folder.display(), set.name());
                 session.register_parquet(*table, url, ParquetReadOptions::default()).await?;
