@@ -119,8 +119,9 @@ impl Files {
                 Err(error) if is_there(&error) => return Err(super::failed(ErrorOp::Rename, &to)(error)),
                 renamed => renamed.map_err(&failed)?,
             }
-            // A copy may be another link to the same file: of those `rename(2)` leaves both.
-            if replace && metadata.nlink() > 1 && from != to {
+            // A copy may be another link to the same file: of those `rename(2)` leaves both. Two
+            // paths of one name are none of them: to remove one would remove the object.
+            if replace && metadata.nlink() > 1 && !stage::is_one_name(from, &to).map_err(&failed)? {
                 let left = fs::symlink_metadata(from).is_ok_and(|left| left.ino() == metadata.ino());
                 if left {
                     fs::remove_file(from).map_err(&failed)?;

@@ -8,6 +8,7 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nowait::{ErrorKind, ErrorOp, Nowait, Result, fork_generation};
@@ -123,6 +124,12 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
 /// Makes the name `path` durable.
 pub(super) fn sync_name(path: &Path) -> Result<()> {
     path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// True if both paths are one name in one directory, which symbolic links may lead to.
+pub(super) fn is_one_name(one: &Path, other: &Path) -> io::Result<bool> {
+    let dir = |path: &Path| fs::metadata(path.parent().unwrap_or(path)).map(|dir| (dir.dev(), dir.ino()));
+    Ok(one.file_name() == other.file_name() && dir(one)? == dir(other)?)
 }
 
 /// Renames, and replaces what has the name or fails.

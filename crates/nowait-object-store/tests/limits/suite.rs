@@ -242,6 +242,22 @@ async fn a_copy_does_not_share_what_is_written_later_through_the_store() {
     assert_eq!(names(dir.path()), ["deep", "from", "link", "to"]);
 }
 
+/// The object is another link to its copy's file, and both locations are one name of it.
+#[tokio::test]
+async fn a_rename_onto_itself_by_another_path_keeps_the_object() {
+    let (dir, store) = store(Options::new());
+    fs::create_dir(dir.path().join("dir")).unwrap();
+    std::os::unix::fs::symlink("dir", dir.path().join("linked")).unwrap();
+    store.put(&Path::from("dir/object"), "here".into()).await.unwrap();
+    fs::hard_link(dir.path().join("dir/object"), dir.path().join("copy")).unwrap();
+    store.rename(&Path::from("dir/object"), &Path::from("linked/object")).await.unwrap();
+    assert_eq!(names(&dir.path().join("dir")), ["object"]);
+    // Of two names of the file one goes.
+    store.rename(&Path::from("copy"), &Path::from("linked/object")).await.unwrap();
+    assert_eq!(names(dir.path()), ["dir", "linked"]);
+    assert_eq!(store.get(&Path::from("dir/object")).await.unwrap().bytes().await.unwrap(), "here");
+}
+
 #[tokio::test]
 async fn urls_of_both_schemes_lead_to_files() {
     let (dir, _) = store(Options::new());
