@@ -108,17 +108,13 @@ impl Files {
             if metadata.is_dir() {
                 return Err(is_a_directory(from));
             }
-            let mut renamed = stage::rename(from, &to, replace);
-            if renamed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-                stage::create_parents(&to, durable)?;
-                renamed = stage::rename(from, &to, replace);
-            }
-            // Named for what is in the way.
-            let is_there = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
-            match renamed {
-                Err(error) if is_there(&error) => return Err(super::failed(ErrorOp::Rename, &to)(error)),
-                renamed => renamed.map_err(&failed)?,
-            }
+            stage::with_parents(&to, durable, || {
+                stage::rename(from, &to, replace).map_err(|error| {
+                    // Named for what is in the way.
+                    let is_there = error.kind() == io::ErrorKind::AlreadyExists;
+                    super::failed(ErrorOp::Rename, if is_there { &to } else { from })(error)
+                })
+            })?;
             // A copy may be another link to the same file: of those `rename(2)` leaves both. Two
             // paths of one name are none of them: to remove one would remove the object.
             if replace && metadata.nlink() > 1 && !stage::is_one_name(from, &to).map_err(&failed)? {

@@ -46,19 +46,18 @@ impl Staged {
         durable: bool,
         mut make: impl FnMut(&Path) -> Result<T>,
     ) -> Result<(T, Staged)> {
-        /// Others may remove the directories, or have the name.
+        /// Others may have the name.
         const TRIES: u32 = 8;
         let mut tries = 0;
         loop {
             let staged = name_beside(path);
             tries += 1;
-            match make(&staged) {
+            match with_parents(path, durable, || make(&staged)) {
                 Ok(made) => {
                     let (nowait, path, generation) = (nowait.clone(), Some(staged), fork_generation());
                     return Ok((made, Staged { nowait, path, generation }));
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => {}
-                Err(error) if error.kind() == ErrorKind::NotFound && tries < TRIES => create_parents(path, durable)?,
                 Err(error) => return Err(error),
             }
         }
@@ -104,8 +103,27 @@ fn name_beside(path: &Path) -> PathBuf {
     path.with_file_name(staged)
 }
 
+/// Makes a name at `path` by `make`, and the directories above it if they are missing.
+pub(super) fn with_parents<T>(path: &Path, durable: bool, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Others may remove the directories between two calls (`Options::automatic_cleanup`). A broken
+    /// symbolic link above `path` ends here, too.
+    const TRIES: u32 = 100;
+    let mut tries = 0;
+    loop {
+        let made = make();
+        tries += 1;
+        if made.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::NotFound) || tries > TRIES {
+            return made;
+        }
+        match create_parents(path, durable) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) && tries < TRIES => {}
+            made => made?,
+        }
+    }
+}
+
 /// Makes the directories above `path`, durably if asked.
-pub(super) fn create_parents(path: &Path, durable: bool) -> Result<()> {
+fn create_parents(path: &Path, durable: bool) -> Result<()> {
     let Some(parent) = path.parent() else { return Ok(()) };
     // Directories whose entries change: those that are made, and the one above them.
     let mut changed = Vec::new();
@@ -123,7 +141,11 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
 
 /// Makes the name `path` durable.
 pub(super) fn sync_name(path: &Path) -> Result<()> {
-    path.parent().map_or(Ok(()), sync_dir)
+    match path.parent().map_or(Ok(()), sync_dir) {
+        // Others have removed the object, and its directory.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        synced => synced,
+    }
 }
 
 /// True if both paths are one name in one directory, which symbolic links may lead to.

@@ -242,6 +242,30 @@ async fn a_copy_does_not_share_what_is_written_later_through_the_store() {
     assert_eq!(names(dir.path()), ["deep", "from", "link", "to"]);
 }
 
+/// Each removes directories that others are about to use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directories_that_a_delete_removes_are_made_again() {
+    for durable in [false, true] {
+        let (_dir, store) = store(Options::new().automatic_cleanup(true).durable(durable));
+        let tasks = (0..8).map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let (from, to) = (Path::from(format!("{number}")), Path::from(format!("d/e/f/{number}")));
+                for _ in 0..if durable { 10 } else { 300 } {
+                    store.put(&from, "here".into()).await.unwrap();
+                    store.copy(&from, &to).await.unwrap();
+                    store.delete(&to).await.unwrap();
+                    store.rename(&from, &to).await.unwrap();
+                    store.delete(&to).await.unwrap();
+                    store.put(&to, "here".into()).await.unwrap();
+                    store.delete(&to).await.unwrap();
+                }
+            })
+        });
+        join_all(tasks).await.into_iter().for_each(|task| task.unwrap());
+    }
+}
+
 /// The object is another link to its copy's file, and both locations are one name of it.
 #[tokio::test]
 async fn a_rename_onto_itself_by_another_path_keeps_the_object() {
