@@ -73,8 +73,8 @@ impl NowaitFileSystem {
     }
 
     /// Removes what processes that were killed have left of their puts and uploads, below a prefix:
-    /// files with the hidden names of uploads (`name#123`), whoever made them, to which nothing was
-    /// written for `age`. Returns how many.
+    /// files with the hidden names of uploads (`name#123`), whoever made them, that have not changed
+    /// for `age` (their ctime). Returns how many.
     ///
     /// Choose an `age` beyond any pause of an upload that is under way: such a one is removed as well,
     /// and cannot be completed. Dropped half-way, this is done to its end.

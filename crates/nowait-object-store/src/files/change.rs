@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nowait::{ErrorOp, Result};
-use rustix::fs::ioctl_ficlone;
+use nowait::{Error, ErrorKind, ErrorOp, File, Result};
+use rustix::fs::{OFlags, ioctl_ficlone};
 
 use super::stage::Staged;
 use super::{Files, Stat, Upload, failed, is_a_directory, stage};
@@ -29,11 +29,11 @@ impl Files {
         let files = self.clone();
         let put = move |path: &Path| {
             let (file, staged) = files.create_staged(path)?;
-            match write(file, &parts, files.options.durable) {
+            match files.write(file, &parts, path) {
                 Ok(stat) => staged.publish(path, replace, files.options.durable).map(|()| stat),
                 Err(error) => {
                     let _ = staged.remove();
-                    Err(failed(ErrorOp::Write, path)(error))
+                    Err(error)
                 }
             }
         };
@@ -61,21 +61,36 @@ impl Files {
         Staged::create(self.nowait(), path, self.options.durable, create)
     }
 
+    /// Writes a new file's contents, which are to become the object at `path`.
+    fn write(&self, mut file: fs::File, parts: &[Bytes], path: &Path) -> Result<Stat> {
+        let failed = failed(ErrorOp::Write, path);
+        parts.iter().try_for_each(|part| file.write_all(part)).map_err(&failed)?;
+        let stat = Stat::of(&file.metadata().map_err(&failed)?);
+        self.finish(file, path)?;
+        Ok(stat)
+    }
+
+    /// Makes a file durable if asked, and closes it: some file systems write only then, and tell
+    /// what failed.
+    fn finish(&self, file: fs::File, path: &Path) -> Result<()> {
+        if self.options.durable {
+            file.sync_all().map_err(failed(ErrorOp::Sync, path))?;
+        }
+        File::from_std(self.nowait(), file, path)?.close().map(|_| ())
+    }
+
     fn copy_staged(&self, from: &Path, to: &Path) -> Result<Staged> {
         let durable = self.options.durable;
         let failed = failed(ErrorOp::Copy, from);
-        let mut source = fs::File::open(from).map_err(&failed)?;
-        let metadata = source.metadata().map_err(&failed)?;
-        if metadata.is_dir() {
-            return Err(is_a_directory(from));
-        }
+        let (mut source, metadata) = open(from)?;
         let finish = |file: fs::File| {
-            file.set_permissions(metadata.permissions())?;
-            if durable { file.sync_all() } else { Ok(()) }
+            file.set_permissions(metadata.permissions()).map_err(&failed)?;
+            self.finish(file, to)
         };
         if self.may_clone(metadata.dev()) {
             let (file, staged) = self.create_staged(to)?;
-            match ioctl_ficlone(&file, &source).map_err(io::Error::from).and_then(|()| finish(file)) {
+            let cloned = ioctl_ficlone(&file, &source).map_err(|errno| failed(errno.into()));
+            match cloned.and_then(|()| finish(file)) {
                 Ok(()) => return Ok(staged),
                 Err(_) => drop(staged.remove()),
             }
@@ -84,17 +99,20 @@ impl Files {
         // A link to a symbolic link would lead elsewhere from another directory.
         let is_link = fs::symlink_metadata(from).map_err(&failed)?.is_symlink();
         if !is_link {
+            if durable {
+                source.sync_all().map_err(&failed)?;
+            }
             let link = |staged: &Path| fs::hard_link(from, staged).map_err(&failed);
             if let Ok(((), staged)) = Staged::create(self.nowait(), to, durable, link) {
                 return Ok(staged);
             }
         }
         let (mut file, staged) = self.create_staged(to)?;
-        match io::copy(&mut source, &mut file).and_then(|_| finish(file)) {
+        match io::copy(&mut source, &mut file).map_err(&failed).and_then(|_| finish(file)) {
             Ok(()) => Ok(staged),
             Err(error) => {
                 let _ = staged.remove();
-                Err(failed(error))
+                Err(error)
             }
         }
     }
@@ -107,6 +125,10 @@ impl Files {
             let metadata = fs::symlink_metadata(from).map_err(&failed)?;
             if metadata.is_dir() {
                 return Err(is_a_directory(from));
+            }
+            // Who wrote it may not have made it durable.
+            if durable && metadata.is_file() {
+                fs::File::open(from).and_then(|file| file.sync_all()).map_err(super::failed(ErrorOp::Sync, from))?;
             }
             stage::with_parents(&to, durable, || {
                 stage::rename(from, &to, replace).map_err(|error| {
@@ -149,11 +171,18 @@ impl Files {
     }
 }
 
-/// Writes a new file's contents.
-fn write(mut file: fs::File, parts: &[Bytes], durable: bool) -> io::Result<Stat> {
-    parts.iter().try_for_each(|part| file.write_all(part))?;
-    if durable {
-        file.sync_all()?;
+/// Opens an object to copy it. The open of a FIFO, which is none, does not wait.
+fn open(path: &Path) -> Result<(fs::File, fs::Metadata)> {
+    let failed = failed(ErrorOp::Copy, path);
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = fs::File::options().read(true).custom_flags(flags).open(path).map_err(&failed)?;
+    let metadata = file.metadata().map_err(&failed)?;
+    if metadata.is_dir() {
+        return Err(is_a_directory(path));
     }
-    Ok(Stat::of(&file.metadata()?))
+    if !metadata.is_file() {
+        let error = Error::new(ErrorOp::Copy, ErrorKind::InvalidInput).at(&Arc::from(path));
+        return Err(error.with_detail("it is a special file, and no object"));
+    }
+    Ok((file, metadata))
 }

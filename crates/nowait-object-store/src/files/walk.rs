@@ -1,13 +1,15 @@
 //! Lists: walks of directories, in batches of one blocking call each.
 
 use std::collections::VecDeque;
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use nowait::{Error, ErrorKind, ErrorOp, Result};
-use std::os::unix::ffi::OsStrExt;
 use walkdir::{IntoIter, WalkDir};
 
 use super::stage::is_staged;
@@ -65,10 +67,14 @@ impl Files {
 }
 
 impl Files {
-    /// Removes staged files below `dir` to which nothing was written for so long. Returns how many.
+    /// Removes staged files below `dir` that have not changed for so long. Returns how many.
     pub(crate) async fn remove_leftovers(&self, dir: &Path, age: Duration) -> Result<u64> {
         let remove = move |dir: &Path| {
-            let is_old = |modified: SystemTime| modified.elapsed().is_ok_and(|since| since >= age);
+            // Not when it was written: one that is a link to the object of a copy is as old as that.
+            let is_old = |metadata: &Metadata| {
+                let changed = Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);
+                (UNIX_EPOCH + changed).elapsed().is_ok_and(|since| since >= age)
+            };
             let mut removed = 0;
             for entry in WalkDir::new(dir).min_depth(1) {
                 let Some(entry) = found(entry, dir)? else { continue };
@@ -76,7 +82,7 @@ impl Files {
                     continue;
                 }
                 let Some(metadata) = found(entry.metadata(), dir)? else { continue };
-                if !is_old(Stat::of(&metadata).modified) {
+                if !is_old(&metadata) {
                     continue;
                 }
                 match std::fs::remove_file(entry.path()) {

@@ -202,22 +202,27 @@ async fn an_upload_is_seen_when_complete_and_leaves_nothing_otherwise() {
 
 #[tokio::test]
 async fn leftovers_are_removed_when_they_are_old_and_nothing_else_is() {
+    use std::time::{Duration, Instant, SystemTime};
     let (dir, store) = store(Options::new());
+    fs::create_dir(dir.path().join("dir")).unwrap();
+    let made = Instant::now();
+    for name in ["killed#12", "dir/killed#7", "dir/name#a", "plain"] {
+        fs::write(dir.path().join(name), "").unwrap();
+    }
+    std::os::unix::fs::symlink("plain", dir.path().join("link#1")).unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let object = Path::from("dir/object");
     let mut upload = store.put_multipart(&object).await.unwrap();
     upload.put_part("some".into()).await.unwrap();
     store.put(&object, "whole".into()).await.unwrap();
-    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(100_000);
-    for (name, modified) in [("killed#12", old), ("dir/killed#7", old), ("dir/name#a", old), ("plain", old)] {
-        let file = fs::File::create(dir.path().join(name)).unwrap();
-        file.set_modified(modified).unwrap();
-    }
-    std::os::unix::fs::symlink("plain", dir.path().join("link#1")).unwrap();
-    let day = std::time::Duration::from_secs(86_400);
-    assert_eq!(store.remove_leftovers(Some(&Path::from("dir")), day).await.unwrap(), 1);
-    assert_eq!(store.remove_leftovers(None, day).await.unwrap(), 1);
-    assert_eq!(store.remove_leftovers(Some(&Path::from("none")), day).await.unwrap(), 0);
-    assert_eq!(names(dir.path()), ["dir", "link#1", "plain"]);
+    // As a copy under way of an object that was written long ago.
+    let plain = fs::File::options().write(true).open(dir.path().join("plain")).unwrap();
+    plain.set_modified(SystemTime::now() - Duration::from_secs(100_000)).unwrap();
+    fs::hard_link(dir.path().join("plain"), dir.path().join("copy#5")).unwrap();
+    assert_eq!(store.remove_leftovers(Some(&Path::from("dir")), made.elapsed()).await.unwrap(), 1);
+    assert_eq!(store.remove_leftovers(None, made.elapsed()).await.unwrap(), 1);
+    assert_eq!(store.remove_leftovers(Some(&Path::from("none")), made.elapsed()).await.unwrap(), 0);
+    assert_eq!(names(dir.path()), ["copy#5", "dir", "link#1", "plain"]);
     assert_eq!(names(&dir.path().join("dir")).len(), 3);
     // An upload under way is young.
     upload.complete().await.unwrap();
@@ -242,6 +247,23 @@ async fn a_copy_does_not_share_what_is_written_later_through_the_store() {
     assert_eq!(names(dir.path()), ["deep", "from", "link", "to"]);
 }
 
+/// Each would keep a thread of the pool.
+#[tokio::test]
+async fn a_copy_of_a_fifo_is_refused_and_does_not_wait() {
+    let nowait = nowait::Nowait::builder().pool_threads_max(1).build().unwrap();
+    let (dir, store) = store(Options::new().instance(&nowait));
+    rustix::fs::mkfifoat(rustix::fs::CWD, dir.path().join("fifo"), rustix::fs::Mode::RWXU).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", dir.path().join("zero")).unwrap();
+    for name in ["fifo", "zero"] {
+        let (from, to) = (Path::from(name), Path::from("copy"));
+        let copy = tokio::time::timeout(std::time::Duration::from_secs(20), store.copy(&from, &to)).await;
+        let error = copy.expect("it does not wait").unwrap_err();
+        assert!(error.to_string().contains("special file"), "{error}");
+        assert!(store.get_range(&from, 0..1).await.is_err());
+    }
+    assert_eq!(names(dir.path()), ["fifo", "zero"]);
+}
+
 /// Each removes directories that others are about to use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directories_that_a_delete_removes_are_made_again() {
@@ -251,7 +273,7 @@ async fn directories_that_a_delete_removes_are_made_again() {
             let store = store.clone();
             tokio::spawn(async move {
                 let (from, to) = (Path::from(format!("{number}")), Path::from(format!("d/e/f/{number}")));
-                for _ in 0..if durable { 10 } else { 300 } {
+                for _ in 0..if durable { 3 } else { 300 } {
                     store.put(&from, "here".into()).await.unwrap();
                     store.copy(&from, &to).await.unwrap();
                     store.delete(&to).await.unwrap();
