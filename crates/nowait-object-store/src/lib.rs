@@ -47,11 +47,13 @@
 //!
 //! * A get is a stream or one piece, never a `std::fs::File`. Many ranges of `get_ranges` share one
 //!   allocation, which lives as long as any of them.
-//! * An object that becomes shorter while it is read is an error, in a stream, too.
+//! * An object that becomes shorter while it is read is an error, in a stream, too. One that another
+//!   program overwrites in place is not noticed; stores of both kinds only replace objects.
+//! * A list goes on after an error, with the rest of the objects.
 //! * A copy shares blocks where the file system can (`FICLONE`). Else it is a hard link, as with
 //!   `LocalFileSystem`; and where there are none, or to another file system, a copy of the bytes. A
 //!   copy of a symbolic link is one of the file that it leads to.
-//! * A directory is no object: it cannot be copied or renamed.
+//! * A directory is no object: it cannot be copied or renamed. A special file cannot be copied.
 //! * An upload is completed only if all of its parts are written.
 //!
 //! # Durability
