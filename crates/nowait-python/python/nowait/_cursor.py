@@ -5,9 +5,11 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import re
 from typing import TYPE_CHECKING
 
 from nowait import _loops, _nowait
+from nowait._errors import make
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 # Bytes that are read ahead for lines.
 _AHEAD = 64 << 10
+# Ends of lines of text. A carriage return at the end of what was read may be half of one.
+_LINE_END = re.compile(rb"\n|\r\n|\r(?=[^\n])")
 
 
 class OpeningCursor:
@@ -47,7 +51,8 @@ class OpeningCursor:
     async def _open(self) -> CursorFile:
         mode = self._mode.replace("t", "").replace("b", "")
         opened = await _loops.call(_nowait.start_open, self._path, mode, False, 0o666)
-        self._file = CursorFile(opened, self._mode, self._text)
+        end = await _loops.call(_nowait.start_size, opened) if "a" in mode else 0
+        self._file = CursorFile(opened, self._mode, self._text, end)
         return self._file
 
     def __await__(self) -> Generator[object, None, CursorFile]:
@@ -64,10 +69,12 @@ class OpeningCursor:
 class CursorFile:
     """A file with a cursor, for one task at a time. Text is bytes that are encoded and decoded here."""
 
-    def __init__(self, file: _nowait.File, mode: str, text: tuple[str, str, str | None] | None) -> None:
+    def __init__(
+        self, file: _nowait.File, mode: str, text: tuple[str, str, str | None] | None, position: int
+    ) -> None:
         self._file = file
         self._mode = mode
-        self._position = 0
+        self._position = position
         self._ahead = b""
         self._text = text
         if text is not None:
@@ -94,9 +101,11 @@ class CursorFile:
         return self._file.fileno()
 
     async def tell(self) -> int:
+        self._check()
         return self._position
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._check()
         if whence == os.SEEK_CUR:
             offset += self._position
         elif whence == os.SEEK_END:
@@ -113,7 +122,7 @@ class CursorFile:
         """Reads `size` bytes, or characters of text, or all."""
         if self._text is None:
             return await self._read_bytes(-1 if size is None else size)
-        encoding, errors, _ = self._text
+        encoding, errors, newline = self._text
         if size is None or size < 0:
             return self._universal((await self._read_bytes(-1)).decode(encoding, errors))
         decoder = codecs.getincrementaldecoder(encoding)(errors)
@@ -121,13 +130,20 @@ class CursorFile:
         while missing > 0:
             data = await self._read_bytes(missing)
             text += decoder.decode(data, final=not data)
-            missing = size - len(text)
+            missing = size - len(self._universal(text))
             if not data:
                 break
         # A character that was begun is completed byte by byte.
         while decoder.getstate()[0]:
             data = await self._read_bytes(1)
             text += decoder.decode(data, final=not data)
+        if newline is None and text.endswith("\r"):
+            # With a line feed it is one newline.
+            if not self._ahead:
+                self._ahead = await _loops.call(_nowait.start_read, self._file, self._position, _AHEAD)
+            if self._ahead.startswith(b"\n"):
+                self._position += 1
+                self._ahead = self._ahead[1:]
         return self._universal(text)
 
     async def readinto(self, buffer: WriteableBuffer, /) -> int:
@@ -171,6 +187,7 @@ class CursorFile:
 
     async def flush(self) -> None:
         """Does nothing: what was written is in the page cache. `sync` makes it durable."""
+        self._check()
 
     async def sync(self) -> None:
         await _loops.call(_nowait.start_sync, self._file, False)
@@ -178,6 +195,7 @@ class CursorFile:
     async def truncate(self, size: int | None = None, /) -> int:
         size = self._position if size is None else size
         await _loops.call(_nowait.start_truncate, self._file, size)
+        self._ahead = b""
         return size
 
     async def close(self) -> None:
@@ -198,22 +216,30 @@ class CursorFile:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
+    def _check(self) -> None:
+        if self._file.closed:
+            raise make("Closed", None, f"{self.name} is closed", self.name, None, None, None)
+
     def _universal(self, text: str) -> str:
         if self._text is not None and self._text[2] is None and "\r" in text:
             return text.replace("\r\n", "\n").replace("\r", "\n")
         return text
 
     async def _read_bytes(self, size: int) -> bytes:
+        self._check()
         if size < 0:
-            pieces = []
+            self._ahead = b""
+            pieces: list[bytes] = []
             while True:
-                left = max(await _loops.call(_nowait.start_size, self._file) - self._position, 0)
-                piece = await _loops.call(_nowait.start_read, self._file, self._position, left + 1)
+                # As many as there are: a piece that is shorter would be copied. Of some files of the
+                # kernel the size is zero.
+                left = await _loops.call(_nowait.start_size, self._file) - self._position
+                length = left if left > 0 else _AHEAD
+                piece = await _loops.call(_nowait.start_read, self._file, self._position, length)
+                if not piece:
+                    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 self._position += len(piece)
                 pieces.append(piece)
-                if len(piece) <= left:
-                    self._ahead = b""
-                    return b"".join(pieces)
         if 0 < size <= len(self._ahead):
             data, self._ahead = self._ahead[:size], self._ahead[size:]
         else:
@@ -224,18 +250,28 @@ class CursorFile:
 
     async def _line(self, size: int) -> bytes:
         """Reads up to and with the next newline, `size` bytes at most."""
+        self._check()
         searched = 0
         while True:
-            end = self._ahead.find(b"\n", searched) + 1
+            end = self._line_end(searched)
             if end == 0 and not (0 <= size <= len(self._ahead)):
-                searched = len(self._ahead)
-                more = await _loops.call(_nowait.start_read, self._file, self._position + searched, _AHEAD)
+                there = len(self._ahead)
+                # Twice as many each time: a long line is not copied again and again.
+                length = max(there, _AHEAD)
+                more = await _loops.call(_nowait.start_read, self._file, self._position + there, length)
                 self._ahead += more
                 if more:
+                    searched = max(there - 1, 0)
                     continue
-                end = len(self._ahead)
             end = end or len(self._ahead)
             end = end if size < 0 else min(end, size)
             line, self._ahead = self._ahead[:end], self._ahead[end:]
             self._position += len(line)
             return line
+
+    def _line_end(self, searched: int) -> int:
+        """Returns where the first line of what was read ahead ends; zero if that is not known."""
+        if self._text is None or self._text[2] == "\n":
+            return self._ahead.find(b"\n", searched) + 1
+        found = _LINE_END.search(self._ahead, searched)
+        return found.end() if found else 0

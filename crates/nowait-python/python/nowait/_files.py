@@ -108,14 +108,16 @@ class RawFile(io.RawIOBase):
 
     def readall(self) -> bytes:
         self._check()
-        pieces = []
+        pieces: list[bytes] = []
         while True:
-            left = max(self._file.size() - self._position, 0)
-            piece = self._file.read_at(self._position, left + 1)
+            # As many as there are: a piece that is shorter would be copied. Of some files of the
+            # kernel the size is zero.
+            left = self._file.size() - self._position
+            piece = self._file.read_at(self._position, left if left > 0 else 64 << 10)
+            if not piece:
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
             self._position += len(piece)
             pieces.append(piece)
-            if len(piece) <= left:
-                return b"".join(pieces)
 
     def write(self, data: ReadableBuffer, /) -> int:
         self._check()
