@@ -108,18 +108,16 @@ class _Trio(_Loop):
         await self.trio.lowlevel.checkpoint()
 
 
-_asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Asyncio] = weakref.WeakKeyDictionary()
+# Kept by the loop's reader alone: its futures keep the loop, which may be closed before they are done.
+_asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Asyncio]] = (
+    weakref.WeakKeyDictionary()
+)
 _trio: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, _Trio] = weakref.WeakKeyDictionary()
 
 
 def _current() -> _Asyncio | _Trio:
     loop = asyncio._get_running_loop()
-    if loop is not None:
-        known = _asyncio.get(loop)
-        if known is None:
-            known = _asyncio[loop] = _Asyncio(loop)
-        return known
-    if "trio" in sys.modules:
+    if "trio" in sys.modules and (loop is None or _is_guest()):
         import trio
 
         if trio.lowlevel.in_trio_run():
@@ -128,7 +126,21 @@ def _current() -> _Asyncio | _Trio:
             if ours is None:
                 ours = _trio[token] = _Trio()
             return ours
+    if loop is not None:
+        held = _asyncio.get(loop)
+        known = held() if held is not None else None
+        if known is None:
+            known = _Asyncio(loop)
+            _asyncio[loop] = weakref.ref(known)
+        return known
     raise RuntimeError("no event loop of asyncio or trio runs here")
+
+
+def _is_guest() -> bool:
+    """Whether what runs in a loop of asyncio is a task of trio: that loop may be its host."""
+    import sniffio
+
+    return sniffio.thread_local.name == "trio"
 
 
 async def call(start: Callable[..., tuple[T, bool] | None], *arguments: Any) -> T:
