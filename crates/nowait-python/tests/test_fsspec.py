@@ -68,6 +68,21 @@ def test_ranges_of_several_files(fs: NowaitFileSystem, cold: Path, contents: byt
     assert fs.cat_ranges(paths, starts, ends, max_gap=100) == expected
 
 
+def test_an_end_far_beyond_the_file_takes_no_memory(
+    fs: NowaitFileSystem, path: Path, contents: bytes, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    paths = [str(path), str(other), str(other), str(path)]
+    found = fs.cat_ranges(paths, [1 << 20, 0, 1 << 62, 0], [1 << 60, 5, (1 << 63) - 1, 4])
+    assert found == [contents[1 << 20 :], b"other", b"", contents[:4]]
+    assert fs.cat_file(path, 0, (1 << 63) - 1) == contents
+
+
+def test_all_of_a_file_without_a_size(fs: NowaitFileSystem) -> None:
+    assert fs.cat_file("/proc/self/status").startswith(b"Name:")
+
+
 def test_errors(fs: NowaitFileSystem, path: Path) -> None:
     missing = str(path.with_name("missing"))
     found = fs.cat_ranges([str(path), missing, str(path)], [0, 0, 5], [3, 3, 9])

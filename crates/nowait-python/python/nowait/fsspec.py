@@ -45,6 +45,9 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         """Reads a file, or bytes from `start` up to `end`; negative ones count from its end."""
         with File(self._strip_protocol(path)) as file:
+            if start is None and end is None:
+                # Of some files of the kernel the size is zero.
+                return file.raw().readall()
             offsets, lengths = _ranges(file, [start], [end])
             return file.read_at(offsets[0], lengths[0])
 
@@ -157,20 +160,20 @@ def _are_offsets(bounds: list[int | None]) -> TypeGuard[list[int]]:
 
 
 def _ranges(file: File, starts: list[int | None], ends: list[int | None]) -> tuple[list[int], list[int]]:
-    """Returns offsets and lengths of ranges in Python's terms."""
-    if _are_offsets(starts) and _are_offsets(ends):
+    """Returns offsets and lengths of ranges in Python's terms, none of them past the end of the file."""
+    size = file.size()
+    if _are_offsets(starts) and _are_offsets(ends) and max(ends, default=0) <= size:
         lengths = list(map(sub, ends, starts))
         if min(lengths, default=0) >= 0:
             return starts, lengths
-    size = file.size()
     clipped = [_clip(start, end, size) for start, end in zip(starts, ends, strict=True)]
     return [offset for offset, _ in clipped], [length for _, length in clipped]
 
 
 def _clip(start: int | None, end: int | None, size: int) -> tuple[int, int]:
-    """Returns offset and length of a range in Python's terms."""
+    """Returns offset and length of what the file has of a range."""
     first = 0 if start is None else start
     last = size if end is None else end
-    first = max(0, first + size) if first < 0 else first
-    last = last + size if last < 0 else last
+    first = max(0, first + size) if first < 0 else min(first, size)
+    last = last + size if last < 0 else min(last, size)
     return first, max(0, last - first)
