@@ -463,6 +463,24 @@ fn panic_in_a_taker() {
     }
 }
 
+/// Of a file that is closed meanwhile, ranges fail as such, and not as ranges that no file can have.
+#[test]
+fn closed_by_a_taker() {
+    let _watchdog = Watchdog::new("closed_by_a_taker", 60);
+    let sample = Sample::new(1 << 20);
+    let file = sample.open(&Nowait::builder().build().unwrap());
+    let ranges: Vec<_> = (0..100).map(|i| (i * 8192, 100)).collect();
+    let (mut open, mut errors) = (Some(file.clone()), Vec::new());
+    let each = file.gather(&ranges).each(|_, result| {
+        errors.extend(result.err().map(Error::kind));
+        if let Some(file) = open.take() {
+            file.close().unwrap();
+        }
+    });
+    each.wait().unwrap();
+    assert_eq!(errors, [ErrorKind::Closed; 99]);
+}
+
 /// A gather that was begun as a future can be waited for.
 #[test]
 fn waited_for_after_a_poll() {

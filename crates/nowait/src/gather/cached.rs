@@ -279,8 +279,8 @@ impl<'a> FirstPass<'a> {
                 count += 1;
             }
             let run = &mut output[at..at + bytes];
-            if self.file.check(offset, bytes).is_err() {
-                self.refuse(&ranges[next..next + count], first + next, run);
+            if let Err(errno) = self.file.check(offset, bytes) {
+                self.refuse(&ranges[next..next + count], first + next, run, errno);
             } else {
                 let now = self.read(offset, run);
                 self.settle(&ranges[next..next + count], first + next, run, start + at, now);
@@ -374,14 +374,15 @@ impl<'a> FirstPass<'a> {
         }
     }
 
-    fn refuse(&mut self, ranges: &[Extent], first: usize, run: &mut [u8]) {
+    /// Takes ranges that no file can have, or of a file that was closed meanwhile, as failed.
+    fn refuse(&mut self, ranges: &[Extent], first: usize, run: &mut [u8], errno: Errno) {
         run.fill(0);
         for (number, (offset, length)) in ranges.iter().enumerate() {
             if *length == 0 && *offset <= i64::MAX as u64 {
                 self.take.take(first + number, Ok(&[]));
                 continue;
             }
-            let error = self.file.error(ErrorOp::Gather, Errno::OVERFLOW);
+            let error = self.file.error(ErrorOp::Gather, errno);
             let error = error.with_index(first + number).with_range(*offset, *length as u64);
             self.take.take(first + number, Err(&error));
             self.found.exceptions.errors.push(error);
