@@ -126,11 +126,13 @@ impl File {
         self.path.to_string_lossy().into_owned()
     }
 
+    /// Mode that it was opened with.
     #[getter]
     fn mode(&self) -> &str {
         &self.mode
     }
 
+    /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).is_none()

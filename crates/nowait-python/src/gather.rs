@@ -173,7 +173,14 @@ fn long(
     Ok(())
 }
 
-/// Reads ranges of a file by one call; see the package's documentation.
+/// Reads `lengths[i]` bytes at `offsets[i]` of a file, for all i, one range after the other.
+///
+/// `file` is a path, a descriptor, an object with `fileno()`, or a `File`, which learns from each call
+/// and is opened once. `lengths` is one length for all, or one for each offset. `out` is a writable,
+/// C-contiguous buffer of at least the sum; without it there is new memory.
+///
+/// A range past the end of the file is an `EndOfFileError`; with `partial` it is shorter. The
+/// interpreter is free for other threads meanwhile.
 #[pyfunction]
 #[pyo3(signature = (file, offsets, lengths, out = None, *, partial = false))]
 pub(crate) fn gather(

@@ -119,7 +119,8 @@ impl Log {
         })
     }
 
-    /// Waits until record `lsn` is durable, with all before it.
+    /// Waits until record `lsn` is durable, with all before it; one that is not appended yet is waited
+    /// for, too, until another thread appends it or the log is closed.
     fn wait_durable(&self, py: Python<'_>, lsn: u64) -> PyResult<()> {
         let log = self.get(py)?;
         if log.durable_lsn() >= lsn {
@@ -142,27 +143,33 @@ impl Log {
         })
     }
 
+    /// Last record that is on stable storage, with all before it; zero if there is none.
     #[getter]
     fn durable_lsn(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get(py)?.durable_lsn())
     }
 
+    /// Last record that was appended; zero if there is none.
     #[getter]
     fn last_lsn(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get(py)?.last_lsn())
     }
 
+    /// Directory that it was opened by.
     #[getter]
     fn name(&self) -> String {
         self.path.to_string_lossy().into_owned()
     }
 
+    /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// What was found when it was opened.
+    /// What was found when it was opened: `first_lsn`, `last_lsn`, `closed` (the last process closed
+    /// it), `torn` (a write was cut off), `damaged` (places that cannot be read), `created`,
+    /// `segments`, `bytes_read` and `elapsed_s`.
     #[getter]
     fn recovery<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (found, recovery) = (PyDict::new(py), &self.recovery);

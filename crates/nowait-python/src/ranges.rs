@@ -107,8 +107,14 @@ fn integers(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Result<Vec<u64>, 
         None if object.hasattr("__array__")? => return integers(&object.call_method0("__array__")?, what),
         None => {}
     }
+    let items = object.try_iter().map_err(|error| match object.get_type().name() {
+        Ok(name) if error.is_instance_of::<PyTypeError>(object.py()) => {
+            PyTypeError::new_err(format!("the {what}s are of type {name}; give integers: a list, an array"))
+        }
+        _ => error,
+    })?;
     let mut numbers = Vec::with_capacity(object.len().unwrap_or(0));
-    for (index, item) in object.try_iter()?.enumerate() {
+    for (index, item) in items.enumerate() {
         match integer(&item?, what)? {
             Ok(number) => numbers.push(number),
             Err(value) => return Ok(Err(Bad { index, value })),
@@ -120,14 +126,14 @@ fn integers(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Result<Vec<u64>, 
 /// Reads one integer; its text if it is negative or too large.
 fn integer(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Result<u64, String>> {
     if object.is_instance_of::<PyBool>() {
-        return Err(PyTypeError::new_err(format!("a {what} is a boolean; give an integer")));
+        return Err(PyTypeError::new_err(format!("one {what} is a boolean; give an integer")));
     }
     match object.extract::<u64>() {
         Ok(number) => Ok(Ok(number)),
         Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => Ok(Err(object.str()?.to_string())),
         Err(_) => {
             let name = object.get_type().name()?;
-            Err(PyTypeError::new_err(format!("a {what} is a {name}; give an integer")))
+            Err(PyTypeError::new_err(format!("one {what} is of type {name}; give an integer")))
         }
     }
 }

@@ -132,6 +132,17 @@ def test_bad_ranges(way: Way, path: Path, number: int) -> None:
         assert isinstance(caught.value, OSError) and caught.value.filename == str(path) and caught.value.errno
 
 
+def test_messages_name_the_argument_and_its_type(way: Way, path: Path) -> None:
+    for offsets, lengths, message in [
+        (5, 4, "the offsets are of type int; give integers"),
+        (None, 4, "the offsets are of type NoneType; give integers"),
+        ([0], 4.0, "the lengths are of type float; give integers"),
+        ([0.5], 4, "one offset is of type float; give an integer"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            way(path, offsets, lengths)
+
+
 def test_bad_outputs(way: Way, path: Path) -> None:
     locked = numpy.zeros(8, dtype=numpy.uint8)
     locked.flags.writeable = False

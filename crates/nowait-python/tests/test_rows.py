@@ -98,6 +98,9 @@ def test_bad_arrays(tmp_path: Path, npy: Path, table: numpy.ndarray) -> None:
             file.gather_rows("f4", (5,), [True])
         with pytest.raises(ValueError, match="dimensions"):
             file.gather_rows("f4", (5,), [[1]])
+    (tmp_path / "text").write_text("no array")
+    with pytest.raises(ValueError, match=r"text is no \.npy file"):
+        nowait.Rows.open(tmp_path / "text")
     numpy.save(tmp_path / "fortran.npy", numpy.asfortranarray(table))
     with pytest.raises(ValueError, match="Fortran"):
         nowait.Rows.open(tmp_path / "fortran.npy")

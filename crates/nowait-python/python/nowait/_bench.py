@@ -41,7 +41,7 @@ def bench(
 
     `tables` are those of the command ("reads", "cached", "gather", ...), `arguments` more of its
     options. `command` is the program; otherwise `nowait` is looked for in `PATH`. It is installed by
-    `cargo install --path crates/nowait-cli`.
+    `cargo install --locked --path crates/nowait-cli`.
     """
     program = command or shutil.which("nowait")
     if program is None:

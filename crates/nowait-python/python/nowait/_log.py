@@ -25,7 +25,8 @@ class Log(_nowait.Log):
 
     `create` makes one if there is none; `retain_bytes` gives up the oldest segments beyond so many;
     `scan="tail"` reads only the end when it is opened. `recovery` has what was found. Any thread may
-    use it, and threads that append share writes.
+    use it, and threads that append share writes. One process at a time has it open: in another this is
+    a `BlockingError`, and `nowait log tail -f` prints records as they come.
     """
 
     def append(self, record: ReadableBuffer, *, durable: bool = False) -> int:
@@ -77,7 +78,7 @@ class AsyncLog:
         return lsn
 
     async def wait_durable(self, lsn: int) -> None:
-        """Waits until record `lsn` is durable, with all before it."""
+        """Waits until record `lsn` is durable, with all before it, and for it to be appended if need be."""
         await _loops.run(self.log.start_wait_durable, lsn)
 
     async def read(self, lsn: int = 1) -> AsyncIterator[Record]:

@@ -57,7 +57,12 @@ class Rows:
         file = File(path)
         try:
             raw = file.raw()
-            version = numpy.lib.format.read_magic(raw)
+            try:
+                version = numpy.lib.format.read_magic(raw)
+            except ValueError as error:
+                raise ValueError(
+                    f"{file.name} is no .npy file ({error}); give dtype and shape to Rows"
+                ) from error
             read = {
                 (1, 0): numpy.lib.format.read_array_header_1_0,
                 (2, 0): numpy.lib.format.read_array_header_2_0,
