@@ -143,6 +143,14 @@ def test_messages_name_the_argument_and_its_type(way: Way, path: Path) -> None:
             way(path, offsets, lengths)
 
 
+def test_a_request_without_lengths(path: Path) -> None:
+    # `out` is not taken for the lengths.
+    out = numpy.ones(1, dtype=numpy.int64)
+    for requests in [[(path, [0])], [(path, [0]), (path, [0])]]:
+        with pytest.raises((TypeError, ValueError)):
+            nowait.gather_files(requests, out)
+
+
 def test_bad_outputs(way: Way, path: Path) -> None:
     locked = numpy.zeros(8, dtype=numpy.uint8)
     locked.flags.writeable = False

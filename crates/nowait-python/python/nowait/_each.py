@@ -53,6 +53,7 @@ def gather_files(
     listed = list(requests)
     if len(listed) == 1:
         # On this thread, which costs less.
-        return [_nowait.gather(*listed[0], out, partial=partial)]
+        file, offsets, lengths = listed[0]
+        return [_nowait.gather(file, offsets, lengths, out, partial=partial)]
     gathered: list[Gathered] = _nowait.start_files(listed, out, partial)
     return gathered
