@@ -55,7 +55,7 @@ fn programs_run_as_c_and_as_cpp_by_every_compiler() {
     }
 }
 
-/// The headers need no other before them, and may be included twice.
+/// The headers need no other before them, may be included twice, and declare nothing twice.
 #[test]
 fn the_headers_stand_alone() {
     let out = folder();
@@ -68,7 +68,7 @@ fn the_headers_stand_alone() {
     let (c, cpp) = (twice("nowait.h"), twice("nowait.hpp"));
     for compiler in COMPILERS.iter().filter(|compiler| has(compiler.program, compiler.package)) {
         let mut command = compiler.command();
-        run(command.args(["-fsyntax-only", "-x", compiler.language]).arg(&c));
+        run(command.args(["-Wredundant-decls", "-fsyntax-only", "-x", compiler.language]).arg(&c));
         if compiler.language == "c++" {
             for standard in ["-std=c++17", "-std=c++20"] {
                 let mut command = compiler.command();
