@@ -190,7 +190,7 @@ struct nowait_log_options {
     uint32_t salvage;
     // 1: reads the end of the log only when it is opened, not all of it.
     uint32_t scan_tail;
-    // Has to be 0.
+    // Has to be 0 (-E2BIG).
     uint32_t reserved;
     // Size of the largest segments of a log that is made: a multiple of 4096, at least 16 KiB. A
     // record has to fit into one. 0: 64 MiB.
@@ -516,11 +516,12 @@ int nowait_gather(nowait_file file,
                   int64_t *results);
 
 // Opens the log in a directory for appending; with `options->create` makes one. `instance` may be
-// 0, `options` NULL, and `recovery`, which tells what was found, too.
+// 0, `options` NULL, and `recovery`, which tells what was found, too. To read what the log has: a
+// reader from `recovery->first_record` on.
 //
 // Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
-// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC; -EINVAL; those of
-// files. Threads: any.
+// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC; -EINVAL; -E2BIG; those
+// of files. Threads: any.
 // `directory` is a string; `options` and `recovery` are NULL or point to as many bytes as their size
 // says; `log` points to a handle.
 int nowait_log_open(nowait_instance instance,

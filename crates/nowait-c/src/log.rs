@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_void};
 use nowait_log::{Entry, Log, Options, Recovery, Scan};
 
 use crate::border::{self, Growing, answer, fill, many, size, status, wanted};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::handle::{Kind, Table};
 use crate::instance::{InstanceHandle, with_instance};
 
@@ -30,7 +30,7 @@ pub struct LogOptions {
     pub salvage: u32,
     /// 1: reads the end of the log only when it is opened, not all of it.
     pub scan_tail: u32,
-    /// Has to be 0.
+    /// Has to be 0 (-E2BIG).
     pub reserved: u32,
     /// Size of the largest segments of a log that is made: a multiple of 4096, at least 16 KiB. A
     /// record has to fit into one. 0: 64 MiB.
@@ -119,11 +119,12 @@ unsafe impl Growing for LogStats {
 }
 
 /// Opens the log in a directory for appending; with `options->create` makes one. `instance` may be
-/// 0, `options` NULL, and `recovery`, which tells what was found, too.
+/// 0, `options` NULL, and `recovery`, which tells what was found, too. To read what the log has: a
+/// reader from `recovery->first_record` on.
 ///
 /// Returns 0, or a negative errno: -ENOENT if there is no log; -EBUSY if it is open, here or
-/// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC; -EINVAL; those of
-/// files. Threads: any.
+/// elsewhere; -EUCLEAN if something that was durable cannot be read; -ENOSPC; -EINVAL; -E2BIG; those
+/// of files. Threads: any.
 ///
 /// # Safety
 /// `directory` is a string; `options` and `recovery` are NULL or point to as many bytes as their size
@@ -144,6 +145,10 @@ pub unsafe extern "C" fn nowait_log_open(
         if !recovery.is_null() {
             // SAFETY: the caller's promise.
             unsafe { size(recovery, "recovery") }?;
+        }
+        if asked.reserved != 0 {
+            let text = format!("options.reserved is {}; set it to 0", asked.reserved);
+            return Err(Failure::new(libc::E2BIG, text));
         }
         let options = with_instance(instance, |nowait| Ok(log_options(&asked).instance(nowait)))?;
         let (opened, found) = Log::open(directory, &options).wait()?;

@@ -29,6 +29,11 @@ int main(int argc, char **argv) {
     EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), -EINVAL);
     CHECK(access(directory, F_OK) != 0);
     recovery.size = sizeof recovery;
+    options.reserved = 1;
+    EQUAL(nowait_log_open(0, directory, &options, &log, NULL), -E2BIG);
+    SAYS("reserved is 1");
+    CHECK(access(directory, F_OK) != 0);
+    options.reserved = 0;
     EQUAL(nowait_log_open(0, directory, &options, &log, &recovery), 0);
     EQUAL(recovery.was_created, 1);
     EQUAL(recovery.last_record, 0);
