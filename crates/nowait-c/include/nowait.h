@@ -377,7 +377,8 @@ extern "C" {
 
 // Says why the last call of this thread that failed did: operation, path, offset, length, cause,
 // and what to do next; "" if none has failed. It is valid until another call of this thread fails,
-// or the thread ends.
+// or the thread ends. Call it after the call that failed, not as an argument beside it: C does not
+// say which argument comes first.
 const char *nowait_error_message(void);
 
 // Returns the version of the library that runs, "0.1.0" for instance. It may be newer than the
@@ -589,8 +590,9 @@ int nowait_log_stats(nowait_log log, struct nowait_log_counters *stats);
 // appends of theirs with -EBADF.
 int nowait_log_close(nowait_log log);
 
-// Opens a reader of the durable records from number `record` on, while the log is written. Returns 0
-// or a negative errno. Threads: any.
+// Opens a reader of the durable records from number `record` on, while the log is written. 0 is as 1.
+// A number that the log no longer has, or does not have yet, is no error here: see
+// nowait_log_reader_next. Returns 0 or a negative errno. Threads: any.
 // `reader` points to a handle.
 int nowait_log_reader_open(nowait_log log,
                            uint64_t record,

@@ -106,7 +106,8 @@ unsafe impl Growing for InstanceStats {
 
 /// Says why the last call of this thread that failed did: operation, path, offset, length, cause,
 /// and what to do next; "" if none has failed. It is valid until another call of this thread fails,
-/// or the thread ends.
+/// or the thread ends. Call it after the call that failed, not as an argument beside it: C does not
+/// say which argument comes first.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_error_message() -> *const c_char {
     last_text()

@@ -29,8 +29,9 @@ pub struct LogRecord {
     pub length: usize,
 }
 
-/// Opens a reader of the durable records from number `record` on, while the log is written. Returns 0
-/// or a negative errno. Threads: any.
+/// Opens a reader of the durable records from number `record` on, while the log is written. 0 is as 1.
+/// A number that the log no longer has, or does not have yet, is no error here: see
+/// nowait_log_reader_next. Returns 0 or a negative errno. Threads: any.
 ///
 /// # Safety
 /// `reader` points to a handle.
