@@ -157,7 +157,24 @@ fn pkg_config_knows_it() {
     assert_eq!(prefix.flags(&["--cflags"]), [format!("-I{}", prefix.path("include").display())]);
     let libs = prefix.flags(&["--libs"]);
     assert_eq!(libs, [format!("-L{}", prefix.path("lib").display()), "-lnowait".to_owned()]);
-    assert!(prefix.flags(&["--libs", "--static"]).contains(&"-lgcc_s".to_owned()));
+}
+
+/// A program with no shared library at all. The compiler adds its unwinder: libgcc_s is shared only.
+#[test]
+fn a_program_is_linked_statically() {
+    if !has_gcc() || !has("pkg-config", "pkg-config") {
+        return;
+    }
+    let (prefix, out) = (Prefix::shared(), folder());
+    let file = out.path().join("file");
+    fs::write(&file, "0123456789").unwrap();
+    for compiler in COMPILERS.iter().filter(|one| one.language == "c" && has(one.program, one.package)) {
+        let program = out.path().join(compiler.program);
+        let mut command = Command::new(compiler.program);
+        command.args([compiler.standard, "-D_GNU_SOURCE", "-static"]).arg(crate_dir().join("examples/gather.c"));
+        run(command.args(prefix.flags(&["--cflags", "--libs", "--static"])).arg("-o").arg(&program));
+        assert_eq!(prefix.run(&program, &[file.to_str().unwrap(), "7:3", "0:2"], ""), "78901");
+    }
 }
 
 #[test]
