@@ -1,12 +1,14 @@
 // nowait for C++17: handles that close themselves, and errors as exceptions. From C++20 on a read, a
-// write, a sync or a log's record can be awaited in a coroutine. Everything is inline over nowait.h,
-// which says what each call does, and which threads may make it.
+// write, a sync, a gather, a log's record or the end of a copy can be awaited in a coroutine.
+// Everything is inline over nowait.h, which says what each call does, and which threads may make it.
+// What has no member here is called there, with the handle that get() returns.
 
 #ifndef NOWAIT_HPP
 #define NOWAIT_HPP
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -28,7 +30,14 @@ namespace nowait {
 class error : public std::system_error {
 public:
     error(int errno_value, const char *message)
-        : std::system_error(errno_value, std::generic_category(), message) {}
+        : std::system_error(errno_value, std::generic_category()), message_(message) {}
+
+    // The message alone: system_error would repeat the errno's text after it.
+    const char *what() const noexcept override { return message_.what(); }
+
+private:
+    // Its copies do not throw, as those of an exception must not.
+    std::runtime_error message_;
 };
 
 namespace detail {
@@ -277,6 +286,12 @@ public:
         return queue(number);
     }
 
+    // Throws EBUSY while completions are left to be reaped; the queue is open as before then.
+    void close() {
+        detail::checked(nowait_queue_close(get()));
+        release();
+    }
+
     int descriptor() const { return detail::checked(nowait_queue_descriptor(get())); }
 
     std::uint64_t submit_read(const file &from, void *buffer, std::size_t length, std::uint64_t offset, void *user) const {
@@ -311,7 +326,7 @@ public:
         return operation;
     }
 
-    // Returns how many there were.
+    // Returns how many there were; throws EINTR if it waits and a signal comes first.
     int reap(nowait_completion *completions, std::size_t count, int timeout_ms) const {
         return detail::checked(nowait_reap(get(), completions, count, timeout_ms));
     }
@@ -356,8 +371,10 @@ public:
         });
     }
 
-    // Reaps, and resumes the coroutines that wait, on this thread; returns how many. Everything in
-    // this queue has to be awaited. With an event loop: with 0, when descriptor() is readable.
+    // Reaps, and resumes the coroutines that wait, on this thread; returns how many, or throws as
+    // reap. Everything in this queue has to be awaited, and no coroutine may let an exception out:
+    // the others that are ready would not be resumed. With an event loop: with 0, when descriptor()
+    // is readable.
     int resume(int timeout_ms) const {
         nowait_completion completions[32];
         int count = reap(completions, 32, timeout_ms);

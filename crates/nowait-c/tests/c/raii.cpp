@@ -9,6 +9,7 @@
 
 static_assert(!std::is_copy_constructible<nowait::file>::value, "a handle has one owner");
 static_assert(std::is_nothrow_move_constructible<nowait::file>::value, "and can be moved");
+static_assert(std::is_nothrow_copy_constructible<nowait::error>::value, "an exception is copied without one");
 static_assert(sizeof(nowait::file) == sizeof(nowait_file), "it is the number, and nothing else");
 
 template <typename Call> static void throws(int errno_value, const char *text, Call call) {
@@ -17,6 +18,7 @@ template <typename Call> static void throws(int errno_value, const char *text, C
     } catch (const nowait::error &error) {
         EQUAL(error.code().value(), errno_value);
         CHECK(std::strstr(error.what(), text) != nullptr);
+        EQUAL(std::strcmp(error.what(), nowait_error_message()), 0);
         return;
     }
     CHECK(!"it throws");
@@ -84,6 +86,12 @@ static void queues(char **argv) {
     EQUAL(queue.reap(&completion, 1, 10000), 1);
     EQUAL(completion.result, 1);
     CHECK(queue.descriptor() >= 0);
+    // A queue that cannot be closed yet is kept.
+    queue.submit_read(file, bytes, 4, 2, bytes);
+    throws(EBUSY, "not reaped", [&] { queue.close(); });
+    EQUAL(queue.reap(&completion, 1, 10000), 1);
+    queue.close();
+    CHECK(!queue);
 }
 
 static void batches(char **argv) {
