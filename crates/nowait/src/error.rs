@@ -413,7 +413,7 @@ impl ErrorKind {
             ErrorKind::Interrupted => ("a signal came first", Some("try again")),
             ErrorKind::NotSeekable => ("it has no positions to read at", Some("name a regular file or a block device")),
             ErrorKind::InvalidRange => {
-                ("the range ends beyond the largest file offset (i64::MAX)", Some("check offset and length"))
+                ("the range ends beyond the largest file offset, 2^63 - 1", Some("check offset and length"))
             }
             ErrorKind::BufferTooSmall => {
                 ("the output buffer is too small", Some("give one that holds the sum of all lengths"))

@@ -139,7 +139,7 @@ pub(super) fn open_dir(instance: &Nowait, path: &Path) -> Result<LogDir> {
 
 pub(super) fn no_log(path: &Path) -> Error {
     os::error(ErrorOp::Open, ErrorKind::NotFound, path).with_advice(
-        "there is no log here; see whether the volume that should hold it is mounted, or have one made with create(true)",
+        "there is no log here; see whether the volume that should hold it is mounted, or create one: option `create`",
     )
 }
 

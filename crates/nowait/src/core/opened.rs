@@ -62,15 +62,13 @@ impl Opened {
                 if (errno == Errno::BADF || (errno == Errno::INVAL && operation == ErrorOp::SetLen))
                     && !self.closed.load(Ordering::Relaxed) =>
             {
-                let (needed, option) = match flags & OFlags::RWMODE {
-                    OFlags::WRONLY => ("reading", "read"),
-                    OFlags::RDONLY => ("writing", "write"),
+                let needed = match flags & OFlags::RWMODE {
+                    OFlags::WRONLY => "reading",
+                    OFlags::RDONLY => "writing",
                     _ => return error,
                 };
                 let error = Error::new(operation, ErrorKind::PermissionDenied).at(&self.path);
-                error.with_advice(format!(
-                    "the file was not opened for {needed}; open it with OpenOptions::{option}(true)"
-                ))
+                error.with_advice(format!("the file was not opened for {needed}; open it for {needed}, too"))
             }
             _ => error,
         }
