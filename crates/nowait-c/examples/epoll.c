@@ -50,6 +50,9 @@ int main(int argc, char **argv) {
         epoll_wait(epoll, &event, 1, -1);
         struct nowait_completion completions[IN_FLIGHT];
         int count = nowait_reap(queue, completions, IN_FLIGHT, 0);
+        if (count < 0) {
+            return failed(nowait_error_message());
+        }
         for (int i = 0; i < count; i++, in_flight--) {
             if (completions[i].result < 0) {
                 return failed(completions[i].message);
