@@ -6,8 +6,10 @@
 #ifndef NOWAIT_HPP
 #define NOWAIT_HPP
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -50,7 +52,8 @@ template <typename Number> Number checked(Number answer) {
     return answer;
 }
 
-// A handle that is closed when this goes. Errors of that close are lost: call close() for them.
+// A handle that is closed when this goes. Errors of that close are lost: call close() for them. One
+// that is refused (-EBUSY: a queue with operations left) leaves the handle open.
 template <int (*Close)(std::uint64_t)> class handle {
 public:
     handle() noexcept = default;
@@ -71,7 +74,13 @@ public:
     std::uint64_t get() const noexcept { return number_; }
     explicit operator bool() const noexcept { return number_ != 0; }
     std::uint64_t release() noexcept { return std::exchange(number_, 0); }
-    void close() { checked(Close(release())); }
+    void close() {
+        int answer = Close(number_);
+        if (answer != -EBUSY) {
+            number_ = 0;
+        }
+        checked(answer);
+    }
 
 private:
     void reset() noexcept {
@@ -286,12 +295,6 @@ public:
         return queue(number);
     }
 
-    // Throws EBUSY while completions are left to be reaped; the queue is open as before then.
-    void close() {
-        detail::checked(nowait_queue_close(get()));
-        release();
-    }
-
     int descriptor() const { return detail::checked(nowait_queue_descriptor(get())); }
 
     std::uint64_t submit_read(const file &from, void *buffer, std::size_t length, std::uint64_t offset, void *user) const {
@@ -372,9 +375,9 @@ public:
     }
 
     // Reaps, and resumes the coroutines that wait, on this thread; returns how many, or throws as
-    // reap. Everything in this queue has to be awaited, and no coroutine may let an exception out:
-    // the others that are ready would not be resumed. With an event loop: with 0, when descriptor()
-    // is readable.
+    // reap. Everything in this queue has to be awaited. With an event loop: with 0, when
+    // descriptor() is readable. The first exception that a coroutine lets out is thrown when all of
+    // them were resumed.
     int resume(int timeout_ms) const {
         nowait_completion completions[32];
         int count = reap(completions, 32, timeout_ms);
@@ -383,8 +386,16 @@ public:
         for (int i = 0; i < count; i++) {
             ready[i] = static_cast<detail::waiting *>(completions[i].user)->ended(completions[i]);
         }
+        std::exception_ptr thrown;
         for (int i = 0; i < count; i++) {
-            ready[i].resume();
+            try {
+                ready[i].resume();
+            } catch (...) {
+                thrown = thrown ? thrown : std::current_exception();
+            }
+        }
+        if (thrown) {
+            std::rethrow_exception(thrown);
         }
         return count;
     }
