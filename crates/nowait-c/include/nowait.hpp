@@ -255,8 +255,12 @@ public:
         return result_;
     }
 
+    // The operation's number, for queue::cancel; 0 until it is awaited.
+    std::uint64_t operation() const noexcept { return operation_; }
+
 protected:
     std::coroutine_handle<> coroutine_;
+    std::uint64_t operation_ = 0;
 
 private:
     std::int64_t result_ = 0;
@@ -274,7 +278,7 @@ public:
 
     void await_suspend(std::coroutine_handle<> coroutine) {
         coroutine_ = coroutine;
-        checked(submit_(static_cast<waiting *>(this)));
+        checked(submit_(static_cast<waiting *>(this), &operation_));
     }
 
 private:
@@ -329,6 +333,12 @@ public:
         return operation;
     }
 
+    // Gives an operation up, whose completion comes all the same. False if that was reaped.
+    bool cancel(std::uint64_t operation) const {
+        int answer = nowait_cancel(get(), operation);
+        return answer != -ENOENT && detail::checked(answer) == 0;
+    }
+
     // Returns how many there were; throws EINTR if it waits and a signal comes first.
     int reap(nowait_completion *completions, std::size_t count, int timeout_ms) const {
         return detail::checked(nowait_reap(get(), completions, count, timeout_ms));
@@ -337,40 +347,41 @@ public:
 #ifdef NOWAIT_HAS_COROUTINES
     // Each begins where it is awaited. Ranges and memory have to stay until it has ended.
     auto read(const file &from, void *buffer, std::size_t length, std::uint64_t offset) const {
-        return awaited([=, in = get(), on = from.get()](void *user) {
-            return nowait_submit_read(in, on, buffer, length, offset, user, nullptr);
+        return awaited([=, in = get(), on = from.get()](void *user, std::uint64_t *operation) {
+            return nowait_submit_read(in, on, buffer, length, offset, user, operation);
         });
     }
 
     auto write(const file &to, const void *buffer, std::size_t length, std::uint64_t offset,
                std::uint32_t flags = 0) const {
-        return awaited([=, in = get(), on = to.get()](void *user) {
-            return nowait_submit_write(in, on, buffer, length, offset, flags, user, nullptr);
+        return awaited([=, in = get(), on = to.get()](void *user, std::uint64_t *operation) {
+            return nowait_submit_write(in, on, buffer, length, offset, flags, user, operation);
         });
     }
 
     auto sync(const file &of, std::uint32_t flags = 0) const {
-        return awaited([=, in = get(), on = of.get()](void *user) {
-            return nowait_submit_sync(in, on, flags, user, nullptr);
+        return awaited([=, in = get(), on = of.get()](void *user, std::uint64_t *operation) {
+            return nowait_submit_sync(in, on, flags, user, operation);
         });
     }
 
     auto gather(const file &from, const std::vector<nowait_range> &ranges, void *output,
                 std::size_t output_bytes) const {
-        return awaited([=, in = get(), on = from.get(), first = ranges.data(), count = ranges.size()](void *user) {
-            return nowait_submit_gather(in, on, first, count, output, output_bytes, nullptr, user, nullptr);
+        return awaited([=, in = get(), on = from.get(), first = ranges.data(),
+                        count = ranges.size()](void *user, std::uint64_t *operation) {
+            return nowait_submit_gather(in, on, first, count, output, output_bytes, nullptr, user, operation);
         });
     }
 
     auto record(const log &of, std::uint64_t record) const {
-        return awaited([=, in = get(), on = of.get()](void *user) {
-            return nowait_submit_log_wait(in, on, record, user, nullptr);
+        return awaited([=, in = get(), on = of.get()](void *user, std::uint64_t *operation) {
+            return nowait_submit_log_wait(in, on, record, user, operation);
         });
     }
 
     auto end(const copy &of) const {
-        return awaited([in = get(), on = of.get()](void *user) {
-            return nowait_submit_copy_wait(in, on, user, nullptr);
+        return awaited([in = get(), on = of.get()](void *user, std::uint64_t *operation) {
+            return nowait_submit_copy_wait(in, on, user, operation);
         });
     }
 

@@ -171,6 +171,19 @@ static detached fails(const nowait::queue &queue, const nowait::file &file, int 
     throw std::runtime_error(std::to_string(number));
 }
 
+/* Waits for a record that never comes, until it is cancelled. */
+static detached gives_up(const nowait::queue &queue, const nowait::log &log, const nowait::detail::waiting *&waits,
+                         bool &gave_up) {
+    auto record = queue.record(log, 1000);
+    EQUAL(record.operation(), 0);
+    waits = &record;
+    try {
+        co_await record;
+    } catch (const nowait::error &error) {
+        gave_up = error.code().value() == ECANCELED;
+    }
+}
+
 static void coroutines(char **argv) {
     auto queue = nowait::queue::open();
     int ended = 0;
@@ -193,6 +206,16 @@ static void coroutines(char **argv) {
         }
     }
     EQUAL(ended, 5);
+
+    auto log = nowait::log::open(in_folder(argv, "log"));
+    const nowait::detail::waiting *waits = nullptr;
+    bool gave_up = false;
+    gives_up(queue, log, waits, gave_up);
+    EQUAL(queue.resume(0), 0);
+    const std::uint64_t operation = waits->operation();
+    CHECK(queue.cancel(operation));
+    EQUAL(queue.resume(10000), 1);
+    CHECK(gave_up && !queue.cancel(operation));
 }
 #endif
 
