@@ -662,7 +662,8 @@ int nowait_copy_close(nowait_copy copy);
 // `queue` points to a handle.
 int nowait_queue_open(nowait_queue *queue);
 
-// Closes a queue whose completions were all reaped. Threads: any.
+// Closes a queue whose completions were all reaped. Threads: any; those that wait in nowait_reap
+// return with -EBADF.
 //
 // Returns 0, -EBUSY if operations are left, or -EBADF.
 int nowait_queue_close(nowait_queue queue);
@@ -691,8 +692,8 @@ int nowait_cancel(nowait_queue queue, uint64_t operation);
 // of `completions_count` came there may be more, and the descriptor is still readable.
 //
 // Returns their number, 0 if none came in time; or a negative errno: -EINTR if a signal came first,
-// -EBADF, -EFAULT, -EINVAL if there is no room for one. Threads: any; each completion goes to one of
-// the threads that reap.
+// -EBADF, also when the queue is closed meanwhile; -EFAULT; -EINVAL if there is no room for one.
+// Threads: any; each completion goes to one of the threads that reap.
 // `completions` points to as many completions, and nobody else uses them during the call.
 int nowait_reap(nowait_queue queue,
                 struct nowait_completion *completions,

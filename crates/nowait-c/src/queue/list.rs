@@ -44,6 +44,15 @@ struct Place {
     operation: Option<Arc<Operation>>,
 }
 
+impl Inner {
+    fn check_open(&self) -> Result<()> {
+        match self.is_closed {
+            true => Err(Failure::new(libc::EBADF, "the queue was closed")),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Place {
     fn is_of(&self, number: u64) -> bool {
         u64::from(self.generation) == number >> 32
@@ -90,9 +99,7 @@ impl List {
     /// Makes an operation, which is the queue's until its completion is reaped.
     pub(super) fn open(self: &Arc<Self>, user: usize) -> Result<Opened> {
         let inner = &mut *self.inner();
-        if inner.is_closed {
-            return Err(Failure::new(libc::EBADF, "the queue was closed"));
-        }
+        inner.check_open()?;
         let place = match inner.vacant.pop() {
             Some(place) => place,
             None => {
@@ -124,12 +131,18 @@ impl List {
         inner.places.len() - inner.vacant.len()
     }
 
-    /// Takes no more operations, if it has none.
+    /// Refused once it is closed.
+    pub(super) fn check_open(&self) -> Result<()> {
+        self.inner().check_open()
+    }
+
+    /// Takes no more operations, if it has none. Threads that sleep on the descriptor wake up.
     pub(super) fn close(&self) -> Result<()> {
         let mut inner = self.inner();
         match inner.places.len() - inner.vacant.len() {
             0 => {
                 inner.is_closed = true;
+                self.set(&mut inner);
                 Ok(())
             }
             left => {
@@ -171,8 +184,9 @@ impl List {
 
     fn next(&self) -> Option<Arc<Operation>> {
         let operation = self.inner().listed.pop_front()?;
-        // Before it is polled: a wake-up from then on lists it again.
-        operation.is_listed.store(false, SeqCst);
+        // Before it is polled: a wake-up from then on lists it again. A swap, and no store, so that
+        // one that came before, and found it listed, has happened before it is polled.
+        operation.is_listed.swap(false, SeqCst);
         Some(operation)
     }
 
@@ -188,8 +202,13 @@ impl List {
     /// Sets the event if something is listed and no thread reaps: one that does comes to it, or calls
     /// this when it leaves.
     fn tell(&self, inner: &mut Inner) {
-        if !inner.is_set && inner.reaping == 0 && !inner.listed.is_empty() {
-            inner.is_set = true;
+        if inner.reaping == 0 && !inner.listed.is_empty() {
+            self.set(inner);
+        }
+    }
+
+    fn set(&self, inner: &mut Inner) {
+        if !std::mem::replace(&mut inner.is_set, true) {
             // It counts to 2^64 - 2, so that there is always room.
             _ = rustix::io::retry_on_intr(|| rustix::io::write(&self.event, &1_u64.to_ne_bytes()));
         }
@@ -230,7 +249,8 @@ impl Reaping<'_> {
     fn new(list: &List) -> Reaping<'_> {
         let inner = &mut *list.inner();
         inner.reaping += 1;
-        if std::mem::take(&mut inner.is_set) {
+        // That of a closed queue stays set, for all who wait.
+        if !inner.is_closed && std::mem::take(&mut inner.is_set) {
             let answer = rustix::io::retry_on_intr(|| rustix::io::read(&list.event, &mut [0; 8]));
             debug_assert_eq!(answer, Ok(8));
         }

@@ -82,7 +82,8 @@ pub unsafe extern "C" fn nowait_queue_open(queue: *mut QueueHandle) -> c_int {
     })
 }
 
-/// Closes a queue whose completions were all reaped. Threads: any.
+/// Closes a queue whose completions were all reaped. Threads: any; those that wait in nowait_reap
+/// return with -EBADF.
 ///
 /// Returns 0, -EBUSY if operations are left, or -EBADF.
 #[unsafe(no_mangle)]
@@ -139,8 +140,8 @@ pub extern "C" fn nowait_cancel(queue: QueueHandle, operation: u64) -> c_int {
 /// of `completions_count` came there may be more, and the descriptor is still readable.
 ///
 /// Returns their number, 0 if none came in time; or a negative errno: -EINTR if a signal came first,
-/// -EBADF, -EFAULT, -EINVAL if there is no room for one. Threads: any; each completion goes to one of
-/// the threads that reap.
+/// -EBADF, also when the queue is closed meanwhile; -EFAULT; -EINVAL if there is no room for one.
+/// Threads: any; each completion goes to one of the threads that reap.
 ///
 /// # Safety
 /// `completions` points to as many completions, and nobody else uses them during the call.
@@ -154,6 +155,11 @@ pub unsafe extern "C" fn nowait_reap(
     let reaped = count(|| {
         let room = completions_count.min(c_int::MAX as usize);
         // SAFETY: the caller's promise.
+            // After that there is nothing to wait for.
+            queue.list.check_open()?;
+            if !sleep(&queue.list, deadline)? {
+                return Ok(0);
+            }
         let completions = unsafe { many_mut(completions, room, "completions") }?;
         if completions.is_empty() {
             return Err(Failure::new(libc::EINVAL, "completions_count is 0; give room for one at least"));

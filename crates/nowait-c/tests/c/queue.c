@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "test.h"
 
@@ -290,6 +291,31 @@ static void times(void) {
     EQUAL(nowait_queue_close(queue), 0);
 }
 
+static void *waits_for_nothing(void *queue) {
+    struct nowait_completion completion;
+    EQUAL(nowait_reap(*(nowait_queue *)queue, &completion, 1, -1), -EBADF);
+    SAYS("closed");
+    return NULL;
+}
+
+/* Threads that wait for completions do not wait for ever when the queue is closed. */
+static void closed_meanwhile(void) {
+    nowait_queue queue = open_queue();
+    pthread_t others[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_create(&others[i], NULL, waits_for_nothing, &queue) == 0);
+    }
+    /* So that they sleep. */
+    usleep(50000);
+    EQUAL(nowait_queue_close(queue), 0);
+    struct timespec end;
+    CHECK(clock_gettime(CLOCK_REALTIME, &end) == 0);
+    end.tv_sec += 60;
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_timedjoin_np(others[i], NULL, &end) == 0);
+    }
+}
+
 /* A child's queue is its own; files are shared. */
 static void forks(char **argv) {
     nowait_file file = make_file(argv, "forks", 100);
@@ -339,6 +365,7 @@ int main(int argc, char **argv) {
     threads(argv);
     times();
     /* valgrind's own set-up of rings fails in a child (3.19). */
+    closed_meanwhile();
     if (getenv("NOWAIT_TEST_WITHOUT_FORK") == NULL) {
         forks(argv);
     }
