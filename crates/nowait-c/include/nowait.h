@@ -15,8 +15,8 @@
 //
 // Threads. Any thread may make any call at any time, on the same handles too, unless it says
 // otherwise. A call that is under way when its handle is closed ends as if it were open. A forked
-// child may use files, but not queues and logs of its parent. Nothing here may be called in a signal
-// handler.
+// child may use files, but not queues, logs, readers and copies of its parent (-EINVAL). Nothing here
+// may be called in a signal handler.
 //
 // Callers promise that pointers point to as much memory as they say: that cannot be checked.
 

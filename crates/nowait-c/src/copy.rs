@@ -175,7 +175,7 @@ pub(crate) struct CopyEnd {
 
 impl CopyEnd {
     pub(crate) fn of(copy: CopyHandle) -> Result<CopyEnd> {
-        let copying = COPIES.get(copy)?;
+        let copying = COPIES.get_own(copy)?;
         Ok(CopyEnd { ended: copying.ended.clone(), copying })
     }
 }
@@ -282,7 +282,7 @@ fn copy_options(asked: &CopyOptions) -> Result<Options> {
 pub unsafe extern "C" fn nowait_copy_progress(copy: CopyHandle, progress: *mut CopyProgress) -> c_int {
     status(|| {
         let Progress { bytes, files, bytes_found, files_found, is_walked, elapsed, .. } =
-            (COPIES.get(copy)?.progress)();
+            (COPIES.get_own(copy)?.progress)();
         let size = size_of::<CopyProgress>();
         let (is_walked, elapsed_ns) = (is_walked.into(), nanoseconds(elapsed));
         let now = CopyProgress { size, bytes, files, bytes_found, files_found, is_walked, elapsed_ns };
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn nowait_copy_progress(copy: CopyHandle, progress: *mut C
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_copy_has_ended(copy: CopyHandle) -> c_int {
     border::count(|| {
-        let copying = COPIES.get(copy)?;
+        let copying = COPIES.get_own(copy)?;
         let started = copying.started();
         let has_ended = copying.report.get().is_some() || started.as_ref().is_some_and(Started::is_finished);
         Ok(has_ended.into())
@@ -307,7 +307,7 @@ pub extern "C" fn nowait_copy_has_ended(copy: CopyHandle) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_copy_cancel(copy: CopyHandle) -> c_int {
     status(|| {
-        (COPIES.get(copy)?.cancel)();
+        (COPIES.get_own(copy)?.cancel)();
         Ok(())
     })
 }
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn nowait_copy_wait(copy: CopyHandle, report: *mut CopyRep
             // SAFETY: the caller's promise.
             unsafe { size(report, "report") }?;
         }
-        let copying = COPIES.get(copy)?;
+        let copying = COPIES.get_own(copy)?;
         let ended = copying.report()?;
         if !report.is_null() {
             // SAFETY: the caller's promise.

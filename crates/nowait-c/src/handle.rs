@@ -81,8 +81,8 @@ struct Vacant {
 struct Place<T> {
     state: AtomicU64,
     /// Written by the only owner of the place: the call that opens it, or, when it is closed, the
-    /// last user. Read by users, of which there are none then.
-    value: UnsafeCell<Option<T>>,
+    /// last user. Read by users, of which there are none then. With the process that opened it.
+    value: UnsafeCell<Option<(T, u64)>>,
 }
 
 // SAFETY: users share the value by reference (`T: Sync`), and the last of them takes it, on
@@ -116,7 +116,7 @@ impl<T: Send + Sync> Table<T> {
         let place = &places[at];
         // SAFETY: the place was vacant, and `number` is this call's alone; nobody uses the value
         // before `OPEN` is stored.
-        unsafe { *place.value.get() = Some(value) };
+        unsafe { *place.value.get() = Some((value, nowait::fork_generation())) };
         let generation = place.state.load(Ordering::Relaxed) >> 32;
         place.state.store(generation << 32 | OPEN, Ordering::Release);
         Ok((self.kind as u64) << 56 | u64::from(number) << 32 | generation)
@@ -126,6 +126,20 @@ impl<T: Send + Sync> Table<T> {
     #[inline]
     pub(crate) fn get(&self, handle: u64) -> Result<Used<'_, T>> {
         self.enter(handle, 0)
+    }
+
+    /// As `get`, of a handle that this process opened: its value has threads, or locks that another
+    /// thread of the parent may have held at the fork.
+    pub(crate) fn get_own(&self, handle: u64) -> Result<Used<'_, T>> {
+        let used = self.get(handle)?;
+        if used.is_parents() {
+            let text = format!(
+                "the {} was opened before a fork, and is the parent's; open one in the child",
+                self.kind.name()
+            );
+            return Err(Failure::new(libc::EINVAL, text));
+        }
+        Ok(used)
     }
 
     /// Closes a handle. Returns the value; `None` if another thread uses it at this moment: it is
@@ -172,7 +186,7 @@ impl<T: Send + Sync> Table<T> {
     #[cold]
     fn vacate(&self, number: u32, place: &Place<T>, state: u64) -> Option<T> {
         // SAFETY: the handle is closed, so that nobody enters any more, and the last user has left.
-        let value = unsafe { (*place.value.get()).take() };
+        let value = unsafe { (*place.value.get()).take() }.map(|(value, _)| value);
         let generation = ((state >> 32) as u32).wrapping_add(1);
         place.state.store(u64::from(generation) << 32, Ordering::Release);
         self.vacant().places.push_back(number);
@@ -224,17 +238,29 @@ pub(crate) struct Used<'t, T: Send + Sync> {
     place: &'t Place<T>,
 }
 
+impl<T: Send + Sync> Used<'_, T> {
+    /// Whether it was opened before the fork that made this process.
+    pub(crate) fn is_parents(&self) -> bool {
+        self.held().1 != nowait::fork_generation()
+    }
+
+    #[inline]
+    fn held(&self) -> &(T, u64) {
+        // SAFETY: `enter` counted this user while the place was open, and the value stays until the
+        // last user leaves.
+        match unsafe { &*self.place.value.get() } {
+            Some(held) => held,
+            None => unreachable!("an open place has a value"),
+        }
+    }
+}
+
 impl<T: Send + Sync> Deref for Used<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `enter` counted this user while the place was open, and the value stays until the
-        // last user leaves.
-        match unsafe { &*self.place.value.get() } {
-            Some(value) => value,
-            None => unreachable!("an open place has a value"),
-        }
+        &self.held().0
     }
 }
 

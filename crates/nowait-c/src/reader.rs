@@ -60,7 +60,7 @@ pub unsafe extern "C" fn nowait_log_reader_next(reader: ReaderHandle, record: *m
     count(|| {
         // SAFETY: the caller's promise.
         let record = unsafe { answer(record, "record") }?;
-        let reader = READERS.get(reader)?;
+        let reader = READERS.get_own(reader)?;
         let mut reader = exclusive(&reader);
         match reader.next().wait()? {
             Some(next) => {
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn nowait_log_reader_tail(reader: ReaderHandle, record: *m
     status(|| {
         // SAFETY: the caller's promise.
         let record = unsafe { answer(record, "record") }?;
-        let reader = READERS.get(reader)?;
+        let reader = READERS.get_own(reader)?;
         let mut reader = exclusive(&reader);
         record.write(LogRecord::from(reader.tail().wait()?));
         Ok(())

@@ -53,16 +53,6 @@ thread_local! {
 
 struct Queue {
     list: Arc<List>,
-    fork_generation: u64,
-}
-
-impl Queue {
-    fn check_fork(&self) -> Result<()> {
-        if self.fork_generation == nowait::fork_generation() {
-            return Ok(());
-        }
-        Err(Failure::new(libc::EINVAL, "the queue was made before a fork, and is the parent's; make one in the child"))
-    }
 }
 
 /// Makes a queue, with a descriptor. A thread usually has one, or a program one for all its threads.
@@ -77,7 +67,7 @@ pub unsafe extern "C" fn nowait_queue_open(queue: *mut QueueHandle) -> c_int {
     status(|| {
         // SAFETY: the caller's promise.
         let queue = unsafe { answer(queue, "queue") }?;
-        queue.write(QUEUES.insert(Queue { list: List::new()?, fork_generation: nowait::fork_generation() })?);
+        queue.write(QUEUES.insert(Queue { list: List::new()? })?);
         Ok(())
     })
 }
@@ -90,7 +80,7 @@ pub unsafe extern "C" fn nowait_queue_open(queue: *mut QueueHandle) -> c_int {
 pub extern "C" fn nowait_queue_close(queue: QueueHandle) -> c_int {
     status(|| {
         let used = QUEUES.get(queue)?;
-        if used.check_fork().is_ok() {
+        if !used.is_parents() {
             used.list.close()?;
         }
         drop(used);
@@ -113,7 +103,7 @@ pub extern "C" fn nowait_queue_descriptor(queue: QueueHandle) -> c_int {
 /// Returns the number of operations whose completions were not reaped, or -EBADF. Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_queue_operations(queue: QueueHandle) -> i64 {
-    count(|| Ok(QUEUES.get(queue)?.list.len()))
+    count(|| Ok(QUEUES.get_own(queue)?.list.len()))
 }
 
 /// Gives an operation up. Its completion comes all the same, with -ECANCELED or, if it had ended,
@@ -124,8 +114,7 @@ pub extern "C" fn nowait_queue_operations(queue: QueueHandle) -> i64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn nowait_cancel(queue: QueueHandle, operation: u64) -> c_int {
     status(|| {
-        let queue = QUEUES.get(queue)?;
-        queue.check_fork()?;
+        let queue = QUEUES.get_own(queue)?;
         let Some(found) = queue.list.find(operation) else {
             let text = format!("the queue has no operation {operation:#x}: its completion was reaped");
             return Err(Failure::new(libc::ENOENT, text));
@@ -155,22 +144,21 @@ pub unsafe extern "C" fn nowait_reap(
     let reaped = count(|| {
         let room = completions_count.min(c_int::MAX as usize);
         // SAFETY: the caller's promise.
-            // After that there is nothing to wait for.
-            queue.list.check_open()?;
-            if !sleep(&queue.list, deadline)? {
-                return Ok(0);
-            }
         let completions = unsafe { many_mut(completions, room, "completions") }?;
         if completions.is_empty() {
             return Err(Failure::new(libc::EINVAL, "completions_count is 0; give room for one at least"));
         }
-        let queue = QUEUES.get(queue)?;
-        queue.check_fork()?;
+        let queue = QUEUES.get_own(queue)?;
         let deadline = u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
         loop {
             let taken = reap(&queue.list, completions);
-            if taken > 0 || timeout_ms == 0 || !sleep(&queue.list, deadline)? {
+            if taken > 0 || timeout_ms == 0 {
                 return Ok(taken);
+            }
+            // After that there is nothing to wait for.
+            queue.list.check_open()?;
+            if !sleep(&queue.list, deadline)? {
+                return Ok(0);
             }
         }
     });

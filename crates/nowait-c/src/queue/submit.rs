@@ -48,7 +48,6 @@ impl Queue {
         number: *mut u64,
         start: impl FnOnce(&Arc<Operation>) -> Result<Work>,
     ) -> Result<()> {
-        self.check_fork()?;
         // SAFETY: the caller's promise.
         let number = unsafe { wanted(number, "operation") }?;
         let opened = self.list.open(user.expose_provenance())?;
@@ -98,7 +97,7 @@ pub unsafe extern "C" fn nowait_submit_read(
         let buffer: &mut [u8] = unsafe { many_mut(buffer.cast(), length, "buffer") }?;
         let start = NonNull::from(buffer).cast();
         let file = FILES.get(file)?;
-        QUEUES.get(queue)?.submit(user, operation, |operation| {
+        QUEUES.get_own(queue)?.submit(user, operation, |operation| {
             Ok(Work::Transfer(read(&file, (start, length), offset, operation).start()))
         })
     })
@@ -118,8 +117,7 @@ pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Rea
     status(|| {
         // SAFETY: the caller's promise.
         let reads = unsafe { many_mut(reads, reads_count, "reads") }?;
-        let queue = QUEUES.get(queue)?;
-        queue.check_fork()?;
+        let queue = QUEUES.get_own(queue)?;
         let mut ready = Vec::with_capacity(reads.len());
         for one in &mut *reads {
             // SAFETY: the caller's promise.
@@ -165,7 +163,7 @@ pub unsafe extern "C" fn nowait_submit_gather(
     status(|| {
         // SAFETY: the caller's promise.
         let job = unsafe { Job::new(file, (ranges, ranges_count), (output, output_bytes), results) }?;
-        let queue = QUEUES.get(queue)?;
+        let queue = QUEUES.get_own(queue)?;
         queue.submit(user, operation, |operation| Ok(Work::Driven(drive(job.run(operation.loan()))?)))
     })
 }
@@ -193,7 +191,7 @@ pub unsafe extern "C" fn nowait_submit_write(
         let start = NonNull::from(buffer).cast();
         let flags = WriteFlags::new(flags)?;
         let file = FILES.get(file)?;
-        QUEUES.get(queue)?.submit(user, operation, |operation| {
+        QUEUES.get_own(queue)?.submit(user, operation, |operation| {
             // SAFETY: the caller's promise: the completion is not given out before the loan is back.
             let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
             Ok(Work::Transfer(flags.on(file.write_at(memory, offset)).start()))
@@ -218,7 +216,7 @@ pub unsafe extern "C" fn nowait_submit_sync(
         let all = syncs_all(flags)?;
         let file = FILES.get(file)?;
         let sync = |file: &File| if all { file.sync_all().start() } else { file.sync_data().start() };
-        QUEUES.get(queue)?.submit(user, operation, |_| Ok(Work::Sync(sync(&file))))
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Sync(sync(&file))))
     })
 }
 
@@ -236,7 +234,7 @@ pub unsafe extern "C" fn nowait_submit_log_wait(
 ) -> c_int {
     status(|| {
         let log = LOGS.get(log)?;
-        QUEUES.get(queue)?.submit(user, operation, |_| Ok(Work::Record(log.wait_durable(record))))
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Record(log.wait_durable(record))))
     })
 }
 
@@ -254,6 +252,6 @@ pub unsafe extern "C" fn nowait_submit_copy_wait(
 ) -> c_int {
     status(|| {
         let end = CopyEnd::of(copy)?;
-        QUEUES.get(queue)?.submit(user, operation, |_| Ok(Work::Copy(end)))
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Copy(end)))
     })
 }

@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <sys/wait.h>
+
 #include "test.h"
 
 enum { FILES = 20, FILE_BYTES = 300000 };
@@ -102,6 +104,37 @@ static void cancels(char **argv) {
     EQUAL(nowait_copy_close(copy), 0);
 }
 
+/* A child has none of the threads of its parent's copy: it is told so, and waits for none. */
+static void forks(char **argv) {
+    char source[4200];
+    snprintf(source, sizeof source, "%s/source", argv[1]);
+    const char *sources[] = {source};
+    struct nowait_copy_options options = copy_options();
+    options.bytes_per_second_max = 100000;
+    options.flags = NOWAIT_COPY_NO_REFLINK;
+    nowait_copy copy = 0;
+    EQUAL(nowait_copy_start(sources, 1, in_folder(argv, "forked"), &options, &copy), 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        nowait_queue queue = 0;
+        EQUAL(nowait_queue_open(&queue), 0);
+        EQUAL(nowait_submit_copy_wait(queue, copy, NULL, NULL), -EINVAL);
+        SAYS("the parent's");
+        EQUAL(nowait_copy_wait(copy, NULL), -EINVAL);
+        EQUAL(nowait_copy_cancel(copy), -EINVAL);
+        EQUAL(nowait_copy_has_ended(copy), -EINVAL);
+        EQUAL(nowait_copy_close(copy), 0);
+        _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    EQUAL(status, 0);
+    EQUAL(nowait_copy_cancel(copy), 0);
+    EQUAL(nowait_copy_wait(copy, NULL), -ECANCELED);
+    EQUAL(nowait_copy_close(copy), 0);
+}
+
 static void probes(char **argv) {
     char *json = NULL;
     EQUAL(nowait_probe(argv[1], NOWAIT_PROBE_SHALLOW, &json), 0);
@@ -118,6 +151,10 @@ int main(int argc, char **argv) {
     tree(argv);
     failures(argv);
     cancels(argv);
+    /* As in queue.c. */
+    if (getenv("NOWAIT_TEST_WITHOUT_FORK") == NULL) {
+        forks(argv);
+    }
     probes(argv);
     return 0;
 }
