@@ -78,6 +78,26 @@ fn an_error_of_close_is_one_of_the_put() {
 }
 
 #[test]
+#[ignore = "for `an_upload_that_cannot_be_made_durable_is_gone_with_the_error`"]
+fn uploads_whose_syncs_fail() {
+    nowait::block_on(async {
+        let store = store(Options::new().durable(true));
+        for _ in 0..100 {
+            let mut upload = store.put_multipart(&Location::from("upload")).await.unwrap();
+            upload.put_part("some".into()).await.unwrap();
+            upload.complete().await.unwrap_err();
+            assert_eq!(fs::read_dir(std::env::var_os(DIR).unwrap()).unwrap().count(), 2);
+        }
+    });
+}
+
+#[test]
+fn an_upload_that_cannot_be_made_durable_is_gone_with_the_error() {
+    let dir = directory();
+    traced("uploads_whose_syncs_fail", dir.path(), &["-e", "trace=fsync", "-e", "inject=fsync:error=EIO"]);
+}
+
+#[test]
 #[ignore = "for `an_object_is_synced_before_its_new_name_and_the_directory_after`"]
 fn durable_changes() {
     nowait::block_on(async {

@@ -59,8 +59,8 @@ impl Upload {
         }
     }
 
-    /// Gives the object its name, if all of its parts are written. If some are not, removes what was
-    /// uploaded.
+    /// Gives the object its name, if all of its parts are written. If some are not, or after an error,
+    /// what was uploaded is removed.
     pub(crate) async fn complete(&mut self, replace: bool) -> Result<Stat> {
         let written = self.written.load(Ordering::Acquire);
         if self.staged.is_some() && written != self.length {
@@ -72,11 +72,22 @@ impl Upload {
             )));
         }
         let (file, staged) = self.staged.take().ok_or_else(|| self.is_over())?;
-        if self.files.options.durable {
-            file.sync_all().await?;
-        }
-        let stat = Stat::of(&file.metadata().await?);
         let durable = self.files.options.durable;
+        let finished = async {
+            if durable {
+                file.sync_all().await?;
+            }
+            Ok(Stat::of(&file.metadata().await?))
+        };
+        let stat = match finished.await {
+            Ok(stat) => stat,
+            Err(error) => {
+                self.staged = Some((file, staged));
+                // What failed first is told.
+                let _ = self.abort().await;
+                return Err(error);
+            }
+        };
         let publish = move |path: &Path| {
             // Closed before: some file systems commit then, and tell what failed.
             match file.close() {
