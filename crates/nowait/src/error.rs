@@ -429,7 +429,7 @@ impl ErrorKind {
             ErrorKind::InvalidInput => ("a parameter is not valid", None),
             ErrorKind::EngineUnavailable => ("that engine cannot be used here", Some("choose Engine::Auto")),
             ErrorKind::AlreadyExists => {
-                ("it exists already", Some("choose another name, or open it without create_new"))
+                ("it exists already", Some("choose another name, or open the one that is there"))
             }
             ErrorKind::NoSpace => ("no space is left", Some("free some, or raise the quota, and write the rest again")),
             ErrorKind::FileTooLarge => (
