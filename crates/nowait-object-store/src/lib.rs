@@ -30,9 +30,9 @@
 //! # Which release of `object_store`
 //!
 //! Two are in use, and their types do not fit each other. Each has a feature and a module here, with
-//! the same store: `object-store-0-13` and `v0_13`, for DataFusion 55 and Ballista 55;
-//! `object-store-0-14` (on by default) and `v0_14`, for parquet 60, Lance and obstore. Both may be
-//! on. Each module names its release as `object_store`.
+//! the same store: `object-store-0-13` and `v0_13`, for DataFusion 55, Ballista 55, Polars 0.55 and
+//! Vortex 0.90; `object-store-0-14` (on by default) and `v0_14`, for parquet 60, Lance and obstore.
+//! Both may be on. Each module names its release as `object_store`.
 //!
 //! # Engines
 //!
