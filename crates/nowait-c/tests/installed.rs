@@ -6,6 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -174,6 +175,43 @@ fn a_program_is_linked_statically() {
         command.args([compiler.standard, "-D_GNU_SOURCE", "-static"]).arg(crate_dir().join("examples/gather.c"));
         run(command.args(prefix.flags(&["--cflags", "--libs", "--static"])).arg("-o").arg(&program));
         assert_eq!(prefix.run(&program, &[file.to_str().unwrap(), "7:3", "0:2"], ""), "78901");
+    }
+}
+
+/// Whatever the umask of who installs, and in a folder with a blank: all may read it, and
+/// pkg-config's flags are whole.
+#[test]
+fn others_can_use_what_is_installed() {
+    if !has_gcc() || !has("pkg-config", "pkg-config") {
+        return;
+    }
+    let folder = folder();
+    let at = folder.path().join("a blank");
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 077 && exec \"$0\" install"]).arg(crate_dir().join("install"));
+    run(command.env("PREFIX", &at).env("STATIC", static_library()).env("CC", "gcc"));
+    let prefix = Prefix(at);
+    let mut found = BTreeSet::new();
+    files(&prefix.0, &mut found, &prefix.0);
+    assert!(found.len() > 5);
+    for file in found {
+        let mut path = prefix.0.join(&file);
+        while path != folder.path() {
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            let wanted = if path.is_dir() || file.contains(".so") { 0o755 } else { 0o644 };
+            assert_eq!(mode & wanted, wanted, "{}: {mode:o}", path.display());
+            path.pop();
+        }
+    }
+    let flags = prefix.flags(&["--cflags"]).join(" ");
+    assert_eq!(flags, format!("-I{}", prefix.path("include").display()).replace(' ', "\\ "));
+}
+
+#[test]
+fn paths_that_cannot_work_are_refused() {
+    for path in ["relative", "/a&b", "/a|b", "/a\\b"] {
+        let output = Command::new(crate_dir().join("install")).arg("install").env("PREFIX", path).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{path}: {output:?}");
     }
 }
 
