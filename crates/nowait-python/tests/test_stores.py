@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from pathlib import Path
 
 import numpy
@@ -72,6 +73,52 @@ def test_a_store(tmp_path: Path, contents: bytes) -> None:
 
     asyncio.run(main())
     assert not [name for name in (tmp_path / "store").iterdir() if name.name.startswith(".")]
+
+
+def test_a_list_while_objects_come_and_go(tmp_path: Path) -> None:
+    store, has_ended = NowaitStore(tmp_path), threading.Event()
+    store.put("stays", b"1")
+
+    def work() -> None:
+        while not has_ended.is_set():
+            store.put("goes", b"2")
+            store.delete("goes")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(500):
+            listed = {meta["path"] for part in store.list() for meta in part}
+            assert {"stays"} <= listed <= {"stays", "goes"}
+    finally:
+        has_ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("verb", ["rename", "copy"])
+def test_one_of_many_gets_a_name_that_is_not_to_be_overwritten(tmp_path: Path, verb: str) -> None:
+    store = NowaitStore(tmp_path)
+
+    def work(number: int, start: threading.Barrier, won: list[int]) -> None:
+        start.wait()
+        try:
+            getattr(store, verb)(f"from-{number}", "to", overwrite=False)
+            won.append(number)
+        except FileExistsError:
+            pass
+
+    for _ in range(50):
+        start, won = threading.Barrier(4), list[int]()
+        for number in range(4):
+            store.put(f"from-{number}", b"%d" % number)
+        threads = [threading.Thread(target=work, args=(number, start, won)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [b"%d" % number for number in won] == [store.get("to").buffer()]
+        store.delete("to")
+    assert not [name for name in tmp_path.iterdir() if name.name.startswith(".")]
 
 
 def test_datasets(tmp_path: Path, seed: int) -> None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NowaitStore", "ObjectMeta"]
 
+# Names that no object has yet begin so, here and in `copy`.
+_STAGED = ".nowait-"
+
 
 class ObjectMeta(TypedDict):
     """What is known of an object without reading it."""
@@ -149,8 +152,7 @@ class NowaitStore:
     def put(self, path: str, file: ReadableBuffer, **_: Any) -> dict[str, Any]:
         """Writes an object: under another name first, which then gets its own."""
         target = self._path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staged = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        staged = _stage(target)
         try:
             with File(staged, "x") as opened:
                 opened.write_at(0, file)
@@ -163,8 +165,7 @@ class NowaitStore:
 
     async def put_async(self, path: str, file: ReadableBuffer, **_: Any) -> dict[str, Any]:
         target = self._path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staged = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        staged = _stage(target)
         try:
             async with await aio.open_file(staged, "x") as opened:
                 await opened.write_at(0, file)
@@ -182,8 +183,13 @@ class NowaitStore:
         for directory, _, names in os.walk(below):
             for name in names:
                 path = _Path(directory, name)
-                if path.is_file():
+                if name.startswith(_STAGED) or not path.is_file():
+                    continue
+                try:
                     found.append(self._meta(path, path.stat()))
+                except FileNotFoundError:
+                    # Deleted meanwhile.
+                    continue
         found.sort(key=lambda meta: meta["path"])
         yield [meta for meta in found if offset is None or meta["path"] > offset]
 
@@ -197,19 +203,33 @@ class NowaitStore:
 
     def copy(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """Copies an object."""
-        target = self._path(to)
-        if not overwrite and target.exists():
-            raise FileExistsError(to)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copy(self._path(from_), target, no_target_directory=True)
+        source, target = self._path(from_), self._path(to)
+        staged = _stage(target)
+        if overwrite:
+            copy(source, target, no_target_directory=True)
+            return
+        try:
+            copy(source, staged, no_target_directory=True)
+            # Refused if the name is there, whoever made it when.
+            os.link(staged, target)
+        finally:
+            staged.unlink(missing_ok=True)
 
     def rename(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """Renames an object."""
-        target = self._path(to)
-        if not overwrite and target.exists():
-            raise FileExistsError(to)
+        source, target = self._path(from_), self._path(to)
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._path(from_).replace(target)
+        if overwrite:
+            source.replace(target)
+            return
+        os.link(source, target)
+        source.unlink()
+
+
+def _stage(target: _Path) -> _Path:
+    """Returns the name of an object until it is whole; makes its directory."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.with_name(f"{_STAGED}put-{secrets.token_hex(8)}")
 
 
 def _one(bound: int | None) -> Sequence[int] | None:
