@@ -1,5 +1,6 @@
 //! Files: opened by path, or taken from what Python has open.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -122,8 +123,8 @@ impl File {
 
     /// Path that it was opened by.
     #[getter]
-    fn name(&self) -> String {
-        self.path.to_string_lossy().into_owned()
+    fn name(&self) -> &OsStr {
+        self.path.as_os_str()
     }
 
     /// Mode that it was opened with.

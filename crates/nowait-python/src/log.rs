@@ -1,5 +1,6 @@
 //! The durable log.
 
+use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -157,8 +158,8 @@ impl Log {
 
     /// Directory that it was opened by.
     #[getter]
-    fn name(&self) -> String {
-        self.path.to_string_lossy().into_owned()
+    fn name(&self) -> &OsStr {
+        self.path.as_os_str()
     }
 
     /// Whether it was closed.

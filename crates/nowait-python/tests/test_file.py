@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,41 @@ def test_bad_arguments(path: Path, tmp_path: Path) -> None:
         nowait.open(tmp_path)
     with pytest.raises(ValueError, match=r"null|zero"):
         nowait.open("a\0b")
+
+
+def test_a_name_of_any_bytes(tmp_path: Path, contents: bytes) -> None:
+    name = os.fsencode(tmp_path) + b"/odd \xff\n"
+    with nowait.open(name, "w") as file:
+        assert os.fsencode(file.name) == name
+        assert file.raw().name == file.name
+        assert Path(file.name).stat().st_size == 0
+    with nowait.Log(name + b".log", create=True) as log:
+        assert os.fsencode(log.name) == name + b".log"
+    with pytest.raises(FileNotFoundError) as caught:
+        nowait.open(name + b".missing")
+    assert os.fsencode(caught.value.filename) == name + b".missing"
+
+
+def test_a_file_that_is_closed_by_another_thread(path: Path) -> None:
+    for _ in range(200):
+        file, begun, seen = nowait.open(path), threading.Event(), []
+
+        def gather(
+            file: nowait.File = file, begun: threading.Event = begun, seen: list[object] = seen
+        ) -> None:
+            try:
+                while True:
+                    file.gather([0, 8192, 16384], 10)
+                    begun.set()
+            except Exception as error:
+                seen.append(type(error))
+
+        thread = threading.Thread(target=gather)
+        thread.start()
+        begun.wait()
+        file.close()
+        thread.join()
+        assert seen == [nowait.ClosedError]
 
 
 def test_exceptions_can_be_sent_to_other_processes(path: Path) -> None:
