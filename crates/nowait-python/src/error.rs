@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use nowait::{Error, ErrorKind, ErrorOp};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 
 /// Makes an exception of an error: an `OSError` with kind, errno, path, index, offset and length.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
@@ -23,10 +22,11 @@ pub(crate) fn make(
     path: Option<&std::ffi::OsStr>,
     (index, offset, length): (Option<usize>, Option<u64>, Option<u64>),
 ) -> PyErr {
-    static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let made = MAKE
-        .get_or_try_init(py, || py.import("nowait._errors")?.getattr("make").map(Bound::unbind))
-        .and_then(|make| make.bind(py).call1((kind, errno, text, path, index, offset, length)));
+    // Not kept: each interpreter has classes of its own.
+    let made = py
+        .import(pyo3::intern!(py, "nowait._errors"))
+        .and_then(|errors| errors.getattr(pyo3::intern!(py, "make")))
+        .and_then(|make| make.call1((kind, errno, text, path, index, offset, length)));
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::completions::Completions;
-use crate::driver::{Running, spawn};
+use crate::driver::{Running, spawn, wait};
 use crate::error::{OrRaise, bad_range};
 use crate::file::{self, File};
 use crate::memory::Mapping;
@@ -126,7 +126,8 @@ pub(crate) fn start_populate(
     })
 }
 
-/// Brings in the pages of some ranges, at the depth of the disk, and blocks until they are.
+/// Brings in the pages of some ranges, at the depth of the disk, and blocks until they are, or a
+/// signal's handler raises.
 #[pyfunction]
 pub(crate) fn map_gather(mapping: &Bound<'_, Mapping>, ranges: Vec<(usize, usize)>) -> PyResult<()> {
     let (py, mapping) = (mapping.py(), mapping.get());
@@ -137,5 +138,10 @@ pub(crate) fn map_gather(mapping: &Bound<'_, Mapping>, ranges: Vec<(usize, usize
         return Err(bad_range(py, Some(mapping.map.file().path()), index, &text));
     }
     let ranges: Vec<Range<usize>> = ranges.into_iter().map(|(start, length)| start..start + length).collect();
-    py.detach(|| mapping.map.gather(ranges).wait()).or_raise(py)
+    let mut started = py.detach(|| mapping.map.gather(ranges).start());
+    let gathered = match Pin::new(&mut started).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(gathered) => gathered,
+        Poll::Pending => wait(py, started)?,
+    };
+    gathered.or_raise(py)
 }

@@ -142,6 +142,23 @@ def test_a_signal_ends_a_copy(path: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
+def test_a_signal_ends_a_gather_of_a_map(tmp_path: Path) -> None:
+    path, size = tmp_path / "large", 4 << 30
+    with path.open("wb") as file:
+        file.truncate(size)
+    memory = nowait.Map(path)
+    path.unlink()
+
+    def mapped() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGESIZE")
+
+    before = mapped()
+    with raised_after(0.02), pytest.raises(Raised):
+        memory.gather([(0, size)])
+    # All of it takes some tenths of a second at least.
+    assert mapped() - before < size
+
+
 ENDS = [
     # Reads whose loop is left.
     """
@@ -185,6 +202,25 @@ def test_the_interpreter_ends(cold: Path, which: int) -> None:
             [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
         )
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_interpreters_of_a_process_have_exceptions_of_their_own(path: Path) -> None:
+    pytest.importorskip("_xxsubinterpreters")
+    program = """
+import _xxsubinterpreters as interpreters
+import nowait
+
+missing = '''
+import nowait
+try:
+    nowait.open("/missing")
+except nowait.NotFoundError:
+    pass
+'''
+interpreters.run_string(interpreters.create(), missing)
+exec(missing)
+"""
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
 
 
 def test_it_links_what_every_system_has() -> None:
