@@ -19,8 +19,10 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use nowait::PerProcess;
 
 use crate::failure::{Failure, Result};
 
@@ -68,14 +70,11 @@ pub(crate) struct Table<T> {
     kind: Kind,
     /// Places are never moved or freed, so that a stale handle can always be looked up.
     chunks: [OnceLock<Box<[Place<T>]>>; CHUNKS],
-    vacant: Mutex<Vacant>,
-}
-
-#[derive(Default)]
-struct Vacant {
-    /// The place that has been vacant longest is used next: generations grow slowly.
-    places: VecDeque<u32>,
-    made: u32,
+    /// How many places have been in use.
+    made: AtomicU32,
+    /// Those that were, and are not. The one that has been vacant longest is used next: generations
+    /// grow slowly. A child does without its parent's: a thread that is not there may have the lock.
+    vacant: PerProcess<Mutex<VecDeque<u32>>>,
 }
 
 struct Place<T> {
@@ -91,26 +90,14 @@ unsafe impl<T: Send + Sync> Sync for Place<T> {}
 
 impl<T: Send + Sync> Table<T> {
     pub(crate) const fn new(kind: Kind) -> Table<T> {
-        let vacant = Vacant { places: VecDeque::new(), made: 0 };
-        Table { kind, chunks: [const { OnceLock::new() }; CHUNKS], vacant: Mutex::new(vacant) }
+        let chunks = [const { OnceLock::new() }; CHUNKS];
+        Table { kind, chunks, made: AtomicU32::new(0), vacant: PerProcess::new() }
     }
 
     /// Opens a place for `value`; returns its handle, which is never 0.
     pub(crate) fn insert(&self, value: T) -> Result<u64> {
-        let number = {
-            let mut vacant = self.vacant();
-            match vacant.places.pop_front() {
-                Some(number) => number,
-                None if vacant.made >> PLACE_BITS == 0 => {
-                    vacant.made += 1;
-                    vacant.made - 1
-                }
-                None => {
-                    let text = format!("{} handles are open, and no more can be; close some", 1 << PLACE_BITS);
-                    return Err(Failure::new(libc::EMFILE, text));
-                }
-            }
-        };
+        let vacant = self.vacant().pop_front();
+        let number = vacant.map_or_else(|| self.make_place(), Ok)?;
         let (chunk, at) = chunk_of(number);
         let places = self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Place::default()).collect());
         let place = &places[at];
@@ -120,6 +107,14 @@ impl<T: Send + Sync> Table<T> {
         let generation = place.state.load(Ordering::Relaxed) >> 32;
         place.state.store(generation << 32 | OPEN, Ordering::Release);
         Ok((self.kind as u64) << 56 | u64::from(number) << 32 | generation)
+    }
+
+    fn make_place(&self) -> Result<u32> {
+        let more = |made: u32| (made >> PLACE_BITS == 0).then_some(made + 1);
+        self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| {
+            let text = format!("{} handles are open, and no more can be; close some", 1 << PLACE_BITS);
+            Failure::new(libc::EMFILE, text)
+        })
     }
 
     /// Returns the value of a handle, which stays while it is used.
@@ -189,7 +184,7 @@ impl<T: Send + Sync> Table<T> {
         let value = unsafe { (*place.value.get()).take() }.map(|(value, _)| value);
         let generation = ((state >> 32) as u32).wrapping_add(1);
         place.state.store(u64::from(generation) << 32, Ordering::Release);
-        self.vacant().places.push_back(number);
+        self.vacant().push_back(number);
         value
     }
 
@@ -199,8 +194,8 @@ impl<T: Send + Sync> Table<T> {
         self.chunks.get(chunk)?.get()?.get(at)
     }
 
-    fn vacant(&self) -> MutexGuard<'_, Vacant> {
-        self.vacant.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn vacant(&self) -> MutexGuard<'_, VecDeque<u32>> {
+        self.vacant.get(Mutex::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     #[cold]
@@ -273,6 +268,7 @@ impl<T: Send + Sync> Drop for Used<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_int;
     use std::sync::Arc;
 
     use super::*;
@@ -334,6 +330,33 @@ mod tests {
         assert_eq!(Arc::strong_count(&used), 2);
         drop(used);
         assert_eq!(Arc::strong_count(&value), 1);
+    }
+
+    #[test]
+    fn a_child_opens_handles_although_its_parent_had_the_lock() {
+        let table = Table::new(Kind::File);
+        let parents = table.insert("parent's").unwrap();
+        let lock = table.vacant();
+        // SAFETY: the child calls the table and libc alone, and ends without a destructor.
+        match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: it ends the child if that waits for the lock.
+                unsafe { libc::alarm(30) };
+                let own = table.insert("child's").and_then(|own| table.get(own).map(|value| *value));
+                let inherited = table.get(parents).map(|value| *value);
+                let is_right =
+                    own.is_ok_and(|own| own == "child's") && inherited.is_ok_and(|value| value == "parent's");
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(c_int::from(!is_right)) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: `status` is this call's.
+                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+        drop(lock);
     }
 
     /// Symptom that it looks for: a handle that gives another handle's value, or a value that is

@@ -269,7 +269,7 @@ pub use file::{Advice, Closed, DirectIo, File, OpenOptions};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 pub use operation::{Operation, Started, Steps, Write};
 pub use stats::Stats;
-pub use sys::fork_generation;
+pub use sys::{PerProcess, fork_generation};
 pub use write::{Allocate, Settled, WriteMany};
 
 /// Runs a future to its end on the calling thread, which drives a ring of its own meanwhile.

@@ -406,18 +406,27 @@ pub(crate) fn close(fd: OwnedFd) -> Result<(), Errno> {
 
 /// A value that belongs to one process: after a fork the child makes its own and never touches the
 /// parent's, not even to drop it, since its locks may be held by threads that do not exist there.
-pub(crate) struct PerProcess<T> {
+///
+/// ```
+/// static NAMES: nowait::PerProcess<std::sync::Mutex<Vec<String>>> = nowait::PerProcess::new();
+///
+/// NAMES.get(Default::default).lock().unwrap().push("parent".to_owned());
+/// ```
+#[derive(Debug)]
+pub struct PerProcess<T> {
     value: OnceLock<(u64, T)>,
     /// The child's.
     next: OnceLock<Box<PerProcess<T>>>,
 }
 
 impl<T> PerProcess<T> {
-    pub(crate) const fn new() -> Self {
+    /// Nothing yet, in any process.
+    pub const fn new() -> Self {
         PerProcess { value: OnceLock::new(), next: OnceLock::new() }
     }
 
-    pub(crate) fn get(&self, make: impl FnOnce() -> T) -> &T {
+    /// Returns the value of this process; the first call in each makes it.
+    pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         let here = fork_generation();
         let mut node = self;
         while let Some((generation, value)) = node.value.get() {
@@ -427,6 +436,12 @@ impl<T> PerProcess<T> {
             node = node.next.get_or_init(|| Box::new(PerProcess::new()));
         }
         &node.value.get_or_init(|| (here, make())).1
+    }
+}
+
+impl<T> Default for PerProcess<T> {
+    fn default() -> Self {
+        PerProcess::new()
     }
 }
 

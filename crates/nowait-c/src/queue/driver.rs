@@ -12,13 +12,14 @@ use futures_channel::oneshot;
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use nowait::PerProcess;
 
 use crate::failure::{Failure, Result};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The process that the driver is of, and the way to it.
-static DRIVER: Mutex<Option<(u64, UnboundedSender<Task>)>> = Mutex::new(None);
+/// The way to the driver.
+static DRIVER: PerProcess<Mutex<Option<UnboundedSender<Task>>>> = PerProcess::new();
 
 /// A task of the driver; a future of its result. Dropped, the task is given up.
 pub(super) struct Driven {
@@ -58,15 +59,10 @@ pub(super) fn drive(future: impl Future<Output = Result<u64>> + Send + 'static) 
 
 /// The way to the driver of this process, which is started if there is none.
 fn to_driver() -> Result<UnboundedSender<Task>> {
-    let here = nowait::fork_generation();
-    let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut driver = DRIVER.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     match &*driver {
-        Some((process, to_it)) if *process == here => Ok(to_it.clone()),
-        _ => {
-            let to_it = start()?;
-            *driver = Some((here, to_it.clone()));
-            Ok(to_it)
-        }
+        Some(to_it) => Ok(to_it.clone()),
+        None => Ok(driver.insert(start()?).clone()),
     }
 }
 
