@@ -232,12 +232,25 @@ fn may_differ(step: &Step, root: &std::path::Path) -> bool {
     // Copies of `LocalFileSystem` are links to one file, of which a rename leaves both names.
     let inode = |path: &std::path::Path| path.metadata().ok().map(|metadata| metadata.ino());
     let are_one = |from: &Path, to: &Path| inode(&path(from)).is_some() && inode(&path(from)) == inode(&path(to));
+    // What the kernel says of a path that leads through a file.
+    let leads_through_a_file =
+        |to: &Path| path(to).metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotADirectory);
     match step {
         // A directory is no object. It copies a symbolic link as such, which leads elsewhere then.
+        // Of two things that are wrong it may tell the other: here a missing object comes first.
         Step::Copy(from, to, _) | Step::Rename(from, to, _) => {
-            path(from).is_dir() || path(from).is_symlink() || are_one(from, to)
+            path(from).is_dir()
+                || path(from).is_symlink()
+                || are_one(from, to)
+                || !path(from).exists() && leads_through_a_file(to)
         }
         Step::Ranges(from, _) => path(from).is_dir(),
+        // It deletes some at a time: another may be there still, or not, and then leads nowhere.
+        Step::DeleteMany(paths) => {
+            let leads_through =
+                |one: &Path, other: &Path| one != other && !other.as_ref().is_empty() && one.prefix_matches(other);
+            paths.iter().any(|one| paths.iter().any(|other| leads_through(one, other)))
+        }
         _ => false,
     }
 }
