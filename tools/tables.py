@@ -26,6 +26,8 @@ fastest round, as fractions of it), processor time of the whole process per oper
     --bars          FILE lists what is to be reached: the ratio to the best of the ways named, and a
                     finding: "met" if its interval lies above the bar, "short" if below, else
                     "cannot tell"
+    --judged        FILEs have judged what is to be reached by themselves, as those of the Python package
+                    do: the median of the rounds' ratios, its quartiles, and what they come to
     --controls      FILEs have a run in each line: how far ways were from themselves, and how often the
                     verdict's rule would have called one behind itself
     --losses        numbers of rows in which the library loses, and of latencies (losses.py)
@@ -272,6 +274,22 @@ def bars(path):
     return grid(["point", "case", "way", "best other", "to reach", "ratio", "finding", "CPU of it"], body)
 
 
+def judged(paths):
+    """What reports have judged by themselves."""
+    body = []
+    for bar in (bar for path in paths for bar in loaded(path)["bars"]):
+        # A latency is told in milliseconds, all others are ratios.
+        scale, unit = (1e3, " ms") if bar["figure"].endswith("gap_s") else (1, "")
+        is_upper = bool(unit) or bar["figure"] == "processor_s"
+        low, high = (f"{figure * scale:.2f}" for figure in bar["quartiles"])
+        said = f"{bar['median'] * scale:.2f}{unit} ({low}–{high})"
+        found = {"met": "met", "undecided": "cannot tell", "not met": "**short**"}[bar["verdict"]]
+        what = {"processor_s": "processor time", "seconds": "speed"}.get(bar["figure"], "longest gap")
+        limit = f"{'≤' if is_upper else '≥'} {bar['limit'] * scale:g}{unit}"
+        body.append([bar["point"], bar["way"], bar.get("against", "–"), what, limit, said, found])
+    return grid(["point", "way", "against", "figure", "to reach", "found", "finding"], body)
+
+
 def dearer(ours, other):
     """Ratio of processor times, where both are known."""
     for name in ("cpu_ms_per_gib", "cpu_us_per_op"):
@@ -285,7 +303,7 @@ def dearer(ours, other):
 def made(words, folder):
     parser = argparse.ArgumentParser(prog="tables.py", add_help=False, exit_on_error=False)
     parser.add_argument("files", nargs="*")
-    for flag in ("transpose", "streams", "records", "shares", "bars", "controls", "losses"):
+    for flag in ("transpose", "streams", "records", "shares", "bars", "judged", "controls", "losses"):
         parser.add_argument(f"--{flag}", action="store_true")
     for option in ("tables", "cases", "ways", "columns", "against"):
         parser.add_argument(f"--{option}")
@@ -297,6 +315,8 @@ def made(words, folder):
         return losses.counted()
     if options.bars:
         return bars(*paths)
+    if options.judged:
+        return judged(paths)
     if options.controls:
         return controls(paths)
     return shares(*paths) if options.shares else table(paths, options)

@@ -49,10 +49,11 @@ class Pages(unittest.TestCase):
             with open(os.path.join(folder, "README.md"), encoding="utf-8") as file:
                 text = file.read()
             self.assertIn("tables.py --records", text, folder)
-            # What an example measured is no topic of `nowait bench`.
+            # What an example or a script of Python's measured is no topic of `nowait bench`.
             files = [losses.load(path) for path in glob.glob(os.path.join(folder, "*.json"))]
-            of_example = all("release/examples/" in file.get("environment", {}).get("command", "") for file in files)
-            if os.path.basename(folder) not in current and not of_example:
+            commands = [file.get("environment", {}).get("command", "") for file in files]
+            is_other = all("release/examples/" in one or one.startswith("python ") for one in commands)
+            if os.path.basename(folder) not in current and not is_other:
                 self.assertIn("**History.**", "".join(text.splitlines(True)[:6]), folder)
 
 
@@ -102,6 +103,17 @@ class Made(unittest.TestCase):
             self.assertIn("| cannot tell |", self.listed(line.format("1"), "--bars")[2])
         with self.assertRaises(tables.Refused):
             self.listed(line.replace("depth=1", "depth=9").format("1"), "--bars")
+
+    def test_what_a_report_has_judged_is_told_in_its_words(self):
+        bar = {"point": "cold", "way": "gather", "against": "pread", "figure": "seconds", "limit": 5.0, "median": 6.1,
+               "quartiles": [5.5, 6.25], "verdict": "met"}
+        gap = {"point": "beat", "way": "gather", "figure": "longest_gap_s", "limit": 0.003, "median": 0.0041,
+               "quartiles": [0.0035, 0.005], "verdict": "not met"}
+        lines = self.made("--judged run.json", {"bars": [bar, gap]})[2:]
+        self.assertEqual(lines, [
+            "| cold | gather | pread | speed | ≥ 5 | 6.10 (5.50–6.25) | met |",
+            "| beat | gather | – | longest gap | ≤ 3 ms | 4.10 ms (3.50–5.00) | **short** |",
+        ])
 
     def test_controls_tell_how_often_a_way_was_called_behind_itself(self):
         def run(again):
