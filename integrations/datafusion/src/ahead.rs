@@ -214,7 +214,8 @@ mod tests {
         let (bytes, asked) = (Bytes::from(bytes), Arc::new(Mutex::new(Vec::new())));
         let reader = |name| Box::new(Noting(name, bytes.clone(), asked.clone()));
         let (first, second) = (reader("first"), reader("second"));
-        let mut reader = Reader { reader: first, second: Some(second), part: 0..u64::MAX, metadata: None, next: None };
+        let mut reader =
+            Reader { reader: first, second: Some(second), part: 0..u64::MAX, readers: Handle::current(), next: None };
         let metadata = reader.get_metadata(None).await.unwrap();
         let range = |(start, length): (u64, u64)| start..start + length;
         let of_group =
