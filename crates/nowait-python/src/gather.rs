@@ -1,15 +1,17 @@
-//! Gathers that block: many ranges of one file, by one call, into one memory.
+//! Gathers that block: many ranges of one file, by one call, into one memory or a list.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nowait::{Error, ErrorKind, ErrorOp, Exceptions, File};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::error::{OrRaise, exception};
 use crate::gathered::{Gathered, Plan};
-use crate::memory::{Buffer, Loan, has_buffer};
+use crate::memory::{Buffer, Loan, NewBytes, has_buffer};
 use crate::ranges::{Extent, Ranges};
 
 /// A call looks at signals about this often.
@@ -34,6 +36,22 @@ pub(crate) fn blocking(
     loan.release(py);
     let short = short(py, file, &ranges.extents, read?, partial)?;
     Plan::of(&ranges).finish(&memory, short)
+}
+
+/// As `gather`, into a list of `bytes`: each is copied while others are read.
+#[pyfunction]
+#[pyo3(signature = (file, offsets, lengths, *, partial = false))]
+pub(crate) fn gather_list(
+    file: &Bound<'_, PyAny>,
+    offsets: &Bound<'_, PyAny>,
+    lengths: &Bound<'_, PyAny>,
+    partial: bool,
+) -> PyResult<Vec<Py<PyBytes>>> {
+    let (py, file) = (file.py(), crate::file::source(file)?);
+    let extents = Ranges::new(offsets, lengths, file.path())?.extents;
+    let (objects, incomplete) = read_each(py, &file, &extents)?;
+    short(py, &file, &extents, incomplete, partial)?;
+    Ok(objects)
 }
 
 /// Memory for `total` bytes: the caller's, if there is one; lent.
@@ -108,35 +126,108 @@ pub(crate) fn too_short(file: &File, index: usize, (offset, length): Extent, n: 
     error.with_range(offset, length as u64).with_advice(advice)
 }
 
-/// Reads ranges, and looks at signals in between.
-fn read(py: Python<'_>, file: &File, extents: &[Extent], mut output: &mut [u8]) -> PyResult<Incomplete> {
-    let mut incomplete = Incomplete::default();
-    let (mut next, mut ranges_max, mut bytes_max) = (0, FIRST_RANGES, FIRST_BYTES);
-    while next < extents.len() {
-        let (mut end, mut bytes) = (next, 0);
-        while end < extents.len() && end - next < ranges_max && (end == next || bytes + extents[end].1 <= bytes_max) {
+/// Parts of a list of ranges, between which a call looks at signals.
+struct Parts {
+    next: usize,
+    ranges_max: usize,
+    bytes_max: usize,
+}
+
+/// Ranges by their place in the list, and their bytes together.
+struct Part {
+    places: Range<usize>,
+    bytes: usize,
+    /// It is one range, and takes longer than a part should.
+    is_long: bool,
+}
+
+impl Parts {
+    fn new() -> Parts {
+        Parts { next: 0, ranges_max: FIRST_RANGES, bytes_max: FIRST_BYTES }
+    }
+
+    /// The next part. Looks at signals before, but for the first.
+    fn next(&mut self, py: Python<'_>, extents: &[Extent]) -> PyResult<Option<Part>> {
+        let start = self.next;
+        if start == extents.len() {
+            return Ok(None);
+        }
+        if start > 0 {
+            py.check_signals()?;
+        }
+        let (mut end, mut bytes) = (start, 0);
+        while end < extents.len()
+            && end - start < self.ranges_max
+            && (end == start || bytes + extents[end].1 <= self.bytes_max)
+        {
             bytes += extents[end].1;
             end += 1;
         }
+        self.next = end;
+        Ok(Some(Part { places: start..end, bytes, is_long: end - start == 1 && bytes > self.bytes_max }))
+    }
+
+    /// Takes note of how long a part took: so many more as make up the time between two looks.
+    fn took(&mut self, elapsed: Duration) {
+        let times = (LOOK.as_secs_f64() / elapsed.as_secs_f64().max(1e-6)).clamp(0.5, 64.0);
+        self.ranges_max = (self.ranges_max as f64 * times) as usize;
+        self.bytes_max = ((self.bytes_max as f64 * times) as usize).max(1 << 20);
+    }
+}
+
+/// Reads ranges, and looks at signals in between.
+fn read(py: Python<'_>, file: &File, extents: &[Extent], mut output: &mut [u8]) -> PyResult<Incomplete> {
+    let mut incomplete = Incomplete::default();
+    let mut parts = Parts::new();
+    while let Some(Part { places, bytes, is_long }) = parts.next(py, extents)? {
         let (part, rest) = std::mem::take(&mut output).split_at_mut(bytes);
         output = rest;
-        if end - next == 1 && bytes > bytes_max {
-            long(py, file, next, extents[next], part, &mut incomplete)?;
-        } else {
-            let began = Instant::now();
-            let exceptions = py.detach(|| file.gather_into(&extents[next..end], part)).or_raise(py)?;
-            incomplete.add(&exceptions, next);
-            // So many more as make up the time between two looks.
-            let times = (LOOK.as_secs_f64() / began.elapsed().as_secs_f64().max(1e-6)).clamp(0.5, 64.0);
-            ranges_max = (ranges_max as f64 * times) as usize;
-            bytes_max = ((bytes_max as f64 * times) as usize).max(1 << 20);
+        if is_long {
+            long(py, file, places.start, extents[places.start], part, &mut incomplete)?;
+            continue;
         }
-        next = end;
-        if next < extents.len() {
-            py.check_signals()?;
-        }
+        let began = Instant::now();
+        let exceptions = py.detach(|| file.gather_into(&extents[places.clone()], part)).or_raise(py)?;
+        incomplete.add(&exceptions, places.start);
+        parts.took(began.elapsed());
     }
     Ok(incomplete)
+}
+
+/// Reads ranges, each into an object of its own, and looks at signals in between.
+fn read_each(py: Python<'_>, file: &File, extents: &[Extent]) -> PyResult<(Vec<Py<PyBytes>>, Incomplete)> {
+    let mut incomplete = Incomplete::default();
+    let mut objects = Vec::with_capacity(extents.len());
+    let mut parts = Parts::new();
+    while let Some(Part { places, bytes, is_long }) = parts.next(py, extents)? {
+        if is_long {
+            let mut loan = Loan::bytes(py, bytes)?;
+            long(py, file, places.start, extents[places.start], loan.as_mut(), &mut incomplete)?;
+            let short = incomplete.short.last().filter(|short| short.0 == places.start);
+            let there = short.map_or(bytes, |short| short.1);
+            objects.push(loan.into_bytes(py, there));
+            continue;
+        }
+        let (began, extents) = (Instant::now(), &extents[places.clone()]);
+        let mut made = extents.iter().map(|extent| NewBytes::new(py, extent.1)).collect::<PyResult<Vec<_>>>()?;
+        let Incomplete { short, errors } = &mut incomplete;
+        let take = |index: usize, read: Result<&[u8], &Error>| match read {
+            Ok(read) => {
+                made[index].fill(read);
+                if read.len() < extents[index].1 {
+                    short.push((places.start + index, read.len()));
+                }
+            }
+            Err(error) => errors.push(error.clone().with_index(places.start + index)),
+        };
+        py.detach(|| file.gather(extents).each(take).wait()).or_raise(py)?;
+        objects.extend(made.into_iter().map(|object| object.finish(py)));
+        parts.took(began.elapsed());
+    }
+    // They came in the order of their reads.
+    incomplete.short.sort_unstable();
+    incomplete.errors.sort_by_key(Error::range_index);
+    Ok((objects, incomplete))
 }
 
 /// Reads one range that takes long, piece by piece.

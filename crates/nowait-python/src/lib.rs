@@ -36,7 +36,7 @@ mod _nowait {
     #[pymodule_export]
     use crate::file::File;
     #[pymodule_export]
-    use crate::gather::gather;
+    use crate::gather::{gather, gather_list};
     #[pymodule_export]
     use crate::gathered::Gathered;
     #[pymodule_export]

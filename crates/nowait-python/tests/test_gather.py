@@ -13,6 +13,7 @@ import numpy
 import pytest
 
 import nowait
+from nowait import _nowait
 
 
 def expected(contents: bytes, offsets: list[int], lengths: list[int]) -> list[bytes]:
@@ -139,6 +140,36 @@ def test_the_index_is_that_of_the_whole_list(path: Path, contents: bytes, late: 
         nowait.gather(path, offsets, 1)
     assert caught.value.index == late and f"range {late} " in str(caught.value)
     assert nowait.gather(path, offsets, 1, partial=True).short == [(late, 0)]
+
+
+def test_a_list_of_bytes(cold: Path, contents: bytes, seed: int) -> None:
+    # Several parts, ranges that the end of the file cuts short among them, and one that is a part itself.
+    offsets, lengths = some_ranges(contents, seed, 5000)
+    size = len(contents)
+    for index, offset in ((3000, size + 5), (17, size - 3), (4999, size)):
+        offsets[index], lengths[index] = offset, 100
+    read = _nowait.gather_list(cold, offsets, lengths, partial=True)
+    assert all(type(one) is bytes for one in read)
+    assert read == expected(contents, offsets, lengths)
+    with pytest.raises(nowait.EndOfFileError) as caught:
+        _nowait.gather_list(cold, offsets, lengths)
+    assert caught.value.index == 17
+    with pytest.raises(nowait.RangeError) as refused:
+        _nowait.gather_list(cold, [0, (1 << 63) - 1, size], [4096, 100, 1], partial=True)
+    assert refused.value.index == 1
+    assert _nowait.gather_list(cold, [], []) == []
+
+
+def test_a_list_with_a_long_range(tmp_path: Path) -> None:
+    sparse = tmp_path / "sparse"
+    length = 65 << 20
+    with sparse.open("wb") as file:
+        file.truncate(length - 5)
+        file.seek(length - 10)
+        file.write(b"end")
+    read = _nowait.gather_list(sparse, [0, length - 10, 1 << 40], [length, 3, 8], partial=True)
+    assert [len(one) for one in read] == [length - 5, 3, 0]
+    assert read[0].endswith(b"\0end\0\0") and read[1] == b"end"
 
 
 def test_out_can_be_resized_afterwards_and_not_while_it_is_looked_at(path: Path) -> None:

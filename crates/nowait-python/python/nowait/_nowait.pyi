@@ -101,6 +101,11 @@ def gather(
     interpreter is free for other threads meanwhile.
     """
 
+def gather_list(
+    file: File | Path | int | HasFileno, offsets: Integers, lengths: Lengths, *, partial: bool = False
+) -> list[bytes]:
+    """As `gather`, into a list of `bytes`: each is copied while others are read."""
+
 @final
 class Completions:
     """Operations of one event loop that have ended, behind an eventfd."""

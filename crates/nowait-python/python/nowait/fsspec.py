@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from fsspec.implementations import local  # type: ignore[import-untyped]
 from fsspec.utils import isfilelike  # type: ignore[import-untyped]
 
+from nowait import _nowait
 from nowait._copy import copy
 from nowait._each import gather_files
 from nowait._files import File
@@ -111,7 +112,10 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         on_error: str,
     ) -> None:
         try:
-            read = gather_files(requests, partial=True)
+            if len(requests) == 1:
+                read = [_nowait.gather_list(*requests[0], partial=True)]
+            else:
+                read = [rows.to_list() for rows in gather_files(requests, partial=True)]
         except Exception as error:
             if on_error != "return":
                 raise
@@ -124,7 +128,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
                 LocalFileSystem._read([request], [indices], results, on_error)
             return
         for rows, indices in zip(read, places, strict=True):
-            for index, data in zip(indices, rows.to_list(), strict=True):
+            for index, data in zip(indices, rows, strict=True):
                 results[index] = data
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:

@@ -139,25 +139,14 @@ impl Loan {
     /// # Errors
     /// `MemoryError`.
     pub(crate) fn bytes(py: Python<'_>, len: usize) -> PyResult<Loan> {
-        let Ok(size) = ffi::Py_ssize_t::try_from(len) else {
-            return Err(PyMemoryError::new_err(format!("{len} bytes are more than memory can hold")));
-        };
-        let is_cleared = len >= CLEARED_MIN;
-        let object = if is_cleared {
-            py.get_type::<PyBytes>().call1((size,))?
-        } else {
-            // SAFETY: without contents, the call makes an object whose bytes the caller is to fill.
-            unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), size))? }
-        };
-        let object = object.cast_into::<PyBytes>()?;
-        // SAFETY: the object is `bytes`, whose address does not change.
-        let start = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast::<u8>();
-        let Some(start) = NonNull::new(start) else { return Err(PyErr::fetch(py)) };
-        if !is_cleared {
+        if len < CLEARED_MIN {
+            let NewBytes { object, start, .. } = NewBytes::new(py, len)?;
             // SAFETY: `len` bytes of it are ours alone. Rust's memory is initialised at all times.
             unsafe { ptr::write_bytes(start.as_ptr(), 0, len) };
+            return Ok(Loan { start, len, owner: Owner::Bytes(object) });
         }
-        Ok(Loan { start, len, owner: Owner::Bytes(object.unbind()) })
+        let object = py.get_type::<PyBytes>().call1((size_of_bytes(len)?,))?.cast_into::<PyBytes>()?;
+        Ok(Loan { start: start_of(&object)?, len, owner: Owner::Bytes(object.unbind()) })
     }
 
     /// As [`Loan::bytes`], and the object itself, which is to be shown to nobody while there is the
@@ -206,6 +195,60 @@ impl Loan {
         if let Owner::Export(export) = std::mem::replace(&mut self.owner, Owner::None) {
             export.release(py);
         }
+    }
+}
+
+fn size_of_bytes(len: usize) -> PyResult<ffi::Py_ssize_t> {
+    let too_many = |_| PyMemoryError::new_err(format!("{len} bytes are more than memory can hold"));
+    ffi::Py_ssize_t::try_from(len).map_err(too_many)
+}
+
+fn start_of(object: &Bound<'_, PyBytes>) -> PyResult<NonNull<u8>> {
+    // SAFETY: the object is `bytes`, whose address does not change.
+    let start = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast::<u8>();
+    NonNull::new(start).ok_or_else(|| PyErr::fetch(object.py()))
+}
+
+/// A `bytes` object that nobody else knows yet, to be filled by any thread.
+pub(crate) struct NewBytes {
+    object: Py<PyBytes>,
+    start: NonNull<u8>,
+    len: usize,
+    filled: usize,
+}
+
+// SAFETY: the object keeps its bytes in their place, for any thread.
+unsafe impl Send for NewBytes {}
+
+impl NewBytes {
+    /// One of `len` bytes, whose pages are not touched yet.
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    pub(crate) fn new(py: Python<'_>, len: usize) -> PyResult<NewBytes> {
+        let size = size_of_bytes(len)?;
+        // SAFETY: without contents, the call makes an object whose bytes the caller is to fill.
+        let object = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), size))? };
+        let object = object.cast_into::<PyBytes>()?;
+        Ok(NewBytes { start: start_of(&object)?, object: object.unbind(), len, filled: 0 })
+    }
+
+    /// Copies its bytes, and no more than it has room for.
+    pub(crate) fn fill(&mut self, bytes: &[u8]) {
+        self.filled = bytes.len().min(self.len);
+        // SAFETY: so many bytes at `start` are ours alone, and no other memory overlaps them. An empty
+        // object may be one that all share, of which nothing is written.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr(), self.filled) };
+    }
+
+    /// The object, or a shorter one if fewer bytes were filled.
+    pub(crate) fn finish(self, py: Python<'_>) -> Py<PyBytes> {
+        if self.filled == self.len {
+            return self.object;
+        }
+        // SAFETY: so many bytes at `start` were written by `fill`, and the object is still ours.
+        let filled = unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.filled) };
+        PyBytes::new(py, filled).unbind()
     }
 }
 

@@ -7,4 +7,4 @@ mod lent;
 
 pub(crate) use self::elements::{Elements, Integer, elements};
 pub(crate) use self::exported::{Buffer, Mapping, View};
-pub(crate) use self::lent::{Loan, duplicate, end, has_buffer, pending_releases, release_pending};
+pub(crate) use self::lent::{Loan, NewBytes, duplicate, end, has_buffer, pending_releases, release_pending};
