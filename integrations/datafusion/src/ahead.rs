@@ -246,7 +246,8 @@ mod tests {
         assert_eq!(after(0..groups[1][0].start + 1, &groups[0]), Some(groups[1].clone()));
         assert_eq!(after(0..groups[1][0].start, &groups[0]), None);
         assert_eq!(after(0..u64::MAX, &groups[3]), None);
-        assert_eq!(after(0..u64::MAX, &[groups[0][0].start..groups[0][0].end - 1]), None);
+        let cut = groups[0][0].start..groups[0][0].end - 1;
+        assert_eq!(after(0..u64::MAX, std::slice::from_ref(&cut)), None);
         assert_eq!(after(0..u64::MAX, &[]), None);
     }
 }
