@@ -167,10 +167,11 @@ impl Parts {
         Ok(Some(Part { places: start..end, bytes, is_long: end - start == 1 && bytes > self.bytes_max }))
     }
 
-    /// Takes note of how long a part took: so many more as make up the time between two looks.
+    /// Takes note of how long a part took: so many more as make up the time between two looks. Never
+    /// none, or the call would not end.
     fn took(&mut self, elapsed: Duration) {
         let times = (LOOK.as_secs_f64() / elapsed.as_secs_f64().max(1e-6)).clamp(0.5, 64.0);
-        self.ranges_max = (self.ranges_max as f64 * times) as usize;
+        self.ranges_max = ((self.ranges_max as f64 * times) as usize).max(1);
         self.bytes_max = ((self.bytes_max as f64 * times) as usize).max(1 << 20);
     }
 }

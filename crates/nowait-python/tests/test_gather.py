@@ -6,6 +6,8 @@ import array
 import mmap
 import os
 import random
+import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -170,6 +172,42 @@ def test_a_list_with_a_long_range(tmp_path: Path) -> None:
     read = _nowait.gather_list(sparse, [0, length - 10, 1 << 40], [length, 3, 8], partial=True)
     assert [len(one) for one in read] == [length - 5, 3, 0]
     assert read[0].endswith(b"\0end\0\0") and read[1] == b"end"
+
+
+def test_slow_parts_become_small_and_never_empty(tmp_path: Path) -> None:
+    # Another thread lets go of the interpreter so late that each part takes longer than a call should
+    # between two looks at signals. The next part is half as large: 2,047 ranges down to one.
+    offsets, over = [index << 17 for index in range(2060)], threading.Event()
+    scattered = tmp_path / "scattered"
+    with scattered.open("wb") as file:
+        for offset in offsets:
+            file.seek(offset)
+            file.write(offset.to_bytes(8, "little"))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def spin() -> None:
+        while not over.is_set():
+            pass
+
+    def fail(*_: object) -> None:
+        raise TimeoutError("the gather makes no progress")
+
+    interval, before = sys.getswitchinterval(), signal.signal(signal.SIGALRM, fail)
+    spinning = threading.Thread(target=spin)
+    try:
+        sys.setswitchinterval(0.21)
+        spinning.start()
+        signal.alarm(60)
+        read = nowait.gather(scattered, offsets[::-1], 8)
+    finally:
+        signal.alarm(0)
+        over.set()
+        sys.setswitchinterval(interval)
+        signal.signal(signal.SIGALRM, before)
+        spinning.join()
+    assert [int.from_bytes(one, "little") for one in read.to_list()] == offsets[::-1]
 
 
 def test_out_can_be_resized_afterwards_and_not_while_it_is_looked_at(path: Path) -> None:

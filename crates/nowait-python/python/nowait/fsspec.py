@@ -112,6 +112,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         on_error: str,
     ) -> None:
         try:
+            # Of one file, ranges become `bytes` while others are read.
             if len(requests) == 1:
                 read = [_nowait.gather_list(*requests[0], partial=True)]
             else:
@@ -119,6 +120,7 @@ class LocalFileSystem(local.LocalFileSystem):  # type: ignore[misc]
         except Exception as error:
             if on_error != "return":
                 raise
+            # Of one file, ranges become `bytes` while others are read.
             if len(requests) == 1:
                 for index in places[0]:
                     results[index] = error
