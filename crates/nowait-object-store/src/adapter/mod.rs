@@ -7,7 +7,7 @@ mod upload;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -72,18 +72,18 @@ impl NowaitFileSystem {
         file_path(&self.files, location)
     }
 
-    /// Removes what processes that were killed have left of their puts and uploads, below a prefix:
-    /// files with the hidden names of uploads (`name#123`), whoever made them, that have not changed
-    /// for `age` (their ctime). Returns how many.
+    /// Removes the files that killed processes left of their puts and uploads, below a prefix:
+    /// hidden names of uploads (`name#123`), of any owner, whose last change (ctime) lies before
+    /// `unchanged_since`. Returns how many.
     ///
-    /// Choose an `age` beyond any pause of an upload that is under way: such a one is removed as well,
-    /// and cannot be completed. Dropped half-way, this is done to its end.
+    /// Choose a time further back than any pause of an upload under way: an upload whose file is
+    /// removed cannot be completed. Dropping the future does not stop the removal.
     ///
     /// # Errors
-    /// Those of reading directories and removing files. What was removed before stays so.
-    pub async fn remove_leftovers(&self, prefix: Option<&Path>, age: Duration) -> Result<u64> {
+    /// Those of reading directories and removing files. Files removed before the error stay removed.
+    pub async fn remove_leftovers(&self, prefix: Option<&Path>, unchanged_since: SystemTime) -> Result<u64> {
         let dir = self.files.root.join(prefix.map_or("", |prefix| prefix.as_ref()));
-        self.files.remove_leftovers(&dir, age).await.map_err(failed)
+        self.files.remove_leftovers(&dir, unchanged_since).await.map_err(failed)
     }
 
     async fn list_entries(&self, prefix: &Path) -> Result<ListResult> {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use nowait::{Error, ErrorKind, ErrorOp, Result};
@@ -67,13 +67,15 @@ impl Files {
 }
 
 impl Files {
-    /// Removes staged files below `dir` that have not changed for so long. Returns how many.
-    pub(crate) async fn remove_leftovers(&self, dir: &Path, age: Duration) -> Result<u64> {
+    /// Removes staged files below `dir` whose last change lies before `unchanged_since`. Returns how
+    /// many.
+    pub(crate) async fn remove_leftovers(&self, dir: &Path, unchanged_since: SystemTime) -> Result<u64> {
         let remove = move |dir: &Path| {
-            // Not when it was written: one that is a link to the object of a copy is as old as that.
+            // The time of the change, not of the contents: a link to the object of a copy has those
+            // of that object.
             let is_old = |metadata: &Metadata| {
                 let changed = Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);
-                (UNIX_EPOCH + changed).elapsed().is_ok_and(|since| since >= age)
+                UNIX_EPOCH + changed < unchanged_since
             };
             let mut removed = 0;
             for entry in WalkDir::new(dir).min_depth(1) {

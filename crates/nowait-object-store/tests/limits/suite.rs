@@ -1,4 +1,6 @@
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::StreamExt;
 use futures::future::join_all;
@@ -200,28 +202,42 @@ async fn an_upload_is_seen_when_complete_and_leaves_nothing_otherwise() {
     panic!("{:?}", names(dir.path()));
 }
 
+/// Returns a time of the file system's clock, which advances in ticks, after the last change of
+/// `path`. All files that change from now on have this time or a later one.
+fn later_than(path: &std::path::Path) -> SystemTime {
+    let changed = |path: &std::path::Path| {
+        let metadata = fs::metadata(path).unwrap();
+        UNIX_EPOCH + Duration::new(metadata.ctime() as u64, metadata.ctime_nsec() as u32)
+    };
+    let before = changed(path);
+    loop {
+        let probe = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
+        if changed(probe.path()) > before {
+            return changed(probe.path());
+        }
+    }
+}
+
 #[tokio::test]
 async fn leftovers_are_removed_when_they_are_old_and_nothing_else_is() {
-    use std::time::{Duration, Instant, SystemTime};
     let (dir, store) = store(Options::new());
     fs::create_dir(dir.path().join("dir")).unwrap();
-    let made = Instant::now();
     for name in ["killed#12", "dir/killed#7", "dir/name#a", "plain"] {
         fs::write(dir.path().join(name), "").unwrap();
     }
     std::os::unix::fs::symlink("plain", dir.path().join("link#1")).unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let since = later_than(&dir.path().join("dir/killed#7"));
     let object = Path::from("dir/object");
     let mut upload = store.put_multipart(&object).await.unwrap();
     upload.put_part("some".into()).await.unwrap();
     store.put(&object, "whole".into()).await.unwrap();
     // As a copy under way of an object that was written long ago.
     let plain = fs::File::options().write(true).open(dir.path().join("plain")).unwrap();
-    plain.set_modified(SystemTime::now() - Duration::from_secs(100_000)).unwrap();
+    plain.set_modified(UNIX_EPOCH).unwrap();
     fs::hard_link(dir.path().join("plain"), dir.path().join("copy#5")).unwrap();
-    assert_eq!(store.remove_leftovers(Some(&Path::from("dir")), made.elapsed()).await.unwrap(), 1);
-    assert_eq!(store.remove_leftovers(None, made.elapsed()).await.unwrap(), 1);
-    assert_eq!(store.remove_leftovers(Some(&Path::from("none")), made.elapsed()).await.unwrap(), 0);
+    assert_eq!(store.remove_leftovers(Some(&Path::from("dir")), since).await.unwrap(), 1);
+    assert_eq!(store.remove_leftovers(None, since).await.unwrap(), 1);
+    assert_eq!(store.remove_leftovers(Some(&Path::from("none")), since).await.unwrap(), 0);
     assert_eq!(names(dir.path()), ["copy#5", "dir", "link#1", "plain"]);
     assert_eq!(names(&dir.path().join("dir")).len(), 3);
     // An upload under way is young.
