@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use tempfile::TempDir;
@@ -60,6 +61,20 @@ pub(crate) fn count_from(variable: &str, usual: usize) -> usize {
     match env::var(variable) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is a number: {text}")),
         Err(_) => usual,
+    }
+}
+
+/// Asks again and again until there is an answer. A deadline only ends a test that would wait without an
+/// end: a slow machine does not meet it.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60) * count_from("NOWAIT_TEST_SLOWNESS", 1) as u32;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within the deadline");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

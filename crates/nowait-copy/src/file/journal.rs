@@ -8,7 +8,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, FlockOperation, Mode, Stat};
+use rustix::fs::{FileType, FlockOperation, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::pass::Check;
@@ -44,30 +44,20 @@ pub(crate) struct Resumed {
 
 /// Opens what an earlier run left of a target, or begins anew; none while another process has it, or
 /// a directory one of its names.
-pub(crate) fn open(
-    directory: BorrowedFd<'_>,
-    target: &CStr,
-    source: &Stat,
-    mode: Mode,
-) -> Result<Option<Resumed>, Errno> {
-    match open_or_begin(directory, target, source, mode) {
+pub(crate) fn open(directory: BorrowedFd<'_>, target: &CStr, source: &Stat) -> Result<Option<Resumed>, Errno> {
+    match open_or_begin(directory, target, source) {
         Err(Errno::ISDIR) => Ok(None),
         opened => opened,
     }
 }
 
-fn open_or_begin(
-    directory: BorrowedFd<'_>,
-    target: &CStr,
-    source: &Stat,
-    mode: Mode,
-) -> Result<Option<Resumed>, Errno> {
+fn open_or_begin(directory: BorrowedFd<'_>, target: &CStr, source: &Stat) -> Result<Option<Resumed>, Errno> {
     let (part_name, journal_name) = (beside(target, "part"), beside(target, "journal"));
     let Some(file) = lock(directory, &journal_name)? else { return Ok(None) };
     let header = header(target, source);
     let text = read_all(file.as_fd())?;
     let part = match text.strip_prefix(&*header) {
-        Some(_) => open_part(directory, &part_name, mode)?,
+        Some(_) => open_part(directory, &part_name)?,
         None => None,
     };
     let mut journal = Journal { file, end: header.len() as u64, pending: Vec::new() };
@@ -79,7 +69,7 @@ fn open_or_begin(
     retry_on_intr(|| rustix::fs::ftruncate(&journal.file, 0))?;
     data::write(journal.file.as_fd(), &header, 0, false).map_err(|(errno, _)| errno)?;
     name::remove(directory, &part_name)?;
-    let part = name::create_new(directory, &part_name, mode)?;
+    let part = name::create_new(directory, &part_name)?;
     Ok(Some(Resumed { journal, file: part, name: part_name, journal_name, claimed: Vec::new() }))
 }
 
@@ -121,7 +111,7 @@ impl Drop for Journal {
 fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
     const TRIES: u32 = 8;
     for _ in 0..TRIES {
-        let file = match name::open_or_create(directory, name, Mode::RUSR | Mode::WUSR) {
+        let file = match name::open_or_create(directory, name) {
             // A link, or a socket.
             Err(Errno::LOOP | Errno::NXIO) => {
                 name::remove(directory, name)?;
@@ -150,19 +140,25 @@ fn lock(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno
     Ok(None)
 }
 
-/// Opens the staged file of an earlier run. One that was complete but for its name has its final mode,
-/// which may refuse even its owner: it gets `mode` again.
-fn open_part(directory: BorrowedFd<'_>, name: &CStr, mode: Mode) -> Result<Option<OwnedFd>, Errno> {
-    match open_own(directory, name) {
-        Err(Errno::ACCESS) => {}
-        opened => return opened,
+/// Opens the staged file of an earlier run, for this user alone again: one that was complete but for
+/// its name has its final mode, which may let others read it, or refuse even its owner.
+fn open_part(directory: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
+    let file = match open_own(directory, name) {
+        Err(Errno::ACCESS) => {
+            let place = name::open_place(directory, name)?;
+            if !is_own(&retry_on_intr(|| rustix::fs::fstat(&place))?) {
+                return Ok(None);
+            }
+            name::set_mode(place.as_fd(), name::STAGED)?;
+            open_own(directory, name)?
+        }
+        opened => opened?,
+    };
+    if let Some(file) = &file {
+        // An ACL's mask becomes empty with the group's bits.
+        retry_on_intr(|| rustix::fs::fchmod(file, name::STAGED))?;
     }
-    let place = name::open_place(directory, name)?;
-    if !is_own(&retry_on_intr(|| rustix::fs::fstat(&place))?) {
-        return Ok(None);
-    }
-    name::set_mode(place.as_fd(), mode)?;
-    open_own(directory, name)
+    Ok(file)
 }
 
 /// Opens a file of an earlier run, if there is one that only this user can have made.

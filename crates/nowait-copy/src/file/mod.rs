@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use nowait::ErrorKind;
-use rustix::fs::{Mode, Stat};
+use rustix::fs::Stat;
 use rustix::io::retry_on_intr;
 
 use self::ends::{End, Ends};
@@ -68,8 +68,6 @@ pub(crate) struct FileJob<'a> {
     /// The name is free for certain: this copy made the directory. A name that exists all the same
     /// is a collision (`NameCollision`): `RENAME_NOREPLACE`.
     pub is_new: bool,
-    /// Mode to make the staged file with.
-    pub create_mode: Mode,
     /// Copies metadata.
     pub metadata: Metadata<'a>,
 }
@@ -153,7 +151,7 @@ fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<
     let mut refused: Vec<Choice> = Vec::new();
     let mut empty = None;
     if ladder::wants_clone(shared, size.bytes, (job.stat.st_dev, place.device)) {
-        let stage = Stage::new(shared, place, size.bytes, job.create_mode)?;
+        let stage = Stage::new(shared, place, size.bytes)?;
         let cloned = fill::clone(shared, &ends(job, shared, &stage), size)?;
         match cloned {
             Ok(filled) => return Ok((stage, filled, None)),
@@ -163,7 +161,7 @@ fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<
         empty = Some(stage);
     }
     if shared.options.resume && size.bytes >= RESUME_BYTES_MIN {
-        let resumed = journal::open(place.directory, place.name, job.stat, job.create_mode);
+        let resumed = journal::open(place.directory, place.name, job.stat);
         let resumed = resumed.map_err(|errno| Failure::from_errno(Operation::Journal, job.target_path, errno))?;
         // None: another process has it.
         if let Some(resumed) = resumed {
@@ -172,7 +170,7 @@ fn stage<'a>(job: &FileJob<'_>, shared: &'a Shared, place: Place<'a>) -> Result<
     }
     let stage = match empty {
         Some(stage) => stage,
-        None => Stage::new(shared, place, size.bytes, job.create_mode)?,
+        None => Stage::new(shared, place, size.bytes)?,
     };
     let filled = fill(job, shared, &stage, size, None, refused)?;
     Ok((stage, filled, None))

@@ -11,7 +11,6 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use crate::error::{Failure, FailureKind, Operation, Result};
@@ -47,13 +46,13 @@ pub(crate) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Makes a file that nobody else knows.
-    pub(crate) fn new(shared: &'a Shared, place: Place<'a>, size: u64, mode: Mode) -> Result<Self> {
+    /// Makes a file for this process's user alone.
+    pub(crate) fn new(shared: &'a Shared, place: Place<'a>, size: u64) -> Result<Self> {
         let failed = |errno| Failure::from_errno(Operation::Stage, place.path, errno);
         let devices = (place.device, place.device);
         let suits = (place.is_new || size >= UNNAMED_BYTES_MIN) && shared.has_proc;
         if suits && !shared.learned.is_refused(Ability::TemporaryFile, devices) {
-            match name::create_unnamed(place.directory, mode) {
+            match name::create_unnamed(place.directory) {
                 Ok(file) => return Ok(Stage { shared, place, file, temporary: None, is_kept: false }),
                 // Kernels and file systems without them try to open the directory for writing.
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
@@ -63,7 +62,7 @@ impl<'a> Stage<'a> {
             }
         }
         let temporary = (place.temporary_name)();
-        let file = name::create_new(place.directory, &temporary, mode).map_err(failed)?;
+        let file = name::create_new(place.directory, &temporary).map_err(failed)?;
         Ok(Stage { shared, place, file, temporary: Some(temporary), is_kept: false })
     }
 

@@ -11,53 +11,46 @@ use rustix::io::Errno;
 
 use crate::error::{Failure, FailureKind, Operation};
 
-pub(crate) use process::{Creation, Place, Process};
-pub(crate) use xattr::remove_default_acl;
+pub(crate) use process::{Place, Process};
+use xattr::Node;
 
 /// Bits that let a program run as its owner or group.
 const SET_ID: u32 = 0o6000;
 
-/// A file or directory whose metadata are to be copied.
+/// An entry whose metadata are to be copied.
 pub(crate) struct Subject<'a> {
     /// The source as it was when opened.
     pub stat: &'a Stat,
-    /// How the target was made, or found.
-    pub creation: Creation,
     /// Path of the target, for messages.
     pub path: &'a Path,
-    /// The target may have inherited an ACL.
+    /// The owner remains to be set.
+    pub needs_owner: bool,
+    /// The mode remains to be set.
+    pub needs_mode: bool,
+    /// The target may have inherited an ACL, or have had one before.
     pub may_have_acl: bool,
 }
 
 /// Sets the metadata of an open file or directory: the owner first, since that clears setuid bits
-/// and capabilities; then attributes; then the mode; and times last. Returns what could not be
-/// kept.
+/// and capabilities; then attributes, ACLs among them; then the mode, which lets others in; and times
+/// last. Returns what could not be kept.
 pub(crate) fn copy(
     source: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
     subject: &Subject<'_>,
     process: &Process,
 ) -> Vec<Failure> {
-    let Subject { stat, creation, path, may_have_acl } = subject;
+    let Subject { stat, path, needs_owner, needs_mode, .. } = subject;
     let mut lost = Vec::new();
     let mut mode = stat.st_mode & 0o7777;
-    if creation.needs_owner {
+    if *needs_owner {
         let set = |user, group| rustix::fs::fchown(target, user, group);
         if !keep_owner(stat, path, process, &mut lost, set) {
             mode &= !SET_ID;
         }
     }
-    let copied = xattr::copy(xattr::Node::File(source), xattr::Node::File(target), path);
-    lost.extend(copied.lost);
-    if *may_have_acl {
-        if !copied.has_acl {
-            xattr::remove_access_acl(target);
-        }
-        if !copied.has_default_acl && FileType::from_raw_mode(stat.st_mode).is_dir() {
-            xattr::remove_default_acl(target);
-        }
-    }
-    if creation.needs_mode {
+    mode &= attributes(Node::File(source), Node::File(target), subject, &mut lost);
+    if *needs_mode || mode != stat.st_mode & 0o7777 {
         if let Err(errno) = rustix::fs::fchmod(target, Mode::from_raw_mode(mode)) {
             lost.push(warning(Operation::SetMode, path, errno));
         }
@@ -84,7 +77,7 @@ pub(crate) fn copy_node(
         mode &= !SET_ID;
     }
     let (from, to) = (through_proc(source_dir, Some(source_name)), through_proc(node, None));
-    lost.extend(xattr::copy(xattr::Node::Link(&from), xattr::Node::Descriptor(&to), path).lost);
+    mode &= attributes(Node::Link(&from), Node::Descriptor(&to), subject, &mut lost);
     // A link has no mode.
     if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
         if let Err(errno) = rustix::fs::chmod(&to, Mode::from_raw_mode(mode)) {
@@ -95,6 +88,51 @@ pub(crate) fn copy_node(
         lost.push(warning(Operation::SetTimes, path, errno));
     }
     lost
+}
+
+/// Copies attributes and removes ACLs that the source lacks. Returns the bits of the source's mode that
+/// the target may have: without its ACL, a mode may give more.
+fn attributes(source: Node<'_>, target: Node<'_>, subject: &Subject<'_>, lost: &mut Vec<Failure>) -> u32 {
+    let Subject { stat, path, may_have_acl, .. } = subject;
+    let file_type = FileType::from_raw_mode(stat.st_mode);
+    let copied = xattr::copy(source, target, path);
+    lost.extend(copied.lost);
+    let mut rights = copied.rights;
+    if *may_have_acl && !copied.has_acl && !file_type.is_symlink() {
+        if let Err(errno) = xattr::remove_access_acl(target) {
+            rights &= xattr::OWNER_RIGHTS;
+            lost.push(warning(Operation::Xattr, path, errno));
+        }
+    }
+    if *may_have_acl && !copied.has_default_acl && file_type.is_dir() {
+        if let Err(errno) = xattr::remove_default_acl(target) {
+            lost.push(warning(Operation::Xattr, path, errno));
+        }
+    }
+    rights
+}
+
+/// Opens an existing directory to its owner, if that is this process's user, and closes it to all whom
+/// the source does not let in, while it is filled: its own mode follows at the end. Returns the mode
+/// that it has then.
+pub(crate) fn prepare_directory(
+    (source, from): (BorrowedFd<'_>, &Stat),
+    (target, to): (BorrowedFd<'_>, &Stat),
+    process: &Process,
+) -> u32 {
+    let mut rights = from.st_mode | !0o777 | 0o700;
+    if to.st_mode & rights & 0o077 != 0 {
+        rights &= xattr::rights(source);
+    }
+    let mode = to.st_mode & rights | if process.owns(to) { 0o700 } else { 0 };
+    // Where it may not be set, neither may the final one, and that is told.
+    let is_set = mode != to.st_mode && rustix::fs::fchmod(target, Mode::from_raw_mode(mode & 0o7777)).is_ok();
+    if is_set { mode } else { to.st_mode }
+}
+
+/// Makes a new directory inherit nothing to its entries; true if they inherit an ACL all the same.
+pub(crate) fn inherits_acl(directory: BorrowedFd<'_>) -> bool {
+    xattr::remove_default_acl(Node::File(directory)).is_err()
 }
 
 /// Sets owner and group; only the group where the owner is refused. False if one is not the

@@ -1,14 +1,14 @@
-//! Owner and mode of files that this process makes, before anything is set.
+//! Owner of files that this process makes, before anything is set, and properties of their directory.
 
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{Mode, Stat};
+use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::xattr;
 use crate::os::kind;
 
-/// Identity of the process: owner and mode of the files that it makes follow from it.
+/// Identity of the process: the owner of the files that it makes follows from it.
 pub(crate) struct Process {
     user: u32,
     group: u32,
@@ -30,6 +30,16 @@ impl Process {
         }
     }
 
+    /// True if a file is of this process's user.
+    pub(crate) fn owns(&self, stat: &Stat) -> bool {
+        stat.st_uid == self.user
+    }
+
+    /// True if a new file in `place` has the owner and group of `stat` already.
+    pub(crate) fn owns_alike(&self, stat: &Stat, place: &Place) -> bool {
+        place.is_plain && stat.st_uid == self.user && stat.st_gid == self.group && stat.st_gid == place.group
+    }
+
     /// True if the umask takes rights from the owner of what is made.
     pub(crate) fn masks_owner(&self) -> bool {
         self.umask.is_some_and(|umask| umask & 0o700 != 0)
@@ -43,8 +53,8 @@ fn umask() -> Option<u32> {
     u32::from_str_radix(line.trim(), 8).ok()
 }
 
-/// File systems on which a new file has the owner and the mode that the process and the directory
-/// give it. Elsewhere both may be mapped (NFS, FUSE, FAT), and are always set.
+/// File systems on which a new file has the owner that the process and the directory give it.
+/// Elsewhere it may be mapped (NFS, FUSE, FAT), and is always set.
 const PLAIN: [u32; 6] = [
     0xEF53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -80,7 +90,7 @@ pub(crate) struct Place {
     pub may_ignore_case: bool,
     /// No other machine writes to the file system.
     pub is_local: bool,
-    /// Owner and mode of new files can be told beforehand.
+    /// The owner of new files is known beforehand.
     is_plain: bool,
     /// Group of the directory: that of new files, with setgid or `grpid`.
     group: u32,
@@ -104,42 +114,6 @@ impl Place {
     /// A directory just made in this one, with this `stat`; it has no default ACL.
     pub(crate) fn below(&self, stat: &Stat) -> Self {
         Place { has_default_acl: false, group: stat.st_gid, ..*self }
-    }
-}
-
-/// How a new file is made, and what of its owner and mode remains to be set.
-#[derive(Clone, Copy)]
-pub(crate) struct Creation {
-    /// Mode to ask for.
-    pub mode: Mode,
-    /// The owner remains to be set.
-    pub(super) needs_owner: bool,
-    /// The mode remains to be set.
-    pub(super) needs_mode: bool,
-}
-
-impl Creation {
-    /// For a copy of `stat` in `place`. Until its owner is right, a file is for its maker alone.
-    pub(crate) fn of(stat: &Stat, place: &Place, process: &Process) -> Self {
-        let has_owner =
-            place.is_plain && stat.st_uid == process.user && stat.st_gid == process.group && stat.st_gid == place.group;
-        let mode = stat.st_mode & 0o7777;
-        // It may be opened again while it is filled, which its owner's bits have to allow.
-        let may_reopen = process.may_chown || mode & 0o600 == 0o600;
-        let has_mode = has_owner
-            && may_reopen
-            && !place.has_default_acl
-            && mode & !0o777 == 0
-            && process.umask.is_some_and(|umask| mode & umask == 0);
-        let asked = if has_mode { mode } else { mode & 0o700 | 0o600 };
-        Creation { mode: Mode::from_raw_mode(asked), needs_owner: !has_owner, needs_mode: !has_mode }
-    }
-
-    /// For an existing `target` that is to be like `source`.
-    pub(crate) fn existing(source: &Stat, target: &Stat) -> Self {
-        let has_owner = source.st_uid == target.st_uid && source.st_gid == target.st_gid;
-        let has_mode = has_owner && source.st_mode == target.st_mode;
-        Creation { mode: Mode::from_raw_mode(target.st_mode), needs_owner: !has_owner, needs_mode: !has_mode }
     }
 }
 

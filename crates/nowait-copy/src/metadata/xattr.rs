@@ -57,17 +57,40 @@ impl Node<'_> {
             Node::Descriptor(path) => rustix::fs::setxattr(path, name, value, XattrFlags::empty()),
         }
     }
+
+    /// Removes an attribute; it is no error if there is none.
+    fn remove(self, name: &CStr) -> Result<(), Errno> {
+        let removed = match self {
+            Node::File(file) => rustix::fs::fremovexattr(file, name),
+            Node::Link(path) => rustix::fs::lremovexattr(path, name),
+            Node::Descriptor(path) => rustix::fs::removexattr(path, name),
+        };
+        match removed {
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            removed => removed,
+        }
+    }
 }
 
+/// Bits of a mode without the rights of group and others.
+pub(super) const OWNER_RIGHTS: u32 = !0o077;
+
 /// Outcome for the attributes of a file.
-#[derive(Default)]
 pub(super) struct Copied {
     /// The source has an access ACL, and the target too now.
     pub has_acl: bool,
     /// The same for the default ACL of a directory.
     pub has_default_acl: bool,
+    /// Bits of the mode that give no user more rights than the source's ACL: all, unless that was lost.
+    pub rights: u32,
     /// One that could not be kept.
     pub lost: Option<Failure>,
+}
+
+impl Default for Copied {
+    fn default() -> Self {
+        Copied { has_acl: false, has_default_acl: false, rights: !0, lost: None }
+    }
 }
 
 /// Copies the attributes of `source` to `target`.
@@ -88,9 +111,12 @@ pub(super) fn copy(source: Node<'_>, target: Node<'_>, target_path: &Path) -> Co
             Ok(length) => copy_named(source, target, target_path, &names[..length], value),
             // The source's file system has none.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Copied::default(),
-            Err(errno) => {
-                Copied { lost: Some(lost(target_path, errno, "the source's cannot be listed")), ..Copied::default() }
-            }
+            // Among them may be an ACL.
+            Err(errno) => Copied {
+                rights: OWNER_RIGHTS,
+                lost: Some(lost(target_path, errno, "the source's cannot be listed")),
+                ..Copied::default()
+            },
         }
     })
 }
@@ -102,7 +128,10 @@ fn copy_named(source: Node<'_>, target: Node<'_>, path: &Path, mut names: &[u8],
         if value.is_empty() {
             value.resize(LONGEST, 0);
         }
-        let done = source.get(name, value).and_then(|length| target.set(name, &value[..length]));
+        let mut rights = OWNER_RIGHTS;
+        let done = source.get(name, value).and_then(|length| {
+            target.set(name, &value[..length]).inspect_err(|_| rights = rights_of_all(&value[..length]))
+        });
         match done {
             Ok(()) => {
                 copied.has_acl |= name == ACCESS_ACL;
@@ -112,6 +141,9 @@ fn copy_named(source: Node<'_>, target: Node<'_>, path: &Path, mut names: &[u8],
             Err(Errno::NODATA) => {}
             Err(_) if is_privileged(name) => {}
             Err(errno) => {
+                if name == ACCESS_ACL {
+                    copied.rights = rights;
+                }
                 copied.lost.get_or_insert_with(|| {
                     lost(path, errno, &shown(Path::new(OsStr::from_bytes(name.to_bytes()))).to_string())
                 });
@@ -149,14 +181,78 @@ pub(super) fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
     matches!(rustix::fs::fgetxattr(dir, DEFAULT_ACL, &mut value[..]), Ok(_) | Err(Errno::RANGE | Errno::BADF))
 }
 
-/// Removes the default ACL that a new directory inherited.
-pub(crate) fn remove_default_acl(dir: BorrowedFd<'_>) {
-    // Nothing depends on it: the directory's own attributes follow at the end.
-    _ = rustix::fs::fremovexattr(dir, DEFAULT_ACL);
+/// Removes the default ACL of a directory.
+pub(super) fn remove_default_acl(directory: Node<'_>) -> Result<(), Errno> {
+    directory.remove(DEFAULT_ACL)
 }
 
-/// Removes the ACL that a new file inherited.
-pub(super) fn remove_access_acl(file: BorrowedFd<'_>) {
-    // There may be none; the mode, which is set after this, then says all.
-    _ = rustix::fs::fremovexattr(file, ACCESS_ACL);
+/// Removes the ACL of an entry; the mode, which is set after this, then says all.
+pub(super) fn remove_access_acl(node: Node<'_>) -> Result<(), Errno> {
+    node.remove(ACCESS_ACL)
+}
+
+/// Bits of a mode that give no user more rights than the file's ACL, if it has one.
+pub(super) fn rights(file: BorrowedFd<'_>) -> u32 {
+    let mut value = [0; LONGEST];
+    match Node::File(file).get(ACCESS_ACL, &mut value) {
+        Ok(length) => rights_of_all(&value[..length]),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => !0,
+        Err(_) => OWNER_RIGHTS,
+    }
+}
+
+/// Bits of a mode that are right without this ACL (`linux/posix_acl_xattr.h`): the group's, and those of
+/// others, as far as each user and group that the ACL names has them, too.
+fn rights_of_all(acl: &[u8]) -> u32 {
+    const VERSION: [u8; 4] = 2_u32.to_le_bytes();
+    const ENTRY_BYTES: usize = 8;
+    const USER: u16 = 0x02;
+    const GROUP_OWNER: u16 = 0x04;
+    const GROUP: u16 = 0x08;
+    const MASK: u16 = 0x10;
+    const OTHERS: u16 = 0x20;
+    let Some(entries) = acl.strip_prefix(&VERSION).filter(|entries| entries.len() % ENTRY_BYTES == 0) else {
+        return OWNER_RIGHTS;
+    };
+    let (mut group, mut others, mut named) = (0o7, 0, 0o7);
+    for entry in entries.chunks_exact(ENTRY_BYTES) {
+        let rights = u32::from(u16::from_le_bytes([entry[2], entry[3]])) & 0o7;
+        match u16::from_le_bytes([entry[0], entry[1]]) {
+            USER | GROUP => named &= rights,
+            GROUP_OWNER | MASK => group &= rights,
+            OTHERS => others = rights,
+            _ => {}
+        }
+    }
+    OWNER_RIGHTS | (group & named) << 3 | others & named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ACL as the kernel stores it, of tags and rights.
+    fn acl(entries: &[(u16, u16)]) -> Vec<u8> {
+        let mut bytes = 2_u32.to_le_bytes().to_vec();
+        for (tag, rights) in entries {
+            bytes.extend([tag.to_le_bytes(), rights.to_le_bytes()].concat());
+            bytes.extend(u32::MAX.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_mode_without_its_acl_gives_no_user_more() {
+        let rights = |entries: &[(u16, u16)]| rights_of_all(&acl(entries)) & 0o777;
+        // u::rwx, u:1000:r, g::-, m::r, o::-
+        assert_eq!(rights(&[(1, 7), (2, 4), (4, 0), (0x10, 4), (0x20, 0)]), 0o700);
+        // Who is named and denied would be one of the others.
+        assert_eq!(rights(&[(1, 7), (2, 0), (4, 4), (0x10, 4), (0x20, 4)]), 0o700);
+        assert_eq!(rights(&[(1, 7), (2, 7), (4, 5), (0x10, 7), (0x20, 4)]), 0o754);
+        assert_eq!(rights(&[(1, 7), (8, 7), (4, 7), (0x10, 5), (0x20, 1)]), 0o751);
+        assert_eq!(rights(&[(1, 7), (4, 6), (0x20, 4)]), 0o764);
+        for broken in [&[][..], &[2, 0, 0, 0, 1], &[3, 0, 0, 0]] {
+            assert_eq!(rights_of_all(broken) & 0o777, 0o700, "{broken:?}");
+        }
+    }
 }

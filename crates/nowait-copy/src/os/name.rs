@@ -8,22 +8,27 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::data::descriptor_path;
 
+/// Mode of a file until its owner, its attributes and its ACL are set: for its maker alone. The final
+/// mode must not be asked for: with an ACL, the group's bits are those of the ACL's mask, which may
+/// give more than the group has.
+pub(crate) const STAGED: Mode = Mode::RUSR.union(Mode::WUSR);
+
 /// Makes a file without a name in a directory's file system.
-pub(crate) fn create_unnamed(directory: BorrowedFd<'_>, mode: Mode) -> Result<OwnedFd, Errno> {
+pub(crate) fn create_unnamed(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    retry_on_intr(|| rustix::fs::openat(directory, c".", flags, mode))
+    retry_on_intr(|| rustix::fs::openat(directory, c".", flags, STAGED))
 }
 
 /// Makes a file whose name must be free.
-pub(crate) fn create_new(directory: BorrowedFd<'_>, name: &CStr, mode: Mode) -> Result<OwnedFd, Errno> {
+pub(crate) fn create_new(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    retry_on_intr(|| rustix::fs::openat(directory, name, flags, mode))
+    retry_on_intr(|| rustix::fs::openat(directory, name, flags, STAGED))
 }
 
 /// Opens a file, and follows no link; or makes it.
-pub(crate) fn open_or_create(directory: BorrowedFd<'_>, name: &CStr, mode: Mode) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_or_create(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    retry_on_intr(|| rustix::fs::openat(directory, name, flags, mode))
+    retry_on_intr(|| rustix::fs::openat(directory, name, flags, STAGED))
 }
 
 /// Opens a file that is there, and follows no link.

@@ -1,7 +1,7 @@
 //! One directory: it is made, listed, and its entries queued.
 
 use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -86,10 +86,13 @@ impl Tree<'_> {
                 .with_detail("it is where its own copy goes")
                 .with_advice("its other entries were copied; to leave it out, use --exclude"));
         }
-        let Made { target, stat: target_stat, place, is_new } =
+        let Made { target, stat: mut target_stat, place, is_new } =
             self.make_directory(parent, target_name, &paths.target)?;
         if target_stat.is_some_and(|target| identity(&target) == identity(&stat)) {
             return Err(same());
+        }
+        if let (Some(target), Some(to), false) = (&target, &mut target_stat, is_new || self.shared.options.dry_run) {
+            to.st_mode = metadata::prepare_directory((source.as_fd(), &stat), (target.as_fd(), to), &self.process);
         }
         let relative = match parent.parent {
             Some(_) => parent.relative.join(OsStr::from_bytes(source_name.to_bytes())),
@@ -137,7 +140,14 @@ impl Tree<'_> {
                 .and_then(|place| name::set_mode(place.as_fd(), Mode::RWXU))
                 .map_err(|e| failed(Operation::SetMode, e))?;
         }
-        let target = match rustix::fs::openat(parent_target, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+        let open = || rustix::fs::openat(parent_target, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
+        let opened = match open() {
+            Err(Errno::ACCESS) if !self.shared.options.dry_run => {
+                self.open_to_owner(parent_target, name).and_then(|()| open())
+            }
+            opened => opened,
+        };
+        let target = match opened {
             Ok(target) => target,
             Err(Errno::NOTDIR | Errno::LOOP) => {
                 return Err(Failure::new(
@@ -154,7 +164,7 @@ impl Tree<'_> {
                 .with_detail("it exists in another case"));
         }
         let stat = rustix::fs::fstat(&target).map_err(|errno| failed(Operation::Stat, errno))?;
-        let place = match is_new {
+        let mut place = match is_new {
             true => parent.place.below(&stat),
             false => Place::of(target.as_fd(), &stat),
         };
@@ -162,9 +172,19 @@ impl Tree<'_> {
             self.note_device(target.as_fd(), place.device, path);
         }
         if is_new && parent.place.has_default_acl {
-            metadata::remove_default_acl(target.as_fd());
+            place.has_default_acl = metadata::inherits_acl(target.as_fd());
         }
         Ok(Made { target: Some(target), stat: Some(stat), place, is_new })
+    }
+
+    /// Lets this process's user into a directory of theirs whose mode shuts them out.
+    fn open_to_owner(&self, parent: BorrowedFd<'_>, name: &CStr) -> std::result::Result<(), Errno> {
+        let place = name::open_place(parent, name)?;
+        let stat = rustix::fs::fstat(&place)?;
+        if !FileType::from_raw_mode(stat.st_mode).is_dir() || !self.process.owns(&stat) {
+            return Err(Errno::ACCESS);
+        }
+        name::set_mode(place.as_fd(), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))
     }
 
     /// Lists a directory and queues what is in it.

@@ -12,7 +12,7 @@ use super::dir::{Dir, Paths};
 use super::links::{Turn, Waiter, identity};
 use crate::error::{Failure, FailureKind, Operation, Result, shown};
 use crate::file::{self, FileJob};
-use crate::metadata::{self, Creation};
+use crate::metadata;
 use crate::options::Update;
 use crate::report::{Event, Way};
 
@@ -203,9 +203,13 @@ impl Tree<'_> {
     fn regular(&self, entry: &Entry<'_>, source: &OwnedFd) -> Result<()> {
         let Entry { dir, stat, paths, .. } = entry;
         let Some(target_dir) = dir.target() else { return Ok(()) };
-        let creation = Creation::of(stat, &dir.place, &self.process);
-        let subject =
-            metadata::Subject { stat, creation, path: &paths.target, may_have_acl: dir.place.has_default_acl };
+        let subject = metadata::Subject {
+            stat,
+            path: &paths.target,
+            needs_owner: !self.process.owns_alike(stat, &dir.place),
+            needs_mode: true,
+            may_have_acl: dir.place.has_default_acl,
+        };
         let job = FileJob {
             source: source.as_fd(),
             stat,
@@ -217,7 +221,6 @@ impl Tree<'_> {
             target_name: entry.target_name,
             target_path: &paths.target,
             is_new: dir.is_new,
-            create_mode: creation.mode,
             metadata: &|source, staged| Ok(metadata::copy(source, staged, &subject, &self.process)),
         };
         let outcome = file::copy_file(&job, self.shared)?;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::Tree;
 use super::entry::Entry;
 use crate::error::{Failure, FailureKind, Operation, Result};
-use crate::metadata::{self, Creation};
+use crate::metadata;
 use crate::report::Way;
 
 impl Tree<'_> {
@@ -25,9 +25,8 @@ impl Tree<'_> {
         let name = temporary.as_deref().unwrap_or(entry.target_name);
         let what = make(entry, target_dir, name)?;
         let described = open_made(entry, target_dir, name).map(|made| {
-            let creation = Creation::of(stat, &dir.place, &self.process);
-            let subject =
-                metadata::Subject { stat, creation, path: &paths.target, may_have_acl: dir.place.has_default_acl };
+            let (path, may_have_acl) = (&*paths.target, dir.place.has_default_acl);
+            let subject = metadata::Subject { stat, path, needs_owner: true, needs_mode: true, may_have_acl };
             let from = (dir.source.as_fd(), entry.source_name);
             self.warn(metadata::copy_node(from, made.as_fd(), &subject, &self.process));
         });

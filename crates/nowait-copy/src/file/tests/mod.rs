@@ -12,7 +12,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::Mode;
 use tempfile::TempDir;
 
 use super::ends::{End, Ends};
@@ -83,7 +82,6 @@ impl<'a> Job<'a> {
             target_name: &name,
             target_path: self.target,
             is_new: self.is_new,
-            create_mode: Mode::RUSR | Mode::WUSR,
             metadata: self.metadata,
         };
         copy_file(&job, shared)
