@@ -10,7 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use copying::{COPIED, NOBODY, Nobody, child, directory, expect, names, noise, nowait_copy, said};
+use copying::{
+    COPIED, INTERRUPTED, NOBODY, Nobody, SOME_NOT, child, directory, eventually, expect, names, noise, nowait_copy,
+    said,
+};
 
 const BYTES: usize = (16 << 20) + 99;
 const PRECIOUS: &[u8] = b"a file of somebody else";
@@ -149,6 +152,54 @@ fn a_part_that_may_not_be_written_to_is_gone_on_with() {
         fs::remove_file(dir.join("target")).unwrap();
         assert_eq!(names(&dir), ["source"], "{mode:o}");
     }
+}
+
+/// Symptom: an interrupted copy gave a directory its source's mode, without the right to write, and no
+/// later run of the same user could complete it, with or without --resume.
+#[test]
+fn a_read_only_directory_of_its_user_is_gone_on_with() {
+    let Some(nobody) = Nobody::or_skip() else { return };
+    let dir = nobody.dir();
+    let path = |name: &str| dir.join(name);
+    let mode = |name: &str| fs::metadata(path(name)).unwrap().permissions().mode() & 0o7777;
+    fs::create_dir(path("source")).unwrap();
+    fs::write(path("source/large"), noise(7, BYTES)).unwrap();
+    fs::write(path("source/small"), "small").unwrap();
+    fs::set_permissions(path("source"), fs::Permissions::from_mode(0o555)).unwrap();
+    for (options, then) in [(&["--resume"][..], 0o555), (&[], 0o111), (&["--resume"], 0o000)] {
+        let mut copy = nobody.copy();
+        copy.args(["--resume", "--reflink=never", "--bwlimit=8M", "-T", "source", "target"]).current_dir(&dir);
+        let mut child = copy.stderr(Stdio::null()).spawn().unwrap();
+        eventually("a part", || left_below(&path("target")).filter(|part| fs::metadata(part).unwrap().len() > 0));
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(INTERRUPTED));
+        assert_eq!(mode("target"), 0o555);
+        fs::set_permissions(path("target"), fs::Permissions::from_mode(then)).unwrap();
+
+        let again = || {
+            let mut copy = nobody.copy();
+            copy.args(options).args(["--reflink=never", "-T", "source", "target"]).current_dir(&dir);
+            copy
+        };
+        expect(COPIED, &mut again());
+        assert!(fs::read(path("target/large")).unwrap() == noise(7, BYTES), "{options:?}");
+        assert_eq!((names(&path("target")).len(), mode("target")), (2, 0o555), "{options:?}");
+        expect(COPIED, &mut again());
+        expect(COPIED, again().arg("--dry-run"));
+        fs::remove_dir_all(path("target")).unwrap();
+    }
+    // A directory of another user is not theirs to open.
+    fs::create_dir(path("target")).unwrap();
+    fs::set_permissions(path("target"), fs::Permissions::from_mode(0o755)).unwrap();
+    let said = expect(SOME_NOT, nobody.copy().args(["-T", "source", "target"]).current_dir(&dir));
+    assert!(said.contains("target/small"), "{said}");
+    assert_eq!((names(&path("target")).len(), mode("target")), (0, 0o755));
+}
+
+/// The part of a directory that is there already.
+fn left_below(dir: &Path) -> Option<PathBuf> {
+    dir.is_dir().then(|| left(dir, "part"))?
 }
 
 /// Symptom: root's copy took the part of another user's away, and half of root's got the name.
