@@ -265,7 +265,7 @@ pub use buf::{BUF_ALIGNMENT, Buf, Erased, Lent, ReadBuffer, ReadBuffers, WriteBu
 pub use engine::loop_ring::LoopRing;
 pub use engine::sim;
 pub use error::{BufferError, BufferResult, Error, ErrorKind, ErrorOp, Moved, Result, Written};
-pub use file::{Advice, Closed, DirectIo, File, OpenOptions};
+pub use file::{Advice, Closed, DirectIo, File, OpenOptions, RangeLock};
 pub use gather::{Exceptions, Gather, GatherEach, Gathered, Ranges};
 pub use operation::{Operation, Started, Steps, Write};
 pub use stats::Stats;

@@ -1,8 +1,8 @@
 //! System calls that std lacks, in and out in Rust's terms. EINTR of plain calls is dealt with here
 //! and nowhere else (of an engine's completions: in `op::step`).
 //!
-//! `unsafe` here: reads into and writes from raw segments, a block device's size, `close(2)` with
-//! its answer, and the fork handler. Calls go through rustix, which enters the kernel directly:
+//! `unsafe` here: reads into and writes from raw segments, a block device's size, locks of ranges,
+//! `close(2)` with its answer, and the fork handler. Calls go through rustix, which enters the kernel directly:
 //! libc's wrappers are cancellation points and cost a tenth of a cached read.
 
 use std::ffi::{CStr, OsString};
@@ -169,6 +169,42 @@ pub(crate) fn sync_range(fd: BorrowedFd<'_>, offset: u64, length: u64) -> Result
             _ => Err(last_errno()),
         }
     })
+}
+
+/// A lock of a range that belongs to the open file (`F_OFD_SETLK`, Linux 3.15): sets it to `kind`
+/// (`F_RDLCK`, `F_WRLCK`, `F_UNLCK`). EAGAIN if another open's lock is in the way.
+pub(crate) fn lock_range(fd: BorrowedFd<'_>, kind: i32, offset: u64, length: u64) -> Result<(), Errno> {
+    let mut range = range_of(kind, offset, length);
+    retry(|| {
+        // SAFETY: `range` is this call's, of the type that the command takes.
+        match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw mut range) } {
+            0 => Ok(()),
+            _ => Err(last_errno()),
+        }
+    })
+}
+
+/// Whether another open has a lock that [`lock_range`] would meet (`F_OFD_GETLK`).
+pub(crate) fn is_range_locked(fd: BorrowedFd<'_>, kind: i32, offset: u64, length: u64) -> Result<bool, Errno> {
+    let mut range = range_of(kind, offset, length);
+    retry(|| {
+        // SAFETY: `range` is this call's, of the type that the command takes and answers with.
+        match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } {
+            0 => Ok(i32::from(range.l_type) != libc::F_UNLCK),
+            _ => Err(last_errno()),
+        }
+    })
+}
+
+fn range_of(kind: i32, offset: u64, length: u64) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: offset as libc::off_t,
+        l_len: length as libc::off_t,
+        // Commands of this family demand it.
+        l_pid: 0,
+    }
 }
 
 /// The errno of a call through libc that has just failed.

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use common::Way;
 use nowait::sim::Sim;
-use nowait::{Engine, ErrorKind, ErrorOp, File, Nowait, OpenOptions, fs};
+use nowait::{Engine, ErrorKind, ErrorOp, File, Nowait, OpenOptions, RangeLock, fs};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
@@ -200,6 +200,86 @@ fn locks_exclude_others() {
     }
 }
 
+/// Locks of ranges are those of an open: other opens and record locks meet them, clones share them,
+/// and no close of another open of the file ends them.
+#[test]
+fn locks_of_ranges_exclude_other_opens() {
+    for nowait in instances() {
+        let folder = folder();
+        let path = folder.path().join("file");
+        std_fs::write(&path, "some bytes").unwrap();
+        let open = || OpenOptions::new().read(true).write(true).open_in(&nowait, &path).wait().unwrap();
+        let (first, second) = (open(), open());
+        use RangeLock::{Exclusive, Shared};
+        // Parts, also of bytes that are not there.
+        assert!(first.try_lock_range(Exclusive, 100, 10).unwrap());
+        assert!(second.try_lock_range(Exclusive, 110, 1).unwrap() && second.try_lock_range(Shared, 0, 100).unwrap());
+        for (offset, length) in [(100, 1), (109, 1), (90, 11), (0, 0), (105, 0)] {
+            assert!(!second.try_lock_range(Shared, offset, length).unwrap(), "{offset} {length}");
+            assert!(second.is_range_locked(Shared, offset, length).unwrap());
+        }
+        // Its own are not in its way, and a clone has them.
+        assert!(!first.is_range_locked(Exclusive, 100, 10).unwrap());
+        assert!(first.clone().try_lock_range(Shared, 100, 10).unwrap(), "it changes its kind");
+        assert!(second.try_lock_range(Shared, 100, 10).unwrap());
+        assert!(second.is_range_locked(Exclusive, 100, 10).unwrap());
+        assert!(!first.try_lock_range(Exclusive, 100, 10).unwrap());
+        // A part in the middle is given up.
+        second.unlock_range(102, 3).unwrap();
+        assert!(first.try_lock_range(Exclusive, 102, 3).unwrap());
+        assert!(!first.try_lock_range(Exclusive, 101, 1).unwrap());
+        assert!(!first.try_lock_range(Exclusive, 105, 1).unwrap());
+        // Another open that goes takes none of ours with it.
+        open().close().unwrap();
+        assert!(!second.try_lock_range(Shared, 102, 3).unwrap());
+        let inode = std_fs::metadata(&path).unwrap().ino();
+        let locked = |kind: &str| {
+            let locks = std_fs::read_to_string("/proc/locks").unwrap();
+            locks.lines().any(|line| line.contains(kind) && line.contains(&format!(":{inode} ")))
+        };
+        assert!(locked("OFDLCK") && !locked("POSIX"));
+        // A record lock of this very process is in the way, and the other way round.
+        let third = open();
+        let record = std_fs::File::options().read(true).write(true).open(&path).unwrap();
+        let lock = |operation| rustix::fs::fcntl_lock(&record, operation);
+        assert!(lock(rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err());
+        first.close().unwrap();
+        second.close().unwrap();
+        lock(rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(!third.try_lock_range(Shared, 7, 1).unwrap() && third.is_range_locked(Shared, 7, 1).unwrap());
+        drop(record);
+        assert!(third.try_lock_range(Exclusive, 0, 0).unwrap());
+        assert!(third.try_lock().unwrap(), "one of the whole file is of another sort");
+        third.unlock_range(0, 0).unwrap();
+        assert!(!locked("OFDLCK"));
+    }
+}
+
+#[test]
+fn locks_of_ranges_are_refused_with_a_reason() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    std_fs::write(&path, "some bytes").unwrap();
+    let file = File::open(&path).wait().unwrap();
+    let error = file.try_lock_range(RangeLock::Exclusive, 3, 4).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    let text = error.to_string();
+    for part in ["lock", "/file", "offset 3, length 4", "open it for writing"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(file.try_lock_range(RangeLock::Shared, 3, 4).unwrap());
+    for (offset, length) in [(u64::MAX, 1), (1, u64::MAX), (1 << 63, 0), (i64::MAX as u64, 1)] {
+        let kinds = [
+            file.try_lock_range(RangeLock::Shared, offset, length).unwrap_err().kind(),
+            file.is_range_locked(RangeLock::Shared, offset, length).unwrap_err().kind(),
+            file.unlock_range(offset, length).unwrap_err().kind(),
+        ];
+        assert_eq!(kinds, [ErrorKind::InvalidRange; 3], "{offset} {length}");
+    }
+    file.clone().close().unwrap();
+    assert_eq!(file.unlock_range(0, 0).unwrap_err().kind(), ErrorKind::Closed);
+}
+
 /// Symptom: `metadata` closed a descriptor of its own, by which the process's record locks of the
 /// file went (fcntl(2)).
 #[test]
@@ -242,8 +322,9 @@ fn a_simulator_has_files_and_directories_only() {
         nowait.copy("file", "other").wait().unwrap_err().kind(),
         file.metadata().wait().unwrap_err().kind(),
         file.try_lock().unwrap_err().kind(),
+        file.try_lock_range(RangeLock::Shared, 0, 0).unwrap_err().kind(),
     ];
-    assert_eq!(kinds, [ErrorKind::Unsupported; 4]);
+    assert_eq!(kinds, [ErrorKind::Unsupported; 5]);
     assert!(file.into_std().is_err());
     assert_eq!(nowait.read("file").wait().unwrap(), [1; 100]);
 }

@@ -1,5 +1,5 @@
 //! The rest of `std::fs::File`: metadata, permissions, times, locks, and descriptors that come and
-//! go.
+//! go. Locks of ranges, which std lacks, are beside those of whole files.
 //!
 //! `unsafe` here: a descriptor lent to std for one call.
 
@@ -20,6 +20,15 @@ use crate::error::{Error, ErrorOp, Result};
 use crate::op::{Call, Handle, Request};
 use crate::operation::{Operation, called};
 use crate::sys;
+
+/// Kind of a range's lock; see [`File::try_lock_range`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeLock {
+    /// Any number of opens may have it at a time. The file has to be open for reading.
+    Shared,
+    /// One open alone may have it. The file has to be open for writing.
+    Exclusive,
+}
 
 impl File {
     /// Returns size, times, type and permissions (`statx(2)`).
@@ -92,6 +101,71 @@ impl File {
         }
     }
 
+    /// Tries to lock `length` bytes from `offset`; returns whether it did. A length of zero means
+    /// everything from `offset` on, however far the file grows. The bytes need not exist. A part
+    /// that this open has locked already changes its kind, without a moment in between.
+    ///
+    /// The lock is one of an *open file description* (`F_OFD_SETLK`, Linux 3.15):
+    ///
+    /// * It excludes other opens of the file, in this process or another, and record locks by
+    ///   `fcntl(2)`, those of this process too. It does not exclude reads and writes, nor
+    ///   [`try_lock`](File::try_lock).
+    /// * Clones of this file, duplicates of its descriptor and forked children share it: each may
+    ///   unlock it. It ends with [`unlock_range`](File::unlock_range), or when the last of them is
+    ///   closed. Closing another open of the file leaves it, unlike record locks.
+    ///
+    /// Does not wait for the lock, and has no form that waits, as [`try_lock`](File::try_lock).
+    ///
+    /// # Errors
+    /// [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the file is not open
+    /// for what the kind needs, [`ErrorKind::InvalidRange`](crate::ErrorKind::InvalidRange) beyond
+    /// `i64::MAX`, [`ErrorKind::Closed`](crate::ErrorKind::Closed) after `close`,
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a simulator, and those of
+    /// `fcntl(2)`: `ENOLCK` where the system has no lock left, or the file system has none.
+    pub fn try_lock_range(&self, kind: RangeLock, offset: u64, length: u64) -> Result<bool> {
+        match self.of_range(offset, length, |fd| sys::lock_range(fd, kind.raw(), offset, length)) {
+            Ok(()) => Ok(true),
+            // fcntl(2) names both.
+            Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+            Err(errno) => Err(self.lock_error(errno, offset, length)),
+        }
+    }
+
+    /// Unlocks `length` bytes from `offset`; a length of zero means everything from there on. Bytes
+    /// that are not locked stay so. What is left of a longer lock on either side stays locked.
+    ///
+    /// # Errors
+    /// As [`File::try_lock_range`].
+    pub fn unlock_range(&self, offset: u64, length: u64) -> Result<()> {
+        let unlocked = self.of_range(offset, length, |fd| sys::lock_range(fd, libc::F_UNLCK, offset, length));
+        unlocked.map_err(|errno| self.lock_error(errno, offset, length))
+    }
+
+    /// Returns whether another open has a lock that [`File::try_lock_range`] would meet. Takes no
+    /// lock, and does not see those of this open. By the time that it returns the answer may be
+    /// another one.
+    ///
+    /// # Errors
+    /// As [`File::try_lock_range`], except that the file may be open for anything.
+    pub fn is_range_locked(&self, kind: RangeLock, offset: u64, length: u64) -> Result<bool> {
+        let locked = self.of_range(offset, length, |fd| sys::is_range_locked(fd, kind.raw(), offset, length));
+        locked.map_err(|errno| self.lock_error(errno, offset, length))
+    }
+
+    fn of_range<T>(
+        &self,
+        offset: u64,
+        length: u64,
+        call: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, Errno>,
+    ) -> std::result::Result<T, Errno> {
+        self.0.check(offset, usize::try_from(length).unwrap_or(usize::MAX))?;
+        call(self.descriptor().ok_or(Errno::OPNOTSUPP)?)
+    }
+
+    fn lock_error(&self, errno: Errno, offset: u64, length: u64) -> Error {
+        self.0.error(ErrorOp::Lock, errno).with_range(offset, length)
+    }
+
     fn call<T: Send + 'static>(
         &self,
         operation: ErrorOp,
@@ -119,6 +193,15 @@ impl File {
         match Arc::into_inner(opened.open).map(|open| open.handle) {
             Some(Handle::Descriptor(fd)) => Ok(fs::File::from(fd)),
             _ => unreachable!("it has a descriptor, and nothing else has a share"),
+        }
+    }
+}
+
+impl RangeLock {
+    fn raw(self) -> i32 {
+        match self {
+            RangeLock::Shared => libc::F_RDLCK,
+            RangeLock::Exclusive => libc::F_WRLCK,
         }
     }
 }
