@@ -15,8 +15,8 @@
 //
 // Threads. Any thread may make any call at any time, on the same handles too, unless it says
 // otherwise. A call that is under way when its handle is closed ends as if it were open. A forked
-// child may use files, but not queues, logs, readers and copies of its parent (-EINVAL). Nothing here
-// may be called in a signal handler.
+// child may use files and names, but not queues, logs, readers and copies of its parent (-EINVAL).
+// Nothing here may be called in a signal handler, and nothing here calls back: completions are reaped.
 //
 // Callers promise that pointers point to as much memory as they say: that cannot be checked.
 
@@ -26,6 +26,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 // Version of the interface that this header describes: NOWAIT_VERSION_MAJOR.MINOR.PATCH.
 #define NOWAIT_VERSION_MAJOR 0
@@ -62,6 +63,55 @@
 
 // Attributes, such as times, are made durable, too: fsync(2), not fdatasync(2).
 #define NOWAIT_SYNC_ALL 1
+
+// Reserves space; the file grows to the end of the range if it is shorter.
+#define NOWAIT_ALLOCATE_RESERVE 0
+
+// Reserves space, beyond the end of the file too, and leaves the size as it is.
+#define NOWAIT_ALLOCATE_KEEP_SIZE 1
+
+// Gives the space back; the range reads as zeros, and the size stays.
+#define NOWAIT_ALLOCATE_PUNCH_HOLE 2
+
+// The range reads as zeros, and keeps its space where the file system can. The file grows to its end
+// if it is shorter.
+#define NOWAIT_ALLOCATE_ZERO 3
+
+// Nothing special.
+#define NOWAIT_ADVICE_NORMAL 0
+
+// Random reads: no read-ahead. Of the whole file, whatever the range.
+#define NOWAIT_ADVICE_RANDOM 1
+
+// Sequential reads: more read-ahead. Of the whole file, whatever the range.
+#define NOWAIT_ADVICE_SEQUENTIAL 2
+
+// The range will be needed soon: the kernel starts to read it.
+#define NOWAIT_ADVICE_WILL_NEED 3
+
+// The range will not be needed soon: its clean pages may be dropped.
+#define NOWAIT_ADVICE_DONT_NEED 4
+
+// The range will be needed once.
+#define NOWAIT_ADVICE_NO_REUSE 5
+
+// Of a symbolic link, not of what it leads to.
+#define NOWAIT_METADATA_OF_LINK 1
+
+// Any number of opens may have the lock at a time. Of a range: the file has to be open for reading.
+#define NOWAIT_LOCK_SHARED 1
+
+// One open alone may have the lock. Of a range: the file has to be open for writing.
+#define NOWAIT_LOCK_EXCLUSIVE 2
+
+// The change of names is durable when it ends: the directories are synced.
+#define NOWAIT_NAME_DURABLE 1
+
+// nowait_rename replaces nothing: -EEXIST if the new name is there.
+#define NOWAIT_RENAME_NEW 2
+
+// nowait_sync_dir syncs the directory that has the name `path`, of a file or anything else.
+#define NOWAIT_SYNC_PARENT 2
 
 // Nothing is durable when a copy ends.
 #define NOWAIT_COPY_SYNC_NONE 0
@@ -171,6 +221,38 @@ struct nowait_instance_counters {
 
 // An open file. 0 is none.
 typedef uint64_t nowait_file;
+
+// What is known of a file (statx(2)). Times are in nanoseconds since 1970, negative before.
+struct nowait_metadata {
+    // sizeof(struct nowait_metadata).
+    size_t size;
+    // Bytes from the start to the end of the file; 0 of a block device, which nowait_file_size knows.
+    uint64_t length;
+    // Bytes of storage that it has: fewer than `length` with holes, more with reservations.
+    uint64_t allocated_bytes;
+    // Number of the file system's device (makedev(3)).
+    uint64_t device;
+    // Number in that file system: with `device` it tells whether two names are one file.
+    uint64_t inode;
+    // How many names it has. 0: it was removed, and lives while it is open.
+    uint64_t links;
+    // Type and permissions, as st_mode: S_ISREG(mode), mode & 07777.
+    uint32_t mode;
+    // Number of the user that owns it.
+    uint32_t owner;
+    // Number of its group.
+    uint32_t group;
+    // Bytes of a request that suits the file system.
+    uint32_t block_bytes;
+    // Last read; file systems seldom keep it up to date (relatime, noatime).
+    int64_t accessed_ns;
+    // Last change of the contents.
+    int64_t modified_ns;
+    // Last change of the contents or the attributes.
+    int64_t changed_ns;
+    // When it was made; INT64_MIN where the file system does not keep that.
+    int64_t created_ns;
+};
 
 // A range of a file, in bytes. Its layout is fixed.
 struct nowait_range {
@@ -345,14 +427,32 @@ struct nowait_completion {
     void *user;
     // The number that its submission gave.
     uint64_t operation;
-    // Bytes of a read or write; of a wait for a log the last record that is durable then; 0 of all
-    // else. Or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
+    // Bytes of a read, write or append; of a wait for a log the last record that is durable then; 0 of
+    // all else. Or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
     int64_t result;
     // Index of the first range of a gather that is not complete, if the result is negative; else 0.
     uint64_t range_index;
     // NULL if the result is not negative. Else the text for people, as nowait_error_message; valid
     // until this thread calls nowait_reap again, or ends.
     const char *message;
+};
+
+// A write of nowait_submit_writes. Its layout is fixed.
+struct nowait_write {
+    // The file to write.
+    nowait_file file;
+    // Where the bytes are.
+    const void *buffer;
+    // How many.
+    size_t length;
+    // Where they go in the file.
+    uint64_t offset;
+    // NOWAIT_WRITE_..., or'ed, or 0.
+    uint64_t flags;
+    // Comes back with the completion.
+    void *user;
+    // Gets the operation's number, for nowait_cancel.
+    uint64_t operation;
 };
 
 // A read of nowait_submit_reads. Its layout is fixed.
@@ -480,6 +580,24 @@ int64_t nowait_write_at(nowait_file file,
                         uint64_t offset,
                         uint32_t flags);
 
+// Writes `length` bytes from `buffer` at the end of the file, wherever that is by then, and waits for
+// that (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0, and it is durable as nowait_write_at. Each
+// append is one write: no other append, in any process, comes between its bytes or over them, unless
+// the file system takes it in two parts (a full disk, more than 2 GiB).
+//
+// The kernel does not say where the bytes are; where that has to be known, write at an offset that the
+// program keeps.
+//
+// Returns `length`; or a negative errno, as of nowait_write_at: the message says how much was written.
+// A write that was taken in part is an error, too (-ENOSPC). -EOPNOTSUPP, and nothing is written, for
+// a block device, and where the file system may ignore RWF_APPEND and /proc is not mounted: open the
+// file with O_APPEND then. Threads: any; appends of one thread are in order.
+// As nowait_write_at.
+int64_t nowait_append(nowait_file file,
+                      const void *buffer,
+                      size_t length,
+                      uint32_t flags);
+
 // Makes every write that was complete at the call durable, and waits for that. `flags` is 0
 // (fdatasync(2): data, the size, and what is needed to read it back) or NOWAIT_SYNC_ALL. The name of
 // a new file is not covered: sync its directory.
@@ -494,6 +612,207 @@ int nowait_sync(nowait_file file,
 // sync that succeeded has been written anew, or given up. Returns 1 if there was a failure, 0 if
 // there was none, or -EBADF. Threads: any.
 int nowait_file_acknowledge_sync_failure(nowait_file file);
+
+// Reads into `buffers`, one after the other, from `offset` on; else as nowait_read_at of their sum.
+// Any number of buffers will do, empty ones too. It is one read: with readv(2)'s bound of 1024 the
+// rest follows in further system calls.
+// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says. They do not
+// overlap, and nobody else uses them during the call.
+int64_t nowait_read_vectored_at(nowait_file file,
+                                const struct iovec *buffers,
+                                size_t buffers_count,
+                                uint64_t offset);
+
+// Writes `buffers`, one after the other, at `offset`; else as nowait_write_at of their sum. Any number
+// of buffers will do. A reader may see the first buffers and not yet the last.
+// `buffers` points to `buffers_count` elements, each of which to as many bytes as it says, and nobody
+// changes these during the call.
+int64_t nowait_write_vectored_at(nowait_file file,
+                                 const struct iovec *buffers,
+                                 size_t buffers_count,
+                                 uint64_t offset,
+                                 uint32_t flags);
+
+// Cuts the file to `length` bytes, or extends it with a hole, which reads as zeros (ftruncate(2)).
+// Durable after a later nowait_sync.
+//
+// Returns 0, or a negative errno: -EBADF if the handle is not open; -EACCES if the file was not opened
+// for writing; -EOVERFLOW beyond INT64_MAX; -EFBIG, -EIO, and what else ftruncate(2) has. Threads:
+// any. It waits for submitted writes of this file that it would cut off, and later ones wait for it.
+int nowait_file_set_length(nowait_file file,
+                           uint64_t length);
+
+// Reserves, punches or zeroes `length` bytes from `offset` on, without writing them (fallocate(2)).
+// `how` is one of NOWAIT_ALLOCATE_... After a reservation, writes of the range do not fail for want of
+// space. Durable after a later nowait_sync.
+//
+// Returns 0, or a negative errno: -EOPNOTSUPP where the file system cannot do it, and nothing is
+// changed; -EINVAL for a length of 0, or if `how` is not known; -ENOSPC; -EBADF; -EACCES if the file
+// was not opened for writing; -EOVERFLOW beyond INT64_MAX; and what else fallocate(2) has. Threads: as
+// nowait_file_set_length.
+int nowait_file_allocate(nowait_file file,
+                         uint32_t how,
+                         uint64_t offset,
+                         uint64_t length);
+
+// Advises the page cache about `length` bytes from `offset` on; a length of 0 means to the end of the
+// file (posix_fadvise(2)). `advice` is one of NOWAIT_ADVICE_... It changes speed alone.
+//
+// Returns 0, or a negative errno: -EINVAL if `advice` is not known; -EBADF; -EOVERFLOW beyond
+// INT64_MAX. Threads: any. NOWAIT_ADVICE_WILL_NEED does not wait for the data; it may wait for blocks
+// that say where the data is.
+int nowait_file_advise(nowait_file file,
+                       uint64_t offset,
+                       uint64_t length,
+                       uint32_t advice);
+
+// Fills in what is known of an open file. Returns 0, or a negative errno: -EBADF, those of statx(2).
+// Threads: any.
+// `metadata` points to as many bytes as its size says.
+int nowait_file_metadata(nowait_file file,
+                         struct nowait_metadata *metadata);
+
+// Fills in what is known of a path: a file, a directory or anything else. `flags` is 0 or
+// NOWAIT_METADATA_OF_LINK; `instance` may be 0. It needs no permission for the file itself.
+//
+// Returns 0, or a negative errno: -ENOENT if there is no such name; -EINVAL if the flags are not
+// known; those of statx(2). Threads: any.
+// `path` is a string, `metadata` points to as many bytes as its size says.
+int nowait_path_metadata(nowait_instance instance,
+                         const char *path,
+                         uint32_t flags,
+                         struct nowait_metadata *metadata);
+
+// Tries to lock the whole file (flock(2)). `kind` is one of NOWAIT_LOCK_...; a lock of this open
+// changes its kind, and if another open is in the way it may be lost by that.
+//
+// The lock belongs to this open of the file. It excludes other opens, in this process or another, that
+// ask for it too; neither their reads and writes nor locks of ranges. Duplicates of the descriptor
+// and forked children share it: each may unlock it, and it ends when the last of them is closed. So
+// a child that lives on keeps it.
+//
+// Returns 1 if it is locked now; 0 if another open is in the way: try again after a while; or a
+// negative errno: -EINVAL if `kind` is not known; -EBADF; -ENOLCK. Threads: any. It does not wait for
+// the lock; on a network file system it asks the server.
+int nowait_file_try_lock(nowait_file file,
+                         uint32_t kind);
+
+// Unlocks the whole file, for all who share this open. Returns 0, also if it was not locked, or a
+// negative errno. Threads: any.
+int nowait_file_unlock(nowait_file file);
+
+// Tries to lock `length` bytes from `offset` on; a length of 0 means all from there on, however far
+// the file grows. The bytes need not exist. `kind` is one of NOWAIT_LOCK_...; what this open has
+// locked already changes its kind, without a moment in between, or, where another open is in the
+// way, stays as it is.
+//
+// The lock belongs to this open of the file (F_OFD_SETLK, fcntl(2)). It excludes other opens, in this
+// process or another, and record locks by F_SETLK, those of this process too; neither reads and
+// writes nor nowait_file_try_lock. Threads that use this handle share it, as do duplicates of the
+// descriptor and forked children: each may unlock it, and it ends when the last of them is closed.
+// The close of another open of the file leaves it. (Record locks end at the close of any: do not set
+// any by the descriptor of nowait_file_descriptor, since the library may have a second one.)
+//
+// Returns 1 if it is locked now; 0 if another open is in the way: try again after a while; or a
+// negative errno: -EINVAL if `kind` is not known; -EACCES if the file is not open for what the kind
+// needs; -EOVERFLOW beyond INT64_MAX; -ENOLCK; -EBADF. Threads: any. It does not wait for the lock; on
+// a network file system it asks the server.
+int nowait_file_try_lock_range(nowait_file file,
+                               uint32_t kind,
+                               uint64_t offset,
+                               uint64_t length);
+
+// Unlocks `length` bytes from `offset` on, for all who share this open; a length of 0 means all from
+// there on. What is left of a longer lock on either side stays locked. Returns 0, also if nothing was
+// locked, or a negative errno: -EOVERFLOW beyond INT64_MAX; -EBADF. Threads: any.
+int nowait_file_unlock_range(nowait_file file,
+                             uint64_t offset,
+                             uint64_t length);
+
+// Whether another open has a lock that nowait_file_try_lock_range would meet: 1 or 0, or a negative
+// errno, as of that, except -EACCES. It takes no lock, and does not see those of this open. Threads:
+// any.
+int nowait_file_is_range_locked(nowait_file file,
+                                uint32_t kind,
+                                uint64_t offset,
+                                uint64_t length);
+
+// Gives a file or directory the name `to`, which replaces a file, or an empty directory, of that
+// name (rename(2)). Whoever looks finds the old one or the new one. `flags` are NOWAIT_NAME_DURABLE
+// and NOWAIT_RENAME_NEW, or'ed, or 0; `instance` may be 0.
+//
+// The name is durable after a nowait_sync_dir of both directories, or with NOWAIT_NAME_DURABLE when it
+// ends. What the file holds is not: nowait_sync it before.
+//
+// Returns 0, or a negative errno: those of rename(2): -ENOENT, -EXDEV between file systems, -EEXIST,
+// -EACCES and so on; -EINVAL if the flags are not known. After an error that names a sync, the name
+// was changed, and a crash may undo that. Threads: any; a forked child too.
+// `from` and `to` are strings.
+int nowait_rename(nowait_instance instance,
+                  const char *from,
+                  const char *to,
+                  uint32_t flags);
+
+// Removes the name of a file, or of anything but a directory (unlink(2)). The file lives on while it
+// is open, or has other names. `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
+//
+// Returns 0, or a negative errno: those of unlink(2): -ENOENT, -EISDIR and so on; else as
+// nowait_rename. It may take long for a large file. Threads: any.
+// `path` is a string.
+int nowait_remove_file(nowait_instance instance,
+                       const char *path,
+                       uint32_t flags);
+
+// Makes a directory, with the permissions 0777 less the umask (mkdir(2)). `flags` is 0 or
+// NOWAIT_NAME_DURABLE; `instance` may be 0.
+//
+// Returns 0, or a negative errno: those of mkdir(2): -EEXIST, -ENOENT if the one above is missing and
+// so on; else as nowait_rename. Threads: any.
+// `path` is a string.
+int nowait_create_dir(nowait_instance instance,
+                      const char *path,
+                      uint32_t flags);
+
+// Removes an empty directory (rmdir(2)). `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
+//
+// Returns 0, or a negative errno: those of rmdir(2): -ENOTEMPTY, -ENOENT, -ENOTDIR and so on; else as
+// nowait_rename. Threads: any.
+// `path` is a string.
+int nowait_remove_dir(nowait_instance instance,
+                      const char *path,
+                      uint32_t flags);
+
+// Makes the names in the directory `path` durable: of files that were made, renamed or removed there.
+// With `flags` NOWAIT_SYNC_PARENT, else 0, those in the directory that has the name `path`: after
+// nowait_file_open with O_CREAT of "data/table", for instance, with that path. Neither the files'
+// contents nor names in directories below are covered. `instance` may be 0.
+//
+// Returns 0, or a negative errno: those of open(2) and fsync(2); -ENOTDIR; -EINVAL if the flags are
+// not known. Threads: any; a forked child too.
+// `path` is a string.
+int nowait_sync_dir(nowait_instance instance,
+                    const char *path,
+                    uint32_t flags);
+
+// Replaces the contents of a file by `length` bytes, or makes the file: whoever opens it, also after a
+// crash, finds all of the old contents or all of the new. Durable when it returns. `flags` is 0;
+// `instance` may be 0. (NOWAIT_WRITE_ATOMIC is about one write within a file.)
+//
+// The bytes go to a file with a temporary name in the same directory, which is synced and renamed;
+// then the directory is synced. It is a new file: with the permissions 0666 less the umask, no other
+// names, and no link if the old one was.
+//
+// Returns 0, or a negative errno: those of the steps, which the message names. Unless the last one
+// failed, the sync of the directory, the old file is untouched, and the temporary one is removed. (A
+// crash leaves it: a name that begins with a dot and ends in ".tmp".) -EINVAL if flags is not 0, or
+// the path names no file. Threads: any; a forked child too. Of several at a time one is the last.
+// `path` is a string; `length` bytes at `buffer` are valid for reads, and nobody changes them during
+// the call.
+int nowait_write_atomic(nowait_instance instance,
+                        const char *path,
+                        const void *buffer,
+                        size_t length,
+                        uint32_t flags);
 
 // Reads `ranges_count` ranges into `output`, one after the other in the order in which they are
 // listed, and waits for all: range i begins at the sum of the lengths before it. Ranges may be
@@ -700,6 +1019,154 @@ int nowait_reap(nowait_queue queue,
                 size_t completions_count,
                 int timeout_ms);
 
+// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
+// are made in the order in which they were submitted. -EINVAL if the flags are not known.
+// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
+// them. `operation` is NULL or points to a number.
+int nowait_submit_write(nowait_queue queue,
+                        nowait_file file,
+                        const void *buffer,
+                        size_t length,
+                        uint64_t offset,
+                        uint32_t flags,
+                        void *user,
+                        uint64_t *operation);
+
+// Starts writes, each as nowait_submit_write, in the order in which they are listed; those for a
+// device (O_DIRECT) in one system call. Each has its own completion.
+//
+// Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
+// any.
+// As nowait_submit_write, for each; `writes` points to `writes_count` of them, and nobody else uses
+// these during the call.
+int nowait_submit_writes(nowait_queue queue, struct nowait_write *writes, size_t writes_count);
+
+// Starts a write of several buffers, as nowait_write_vectored_at; else as nowait_submit_write.
+// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
+// these points to as many bytes as it says, and nobody changes them. `operation` is NULL or points to
+// a number.
+int nowait_submit_write_vectored(nowait_queue queue,
+                                 nowait_file file,
+                                 const struct iovec *buffers,
+                                 size_t buffers_count,
+                                 uint64_t offset,
+                                 uint32_t flags,
+                                 void *user,
+                                 uint64_t *operation);
+
+// Starts an append, as nowait_append; else as nowait_submit_write. Appends to one file are made in the
+// order in which they were submitted.
+// As nowait_submit_write.
+int nowait_submit_append(nowait_queue queue,
+                         nowait_file file,
+                         const void *buffer,
+                         size_t length,
+                         uint32_t flags,
+                         void *user,
+                         uint64_t *operation);
+
+// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
+// Else as nowait_submit_read. -EINVAL if the flags are not known.
+// `operation` is NULL or points to a number.
+int nowait_submit_sync(nowait_queue queue,
+                       nowait_file file,
+                       uint32_t flags,
+                       void *user,
+                       uint64_t *operation);
+
+// Starts to cut or extend a file, as nowait_file_set_length; else as nowait_submit_read. It is in order
+// with writes of the file that were submitted before and after, where they overlap what it cuts off.
+// `operation` is NULL or points to a number.
+int nowait_submit_set_length(nowait_queue queue,
+                             nowait_file file,
+                             uint64_t length,
+                             void *user,
+                             uint64_t *operation);
+
+// Starts to reserve, punch or zero a range, as nowait_file_allocate; else as nowait_submit_set_length.
+// -EINVAL if `how` is not known.
+// `operation` is NULL or points to a number.
+int nowait_submit_allocate(nowait_queue queue,
+                           nowait_file file,
+                           uint32_t how,
+                           uint64_t offset,
+                           uint64_t length,
+                           void *user,
+                           uint64_t *operation);
+
+// Starts advice about a range, as nowait_file_advise; else as nowait_submit_read. -EINVAL if `advice`
+// is not known.
+// `operation` is NULL or points to a number.
+int nowait_submit_advise(nowait_queue queue,
+                         nowait_file file,
+                         uint64_t offset,
+                         uint64_t length,
+                         uint32_t advice,
+                         void *user,
+                         uint64_t *operation);
+
+// Starts a rename, as nowait_rename; else as nowait_submit_read. Changes of names are in no order:
+// submit one that depends on another when that one's completion was reaped. The strings are copied.
+// `from` and `to` are strings; `operation` is NULL or points to a number.
+int nowait_submit_rename(nowait_queue queue,
+                         nowait_instance instance,
+                         const char *from,
+                         const char *to,
+                         uint32_t flags,
+                         void *user,
+                         uint64_t *operation);
+
+// Starts to remove a file, as nowait_remove_file; else as nowait_submit_rename.
+// `path` is a string; `operation` is NULL or points to a number.
+int nowait_submit_remove_file(nowait_queue queue,
+                              nowait_instance instance,
+                              const char *path,
+                              uint32_t flags,
+                              void *user,
+                              uint64_t *operation);
+
+// Starts to make a directory, as nowait_create_dir; else as nowait_submit_rename.
+// As nowait_submit_remove_file.
+int nowait_submit_create_dir(nowait_queue queue,
+                             nowait_instance instance,
+                             const char *path,
+                             uint32_t flags,
+                             void *user,
+                             uint64_t *operation);
+
+// Starts to remove an empty directory, as nowait_remove_dir; else as nowait_submit_rename.
+// As nowait_submit_remove_file.
+int nowait_submit_remove_dir(nowait_queue queue,
+                             nowait_instance instance,
+                             const char *path,
+                             uint32_t flags,
+                             void *user,
+                             uint64_t *operation);
+
+// Starts to make the names in a directory durable, as nowait_sync_dir: those whose completions were
+// reaped, or could be, before. Else as nowait_submit_rename.
+// As nowait_submit_remove_file.
+int nowait_submit_sync_dir(nowait_queue queue,
+                           nowait_instance instance,
+                           const char *path,
+                           uint32_t flags,
+                           void *user,
+                           uint64_t *operation);
+
+// Starts to replace a file as a whole, as nowait_write_atomic; else as nowait_submit_rename. Cancelled
+// before its rename, it leaves the old file, and removes the temporary one. A thread of the library
+// drives it.
+// `path` is a string. Until the completion is reaped, `length` bytes at `buffer` are valid for reads
+// and nobody changes them. `operation` is NULL or points to a number.
+int nowait_submit_write_atomic(nowait_queue queue,
+                               nowait_instance instance,
+                               const char *path,
+                               const void *buffer,
+                               size_t length,
+                               uint32_t flags,
+                               void *user,
+                               uint64_t *operation);
+
 // Starts a read, as nowait_read_at. What is cached is copied at once; else the device has it when
 // this returns. `user` comes back with the completion; `operation`, if it is not NULL, gets the
 // operation's number, for nowait_cancel. The file may be closed meanwhile.
@@ -727,6 +1194,18 @@ int nowait_submit_reads(nowait_queue queue,
                         struct nowait_read *reads,
                         size_t reads_count);
 
+// Starts a read into several buffers, as nowait_read_vectored_at; else as nowait_submit_read.
+// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
+// these points to as many bytes as it says, they do not overlap, and nobody else uses them.
+// `operation` is NULL or points to a number.
+int nowait_submit_read_vectored(nowait_queue queue,
+                                nowait_file file,
+                                const struct iovec *buffers,
+                                size_t buffers_count,
+                                uint64_t offset,
+                                void *user,
+                                uint64_t *operation);
+
 // Starts a gather, as nowait_gather; else as nowait_submit_read. One completion tells of all ranges:
 // its result is 0 if each is complete, else the errno of the first that is not, whose index is
 // `range_index`. A thread of the library drives it.
@@ -742,28 +1221,6 @@ int nowait_submit_gather(nowait_queue queue,
                          int64_t *results,
                          void *user,
                          uint64_t *operation);
-
-// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
-// are made in the order in which they were submitted. -EINVAL if the flags are not known.
-// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
-// them. `operation` is NULL or points to a number.
-int nowait_submit_write(nowait_queue queue,
-                        nowait_file file,
-                        const void *buffer,
-                        size_t length,
-                        uint64_t offset,
-                        uint32_t flags,
-                        void *user,
-                        uint64_t *operation);
-
-// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
-// Else as nowait_submit_read. -EINVAL if the flags are not known.
-// `operation` is NULL or points to a number.
-int nowait_submit_sync(nowait_queue queue,
-                       nowait_file file,
-                       uint32_t flags,
-                       void *user,
-                       uint64_t *operation);
 
 // Starts to wait until a log's record is durable, as nowait_log_wait; else as nowait_submit_read.
 // `operation` is NULL or points to a number.

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nowait::{File, Lent, Moved, OpenOptions, Write};
+use nowait::{File, Lent, OpenOptions, Write};
 
 use crate::border::{self, answer, count, many, many_mut, status};
 use crate::failure::{Failure, Result};
@@ -208,16 +208,53 @@ pub unsafe extern "C" fn nowait_write_at(
         let loan = Loan::default();
         // SAFETY: `data` is valid for reads, and unchanged, until `loan` is dropped, which waits for
         // the release.
-        let memory = unsafe { Lent::from_raw(NonNull::from(data).cast(), data.len(), loan.0.clone()) };
+        let memory = unsafe { Lent::from_raw(NonNull::from(data).cast(), data.len(), loan.token()) };
         let written = flags.on(file.write_at(memory, offset)).wait();
         Ok(written.map_err(|error| error.error)?.0)
+    })
+}
+
+/// Writes `length` bytes from `buffer` at the end of the file, wherever that is by then, and waits for
+/// that (RWF_APPEND). `flags` are NOWAIT_WRITE_... or 0, and it is durable as nowait_write_at. Each
+/// append is one write: no other append, in any process, comes between its bytes or over them, unless
+/// the file system takes it in two parts (a full disk, more than 2 GiB).
+///
+/// The kernel does not say where the bytes are; where that has to be known, write at an offset that the
+/// program keeps.
+///
+/// Returns `length`; or a negative errno, as of nowait_write_at: the message says how much was written.
+/// A write that was taken in part is an error, too (-ENOSPC). -EOPNOTSUPP, and nothing is written, for
+/// a block device, and where the file system may ignore RWF_APPEND and /proc is not mounted: open the
+/// file with O_APPEND then. Threads: any; appends of one thread are in order.
+///
+/// # Safety
+/// As nowait_write_at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_append(file: FileHandle, buffer: *const c_void, length: usize, flags: u32) -> i64 {
+    count(|| {
+        // SAFETY: the caller's promise.
+        let data: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
+        let flags = WriteFlags::new(flags)?;
+        let file = FILES.get(file)?;
+        let loan = Loan::default();
+        // SAFETY: as in nowait_write_at.
+        let memory = unsafe { Lent::from_raw(NonNull::from(data).cast(), data.len(), loan.token()) };
+        flags.on(file.append(memory)).wait().map_err(|error| error.error)?;
+        Ok(data.len())
     })
 }
 
 /// A loan of a caller's memory for one call, which returns when nothing has the memory any more, and
 /// so does a panic.
 #[derive(Default)]
-struct Loan(Arc<()>);
+pub(crate) struct Loan(Arc<()>);
+
+impl Loan {
+    /// Goes with the memory; dropped when the library has it no more.
+    pub(crate) fn token(&self) -> Arc<()> {
+        self.0.clone()
+    }
+}
 
 impl Drop for Loan {
     fn drop(&mut self) {
@@ -241,7 +278,7 @@ impl WriteFlags {
         }
     }
 
-    pub(crate) fn on(self, mut write: Write<'_, Moved<Lent>>) -> Write<'_, Moved<Lent>> {
+    pub(crate) fn on<T>(self, mut write: Write<'_, T>) -> Write<'_, T> {
         if self.0 & NOWAIT_WRITE_DURABLE != 0 {
             write = write.durable();
         }

@@ -9,8 +9,8 @@
 //! * `failure.rs`: a negative errno, and a text that the thread keeps;
 //! * `border.rs`: panics end there; callers' pointers, and structs that grow;
 //! * `handle.rs`: numbers in the place of pointers, so that a stale one is an error;
-//! * then the interface itself: `instance.rs`, `file.rs`, `gather.rs`, `log.rs`, `reader.rs`,
-//!   `copy.rs`, `queue/`, `probe.rs`.
+//! * then the interface itself: `instance.rs`, `file.rs`, `vectored.rs`, `space.rs`, `metadata.rs`,
+//!   `lock.rs`, `names.rs`, `gather.rs`, `log.rs`, `reader.rs`, `copy.rs`, `queue/`, `probe.rs`.
 
 mod border;
 mod copy;
@@ -19,16 +19,26 @@ mod file;
 mod gather;
 mod handle;
 mod instance;
+mod lock;
 mod log;
+mod metadata;
+mod names;
 mod probe;
 mod queue;
 mod reader;
+mod space;
+mod vectored;
 
 pub use copy::*;
 pub use file::*;
 pub use gather::*;
 pub use instance::*;
+pub use lock::*;
 pub use log::*;
+pub use metadata::*;
+pub use names::*;
 pub use probe::*;
 pub use queue::*;
 pub use reader::*;
+pub use space::*;
+pub use vectored::*;

@@ -7,10 +7,15 @@ use std::fs;
 
 use common::crate_dir;
 
-/// Entry points in the order of the header. cbindgen follows `mod submit` of the queue by itself.
-const SOURCES: [&str; 8] = [
+/// Entry points in the order of the header. cbindgen follows `mod submit` and `mod change` of the queue.
+const SOURCES: [&str; 13] = [
     "src/instance.rs",
     "src/file.rs",
+    "src/vectored.rs",
+    "src/space.rs",
+    "src/metadata.rs",
+    "src/lock.rs",
+    "src/names.rs",
     "src/gather.rs",
     "src/log.rs",
     "src/reader.rs",

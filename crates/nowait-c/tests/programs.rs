@@ -8,7 +8,8 @@ use std::process::Command;
 
 use common::{COMPILERS, crate_dir, folder, has, run};
 
-const PROGRAMS: [&str; 7] = ["files", "gather", "bad_input", "queue", "queued", "log", "copy"];
+const PROGRAMS: [&str; 10] =
+    ["files", "changes", "names", "locks", "gather", "bad_input", "queue", "queued", "log", "copy"];
 
 fn source(name: &str) -> PathBuf {
     crate_dir().join("tests/c").join(name).with_extension("c")

@@ -1,5 +1,6 @@
-//! One thread that drives what is more than one operation of the kernel: gathers. It comes with the
-//! first, in each process anew, and stays. No gather waits for another one: each is a future.
+//! One thread that drives what is more than one operation of the kernel: gathers, changes of names, and
+//! files that are replaced. It comes with the first, in each process anew, and stays. None of them
+//! waits for another one: each is a future.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -38,7 +39,8 @@ impl Future for Driven {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
         self.result.poll_unpin(context).map(|sent| {
-            let panicked = |_| Failure::new(libc::ENOTRECOVERABLE, "a defect of the library: a gather has panicked");
+            let panicked =
+                |_| Failure::new(libc::ENOTRECOVERABLE, "a defect of the library: an operation has panicked");
             sent.map_err(panicked)?
         })
     }
@@ -53,7 +55,9 @@ pub(super) fn drive(future: impl Future<Output = Result<u64>> + Send + 'static) 
     });
     // Sent with nothing locked: that wakes the driver.
     let sent = to_driver()?.unbounded_send(Box::pin(task.map(drop)));
-    sent.map_err(|_| Failure::new(libc::ENOTRECOVERABLE, "the thread that drives gathers has ended"))?;
+    sent.map_err(|_| {
+        Failure::new(libc::ENOTRECOVERABLE, "the thread that drives operations of several steps has ended")
+    })?;
     Ok(Driven { result, task: abort })
 }
 
@@ -69,9 +73,9 @@ fn to_driver() -> Result<UnboundedSender<Task>> {
 fn start() -> Result<UnboundedSender<Task>> {
     let (sender, receiver) = unbounded();
     let run = move || nowait::block_on(run_all(receiver));
-    let started = std::thread::Builder::new().name("nowait-gather".to_owned()).spawn(run);
+    let started = std::thread::Builder::new().name("nowait-driver".to_owned()).spawn(run);
     started.map(|_| sender).map_err(|error| {
-        let text = format!("gather: no thread can be started: {error}; raise the limit (ulimit -u)");
+        let text = format!("submit: no thread can be started: {error}; raise the limit (ulimit -u)");
         Failure::new(error.raw_os_error().unwrap_or(libc::EAGAIN), text)
     })
 }

@@ -1,8 +1,9 @@
-//! Queues: operations are submitted with a pointer of the caller's (`submit.rs`), and their
+//! Queues: operations are submitted with a pointer of the caller's (`submit.rs`, `change.rs`), and their
 //! completions reaped in the order in which they come.
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
+mod change;
 mod driver;
 mod list;
 mod operation;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub use self::change::*;
 use self::list::List;
 pub use self::submit::*;
 use crate::border::{answer, count, many_mut, status};
@@ -34,8 +36,8 @@ pub struct Completion {
     pub user: *mut c_void,
     /// The number that its submission gave.
     pub operation: u64,
-    /// Bytes of a read or write; of a wait for a log the last record that is durable then; 0 of all
-    /// else. Or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
+    /// Bytes of a read, write or append; of a wait for a log the last record that is durable then; 0 of
+    /// all else. Or a negative errno, as of the blocking call. -ECANCELED after nowait_cancel.
     pub result: i64,
     /// Index of the first range of a gather that is not complete, if the result is negative; else 0.
     pub range_index: u64,

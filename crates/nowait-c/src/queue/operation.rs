@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
-use nowait::{BufferError, Lent, Moved, Started};
+use nowait::{BufferError, BufferResult, Lent, Moved, Started};
 use nowait_log::Durable;
 
 use super::driver::Driven;
@@ -22,7 +22,11 @@ use crate::failure::{Failure, Result};
 pub(super) enum Work {
     /// A read or a write.
     Transfer(Started<Moved<Lent>>),
-    Sync(Started<nowait::Result<()>>),
+    /// The same, of several pieces of memory.
+    Vectored(Started<Moved<Vec<Lent>>>),
+    Append(Started<BufferResult<Lent>>),
+    /// A sync, or another change of a file without data.
+    Change(Started<nowait::Result<()>>),
     /// A record of a log.
     Record(Durable),
     Driven(Driven),
@@ -36,7 +40,15 @@ impl Work {
                 Ok((bytes, _memory)) => Ok(bytes as u64),
                 Err(BufferError { error, buffer: _memory }) => Err(error.into()),
             }),
-            Work::Sync(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
+            Work::Vectored(started) => Pin::new(started).poll(context).map(|moved| match moved {
+                Ok((bytes, _memory)) => Ok(bytes as u64),
+                Err(BufferError { error, buffer: _memory }) => Err(error.into()),
+            }),
+            Work::Append(started) => Pin::new(started).poll(context).map(|taken| match taken {
+                Ok(memory) => Ok(memory.len() as u64),
+                Err(BufferError { error, buffer: _memory }) => Err(error.into()),
+            }),
+            Work::Change(started) => Pin::new(started).poll(context).map(|result| Ok(result.map(|()| 0)?)),
             Work::Record(durable) => Pin::new(durable).poll(context).map(|result| Ok(result?)),
             Work::Driven(driven) => Pin::new(driven).poll(context),
             Work::Copy(end) => Pin::new(end).poll(context).map(|result| result.map(|()| 0)),
@@ -106,7 +118,8 @@ impl Operation {
         match std::mem::replace(&mut *state, State::Taken) {
             State::Ended(result) => Some(result),
             State::Cancelled if self.is_returned.load(SeqCst) => {
-                let text = "the operation was cancelled; a write or sync may have taken effect, or not";
+                let text =
+                    "the operation was cancelled; a write, a sync or another change may have taken effect, or not";
                 Some(Err(Failure::new(libc::ECANCELED, text)))
             }
             other => {

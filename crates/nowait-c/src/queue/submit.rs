@@ -1,4 +1,4 @@
-//! What is submitted to a queue.
+//! What is submitted to a queue: reads, gathers, and waits. (`change.rs` has the rest.)
 //!
 //! `unsafe` here: entry points, and their callers' pointers.
 
@@ -6,17 +6,19 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use libc::iovec;
 use nowait::{File, Lent, Moved};
 
 use super::driver::drive;
 use super::operation::{Operation, Work};
 use super::{QUEUES, Queue, QueueHandle};
-use crate::border::{many, many_mut, status, wanted};
+use crate::border::{many_mut, status, wanted};
 use crate::copy::{CopyEnd, CopyHandle};
 use crate::failure::Result;
-use crate::file::{FILES, FileHandle, WriteFlags, syncs_all};
+use crate::file::{FILES, FileHandle};
 use crate::gather::{Job, Range};
 use crate::log::{LOGS, LogHandle};
+use crate::vectored::Segments;
 
 /// A read of nowait_submit_reads. Its layout is fixed.
 #[repr(C)]
@@ -42,7 +44,7 @@ impl Queue {
     ///
     /// All functions that submit have their callers promise that `number` is NULL or points to a
     /// number.
-    fn submit(
+    pub(super) fn submit(
         &self,
         user: *mut c_void,
         number: *mut u64,
@@ -140,6 +142,34 @@ pub unsafe extern "C" fn nowait_submit_reads(queue: QueueHandle, reads: *mut Rea
     })
 }
 
+/// Starts a read into several buffers, as nowait_read_vectored_at; else as nowait_submit_read.
+///
+/// # Safety
+/// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
+/// these points to as many bytes as it says, they do not overlap, and nobody else uses them.
+/// `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_read_vectored(
+    queue: QueueHandle,
+    file: FileHandle,
+    buffers: *const iovec,
+    buffers_count: usize,
+    offset: u64,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let segments = unsafe { Segments::to_read(buffers, buffers_count) }?;
+        let file = FILES.get(file)?;
+        QUEUES.get_own(queue)?.submit(user, operation, |operation| {
+            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+            let memory = unsafe { segments.lend(Arc::new(operation.loan())) };
+            Ok(Work::Vectored(file.read_vectored_at(memory, offset).start()))
+        })
+    })
+}
+
 /// Starts a gather, as nowait_gather; else as nowait_submit_read. One completion tells of all ranges:
 /// its result is 0 if each is complete, else the errno of the first that is not, whose index is
 /// `range_index`. A thread of the library drives it.
@@ -165,58 +195,6 @@ pub unsafe extern "C" fn nowait_submit_gather(
         let job = unsafe { Job::new(file, (ranges, ranges_count), (output, output_bytes), results) }?;
         let queue = QUEUES.get_own(queue)?;
         queue.submit(user, operation, |operation| Ok(Work::Driven(drive(job.run(operation.loan()))?)))
-    })
-}
-
-/// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
-/// are made in the order in which they were submitted. -EINVAL if the flags are not known.
-///
-/// # Safety
-/// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
-/// them. `operation` is NULL or points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nowait_submit_write(
-    queue: QueueHandle,
-    file: FileHandle,
-    buffer: *const c_void,
-    length: usize,
-    offset: u64,
-    flags: u32,
-    user: *mut c_void,
-    operation: *mut u64,
-) -> c_int {
-    status(|| {
-        // SAFETY: the caller's promise.
-        let buffer: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
-        let start = NonNull::from(buffer).cast();
-        let flags = WriteFlags::new(flags)?;
-        let file = FILES.get(file)?;
-        QUEUES.get_own(queue)?.submit(user, operation, |operation| {
-            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
-            let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
-            Ok(Work::Transfer(flags.on(file.write_at(memory, offset)).start()))
-        })
-    })
-}
-
-/// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
-/// Else as nowait_submit_read. -EINVAL if the flags are not known.
-///
-/// # Safety
-/// `operation` is NULL or points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nowait_submit_sync(
-    queue: QueueHandle,
-    file: FileHandle,
-    flags: u32,
-    user: *mut c_void,
-    operation: *mut u64,
-) -> c_int {
-    status(|| {
-        let all = syncs_all(flags)?;
-        let file = FILES.get(file)?;
-        let sync = |file: &File| if all { file.sync_all().start() } else { file.sync_data().start() };
-        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Sync(sync(&file))))
     })
 }
 

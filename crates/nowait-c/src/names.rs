@@ -1,0 +1,287 @@
+//! Names: renames, removals, directories, and files that are replaced as a whole.
+//!
+//! `unsafe` here: entry points, and their callers' pointers.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use nowait::{Lent, Nowait, Operation};
+
+use crate::border::{self, many, status};
+use crate::failure::{Failure, Result};
+use crate::file::Loan;
+use crate::instance::{InstanceHandle, with_instance};
+
+/// The change of names is durable when it ends: the directories are synced.
+pub const NOWAIT_NAME_DURABLE: u32 = 1;
+/// nowait_rename replaces nothing: -EEXIST if the new name is there.
+pub const NOWAIT_RENAME_NEW: u32 = 2;
+
+/// nowait_sync_dir syncs the directory that has the name `path`, of a file or anything else.
+pub const NOWAIT_SYNC_PARENT: u32 = 2;
+
+/// Gives a file or directory the name `to`, which replaces a file, or an empty directory, of that
+/// name (rename(2)). Whoever looks finds the old one or the new one. `flags` are NOWAIT_NAME_DURABLE
+/// and NOWAIT_RENAME_NEW, or'ed, or 0; `instance` may be 0.
+///
+/// The name is durable after a nowait_sync_dir of both directories, or with NOWAIT_NAME_DURABLE when it
+/// ends. What the file holds is not: nowait_sync it before.
+///
+/// Returns 0, or a negative errno: those of rename(2): -ENOENT, -EXDEV between file systems, -EEXIST,
+/// -EACCES and so on; -EINVAL if the flags are not known. After an error that names a sync, the name
+/// was changed, and a crash may undo that. Threads: any; a forked child too.
+///
+/// # Safety
+/// `from` and `to` are strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_rename(
+    instance: InstanceHandle,
+    from: *const c_char,
+    to: *const c_char,
+    flags: u32,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| unsafe { Change::rename(instance, from, to, flags) }?.wait())
+}
+
+/// Removes the name of a file, or of anything but a directory (unlink(2)). The file lives on while it
+/// is open, or has other names. `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
+///
+/// Returns 0, or a negative errno: those of unlink(2): -ENOENT, -EISDIR and so on; else as
+/// nowait_rename. It may take long for a large file. Threads: any.
+///
+/// # Safety
+/// `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_remove_file(instance: InstanceHandle, path: *const c_char, flags: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| unsafe { Change::one(Kind::RemoveFile, instance, path, flags) }?.wait())
+}
+
+/// Makes a directory, with the permissions 0777 less the umask (mkdir(2)). `flags` is 0 or
+/// NOWAIT_NAME_DURABLE; `instance` may be 0.
+///
+/// Returns 0, or a negative errno: those of mkdir(2): -EEXIST, -ENOENT if the one above is missing and
+/// so on; else as nowait_rename. Threads: any.
+///
+/// # Safety
+/// `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_create_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| unsafe { Change::one(Kind::CreateDir, instance, path, flags) }?.wait())
+}
+
+/// Removes an empty directory (rmdir(2)). `flags` is 0 or NOWAIT_NAME_DURABLE; `instance` may be 0.
+///
+/// Returns 0, or a negative errno: those of rmdir(2): -ENOTEMPTY, -ENOENT, -ENOTDIR and so on; else as
+/// nowait_rename. Threads: any.
+///
+/// # Safety
+/// `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_remove_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| unsafe { Change::one(Kind::RemoveDir, instance, path, flags) }?.wait())
+}
+
+/// Makes the names in the directory `path` durable: of files that were made, renamed or removed there.
+/// With `flags` NOWAIT_SYNC_PARENT, else 0, those in the directory that has the name `path`: after
+/// nowait_file_open with O_CREAT of "data/table", for instance, with that path. Neither the files'
+/// contents nor names in directories below are covered. `instance` may be 0.
+///
+/// Returns 0, or a negative errno: those of open(2) and fsync(2); -ENOTDIR; -EINVAL if the flags are
+/// not known. Threads: any; a forked child too.
+///
+/// # Safety
+/// `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_sync_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| unsafe { Change::sync_dir(instance, path, flags) }?.wait())
+}
+
+/// Replaces the contents of a file by `length` bytes, or makes the file: whoever opens it, also after a
+/// crash, finds all of the old contents or all of the new. Durable when it returns. `flags` is 0;
+/// `instance` may be 0. (NOWAIT_WRITE_ATOMIC is about one write within a file.)
+///
+/// The bytes go to a file with a temporary name in the same directory, which is synced and renamed;
+/// then the directory is synced. It is a new file: with the permissions 0666 less the umask, no other
+/// names, and no link if the old one was.
+///
+/// Returns 0, or a negative errno: those of the steps, which the message names. Unless the last one
+/// failed, the sync of the directory, the old file is untouched, and the temporary one is removed. (A
+/// crash leaves it: a name that begins with a dot and ends in ".tmp".) -EINVAL if flags is not 0, or
+/// the path names no file. Threads: any; a forked child too. Of several at a time one is the last.
+///
+/// # Safety
+/// `path` is a string; `length` bytes at `buffer` are valid for reads, and nobody changes them during
+/// the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_write_atomic(
+    instance: InstanceHandle,
+    path: *const c_char,
+    buffer: *const c_void,
+    length: usize,
+    flags: u32,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let whole = unsafe { Whole::new(instance, path, (buffer, length), flags) }?;
+        let loan = Loan::default();
+        nowait::block_on(whole.run(loan.token())).map(drop)
+    })
+}
+
+/// A change of names that has not begun.
+pub(crate) struct Change {
+    nowait: Nowait,
+    kind: Kind,
+    path: PathBuf,
+    /// The new name of a rename.
+    to: PathBuf,
+    /// Directories that are synced when it is made.
+    synced: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Rename { replace: bool },
+    RemoveFile,
+    CreateDir,
+    RemoveDir,
+    SyncDir,
+}
+
+impl Change {
+    /// # Safety
+    /// As nowait_rename.
+    pub(crate) unsafe fn rename(
+        instance: InstanceHandle,
+        from: *const c_char,
+        to: *const c_char,
+        flags: u32,
+    ) -> Result<Change> {
+        // SAFETY: the caller's promise.
+        let (path, to) = unsafe { (border::path(from, "from")?, border::path(to, "to")?) };
+        let known = "NOWAIT_NAME_DURABLE, NOWAIT_RENAME_NEW or 0";
+        let flags = known_flags(flags, NOWAIT_NAME_DURABLE | NOWAIT_RENAME_NEW, known)?;
+        let mut synced = Vec::new();
+        if flags & NOWAIT_NAME_DURABLE != 0 {
+            // The new name first: between the two a crash leaves both, and not none.
+            synced.push(directory_of(to));
+            if directory_of(path) != directory_of(to) {
+                synced.push(directory_of(path));
+            }
+        }
+        let kind = Kind::Rename { replace: flags & NOWAIT_RENAME_NEW == 0 };
+        let nowait = with_instance(instance, |nowait| Ok(nowait.clone()))?;
+        Ok(Change { nowait, kind, path: path.into(), to: to.into(), synced })
+    }
+
+    /// # Safety
+    /// As nowait_remove_file.
+    pub(crate) unsafe fn one(kind: Kind, instance: InstanceHandle, path: *const c_char, flags: u32) -> Result<Change> {
+        // SAFETY: the caller's promise.
+        let path = unsafe { border::path(path, "path") }?;
+        let flags = known_flags(flags, NOWAIT_NAME_DURABLE, "NOWAIT_NAME_DURABLE or 0")?;
+        let synced = if flags == 0 { Vec::new() } else { vec![directory_of(path)] };
+        let nowait = with_instance(instance, |nowait| Ok(nowait.clone()))?;
+        Ok(Change { nowait, kind, path: path.into(), to: PathBuf::new(), synced })
+    }
+
+    /// # Safety
+    /// As nowait_sync_dir.
+    pub(crate) unsafe fn sync_dir(instance: InstanceHandle, path: *const c_char, flags: u32) -> Result<Change> {
+        // SAFETY: the caller's promise.
+        let path = unsafe { border::path(path, "path") }?;
+        let path = match known_flags(flags, NOWAIT_SYNC_PARENT, "NOWAIT_SYNC_PARENT or 0")? {
+            0 => path.into(),
+            _ => directory_of(path),
+        };
+        let nowait = with_instance(instance, |nowait| Ok(nowait.clone()))?;
+        Ok(Change { nowait, kind: Kind::SyncDir, path, to: PathBuf::new(), synced: Vec::new() })
+    }
+
+    fn operation(&self) -> Operation<'_, nowait::Result<()>> {
+        match self.kind {
+            Kind::Rename { replace: true } => self.nowait.rename(&self.path, &self.to),
+            Kind::Rename { replace: false } => self.nowait.rename_new(&self.path, &self.to),
+            Kind::RemoveFile => self.nowait.remove_file(&self.path),
+            Kind::CreateDir => self.nowait.create_dir(&self.path),
+            Kind::RemoveDir => self.nowait.remove_dir(&self.path),
+            Kind::SyncDir => self.nowait.sync_dir(&self.path),
+        }
+    }
+
+    /// Makes it on this thread.
+    fn wait(self) -> Result<()> {
+        self.operation().wait()?;
+        for directory in &self.synced {
+            self.nowait.sync_dir(directory).wait()?;
+        }
+        Ok(())
+    }
+
+    /// Makes it on threads of the library.
+    pub(crate) async fn run(self) -> Result<u64> {
+        self.operation().await?;
+        for directory in &self.synced {
+            self.nowait.sync_dir(directory).await?;
+        }
+        Ok(0)
+    }
+}
+
+/// A file that is to be replaced as a whole.
+pub(crate) struct Whole {
+    nowait: Nowait,
+    path: PathBuf,
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the caller's memory, which is lent to whichever thread runs it.
+unsafe impl Send for Whole {}
+
+impl Whole {
+    /// # Safety
+    /// As nowait_write_atomic, until what runs it gives its token back.
+    pub(crate) unsafe fn new(
+        instance: InstanceHandle,
+        path: *const c_char,
+        (buffer, length): (*const c_void, usize),
+        flags: u32,
+    ) -> Result<Whole> {
+        // SAFETY: the caller's promise.
+        let (path, bytes) = unsafe { (border::path(path, "path")?, many::<u8>(buffer.cast(), length, "buffer")?) };
+        known_flags(flags, 0, "0")?;
+        let nowait = with_instance(instance, |nowait| Ok(nowait.clone()))?;
+        Ok(Whole { nowait, path: path.into(), start: NonNull::from(bytes).cast(), length })
+    }
+
+    /// Runs it, with a token that goes with the caller's memory.
+    pub(crate) async fn run(self, token: impl Send + 'static) -> Result<u64> {
+        // SAFETY: the promise of `new`.
+        let memory = unsafe { Lent::from_raw(self.start, self.length, token) };
+        Ok(self.nowait.write_atomic(&self.path, memory).await.map(|()| 0)?)
+    }
+}
+
+/// The directory that has a name.
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.into(),
+        Some(_) => PathBuf::from("."),
+        // The root, or nothing: the kernel says what is wrong with it.
+        None => path.into(),
+    }
+}
+
+fn known_flags(flags: u32, known: u32, names: &str) -> Result<u32> {
+    match flags & !known {
+        0 => Ok(flags),
+        _ => Err(Failure::new(libc::EINVAL, format!("flags are {flags:#x}; give {names}"))),
+    }
+}

@@ -1,0 +1,388 @@
+//! What is submitted to a queue and changes something: writes, syncs, sizes, names.
+//!
+//! `unsafe` here: entry points, and their callers' pointers.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use libc::iovec;
+use nowait::{File, Lent};
+
+use super::driver::drive;
+use super::operation::{Operation, Work};
+use super::{QUEUES, QueueHandle};
+use crate::border::{many, many_mut, status};
+use crate::failure::Result;
+use crate::file::{FILES, FileHandle, WriteFlags, syncs_all};
+use crate::instance::InstanceHandle;
+use crate::names::{Change, Kind, Whole};
+use crate::space::{advised, allocation};
+use crate::vectored::Segments;
+
+/// A write of nowait_submit_writes. Its layout is fixed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct WriteRequest {
+    /// The file to write.
+    pub file: FileHandle,
+    /// Where the bytes are.
+    pub buffer: *const c_void,
+    /// How many.
+    pub length: usize,
+    /// Where they go in the file.
+    pub offset: u64,
+    /// NOWAIT_WRITE_..., or'ed, or 0.
+    pub flags: u64,
+    /// Comes back with the completion.
+    pub user: *mut c_void,
+    /// Gets the operation's number, for nowait_cancel.
+    pub operation: u64,
+}
+
+/// Makes the work of a write from memory that stays the library's until the completion is reaped.
+fn write(
+    file: &File,
+    (start, length): (NonNull<u8>, usize),
+    offset: u64,
+    flags: WriteFlags,
+    operation: &Arc<Operation>,
+) -> Work {
+    // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+    let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
+    Work::Transfer(flags.on(file.write_at(memory, offset)).start())
+}
+
+/// Starts a write, as nowait_write_at; else as nowait_submit_read. Writes of one file that overlap
+/// are made in the order in which they were submitted. -EINVAL if the flags are not known.
+///
+/// # Safety
+/// Until the completion is reaped, `length` bytes at `buffer` are valid for reads and nobody changes
+/// them. `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_write(
+    queue: QueueHandle,
+    file: FileHandle,
+    buffer: *const c_void,
+    length: usize,
+    offset: u64,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let buffer: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
+        let start = NonNull::from(buffer).cast();
+        let flags = WriteFlags::new(flags)?;
+        let file = FILES.get(file)?;
+        QUEUES
+            .get_own(queue)?
+            .submit(user, operation, |operation| Ok(write(&file, (start, length), offset, flags, operation)))
+    })
+}
+
+/// Starts writes, each as nowait_submit_write, in the order in which they are listed; those for a
+/// device (O_DIRECT) in one system call. Each has its own completion.
+///
+/// Returns 0; or a negative errno, and none of them was started: -EBADF, -EFAULT, -EINVAL. Threads:
+/// any.
+///
+/// # Safety
+/// As nowait_submit_write, for each; `writes` points to `writes_count` of them, and nobody else uses
+/// these during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_writes(
+    queue: QueueHandle,
+    writes: *mut WriteRequest,
+    writes_count: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let writes = unsafe { many_mut(writes, writes_count, "writes") }?;
+        let queue = QUEUES.get_own(queue)?;
+        let mut ready = Vec::with_capacity(writes.len());
+        for one in &mut *writes {
+            // SAFETY: the caller's promise.
+            let buffer: &[u8] = unsafe { many(one.buffer.cast(), one.length, "the buffer of a write") }?;
+            let start = NonNull::from(buffer).cast();
+            let flags = WriteFlags::new(u32::try_from(one.flags).unwrap_or(u32::MAX))?;
+            ready.push((FILES.get(one.file)?, start, flags, queue.list.open(one.user.expose_provenance())?));
+        }
+        let submitted = queue.list.submit(|| {
+            let started = ready.into_iter().zip(writes).map(|((file, start, flags, opened), one)| {
+                one.operation = opened.operation().number;
+                let work = write(&file, (start, one.length), one.offset, flags, opened.operation());
+                (opened, work)
+            });
+            started.collect::<Vec<_>>()
+        });
+        submitted.into_iter().for_each(|(opened, work)| opened.begin(work));
+        Ok(())
+    })
+}
+
+/// Starts a write of several buffers, as nowait_write_vectored_at; else as nowait_submit_write.
+///
+/// # Safety
+/// During the call `buffers` points to `buffers_count` elements. Until the completion is reaped each of
+/// these points to as many bytes as it says, and nobody changes them. `operation` is NULL or points to
+/// a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_write_vectored(
+    queue: QueueHandle,
+    file: FileHandle,
+    buffers: *const iovec,
+    buffers_count: usize,
+    offset: u64,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let segments = unsafe { Segments::to_write(buffers, buffers_count) }?;
+        let flags = WriteFlags::new(flags)?;
+        let file = FILES.get(file)?;
+        QUEUES.get_own(queue)?.submit(user, operation, |operation| {
+            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+            let memory = unsafe { segments.lend(Arc::new(operation.loan())) };
+            Ok(Work::Vectored(flags.on(file.write_vectored_at(memory, offset)).start()))
+        })
+    })
+}
+
+/// Starts an append, as nowait_append; else as nowait_submit_write. Appends to one file are made in the
+/// order in which they were submitted.
+///
+/// # Safety
+/// As nowait_submit_write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_append(
+    queue: QueueHandle,
+    file: FileHandle,
+    buffer: *const c_void,
+    length: usize,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let buffer: &[u8] = unsafe { many(buffer.cast(), length, "buffer") }?;
+        let start = NonNull::from(buffer).cast();
+        let flags = WriteFlags::new(flags)?;
+        let file = FILES.get(file)?;
+        QUEUES.get_own(queue)?.submit(user, operation, |operation| {
+            // SAFETY: the caller's promise: the completion is not given out before the loan is back.
+            let memory = unsafe { Lent::from_raw(start, length, operation.loan()) };
+            Ok(Work::Append(flags.on(file.append(memory)).start()))
+        })
+    })
+}
+
+/// Starts a sync, as nowait_sync: of the writes whose completions were reaped, or could be, before.
+/// Else as nowait_submit_read. -EINVAL if the flags are not known.
+///
+/// # Safety
+/// `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_sync(
+    queue: QueueHandle,
+    file: FileHandle,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        let all = syncs_all(flags)?;
+        let file = FILES.get(file)?;
+        let sync = |file: &File| if all { file.sync_all().start() } else { file.sync_data().start() };
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Change(sync(&file))))
+    })
+}
+
+/// Starts to cut or extend a file, as nowait_file_set_length; else as nowait_submit_read. It is in order
+/// with writes of the file that were submitted before and after, where they overlap what it cuts off.
+///
+/// # Safety
+/// `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_set_length(
+    queue: QueueHandle,
+    file: FileHandle,
+    length: u64,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        let file = FILES.get(file)?;
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Change(file.set_len(length).start())))
+    })
+}
+
+/// Starts to reserve, punch or zero a range, as nowait_file_allocate; else as nowait_submit_set_length.
+/// -EINVAL if `how` is not known.
+///
+/// # Safety
+/// `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_allocate(
+    queue: QueueHandle,
+    file: FileHandle,
+    how: u32,
+    offset: u64,
+    length: u64,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        let how = allocation(how)?;
+        let file = FILES.get(file)?;
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Change(file.allocate(how, offset, length).start())))
+    })
+}
+
+/// Starts advice about a range, as nowait_file_advise; else as nowait_submit_read. -EINVAL if `advice`
+/// is not known.
+///
+/// # Safety
+/// `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_advise(
+    queue: QueueHandle,
+    file: FileHandle,
+    offset: u64,
+    length: u64,
+    advice: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        let advice = advised(advice)?;
+        let file = FILES.get(file)?;
+        let advise = |file: &File| file.advise(offset, length, advice).start();
+        QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Change(advise(&file))))
+    })
+}
+
+/// Starts a rename, as nowait_rename; else as nowait_submit_read. Changes of names are in no order:
+/// submit one that depends on another when that one's completion was reaped. The strings are copied.
+///
+/// # Safety
+/// `from` and `to` are strings; `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_rename(
+    queue: QueueHandle,
+    instance: InstanceHandle,
+    from: *const c_char,
+    to: *const c_char,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| submit_change(queue, unsafe { Change::rename(instance, from, to, flags) }, user, operation))
+}
+
+/// Starts to remove a file, as nowait_remove_file; else as nowait_submit_rename.
+///
+/// # Safety
+/// `path` is a string; `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_remove_file(
+    queue: QueueHandle,
+    instance: InstanceHandle,
+    path: *const c_char,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| submit_change(queue, unsafe { Change::one(Kind::RemoveFile, instance, path, flags) }, user, operation))
+}
+
+/// Starts to make a directory, as nowait_create_dir; else as nowait_submit_rename.
+///
+/// # Safety
+/// As nowait_submit_remove_file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_create_dir(
+    queue: QueueHandle,
+    instance: InstanceHandle,
+    path: *const c_char,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| submit_change(queue, unsafe { Change::one(Kind::CreateDir, instance, path, flags) }, user, operation))
+}
+
+/// Starts to remove an empty directory, as nowait_remove_dir; else as nowait_submit_rename.
+///
+/// # Safety
+/// As nowait_submit_remove_file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_remove_dir(
+    queue: QueueHandle,
+    instance: InstanceHandle,
+    path: *const c_char,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| submit_change(queue, unsafe { Change::one(Kind::RemoveDir, instance, path, flags) }, user, operation))
+}
+
+/// Starts to make the names in a directory durable, as nowait_sync_dir: those whose completions were
+/// reaped, or could be, before. Else as nowait_submit_rename.
+///
+/// # Safety
+/// As nowait_submit_remove_file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_sync_dir(
+    queue: QueueHandle,
+    instance: InstanceHandle,
+    path: *const c_char,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    status(|| submit_change(queue, unsafe { Change::sync_dir(instance, path, flags) }, user, operation))
+}
+
+/// Starts to replace a file as a whole, as nowait_write_atomic; else as nowait_submit_rename. Cancelled
+/// before its rename, it leaves the old file, and removes the temporary one. A thread of the library
+/// drives it.
+///
+/// # Safety
+/// `path` is a string. Until the completion is reaped, `length` bytes at `buffer` are valid for reads
+/// and nobody changes them. `operation` is NULL or points to a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nowait_submit_write_atomic(
+    queue: QueueHandle,
+    instance: InstanceHandle,
+    path: *const c_char,
+    buffer: *const c_void,
+    length: usize,
+    flags: u32,
+    user: *mut c_void,
+    operation: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the caller's promise.
+        let whole = unsafe { Whole::new(instance, path, (buffer, length), flags) }?;
+        let queue = QUEUES.get_own(queue)?;
+        queue.submit(user, operation, |operation| Ok(Work::Driven(drive(whole.run(operation.loan()))?)))
+    })
+}
+
+fn submit_change(queue: QueueHandle, change: Result<Change>, user: *mut c_void, operation: *mut u64) -> Result<()> {
+    let change = change?;
+    QUEUES.get_own(queue)?.submit(user, operation, |_| Ok(Work::Driven(drive(change.run())?)))
+}
+
+const _: () = assert!(size_of::<WriteRequest>() == 56);
