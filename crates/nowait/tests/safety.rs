@@ -732,7 +732,9 @@ fn pelted() {
                 std::thread::sleep(Duration::from_micros(50));
             }
         });
-        let _watchdog = Watchdog::new("reads under signals", 60);
+        // Also when what follows panics.
+        let _done = OnDrop(|| done.store(true, SeqCst));
+        let _watchdog = Watchdog::new("calls under signals", 60);
         let sample = Sample::new(16 << 20);
         for nowait in instances() {
             let file = sample.open(&nowait);
@@ -743,8 +745,40 @@ fn pelted() {
             (0..20).for_each(|_| read_pages_in_every_way(&file, &sample, 300));
             assert_settled(&nowait);
         }
-        done.store(true, SeqCst);
+        copy_names_and_files(&sample);
     });
+}
+
+/// Calls its function when it is dropped.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
+/// Symptom: a copy ended with EINTR when a signal came, on its caller's thread or on one of the
+/// pool. Every operation on names goes on.
+fn copy_names_and_files(sample: &Sample) {
+    let folder = common::mounts::temp_dir();
+    let path = |name: &str| folder.path().join(name);
+    let nowait = Nowait::shared();
+    for round in 0..common::rounds(20) {
+        let way = common::Way::ALL[round as usize % 3];
+        assert_eq!(way.run(nowait.copy(&sample.path, path("copy"))).unwrap(), sample.bytes.len() as u64);
+        assert!(std::fs::read(path("copy")).unwrap() == sample.bytes, "round {round}");
+        way.run_future(nowait.write_atomic(path("whole"), "whole")).unwrap();
+        way.run(nowait.create_dir_all(path("a/b"))).unwrap();
+        way.run(nowait.hard_link(path("whole"), path("a/hard"))).unwrap();
+        way.run(nowait.symlink("hard", path("a/soft"))).unwrap();
+        way.run(nowait.rename(path("a/soft"), path("a/b/soft"))).unwrap();
+        assert_eq!(way.run(nowait.metadata(path("a/hard"))).unwrap().len(), 5);
+        assert_eq!(way.run(nowait.read_dir(path("a"))).unwrap().len(), 2);
+        way.run(nowait.sync_dir(path("a"))).unwrap();
+        way.run(nowait.remove_dir_all(path("a"))).unwrap();
+    }
+    assert_settled(nowait);
 }
 
 /// Forks; the child does `work` and exits. Fails when the child panics, crashes or takes too long.

@@ -46,7 +46,7 @@ impl File {
     /// # Errors
     /// As [`File::metadata`], of `fchmod(2)`.
     pub fn set_permissions(&self, permissions: fs::Permissions) -> Operation<'_, Result<()>> {
-        self.call(ErrorOp::SetPermissions, |fd| to_std(fd).set_permissions(permissions))
+        self.call(ErrorOp::SetPermissions, move |fd| to_std(fd).set_permissions(permissions.clone()))
     }
 
     /// Sets the times of the last access and change (`futimens(2)`).
@@ -169,9 +169,9 @@ impl File {
     fn call<T: Send + 'static>(
         &self,
         operation: ErrorOp,
-        function: impl FnOnce(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
+        function: impl Fn(BorrowedFd<'_>) -> io::Result<T> + Send + 'static,
     ) -> Operation<'_, Result<T>> {
-        let call = |_: &Path, fd: Option<BorrowedFd<'_>>| function(fd.ok_or(Errno::BADF)?);
+        let call = move |_: &Path, fd: Option<BorrowedFd<'_>>| function(fd.ok_or(Errno::BADF)?);
         self.simple(Request::Call(Box::new(Call::new(operation, self.path(), call))), called)
     }
 

@@ -4,6 +4,7 @@
 //! Everything here blocks in the kernel. As a future it is done by a thread of the pool, never by
 //! an executor's.
 
+mod copy;
 mod dir;
 mod temporary;
 
@@ -18,14 +19,15 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use self::copy::Copied;
 pub use self::dir::Dir;
 pub(crate) use self::temporary::{Temporary, create_beside};
 use crate::buf::WriteBuffer;
 use crate::core::instance::Nowait;
-use crate::error::{Error, ErrorOp, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::file::{File, OpenOptions};
 use crate::op::{Call, Done, Owned, PathAt, Request};
-use crate::operation::{Answer, On, Operation, Steps, called};
+use crate::operation::{Answer, Conclude, On, Operation, Steps, called};
 
 /// One entry of a directory: [`read_dir`].
 #[derive(Clone, Debug)]
@@ -216,11 +218,14 @@ pub fn canonicalize(path: impl AsRef<Path>) -> Operation<'static, Result<PathBuf
 }
 
 /// Copies a file with its permissions, and returns the number of bytes. The kernel copies, or
-/// shares the blocks where the file system can (`copy_file_range(2)`). An existing file is
-/// replaced. Nothing is durable yet.
+/// shares the blocks where the file system can (`copy_file_range(2)`). An existing file is cut to
+/// nothing first. Nothing is durable yet.
 ///
 /// # Errors
-/// Those of [`std::fs::copy`]. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
+/// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if both names lead to one file, which
+/// then stays as it was, or if `from` is a device, FIFO or socket;
+/// [`ErrorKind::IsADirectory`](crate::ErrorKind::IsADirectory) for a directory. Those of `open(2)`
+/// and `copy_file_range(2)`. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a
 /// simulator.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'static, Result<u64>> {
     Nowait::shared().copy(from, to)
@@ -338,7 +343,9 @@ impl Nowait {
     /// # Errors
     /// Those of [`fs::set_permissions`](set_permissions).
     pub fn set_permissions(&self, path: impl AsRef<Path>, permissions: Permissions) -> Operation<'_, Result<()>> {
-        call(self, ErrorOp::SetPermissions, path.as_ref(), |path| std::fs::set_permissions(path, permissions))
+        call(self, ErrorOp::SetPermissions, path.as_ref(), move |path| {
+            std::fs::set_permissions(path, permissions.clone())
+        })
     }
 
     /// [`fs::read_dir`](read_dir), on this instance.
@@ -378,8 +385,8 @@ impl Nowait {
     /// # Errors
     /// Those of [`fs::hard_link`](hard_link).
     pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        let to = to.as_ref().to_path_buf();
-        call_on_two(self, ErrorOp::Link, from.as_ref(), to, |from, to| std::fs::hard_link(from, to))
+        let link = |from: &Path, to: &Path| std::fs::hard_link(from, to);
+        on_two(self, ErrorOp::Link, from.as_ref(), to.as_ref(), link, called)
     }
 
     /// [`fs::symlink`](symlink), on this instance.
@@ -387,8 +394,8 @@ impl Nowait {
     /// # Errors
     /// Those of [`fs::symlink`](symlink).
     pub fn symlink(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<()>> {
-        let to = to.as_ref().to_path_buf();
-        call_on_two(self, ErrorOp::Link, from.as_ref(), to, |from, to| std::os::unix::fs::symlink(from, to))
+        let link = |from: &Path, to: &Path| std::os::unix::fs::symlink(from, to);
+        on_two(self, ErrorOp::Link, from.as_ref(), to.as_ref(), link, called)
     }
 
     /// [`fs::read_link`](read_link), on this instance.
@@ -412,8 +419,7 @@ impl Nowait {
     /// # Errors
     /// Those of [`fs::copy`](copy).
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Operation<'_, Result<u64>> {
-        let to = to.as_ref().to_path_buf();
-        call_on_two(self, ErrorOp::Copy, from.as_ref(), to, |from, to| std::fs::copy(from, to))
+        on_two(self, ErrorOp::Copy, from.as_ref(), to.as_ref(), copy::copy, copied)
     }
 
     /// [`fs::read`](read), on this instance.
@@ -494,7 +500,9 @@ impl Nowait {
     ) -> Operation<'_, Result<T>> {
         // A panic must not end the pool's thread. Nothing sees what it left half done but `T`,
         // which is lost.
-        let guarded = |path: &Path, _: Option<BorrowedFd<'_>>| {
+        let mut function = Some(function);
+        let guarded = move |path: &Path, _: Option<BorrowedFd<'_>>| {
+            let function = function.take().ok_or(Errno::INVAL)?;
             Ok(catch_unwind(AssertUnwindSafe(|| function(path))).map_err(|panic| what_panicked(&*panic)))
         };
         let call = Call::new(operation, path.as_ref(), guarded);
@@ -514,7 +522,7 @@ fn guarded_call<T: 'static>(answer: Answer<'_>) -> Result<T> {
         request => unreachable!("a call is answered with itself, not {request:?}"),
     };
     let result: std::result::Result<T, String> = called(answer)?;
-    result.map_err(|text| Error::new(operation, crate::ErrorKind::Other).at(&path).with_detail(text))
+    result.map_err(|text| Error::new(operation, ErrorKind::Other).at(&path).with_detail(text))
 }
 
 /// Calls `function` with a path, on a thread that may wait.
@@ -522,24 +530,40 @@ fn call<'n, T: Send + 'static>(
     nowait: &'n Nowait,
     operation: ErrorOp,
     path: &Path,
-    function: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    function: impl Fn(&Path) -> io::Result<T> + Send + 'static,
 ) -> Operation<'n, Result<T>> {
-    let call = Call::new(operation, path, |path, _| function(path));
+    let call = Call::new(operation, path, move |path, _| function(path));
     Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), called)
 }
 
-/// As [`call`], with two paths.
-fn call_on_two<'n, T: Send + 'static>(
+/// As [`call`], with two paths; `conclude` makes the answer.
+fn on_two<'n, T: Send + 'static, A>(
     nowait: &'n Nowait,
     operation: ErrorOp,
     from: &Path,
-    to: PathBuf,
-    function: impl FnOnce(&Path, &Path) -> io::Result<T> + Send + 'static,
-) -> Operation<'n, Result<T>> {
-    let second = to.clone();
+    to: &Path,
+    function: impl Fn(&Path, &Path) -> io::Result<T> + Send + 'static,
+    conclude: Conclude<Result<A>>,
+) -> Operation<'n, Result<A>> {
+    let second = to.to_path_buf();
     let mut call = Call::new(operation, from, move |from, _| function(from, &second));
-    call.to = Some(to);
-    Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), called)
+    call.to = Some(to.to_path_buf());
+    Operation::new(On::Paths(&nowait.0), Request::Call(Box::new(call)), conclude)
+}
+
+/// Concludes a copy.
+fn copied(answer: Answer<'_>) -> Result<u64> {
+    let (from, to) = match &*answer.request {
+        Request::Call(call) => (Arc::from(&*call.path), call.to.clone().unwrap_or_default()),
+        request => unreachable!("a call is answered with itself, not {request:?}"),
+    };
+    match called(answer)? {
+        Copied::Bytes(bytes) => Ok(bytes),
+        Copied::Refused(why) => {
+            let error = Error::new(ErrorOp::Copy, ErrorKind::InvalidInput).at(&from);
+            Err(error.with_advice(format!("to {}: {why}", to.display())))
+        }
+    }
 }
 
 fn entries(path: &Path) -> io::Result<Vec<DirEntry>> {

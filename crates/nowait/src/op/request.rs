@@ -15,7 +15,7 @@ use super::transfer::Transfer;
 use crate::buf::mapping::{Fault, Mapping, Missing};
 use crate::direct::Directness;
 use crate::error::ErrorOp;
-use crate::sys::WriteFlags;
+use crate::sys::{WriteFlags, retry};
 
 /// A file, as an engine knows it.
 #[derive(Debug)]
@@ -100,7 +100,8 @@ pub(crate) enum Request {
     Close(Handle),
 }
 
-/// A blocking call that is made at most once, and answered with [`Owned::Value`].
+/// A blocking call that is made once, again while a signal interrupts it, and answered with
+/// [`Owned::Value`].
 pub(crate) struct Call {
     pub(crate) operation: ErrorOp,
     pub(crate) path: PathBuf,
@@ -109,7 +110,7 @@ pub(crate) struct Call {
     function: Option<Function>,
 }
 
-type Function = Box<dyn FnOnce(&Path, Option<BorrowedFd<'_>>) -> io::Result<Value> + Send>;
+type Function = Box<dyn FnMut(&Path, Option<BorrowedFd<'_>>) -> io::Result<Value> + Send>;
 
 /// Value that a [`Call`] returned, of the type that its operation concludes with.
 pub(crate) type Value = Box<dyn Any + Send>;
@@ -119,17 +120,18 @@ impl Call {
     pub(crate) fn new<T: Send + 'static>(
         operation: ErrorOp,
         path: &Path,
-        function: impl FnOnce(&Path, Option<BorrowedFd<'_>>) -> io::Result<T> + Send + 'static,
+        mut function: impl FnMut(&Path, Option<BorrowedFd<'_>>) -> io::Result<T> + Send + 'static,
     ) -> Call {
-        let function: Function = Box::new(|path, fd| function(path, fd).map(|value| Box::new(value) as Value));
+        let function: Function = Box::new(move |path, fd| function(path, fd).map(|value| Box::new(value) as Value));
         Call { operation, path: path.into(), to: None, function: Some(function) }
     }
 
     /// Makes the call. An error without an errno is one of the arguments: std's own check of a path
     /// with a zero byte.
     pub(crate) fn make(&mut self, fd: Option<BorrowedFd<'_>>) -> Outcome {
-        let function = self.function.take().ok_or(Errno::INVAL)?;
-        let value = function(&self.path, fd).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
+        let mut function = self.function.take().ok_or(Errno::INVAL)?;
+        let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+        let value = retry(|| function(&self.path, fd).map_err(errno))?;
         Ok(Owned::Value(value).into())
     }
 }

@@ -1,0 +1,82 @@
+//! Copies a file to another name: `std::fs::copy`, but for two of its faults. A signal that
+//! interrupts a call does not end the copy, and a file is not emptied by a copy to itself.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::sys::{self, retry};
+
+/// Result of a copy that no call has refused.
+pub(super) enum Copied {
+    Bytes(u64),
+    /// Nothing was changed, for this reason.
+    Refused(&'static str),
+}
+
+/// Most bytes of one `copy_file_range(2)`.
+const RANGE_BYTES_MAX: usize = 1 << 30;
+/// Bytes of one read and write, where the kernel does not copy.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Copies contents and permissions of the regular file `from`. Blocks.
+pub(super) fn copy(from: &Path, to: &Path) -> io::Result<Copied> {
+    const NO_FILE: Copied = Copied::Refused("the source is not a regular file; name a regular file");
+    let source = match sys::open(CWD, from, OFlags::RDONLY, Mode::empty()) {
+        Err(Errno::SPIPE | Errno::NXIO) => return Ok(NO_FILE),
+        opened => opened?,
+    };
+    let stat = retry(|| rustix::fs::fstat(&source))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(NO_FILE);
+    }
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    // Not cut to nothing before both are known to be different files.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let target = retry(|| rustix::fs::open(to, flags, mode))?;
+    let old = retry(|| rustix::fs::fstat(&target))?;
+    if (old.st_dev, old.st_ino) == (stat.st_dev, stat.st_ino) {
+        return Ok(Copied::Refused("source and target are one file, which is unchanged; name another target"));
+    }
+    if FileType::from_raw_mode(old.st_mode) == FileType::RegularFile {
+        retry(|| rustix::fs::ftruncate(&target, 0))?;
+        // One that existed has its own mode, and a new one has less than asked for, by the umask.
+        retry(|| rustix::fs::fchmod(&target, mode))?;
+    }
+    Ok(Copied::Bytes(contents(&source, &target)?))
+}
+
+/// Copies from the start of `source` to its end; returns the number of bytes.
+fn contents(source: &OwnedFd, target: &OwnedFd) -> Result<u64, Errno> {
+    let mut copied = 0;
+    loop {
+        match retry(|| rustix::fs::copy_file_range(source, None, target, None, RANGE_BYTES_MAX)) {
+            // Files in /proc say that they are empty; a read tells. (Linux 5.6 to 5.18 answer so
+            // for other files, too.)
+            Ok(0) if copied == 0 => break,
+            Ok(0) => return Ok(copied),
+            Ok(n) => copied += n as u64,
+            // No such call, for these files, or at all. What else is wrong, a write reports.
+            Err(_) if copied == 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let n = retry(|| rustix::io::read(source, &mut *piece))?;
+        if n == 0 {
+            return Ok(copied);
+        }
+        let mut rest = &piece[..n];
+        while !rest.is_empty() {
+            match retry(|| rustix::io::write(target, rest))? {
+                0 => return Err(Errno::IO),
+                n => rest = &rest[n..],
+            }
+        }
+        copied += n as u64;
+    }
+}
