@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use common::Way;
+use common::{Way, mounts};
 use nowait::sim::Sim;
 use nowait::{Engine, ErrorKind, ErrorOp, File, Nowait, OpenOptions, RangeLock, fs};
 
@@ -115,6 +115,109 @@ fn directories_links_and_copies_are_made_and_removed() {
         way.run(nowait.remove_dir_all(folder.join("a/b"))).unwrap();
         way.run(nowait.remove_dir(folder.join("a"))).unwrap();
         assert_eq!(std_fs::read_dir(folder).unwrap().count(), 0);
+    });
+}
+
+/// Symptom: a copy of a file to itself, by this name or another, emptied it.
+#[test]
+fn a_file_is_not_copied_to_itself() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, [7; 100_000]).unwrap();
+        std_fs::hard_link(&path, folder.join("hard")).unwrap();
+        std::os::unix::fs::symlink("file", folder.join("soft")).unwrap();
+        for (from, to) in [("file", "file"), ("file", "hard"), ("hard", "file"), ("file", "soft"), ("soft", "hard")] {
+            let error = way.run(nowait.copy(folder.join(from), folder.join(to))).unwrap_err();
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::InvalidInput, ErrorOp::Copy), "{error}");
+            for part in [from, to, "one file", "unchanged"] {
+                assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
+            }
+            assert!(std_fs::read(&path).unwrap() == [7; 100_000], "{from} to {to}");
+        }
+        assert_eq!(way.run(nowait.copy(folder.join("soft"), folder.join("other"))).unwrap(), 100_000);
+    });
+}
+
+/// Files that say they are empty, longer targets, targets that are no files, and sources that are
+/// none.
+#[test]
+fn copies_are_those_of_std() {
+    on_each(|nowait, way, folder| {
+        let (path, copy) = (folder.join("file"), folder.join("copy"));
+        std_fs::write(&path, "short").unwrap();
+        std_fs::set_permissions(&path, Permissions::from_mode(0o4751)).unwrap();
+        std_fs::write(&copy, [1; 100_000]).unwrap();
+        assert_eq!(way.run(nowait.copy(&path, &copy)).unwrap(), 5);
+        assert_eq!(std_fs::read(&copy).unwrap(), b"short");
+        assert_eq!(std_fs::metadata(&copy).unwrap().mode() & 0o7777, 0o4751);
+        assert_eq!(way.run(nowait.copy(&path, "/dev/null")).unwrap(), 5);
+        std_fs::write(&path, "").unwrap();
+        assert_eq!(way.run(nowait.copy(&path, &copy)).unwrap(), 0);
+        assert_eq!(std_fs::read(&copy).unwrap(), b"");
+        let length = std_fs::read("/proc/self/limits").unwrap().len() as u64;
+        assert_eq!(way.run(nowait.copy("/proc/self/limits", folder.join("limits"))).unwrap(), length);
+        assert_eq!(std_fs::read(folder.join("limits")).unwrap().len() as u64, length);
+
+        let fifo = folder.join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        for (from, kind) in [
+            (&*fifo, ErrorKind::InvalidInput),
+            (Path::new("/dev/zero"), ErrorKind::InvalidInput),
+            (folder, ErrorKind::IsADirectory),
+            (&folder.join("missing"), ErrorKind::NotFound),
+        ] {
+            let error = way.run(nowait.copy(from, folder.join("new"))).unwrap_err();
+            assert_eq!((error.kind(), error.operation()), (kind, ErrorOp::Copy), "{error}");
+            assert!(!folder.join("new").exists(), "{error}");
+        }
+    });
+}
+
+/// Symptom: the advice was to find out who uses the file, and nobody does.
+#[test]
+fn a_name_that_something_is_mounted_on_is_told() {
+    struct Bound<'p>(&'p Path);
+    impl Drop for Bound<'_> {
+        fn drop(&mut self) {
+            mounts::unmount(self.0);
+        }
+    }
+    let folder = folder();
+    let (below, point) = (folder.path().join("below"), folder.path().join("point"));
+    std_fs::write(&below, "below").unwrap();
+    std_fs::write(&point, "point").unwrap();
+    let bound = std::process::Command::new("mount").arg("--bind").args([&below, &point]).output().unwrap();
+    let bound = if bound.status.success() { Ok(Bound(&point)) } else { Err(format!("mount: {bound:?}")) };
+    let Some(_bound) = mounts::or_skip("a bind mount", bound) else { return };
+    for nowait in instances() {
+        for way in Way::ALL {
+            let advises = |error: nowait::Error| {
+                assert_eq!(error.kind(), ErrorKind::ResourceBusy, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("mounted") && text.contains("in place") && !text.contains("fuser"), "{text}");
+            };
+            advises(way.run_future(nowait.write_atomic(&point, "new")).unwrap_err());
+            advises(way.run(nowait.remove_file(&point)).unwrap_err());
+            way.run_future(nowait.write(&point, "below")).unwrap();
+            assert_eq!(std_fs::read_dir(folder.path()).unwrap().count(), 2, "the temporary file is removed");
+        }
+    }
+}
+
+/// Symptom: the file was "closed".
+#[test]
+fn a_descriptor_that_is_a_path_alone_is_told() {
+    on_each(|nowait, way, folder| {
+        let path = folder.join("file");
+        std_fs::write(&path, "some bytes").unwrap();
+        let mut options = OpenOptions::new();
+        let opened = way.run(options.read(true).custom_flags(libc::O_PATH).open_in(nowait, &path));
+        let std = std_fs::File::from(rustix::fs::open(&path, rustix::fs::OFlags::PATH, 0o0.into()).unwrap());
+        for error in [opened.unwrap_err(), File::from_std(nowait, std, &path).unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("O_PATH") && !text.contains("closed"), "{text}");
+        }
     });
 }
 

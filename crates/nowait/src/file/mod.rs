@@ -114,7 +114,7 @@ impl File {
             let error = Error::from_errno(ErrorOp::Open, errno).at(&path);
             match errno {
                 Errno::SPIPE => error.with_advice("give a regular file or a block device; for others wait until they are ready (tokio's AsyncFd, smol's Async)"),
-                Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice("it was opened with O_PATH; open it for reading or writing"),
+                Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice(options::OPENED_AS_PATH),
                 _ => error,
             }
         })?;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::File;
 use crate::core::instance::Nowait;
-use crate::error::{Error, ErrorOp, Result};
+use crate::error::{Error, ErrorKind, ErrorOp, Result};
 use crate::op::{Done, Owned, PathAt, Request};
 use crate::operation::{Answer, On, Operation};
 
@@ -91,7 +91,7 @@ impl OpenOptions {
     }
 
     /// More flags of `open(2)`, such as `O_NOATIME`. `O_NONBLOCK` has no meaning for files and is
-    /// ignored.
+    /// ignored; `O_PATH` is refused, since such a descriptor neither reads nor writes.
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.custom_flags = flags;
         self
@@ -170,6 +170,10 @@ impl OpenOptions {
     }
 }
 
+/// Advice for a descriptor that was opened with `O_PATH`.
+pub(super) const OPENED_AS_PATH: &str =
+    "O_PATH names a file without opening it for reading or writing; open it without that flag";
+
 fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
     use std::os::unix::ffi::OsStrExt;
     let error = Error::from_errno(ErrorOp::Open, errno).at(path);
@@ -178,6 +182,8 @@ fn open_error(errno: Errno, path: &Arc<Path>) -> Error {
         Errno::INVAL => {
             error.with_detail("say read, write or append, and what goes with them, as for std::fs::OpenOptions")
         }
+        // It was opened, and can do nothing with its file (`sys::check`).
+        Errno::BADF => error.of_kind(ErrorKind::InvalidInput).with_advice(OPENED_AS_PATH),
         _ => error,
     }
 }

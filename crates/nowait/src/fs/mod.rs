@@ -604,14 +604,25 @@ fn named(nowait: &Nowait, request: Request) -> Operation<'_, Result<()>> {
     Operation::new(On::Paths(&nowait.0), request, concluded)
 }
 
+/// What EBUSY means for a name (`rename(2)`, `unlink(2)`): nothing that has the file open is in the
+/// way.
+const MOUNTED: &str = "something is mounted on one of the names, as containers do with single files (findmnt shows \
+                       it); unmount it, or change the file in place (fs::write)";
+
 /// Concludes an operation on names.
 fn concluded(Answer { outcome, request, .. }: Answer<'_>) -> Result<()> {
     outcome.map(drop).map_err(|errno| {
         let error = |name, path: &PathAt| Error::from_errno(name, errno).at(&Arc::from(path.display()));
         match request {
             Request::Rename { from, to, .. } => {
-                error(ErrorOp::Rename, from).with_detail(format!("to {}", to.path.display()))
+                let error = error(ErrorOp::Rename, from);
+                let to = to.display();
+                match errno {
+                    Errno::BUSY => error.with_advice(format!("to {}: {MOUNTED}", to.display())),
+                    _ => error.with_detail(format!("to {}", to.display())),
+                }
             }
+            Request::Remove(path) if errno == Errno::BUSY => error(ErrorOp::Remove, path).with_advice(MOUNTED),
             Request::Remove(path) => error(ErrorOp::Remove, path),
             Request::SyncDir(path) => error(ErrorOp::Sync, path),
             Request::CreateDir(path) => Error::from_errno(ErrorOp::CreateDir, errno).at(&Arc::from(&**path)),
