@@ -5,23 +5,25 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
 
 use super::blocking::Blocking;
-use super::dir::{Blocks, CONTROL, LogDir, Window, is_direct};
+use super::dir::{Blocks, CONTROL, LogDir, SEARCHED_AT_END, Window, is_direct};
 use super::format::{
     BLOCK_HEADER_BYTES, CONTROL_BYTES, Control, End, HeaderPage, PAGE, SegmentHeader, kind_at, record_at,
 };
 use super::open::{no_log, open_dir};
 use super::os;
-use super::recover::read_control;
+use super::recover::{Damage, read_control};
 use nowait::{Advice, Error, ErrorKind, ErrorOp, File, Nowait, OpenOptions, Result, block_on};
 
 /// Whole blocks that no watermark covers are synced after this time: a log that is idle gets its
 /// watermark block in a fifth of it.
 const SYNC_AFTER: Duration = Duration::from_millis(100);
+/// A newest segment that is written while no block follows the last one is searched after this time.
+const SEARCH_AFTER: Duration = Duration::from_millis(500);
 /// Blocks read ahead of the watermark, at most. The writer has far fewer in flight.
 const PENDING_MAX: usize = 64;
 
@@ -73,6 +75,20 @@ pub struct Follower {
     /// Next record to be returned.
     next_lsn: u64,
     bytes_read: u64,
+    /// Place in the newest segment where no block follows.
+    stuck: Option<Stuck>,
+    skips_damage: bool,
+    /// Damage that the last error was about.
+    damage: Option<Damage>,
+}
+
+/// A place in the newest segment where no block follows.
+struct Stuck {
+    segment: u64,
+    offset: u64,
+    since: Instant,
+    /// Last change of the file before it was searched for blocks behind the place.
+    searched: Option<SystemTime>,
 }
 
 /// The segment that is read.
@@ -87,13 +103,22 @@ struct Current {
     is_direct: bool,
 }
 
-/// A whole block.
+/// A whole block, or consecutive records of one; or the damage between two.
 struct Pending {
     block: Vec<u8>,
-    /// Offset of the next record's frame, the record's number, and the last of the block.
+    /// Offset of the next record's frame, the record's number, and the last that counts.
     at: usize,
     lsn: u64,
     last_lsn: u64,
+    /// These records are lost: it holds none.
+    damage: Option<Damage>,
+}
+
+impl Pending {
+    fn of_damage(damage: Damage) -> Pending {
+        let (lsn, last_lsn) = (damage.lsns.end, damage.lsns.end - 1);
+        Pending { block: Vec::new(), at: 0, lsn, last_lsn, damage: Some(damage) }
+    }
 }
 
 /// Follows the log in `dir`, which another process may write: its records from `from` on, and those
@@ -134,6 +159,9 @@ impl Follower {
             durable: 0,
             next_lsn: 1,
             bytes_read: 0,
+            stuck: None,
+            skips_damage: false,
+            damage: None,
         };
         follower.look()?;
         follower.next_lsn = match from {
@@ -153,20 +181,61 @@ impl Follower {
         self.bytes_read + self.current.as_ref().map_or(0, |current| current.blocks.bytes_read())
     }
 
+    /// Has the follower go on behind damage: each damage is reported once, by an error, and the next
+    /// call returns the first whole record behind it. Default: it stays where it cannot read, and
+    /// returns the error again.
+    pub fn skip_damage(&mut self, skips: bool) {
+        self.skips_damage = skips;
+    }
+
+    /// Returns the damage that the last [`Damaged`](ErrorKind::Damaged) error of this follower was
+    /// about. Its [`lsns`](Damage::lsns) are the records that cannot be read.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
+    }
+
+    /// Returns true if the log that it follows is still at its path: false when the directory was
+    /// removed, renamed or replaced, or another log made in it. Blocks this thread for a look at
+    /// the path and the control file. A follower goes on with a directory that was renamed; of one
+    /// that was removed nothing comes any more.
+    ///
+    /// # Errors
+    /// Those of files.
+    pub fn is_in_place(&self) -> Result<bool> {
+        let Some(here) = self.dir.descriptor() else { return Ok(true) };
+        let here = rustix::fs::fstat(here);
+        let here = here.map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &self.dir.path))?;
+        let there = match rustix::fs::stat(&*self.dir.path) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            there => there.map_err(|errno| os::system_error(ErrorOp::Metadata, errno, &self.dir.path))?,
+        };
+        if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino) {
+            return Ok(false);
+        }
+        match control(&self.dir) {
+            Ok(control) => Ok(control.log_id == self.control.log_id),
+            // Damage is reported by others.
+            Err(error) => Ok(error.kind() != ErrorKind::NotFound),
+        }
+    }
+
     /// Returns what comes next; None if nothing more is known to be durable: a later call may find
     /// more. Blocks this thread while it reads, and not for records to come. A call that finds
     /// nothing reads a page, and the directory.
     ///
     /// Records that are cut off while the follower is behind may be returned before it finds the
-    /// cut.
+    /// cut. Damage at the end of a log that is written is noticed after half a second, or by
+    /// [`Follower::settle`].
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`] when a record that was durable cannot be read; those of files.
+    /// [`ErrorKind::Damaged`] when a record that was durable cannot be read: see
+    /// [`Follower::damage`], and [`Follower::skip_damage`] to go on behind it. Those of files.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Followed<'_>>> {
         loop {
             if self.pending.front().is_some_and(|pending| pending.lsn > pending.last_lsn) {
-                self.pending.pop_front();
+                self.pass_first()?;
+                continue;
             }
             if let Some(pending) = self.pending.front() {
                 let (from, last) = (self.next_lsn, pending.last_lsn);
@@ -188,6 +257,9 @@ impl Follower {
             let waits = self.pending.back().is_some_and(|pending| pending.last_lsn > self.durable);
             if !waits {
                 self.pending_since = None;
+                if self.pass_proven(false)? {
+                    continue;
+                }
                 return Ok(None);
             }
             let since = *self.pending_since.get_or_insert_with(Instant::now);
@@ -204,7 +276,12 @@ impl Follower {
     /// # Errors
     /// As [`Follower::next`].
     pub fn settle(&mut self) -> Result<()> {
-        while self.pending.len() < PENDING_MAX && self.read_block()? {}
+        loop {
+            while self.pending.len() < PENDING_MAX && self.read_block()? {}
+            if self.pending.len() >= PENDING_MAX || !self.pass_proven(true)? {
+                break;
+            }
+        }
         if self.pending.back().is_some_and(|pending| pending.last_lsn > self.durable) { self.sync() } else { Ok(()) }
     }
 
@@ -223,6 +300,102 @@ impl Follower {
         // All segments before it were durable when its header was written.
         self.durable = self.durable.max(last.last_lsn);
         self.pending_since = None;
+        Ok(())
+    }
+
+    /// Drops the first of what is pending, from which nothing more is to be returned; reports damage.
+    fn pass_first(&mut self) -> Result<()> {
+        let damage = self.pending.front().and_then(|first| first.damage.clone());
+        let damage = damage.filter(|damage| damage.lsns.end > self.next_lsn);
+        if damage.is_none() || self.skips_damage {
+            self.pending.pop_front();
+        }
+        let Some(damage) = damage else { return Ok(()) };
+        let lsns = self.next_lsn.max(damage.lsns.start)..damage.lsns.end;
+        if self.skips_damage {
+            self.next_lsn = lsns.end;
+        }
+        let damage = self.damage.insert(Damage { lsns, ..damage });
+        Err(damage.error())
+    }
+
+    /// Goes on behind the last block of the newest segment, if a block behind that place says that
+    /// others were durable between. False if none does. Unless `at_once`, looks when nothing has come
+    /// for a while, and the file was changed since the last look.
+    fn pass_proven(&mut self, at_once: bool) -> Result<bool> {
+        let Some(current) = self.current.as_mut().filter(|current| current.limit.is_none()) else { return Ok(false) };
+        let (segment, offset, lsn) = (current.header.number, current.blocks.offset, current.blocks.next_lsn);
+        let is_here = |stuck: &Stuck| (stuck.segment, stuck.offset) == (segment, offset);
+        let here = self.stuck.take().filter(is_here);
+        let stuck = self.stuck.insert(match here {
+            Some(here) => here,
+            None => Stuck { segment, offset, since: Instant::now(), searched: None },
+        });
+        if !at_once && stuck.since.elapsed() < SEARCH_AFTER {
+            return Ok(false);
+        }
+        let changed = current.file.metadata().wait().ok().and_then(|metadata| metadata.modified().ok());
+        if !at_once && changed.is_some() && stuck.searched == changed {
+            return Ok(false);
+        }
+        stuck.searched = changed;
+        let blocks = &mut current.blocks;
+        blocks.forget();
+        let end = offset.saturating_add(SEARCHED_AT_END);
+        let mut at = offset + PAGE as u64;
+        let mut proof = None;
+        while let Some(header) = blocks.first_header(at..end)?.filter(|_| proof.is_none()) {
+            proof = Some(header).filter(|header| header.watermark >= lsn);
+            at = header.padded_end();
+        }
+        blocks.forget();
+        let Some(header) = proof else { return Ok(false) };
+        self.pass_damage(header.padded_end(), header.first_lsn)?;
+        Ok(true)
+    }
+
+    /// Goes on behind a block that was durable and is not whole: with what is whole of it, or with
+    /// the next block before `end`. Behind that `end_lsn` is the first record.
+    fn pass_damage(&mut self, end: u64, end_lsn: u64) -> Result<()> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let (number, from, lsn) = (current.header.number, current.blocks.offset, current.blocks.next_lsn);
+        let path = self.dir.segment_path(number);
+        let damage = |bytes, lsns, what: &str| Damage { path: path.clone(), bytes, lsns, what: what.to_owned() };
+        let mut found = Vec::new();
+        current.blocks.forget();
+        if let Some((header, block, parts)) = current.blocks.next_in_part()? {
+            let what = "bytes are not what was written, of records that were durable";
+            let (mut at, mut next) = (BLOCK_HEADER_BYTES, lsn);
+            let limit = current.limit.map_or(u64::MAX, |limit| limit.last_there());
+            let end = header.lsns().end.min(limit.saturating_add(1));
+            for part in parts {
+                let lsns = part.lsns.start..part.lsns.end.min(end);
+                if next < lsns.start.min(end) {
+                    let place = from + at as u64..from + part.bytes.start as u64;
+                    found.push(Pending::of_damage(damage(place, next..lsns.start.min(end), what)));
+                }
+                (at, next) = (part.bytes.end, part.lsns.end);
+                if !lsns.is_empty() && lsns.end > self.next_lsn {
+                    let (at, last_lsn) = (part.bytes.start, lsns.end - 1);
+                    found.push(Pending { block: block.to_vec(), at, lsn: lsns.start, last_lsn, damage: None });
+                }
+            }
+            if next < end {
+                let place = from + at as u64..header.padded_end();
+                found.push(Pending::of_damage(damage(place, next..end, what)));
+            }
+        } else {
+            let header = current.blocks.first_header(from + PAGE as u64..end)?.filter(|header| header.first_lsn >= lsn);
+            let (at, next) = header.map_or((end, end_lsn), |header| (header.offset, header.first_lsn));
+            current.blocks.go_to(at, next);
+            if lsn < next {
+                let what = "no whole block is here, of records that were durable";
+                found.push(Pending::of_damage(damage(from..at, lsn..next, what)));
+            }
+        }
+        current.idle = None;
+        current.blocks.forget();
+        self.pending.extend(found);
         Ok(())
     }
 
@@ -358,14 +531,19 @@ impl Follower {
             return Ok(Step::Again);
         }
         if here.is_some() && current.blocks.offset < previous.offset {
-            return Err(self.damaged());
+            self.pass_damage(previous.offset, previous.last_there() + 1)?;
+            return Ok(Step::Again);
         }
         // What is behind the place where the log goes on does not count.
         let last = if here.is_some() { previous.last_there() } else { next.first_lsn() - 1 };
         for pending in &mut self.pending {
             pending.last_lsn = pending.last_lsn.min(last);
+            if let Some(damage) = &mut pending.damage {
+                damage.lsns.end = damage.lsns.end.min(last + 1);
+            }
         }
-        self.pending.retain(|pending| pending.lsn <= pending.last_lsn);
+        let holds = |damage: &Damage| !damage.lsns.is_empty();
+        self.pending.retain(|pending| pending.damage.as_ref().map_or(pending.lsn <= pending.last_lsn, holds));
         self.durable = self.durable.max(next.watermark);
         if !self.pending.is_empty() {
             // Its header says that they are durable; `next` returns them first.
@@ -422,6 +600,7 @@ impl Current {
                 at: BLOCK_HEADER_BYTES,
                 lsn: header.first_lsn,
                 last_lsn,
+                damage: None,
             });
             self.idle = None;
             return Ok(Some((header.watermark, pending)));

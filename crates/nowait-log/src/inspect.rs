@@ -25,6 +25,23 @@ pub fn inspect(dir: impl AsRef<Path>) -> Blocking<Recovery> {
     inspect_in(Nowait::shared(), dir)
 }
 
+/// As [`inspect`], but reads no more than [`Scan::Tail`] does: the headers of the segments, and the
+/// end; all of the log where anything there is not as a crash leaves it.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn inspect_end(dir: impl AsRef<Path>) -> Blocking<Recovery> {
+    inspect_end_in(Nowait::shared(), dir)
+}
+
+/// As [`inspect_end`], on an instance.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn inspect_end_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Recovery> {
+    looking(instance, dir.as_ref(), |instance, dir| find(instance, dir, Scan::Tail).map(|(_, found)| found.recovery))
+}
+
 /// Reads the log in `dir` without opening it for appending: what is in it, and its records from
 /// `from_lsn` on. Changes nothing.
 ///
@@ -44,7 +61,7 @@ pub fn read(dir: impl AsRef<Path>, from_lsn: u64) -> Blocking<(Reader, Recovery)
 /// As [`inspect`].
 pub fn read_in(instance: &Nowait, dir: impl AsRef<Path>, from_lsn: u64) -> Blocking<(Reader, Recovery)> {
     looking(instance, dir.as_ref(), move |instance, dir| {
-        let (dir, found) = find(instance, dir)?;
+        let (dir, found) = find(instance, dir, Scan::All)?;
         let recovery = found.recovery.clone();
         Ok((Reader::of_found(dir, found, from_lsn), recovery))
     })
@@ -77,7 +94,7 @@ pub fn read_aside_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Reade
 /// # Errors
 /// As [`inspect`].
 pub fn inspect_in(instance: &Nowait, dir: impl AsRef<Path>) -> Blocking<Recovery> {
-    looking(instance, dir.as_ref(), |instance, dir| find(instance, dir).map(|(_, found)| found.recovery))
+    looking(instance, dir.as_ref(), |instance, dir| find(instance, dir, Scan::All).map(|(_, found)| found.recovery))
 }
 
 fn looking<T: Send + 'static>(
@@ -90,7 +107,7 @@ fn looking<T: Send + 'static>(
 }
 
 /// Looks at a log until two looks agree on what is missing.
-fn find(instance: &Nowait, dir: &Path) -> Result<(LogDir, Found)> {
+fn find(instance: &Nowait, dir: &Path, scan: Scan) -> Result<(LogDir, Found)> {
     let dir = open_dir(instance, dir)?;
     // A log that is being written changes while it is read: what is missing may have come since. It
     // is believed missing when the next look misses it, too: that look begins when everything that
@@ -98,7 +115,7 @@ fn find(instance: &Nowait, dir: &Path) -> Result<(LogDir, Found)> {
     const LOOKS: u32 = 50;
     let mut before: Vec<(PathBuf, u64)> = Vec::new();
     for _ in 0..LOOKS {
-        let mut found = match recover(&dir, false, Scan::All) {
+        let mut found = match recover(&dir, false, scan) {
             Ok(Some(found)) => found,
             Ok(None) => {
                 return Err(no_log(&dir.path));

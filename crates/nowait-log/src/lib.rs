@@ -121,7 +121,7 @@ pub use dir::Unreadable;
 pub use event::Event;
 pub use follow::{FollowFrom, Followed, Follower, follow, follow_in};
 pub use format::Entry;
-pub use inspect::{inspect, inspect_in, read, read_aside, read_aside_in, read_in};
+pub use inspect::{inspect, inspect_end, inspect_end_in, inspect_in, read, read_aside, read_aside_in, read_in};
 pub use options::{Calibration, Durability, Options, Scan, Strategy, Submitter, SyncPolicy};
 pub use reader::{Next, Reader, Record, Tail};
 pub use recover::{Damage, Place, Recovery};

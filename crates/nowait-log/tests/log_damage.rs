@@ -734,3 +734,123 @@ fn what_was_salvaged_opens_whatever_had_changed() {
     println!("{refused} refused, {salvaged} salvaged, {whole} had no damage");
     assert!(salvaged > 100 && whole > 20);
 }
+
+/// Changes bytes of a file that a log may have open.
+fn change_in_place(sim: &Sim, path: &Path, change: impl FnOnce(&mut [u8])) {
+    let mut bytes = sim.contents(path).unwrap();
+    change(&mut bytes);
+    let file = nowait::OpenOptions::new().write(true).open_in(&on(sim), path).wait().unwrap();
+    file.write_all_from(&bytes, 0).unwrap();
+}
+
+/// An open log whose records are in segments, and not in memory any more: an idle one that several
+/// segments hold, each record in a block.
+fn idle(sim: &Sim, last: u64) -> Log {
+    let nowait = on(sim);
+    let (log, _) = Log::open(DIR, &simulated(&nowait).segment_bytes(64 << 10).tail_bytes(0)).wait().unwrap();
+    for lsn in 1..=last {
+        assert_eq!(log.append(&record(lsn)).wait().unwrap().wait().unwrap(), lsn);
+        log.maintain();
+    }
+    while log.maintain() {}
+    log
+}
+
+/// Symptom: a reader of an open log stayed at the first bit that had flipped, for good, with whole
+/// records behind it.
+#[test]
+fn a_reader_of_an_open_log_goes_on_behind_damage_where_asked_to() {
+    const LAST: u64 = 40;
+    for victim in 1..=LAST {
+        // The block's header, and the record.
+        for at in [24, 70] {
+            let sim = Sim::new(victim);
+            let log = idle(&sim, LAST);
+            let hit = segments(&sim).into_iter().find_map(|path| {
+                let (place, _) = blocks(&sim.contents(&path)?).into_iter().find(|(_, lsn)| *lsn == victim)?;
+                change_in_place(&sim, &path, |bytes| bytes[place + at] ^= 1);
+                Some((path, place as u64))
+            });
+            let (path, place) = hit.unwrap();
+            let mut reader = log.reader(1);
+            let asking = Asking::next_way();
+            for lsn in 1..victim {
+                assert_eq!(asking.next(&mut reader, || {}).unwrap().unwrap().lsn, lsn);
+            }
+            // Unless it is asked to, it stays.
+            for _ in 0..3 {
+                let error = asking.next(&mut reader, || {}).unwrap_err();
+                assert!(error.kind() == ErrorKind::Damaged && reader.next_lsn() == victim, "{error}");
+            }
+            reader.skip_damage(true);
+            let error = asking.next(&mut reader, || {}).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+            assert!(error.to_string().contains(&format!("record {victim} is lost")), "{error}");
+            let damage = reader.damage().unwrap().clone();
+            assert_eq!((damage.path, damage.lsns), (path, victim..victim + 1));
+            assert!((place..place + 4096).contains(&damage.bytes.start), "{:?}", damage.bytes);
+            for lsn in victim + 1..=LAST {
+                let found = asking.next(&mut reader, || {}).unwrap().unwrap();
+                assert!(found.lsn == lsn && found.bytes == record(lsn), "{lsn} behind {victim}");
+            }
+            assert!(asking.next(&mut reader, || {}).unwrap().is_none());
+            // What comes is read, too.
+            assert_eq!(log.append(&record(LAST + 1)).wait().unwrap().wait().unwrap(), LAST + 1);
+            assert_eq!(asking.next(&mut reader, || {}).unwrap().unwrap().lsn, LAST + 1);
+        }
+    }
+}
+
+/// All that is whole, whatever is not: in blocks of several records, and across segments.
+#[test]
+fn a_reader_of_an_open_log_loses_no_more_than_what_was_hit() {
+    for seed in 1..=60 {
+        let mut random = Rng::new(seed);
+        let sim = Sim::new(seed);
+        let nowait = on(&sim);
+        let (log, _) = Log::open(DIR, &simulated(&nowait).segment_bytes(64 << 10).tail_bytes(0)).wait().unwrap();
+        let mut last = 0;
+        while last < 120 {
+            let count = 1 + random.below(6) as u64;
+            let batch: Vec<Vec<u8>> = (last + 1..=last + count).map(record).collect();
+            log.append_batch(batch.iter().map(Vec::as_slice)).wait().unwrap().wait().unwrap();
+            log.maintain();
+            last += count;
+        }
+        while log.maintain() {}
+        for _ in 0..1 + random.below(4) {
+            let paths = segments(&sim);
+            let path = &paths[random.below(paths.len())];
+            let length = sim.contents(path).unwrap().len();
+            let at = 4096 + random.below(length - 4096);
+            change_in_place(&sim, path, |bytes| {
+                let end = bytes.len().min(at + if seed % 3 == 0 { 9000 } else { 1 });
+                bytes[at..end].iter_mut().for_each(|byte| *byte ^= 0x10);
+            });
+        }
+        let mut reader = log.reader(1);
+        reader.skip_damage(true);
+        let mut lost = BTreeSet::new();
+        let mut found = BTreeSet::new();
+        let asking = Asking::next_way();
+        loop {
+            match asking.next(&mut reader, || {}) {
+                Ok(None) => break,
+                Ok(Some(next)) => {
+                    assert!(next.bytes == record(next.lsn) && found.insert(next.lsn), "seed {seed}: {}", next.lsn);
+                    continue;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Damaged, "seed {seed}: {error}"),
+            }
+            let damage = reader.damage().unwrap();
+            assert!(
+                !damage.lsns.is_empty() && damage.lsns.clone().all(|lsn| lost.insert(lsn)),
+                "seed {seed}: {damage}"
+            );
+        }
+        assert!(found.is_disjoint(&lost) && found.len() + lost.len() == last as usize, "seed {seed}");
+        // As many as a look at the files finds.
+        let (whole, _) = read_all(read_in(&nowait, DIR, 1).wait().unwrap().0);
+        assert!(found.is_superset(&whole), "seed {seed}: {:?}", whole.difference(&found).collect::<Vec<_>>());
+    }
+}

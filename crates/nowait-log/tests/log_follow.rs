@@ -3,12 +3,15 @@
 #[path = "../../nowait/tests/common/mod.rs"]
 mod common;
 
+use std::cell::RefCell;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Watchdog, at_most, child, mounts};
+use common::{Watchdog, at_most, child, eventually, mounts};
 use nowait::ErrorKind;
 use nowait_log::{Durability, FollowFrom, Followed, Follower, Log, Options, Strategy, Submitter, SyncPolicy, follow};
 
@@ -324,4 +327,113 @@ fn a_control_file_that_is_damaged_or_missing_is_told() {
     assert_eq!(refused(), ErrorKind::Damaged);
     std::fs::remove_file(path.join("control")).unwrap();
     assert_eq!(refused(), ErrorKind::NotFound);
+}
+
+/// Flips a bit of a record's block, in its header or in the record, in the file that holds it.
+fn damage(path: &Path, victim: u64, at: usize) {
+    for entry in fs::read_dir(path).unwrap() {
+        let file = entry.unwrap().path();
+        // A segment that is being prepared gets another name.
+        let Ok(bytes) = fs::read(&file) else { continue };
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let is_it = |at: &usize| {
+            let records = || u64::from(u32::from_le_bytes(bytes[at + 44..at + 48].try_into().unwrap()));
+            bytes[*at..].starts_with(b"nwbk") && (number(at + 24)..number(at + 24) + records()).contains(&victim)
+        };
+        if let Some(block) = (0..bytes.len()).step_by(4096).find(is_it) {
+            let file = fs::File::options().write(true).open(&file).unwrap();
+            file.write_all_at(&[bytes[block + at] ^ 1], (block + at) as u64).unwrap();
+            return file.sync_all().unwrap();
+        }
+    }
+    panic!("record {victim} is in no file");
+}
+
+/// Symptom: a follower stayed at a damaged block: in the newest segment without a word, in one
+/// before with an error that came again and again.
+#[test]
+fn damage_is_reported_once_and_passed_where_asked_to() {
+    const LAST: u64 = 400;
+    for victim in [1, 77, 250, LAST - 3] {
+        for at in [24, 72] {
+            let dir = mounts::temp_dir();
+            let path = dir.path().join("log");
+            let (log, _) = Log::open(&path, &options()).wait().unwrap();
+            append(&log, LAST);
+            damage(&path, victim, at);
+            let mut follower = begin(&path, FollowFrom::Lsn(1));
+            follower.settle().unwrap();
+            let mut expected = records(1..=victim - 1);
+            let mut found = Vec::new();
+            let mut told = 0;
+            let end = Instant::now() + at_most(Duration::from_secs(20));
+            while found.last() != Some(&Event::Record(LAST)) {
+                assert!(Instant::now() < end, "{victim} {at}: {:?}", found.last());
+                match follower.next() {
+                    Ok(Some(Followed::Record { lsn, bytes, .. })) => {
+                        assert_eq!(bytes, record(lsn));
+                        found.push(Event::Record(lsn));
+                    }
+                    Ok(Some(other)) => panic!("{other:?}"),
+                    Ok(None) => follower.settle().unwrap(),
+                    Err(error) => {
+                        assert!(error.kind() == ErrorKind::Damaged, "{error}");
+                        assert_eq!(found, expected, "{victim} {at}: {error}");
+                        let damage = follower.damage().unwrap();
+                        assert_eq!(damage.lsns, victim..victim + 1, "{damage}");
+                        told += 1;
+                        // It stays, until it is asked to go on.
+                        follower.skip_damage(told >= 3);
+                        assert!(told <= 4);
+                    }
+                }
+            }
+            expected.extend(records(victim + 1..=LAST));
+            assert!(found == expected && told == 4, "{victim} {at}: {told}");
+            // What comes is followed, too.
+            append(&log, 1);
+            assert_eq!(until(&mut follower, LAST + 1), records(LAST + 1..=LAST + 1));
+            log.close().wait().unwrap();
+        }
+    }
+}
+
+/// Damage at the end of a log that is being written, which nobody asks to settle.
+#[test]
+fn damage_in_the_segment_that_is_written_is_noticed() {
+    let dir = mounts::temp_dir();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &options()).wait().unwrap();
+    append(&log, 3);
+    let mut follower = begin(&path, FollowFrom::Lsn(1));
+    assert_eq!(until(&mut follower, 3), records(1..=3));
+    append(&log, 2);
+    damage(&path, 5, 24);
+    append(&log, 3);
+    assert_eq!(until(&mut follower, 4), records(4..=4));
+    let shared = RefCell::new(&mut follower);
+    assert!(eventually(|| shared.borrow_mut().next().is_err()));
+    let error = follower.next().unwrap_err();
+    assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains("record 5 is lost"), "{error}");
+    assert_eq!(follower.next_lsn(), 5);
+    log.close().wait().unwrap();
+}
+
+#[test]
+fn a_follower_knows_whether_its_log_is_in_place() {
+    let dir = mounts::temp_dir();
+    let (path, other) = (dir.path().join("log"), dir.path().join("other"));
+    let (log, _) = Log::open(&path, &options()).wait().unwrap();
+    let follower = begin(&path, FollowFrom::Lsn(1));
+    assert!(follower.is_in_place().unwrap());
+    log.close().wait().unwrap();
+    fs::rename(&path, &other).unwrap();
+    assert!(!follower.is_in_place().unwrap());
+    Log::open(&path, &options()).wait().unwrap().0.close().wait().unwrap();
+    assert!(!follower.is_in_place().unwrap(), "another directory");
+    fs::remove_dir_all(&path).unwrap();
+    fs::rename(&other, &path).unwrap();
+    assert!(follower.is_in_place().unwrap(), "renamed back");
+    fs::remove_file(path.join("control")).unwrap();
+    assert!(!follower.is_in_place().unwrap(), "no log any more");
 }

@@ -94,6 +94,14 @@ impl Behind {
     }
 }
 
+/// Result of a search for the next whole header.
+pub(crate) enum Sought {
+    Found(BlockHeader),
+    /// These bytes are to be read first.
+    Lacks((u64, usize)),
+    Nothing,
+}
+
 /// A block that continues the log where not all of its records are whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
@@ -162,8 +170,13 @@ impl Blocks {
 
     /// Begins at a block behind others, whose offset and first record these are.
     pub(crate) fn from(mut self, offset: u64, lsn: u64) -> Blocks {
-        (self.offset, self.next_lsn) = (offset, lsn);
+        self.go_to(offset, lsn);
         self
+    }
+
+    /// Continues at a block, whose offset and first record these are.
+    pub(crate) fn go_to(&mut self, offset: u64, lsn: u64) {
+        (self.offset, self.next_lsn) = (offset, lsn);
     }
 
     /// Reads nothing behind `end` that is not asked for.
@@ -293,6 +306,25 @@ impl Blocks {
             at += PAGE as u64;
         }
         Ok(None)
+    }
+
+    /// Looks for the next whole header in `range`, page by page, and shortens the range to what is
+    /// left. Reads nothing.
+    pub(crate) fn seek_header(&mut self, range: &mut Range<u64>) -> Result<Sought> {
+        let (epoch, lsn) = (self.epoch, self.next_lsn);
+        while range.start < range.end {
+            let at = range.start;
+            if !self.window.has(at, PAGE) {
+                return Ok(Sought::Lacks((at, PAGE)));
+            }
+            let header = self.header(at)?;
+            let is_next = |header: &BlockHeader| header.epoch == epoch && header.first_lsn >= lsn;
+            if let Some(header) = header.filter(is_next).filter(|header| header.padded_end() <= range.end) {
+                return Ok(Sought::Found(header));
+            }
+            range.start += PAGE as u64;
+        }
+        Ok(Sought::Nothing)
     }
 
     /// Finds the last whole header of the segment: by halving what is left, since blocks lie one

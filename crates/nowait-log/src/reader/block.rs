@@ -67,6 +67,14 @@ impl Block {
         self.parts.is_some()
     }
 
+    /// Returns the first whole record behind `lsn`, which is not whole; one more than the last
+    /// record of the block if there is none. None if the block does not hold `lsn`.
+    pub(super) fn whole_behind(&self, lsn: u64) -> Option<u64> {
+        let end = self.next_lsn + u64::from(self.left);
+        let parts = self.parts.as_ref().filter(|_| (self.next_lsn..end).contains(&lsn))?;
+        Some(parts.iter().map(|part| part.lsns.start).find(|start| *start > lsn).map_or(end, |start| start.min(end)))
+    }
+
     /// Place of the next record in the segment.
     pub(super) fn place(&self) -> u64 {
         self.offset + self.at as u64

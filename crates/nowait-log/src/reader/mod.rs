@@ -6,6 +6,7 @@ mod next;
 mod piece;
 mod source;
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,14 +16,14 @@ use super::dir::{Blocks, LogDir, Run, Segment, Window};
 use super::format::Control;
 use super::os;
 use super::pin::ReaderPin;
-use super::recover::Found;
+use super::recover::{Damage, Found};
 use super::ticket::Durable;
 use nowait::{Error, ErrorKind, ErrorOp, File, OpenOptions, Operation, Result, Started, turn};
 
 pub use next::{Next, Tail};
 
 use block::{Block, Search};
-use piece::Open;
+use piece::{Hole, Open, Passed};
 use source::{Piece, Source, Still};
 
 /// A record of a log.
@@ -54,6 +55,9 @@ pub struct Reader {
     /// Epoch of the log when it was looked at last.
     epoch: u64,
     pin: Option<ReaderPin>,
+    skips_damage: bool,
+    /// Damage that the last error was about.
+    damage: Option<Damage>,
     _tail: Option<TailUse>,
 }
 
@@ -128,6 +132,8 @@ impl Reader {
             is_gone: false,
             epoch,
             pin: None,
+            skips_damage: false,
+            damage: None,
             _tail: None,
         }
     }
@@ -151,6 +157,20 @@ impl Reader {
         Ok(())
     }
 
+    /// Has the reader of an open log go on behind damage: each damage is reported once, by an error,
+    /// and the next call returns the first whole record behind it. A pin lets the lost records go.
+    /// Default: a reader stays where it cannot read, and returns the error again. (A reader of
+    /// [`read`](super::read) always goes on.)
+    pub fn skip_damage(&mut self, skips: bool) {
+        self.skips_damage = skips;
+    }
+
+    /// Returns the damage that the last [`Damaged`](ErrorKind::Damaged) error of this reader was
+    /// about. Its [`lsns`](Damage::lsns) are the records that cannot be read.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
+    }
+
     /// Gives the next durable record; None if there is none yet: a later call may find one.
     ///
     /// Skips records that a salvage left out: see [`Recovery::gaps`](super::Recovery::gaps), and
@@ -158,7 +178,8 @@ impl Reader {
     ///
     /// # Errors
     /// [`ErrorKind::NoSuchRecord`] when the record has been cut off the log's beginning, or its
-    /// end. [`ErrorKind::Damaged`] when it was durable and cannot be read. Those of reads. A reader
+    /// end. [`ErrorKind::Damaged`] when it was durable and cannot be read: see
+    /// [`Reader::damage`], and [`Reader::skip_damage`] to go on behind it. Those of reads. A reader
     /// of [`read`](super::read) reports each damage once: the next call returns the first whole
     /// record behind it.
     #[allow(clippy::should_implement_trait)]
@@ -279,6 +300,17 @@ impl Reader {
                 Search::Behind if self.has_in_memory(lsn) => continue,
                 Search::Behind => {}
             }
+            if let Some(passed) = self.segment.as_mut().map_or(Ok(None), Open::pass_hole)? {
+                match passed {
+                    Passed::Lacks(place) => return Ok(Step::Read(place)),
+                    Passed::Hole(Hole { bytes, end_lsn, error }) => {
+                        let number = self.piece().as_ref().map_or(0, Piece::number);
+                        let what = "no whole block is here, of records that were durable";
+                        self.lose(number, bytes, end_lsn, what, error)?;
+                    }
+                }
+                continue;
+            }
             let next = match &mut self.segment {
                 Some(open) if lsn > open.limit => piece::Next::NotHere,
                 Some(open) => open.next(&mut self.block)?,
@@ -343,15 +375,64 @@ impl Reader {
         }
         self.misses = 0;
         match self.behind_hole() {
-            Some((next, error)) => {
-                self.next_lsn = next;
+            Some((next, damage)) => {
+                let lsn = std::mem::replace(&mut self.next_lsn, next);
+                let error = damage.as_ref().map(Damage::error);
+                self.damage = damage.map(|damage| Damage { lsns: lsn..next, ..damage }).or(self.damage.take());
                 error.map_or(Ok(()), Err)
             }
-            None => {
-                let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
-                Err(error.unwrap_or_else(|| self.unreadable()))
-            }
+            None => self.begin_search(),
         }
+    }
+
+    /// Goes on after a record of an open log cannot be read: finds out which others cannot.
+    fn begin_search(&mut self) -> Result<()> {
+        let (lsn, gone) = (self.next_lsn, self.is_gone);
+        let Source::Live(shared) = &self.source else { return Err(self.unreadable()) };
+        let state = shared.state();
+        let here = state.segments.iter().rfind(|segment| segment.header.first_lsn() <= lsn).copied();
+        let (durable, end) = (state.durable, here.and_then(|here| state.durable_end(here.header.number)));
+        drop(state);
+        let (Some(Segment { header, last_lsn, .. }), Some(end)) = (here, end) else { return Err(self.unreadable()) };
+        let end_lsn = last_lsn.min(durable).saturating_add(1);
+        if let Some(next) = self.block.whole_behind(lsn) {
+            let place = self.block.place();
+            let error = self.segment.as_mut().and_then(|open| open.blocks.read_error());
+            let what = "bytes are not what was written, of a record that was durable";
+            return self.lose(header.number, place..place, next.min(end_lsn), what, error);
+        }
+        match &mut self.segment {
+            Some(open) if open.blocks.number == header.number => {
+                open.begin_search(end, end_lsn);
+                Ok(())
+            }
+            None if gone => self.lose(header.number, 0..0, end_lsn, "the segment is gone, and was durable", None),
+            _ => Err(self.unreadable()),
+        }
+    }
+
+    /// Reports that records before `end_lsn` cannot be read.
+    fn lose(&mut self, number: u64, bytes: Range<u64>, end_lsn: u64, what: &str, error: Option<Error>) -> Result<()> {
+        let lsns = self.next_lsn..end_lsn;
+        if lsns.is_empty() {
+            // Only a watermark block is not whole, or records before the next one. It was looked for
+            // anew here.
+            self.misses = 1;
+            return Ok(());
+        }
+        let path = self.source.dir().segment_path(number);
+        let damage = Damage { path, bytes, lsns, what: what.to_owned() };
+        let error = error.unwrap_or_else(|| damage.error());
+        self.damage = Some(damage);
+        if self.skips_damage {
+            self.next_lsn = end_lsn;
+            self.pin.as_ref().inspect(|pin| pin.follow(end_lsn));
+        } else {
+            // It may be searched for again.
+            self.segment = None;
+            self.block.forget();
+        }
+        Err(error)
     }
 
     /// Returns the record that [`Step::Take`] stands for.
@@ -419,7 +500,7 @@ impl Reader {
 
     /// Returns the first record behind those that are missing, and the damage if it is to be
     /// reported.
-    fn behind_hole(&self) -> Option<(u64, Option<Error>)> {
+    fn behind_hole(&self) -> Option<(u64, Option<Damage>)> {
         match &self.source {
             Source::Live(shared) => {
                 let state = shared.state();

@@ -1,8 +1,11 @@
 //! A segment, or a part of one, that a reader has open.
 
+use std::ops::Range;
+
 use super::block::Block;
-use crate::dir::Blocks;
-use nowait::Result;
+use crate::dir::{Blocks, Sought};
+use crate::format::PAGE;
+use nowait::{Error, Result};
 
 /// A piece that is open.
 pub(super) struct Open {
@@ -12,6 +15,35 @@ pub(super) struct Open {
     /// The next block was not whole, and is being read once more: its page may have been read
     /// before it was written.
     is_second_look: bool,
+    /// Search for the next block behind one that is not whole.
+    search: Option<Search>,
+}
+
+struct Search {
+    /// Place of the block that is not whole.
+    from: u64,
+    /// Bytes that are still to be looked at.
+    left: Range<u64>,
+    /// First record behind them.
+    end_lsn: u64,
+    /// The device's error, if that is why.
+    error: Option<Error>,
+}
+
+/// Bytes without a whole block.
+pub(super) struct Hole {
+    pub(super) bytes: Range<u64>,
+    /// First record behind it.
+    pub(super) end_lsn: u64,
+    /// The device's error, if that is why.
+    pub(super) error: Option<Error>,
+}
+
+/// Result of a search for the next whole block.
+pub(super) enum Passed {
+    Hole(Hole),
+    /// These bytes are to be read first.
+    Lacks((u64, usize)),
 }
 
 /// Answer to the wish for the next block.
@@ -25,7 +57,31 @@ pub(super) enum Next {
 
 impl Open {
     pub(super) fn new(blocks: Blocks, limit: u64) -> Open {
-        Open { blocks, limit, is_second_look: false }
+        Open { blocks, limit, is_second_look: false, search: None }
+    }
+
+    /// Begins a search for the block behind the next one, which is not whole. Blocks end at `end`,
+    /// and the first record behind them is `end_lsn`.
+    pub(super) fn begin_search(&mut self, end: u64, end_lsn: u64) {
+        let error = self.blocks.read_error();
+        // What is in memory may have been read before it was written.
+        self.blocks.forget();
+        let from = self.blocks.offset;
+        self.search = Some(Search { from, left: from + PAGE as u64..end, end_lsn, error });
+    }
+
+    /// Goes on with a search, and goes to the block that it finds. None if there is no search.
+    pub(super) fn pass_hole(&mut self) -> Result<Option<Passed>> {
+        let Some(Search { from, left, end_lsn, error }) = &mut self.search else { return Ok(None) };
+        let (end, end_lsn) = match self.blocks.seek_header(left)? {
+            Sought::Lacks(place) => return Ok(Some(Passed::Lacks(place))),
+            Sought::Found(header) => (header.offset, header.first_lsn),
+            Sought::Nothing => (left.end.max(*from), *end_lsn),
+        };
+        let hole = Hole { bytes: *from..end, end_lsn, error: error.take() };
+        self.search = None;
+        self.blocks.go_to(end, end_lsn);
+        Ok(Some(Passed::Hole(hole)))
     }
 
     /// Loads the next block, if it is in memory.

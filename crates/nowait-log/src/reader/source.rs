@@ -7,7 +7,6 @@ use crate::commit::Shared;
 use crate::dir::{LogDir, Run, Segment};
 use crate::format::Control;
 use crate::recover::{Damage, Found};
-use nowait::Error;
 
 /// Source of the records.
 pub(super) enum Source {
@@ -79,7 +78,7 @@ impl Still {
 
     /// Returns the first record behind those that are missing at `lsn`, and the damage, unless a
     /// salvage left them out.
-    pub(super) fn behind_hole(&self, lsn: u64) -> Option<(u64, Option<Error>)> {
+    pub(super) fn behind_hole(&self, lsn: u64) -> Option<(u64, Option<Damage>)> {
         if self.piece(lsn).is_some() || lsn < self.first_lsn {
             return None;
         }
@@ -90,7 +89,7 @@ impl Still {
         }
         let here = |damage: &&Damage| damage.lsns.contains(&lsn);
         let damage = self.damage.iter().find(here).or(self.damage.first())?;
-        Some((next, Some(damage.error())))
+        Some((next, Some(damage.clone())))
     }
 }
 
