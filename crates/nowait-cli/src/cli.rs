@@ -216,6 +216,10 @@ pub(crate) struct Dump {
 /// A record is printed when it is known to be durable: a later block of the log says so, or nothing
 /// has for 100 ms and the segment was synced from here. When records were given up before they were
 /// read, or the end of the log was cut off, stderr says so, and the records that follow are printed.
+///
+/// Where records cannot be read that were durable, stderr says which, and the exit code is 7: at once,
+/// or with --skip-damage in the end. With --follow it ends with exit code 5 when the directory is
+/// removed, renamed or replaced by another log.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Tail {
@@ -229,6 +233,10 @@ pub(crate) struct Tail {
     /// Begin with the last N records
     #[arg(short = 'n', long = "lines", value_name = "N", default_value_t = 10)]
     pub count: u64,
+
+    /// Go on with the whole records behind damage
+    #[arg(long)]
+    pub skip_damage: bool,
 
     /// Print a line of JSON for each record, its bytes in hexadecimal
     #[arg(long)]

@@ -50,8 +50,12 @@ pub(crate) fn run(command: cli::Log) -> Result<()> {
 fn damaged(recovery: &Recovery) -> Result<()> {
     match recovery.damage.len() {
         0 => Ok(()),
-        _ => Err(damage("the log is damaged: restore it from a copy, or see `nowait log repair --dry-run`")),
+        _ => Err(damaged_log()),
     }
+}
+
+fn damaged_log() -> Failure {
+    damage("the log is damaged: restore it from a copy, or see `nowait log repair --dry-run`")
 }
 
 fn damage(message: &str) -> Failure {

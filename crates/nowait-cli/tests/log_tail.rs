@@ -1,6 +1,8 @@
 //! `nowait log tail`, beside a log that this process writes.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -112,4 +114,145 @@ fn it_ends_when_nobody_reads_what_it_prints() {
     drop(output);
     assert!(running.0.wait().unwrap().success());
     log.close().wait().unwrap();
+}
+
+/// A closed log of 25 records in one segment, each in a block, and the bytes of `victim` changed
+/// at `at` of its block.
+fn damaged(path: &Path, victim: u64, at: usize) {
+    let log = open(path);
+    append(&log, 25);
+    log.close().wait().unwrap();
+    for entry in fs::read_dir(path).unwrap() {
+        let file = entry.unwrap().path();
+        let mut bytes = fs::read(&file).unwrap();
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let is_it = |at: &usize| bytes[*at..].starts_with(b"nwbk") && bytes[at + 44] > 0 && number(at + 24) == victim;
+        let found = (0..bytes.len()).step_by(4096).find(is_it);
+        if let Some(block) = found {
+            bytes[block + at] ^= 1;
+            fs::write(&file, bytes).unwrap();
+            return;
+        }
+    }
+    panic!("record {victim} is in no file");
+}
+
+/// Symptom: nothing was printed of a damaged log, and the exit code was 0.
+#[test]
+fn damage_is_told_and_the_exit_code_is_that_of_verify() {
+    // The block's header, and the record.
+    for at in [24, 75] {
+        for victim in [1, 20, 25] {
+            let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let path = dir.path().join("log");
+            damaged(&path, victim, at);
+            for arguments in [&[][..], &["-f"], &["-n", "1000", "--skip-damage"], &["-n", "1000"]] {
+                let output = run(arguments, &path);
+                let told = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(7), "{victim} {at} {arguments:?}: {output:?}");
+                assert!(told.contains(&format!("record {victim} is lost")), "{victim} {at} {arguments:?}: {told}");
+                assert!(told.contains("the log is damaged"), "{told}");
+                let printed = lines(&output.stdout).len() as u64;
+                match arguments.last() {
+                    Some(&"--skip-damage") => assert_eq!(printed, 24, "{victim} {at}: {told}"),
+                    Some(&"1000") => assert_eq!(printed, victim - 1, "{victim} {at}: {told}"),
+                    _ => assert!(printed <= 10, "{output:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// The newest segment without a header, the control file, and a segment between, that is missing.
+#[test]
+fn damage_without_a_block_is_told() {
+    for case in 0..3 {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = dir.path().join("log");
+        for _ in 0..3 {
+            let log = open(&path);
+            append(&log, 25);
+            log.close().wait().unwrap();
+        }
+        let mut files: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|file| file.extension().is_some_and(|e| e == "seg"));
+        files.retain(|file| fs::read(file).unwrap().iter().any(|byte| *byte != 0));
+        files.sort();
+        match case {
+            0 => fs::write(files.last().unwrap(), vec![7; 1 << 20]).unwrap(),
+            1 => fs::write(path.join("control"), b"no control file").unwrap(),
+            _ => fs::remove_file(&files[1]).unwrap(),
+        }
+        for arguments in [&[][..], &["-f"], &["--skip-damage"]] {
+            let output = run(arguments, &path);
+            assert_eq!(output.status.code(), Some(7), "{case} {arguments:?}: {output:?}");
+            assert!(!output.stderr.is_empty(), "{output:?}");
+        }
+    }
+}
+
+/// Damage that comes while it is followed.
+#[test]
+fn damage_is_told_while_a_log_is_followed() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("log");
+    let log = open(&path);
+    append(&log, 3);
+    let mut tail = Running(command(&["--follow"], &path).spawn().unwrap());
+    let mut printed = BufReader::new(tail.0.stdout.take().unwrap()).lines();
+    for lsn in 1..=3 {
+        assert!(printed.next().unwrap().unwrap().ends_with(&format!("record {lsn}")));
+    }
+    // Stopped, so that the record is damaged before it is read.
+    let pid = Pid::from_raw(i32::try_from(tail.0.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    append(&log, 1);
+    let files = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+    let hit = files.filter(|file| file.extension().is_some_and(|e| e == "seg")).find_map(|file| {
+        let bytes = fs::read(&file).unwrap();
+        let at = bytes.windows(8).position(|bytes| bytes == b"record 4")?;
+        Some((file, at as u64))
+    });
+    let (file, at) = hit.unwrap();
+    fs::File::options().write(true).open(file).unwrap().write_all_at(b"R", at).unwrap();
+    append(&log, 2);
+    kill_process(pid, Signal::CONT).unwrap();
+    let mut told = String::new();
+    tail.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(tail.0.wait().unwrap().code(), Some(7), "{told}");
+    assert!(told.contains("record 4 is lost"), "{told}");
+    log.close().wait().unwrap();
+}
+
+/// Symptom: it went on to look at a directory that was no longer there.
+#[test]
+fn a_directory_that_is_replaced_ends_it() {
+    for case in ["removed", "renamed", "replaced", "made anew inside"] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = dir.path().join("log");
+        let log = open(&path);
+        append(&log, 2);
+        log.close().wait().unwrap();
+        let mut tail = Running(command(&["-f"], &path).spawn().unwrap());
+        let mut output = BufReader::new(tail.0.stdout.take().unwrap());
+        output.read_line(&mut String::new()).unwrap();
+        match case {
+            "removed" => fs::remove_dir_all(&path).unwrap(),
+            "renamed" => fs::rename(&path, dir.path().join("other")).unwrap(),
+            "replaced" => {
+                fs::rename(&path, dir.path().join("other")).unwrap();
+                open(&path).close().wait().unwrap();
+            }
+            _ => {
+                for entry in fs::read_dir(&path).unwrap() {
+                    fs::remove_file(entry.unwrap().path()).unwrap();
+                }
+                open(&path).close().wait().unwrap();
+            }
+        }
+        let mut told = String::new();
+        tail.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        assert_eq!(tail.0.wait().unwrap().code(), Some(5), "{case}: {told}");
+        assert!(told.contains("removed, renamed or replaced"), "{case}: {told}");
+    }
 }

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use nowait_log::{FollowFrom, Followed, Follower, follow};
+use nowait::ErrorKind;
+use nowait_log::{FollowFrom, Followed, Follower, follow, inspect_end};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Result, is_open, print};
@@ -15,36 +16,149 @@ use crate::show::complain;
 /// Time until the end is looked at again: it doubles while nothing comes.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 const DELAY_MAX: Duration = Duration::from_millis(100);
+/// Looks at the end that find nothing between two looks at the log's path.
+const LOOKS: u32 = 10;
 
 pub(super) fn tail(options: &cli::Tail) -> Result<()> {
     let interrupted = if options.follow { Some(interrupts()?) } else { None };
     let mut follower = super::of_log(&options.dir, follow(&options.dir, FollowFrom::Last(options.count)).wait())?;
+    follower.skip_damage(options.skip_damage);
+    let mut tail = Tail { options, follower, stage: Stage::Begun, is_damaged: false };
     let mut out = BufWriter::new(io::stdout().lock());
-    let mut delay = DELAY_MIN;
+    let (mut delay, mut looks) = (DELAY_MIN, 0);
     loop {
-        let Some(is_record) = print_next(&mut follower, options.json, &mut out)? else { return Ok(()) };
+        let Some(is_record) = tail.print_next(&mut out)? else { return Ok(()) };
         if is_record {
             delay = DELAY_MIN;
             if interrupted.as_ref().is_some_and(|interrupted| interrupted.try_recv().is_ok()) {
-                return end(&mut out);
+                return tail.end(&mut out);
             }
             continue;
         }
-        let Some(interrupted) = &interrupted else {
-            // What is whole now counts, whatever the writer has said of it so far.
-            follower.settle()?;
-            match print_next(&mut follower, options.json, &mut out)? {
-                Some(true) => continue,
-                _ => return is_open(out.flush()).map(drop),
-            }
-        };
         if !is_open(out.flush())? || !is_read(out.get_ref()) {
             return Ok(());
         }
+        match tail.stage {
+            Stage::Begun => {
+                // What is whole now counts, whatever the writer has said of it so far.
+                tail.follower.settle()?;
+                tail.stage = Stage::Settled;
+                continue;
+            }
+            Stage::Settled => {
+                tail.look_at_end()?;
+                tail.stage = Stage::Coming;
+                continue;
+            }
+            Stage::Coming => {}
+        }
+        let Some(interrupted) = &interrupted else { return tail.damaged() };
+        if looks == 0 && !tail.follower.is_in_place()? {
+            let dir = options.dir.display();
+            let message =
+                format!("{dir} was removed, renamed or replaced by another log; start again to follow that one");
+            return Err(Failure { code: 5, message });
+        }
+        looks = (looks + 1) % LOOKS;
         match interrupted.recv_timeout(delay) {
             Err(RecvTimeoutError::Timeout) => delay = (delay * 2).min(DELAY_MAX),
-            _ => return end(&mut out),
+            _ => return tail.end(&mut out),
         }
+    }
+}
+
+/// A log that is followed, and what was found so far.
+struct Tail<'o> {
+    options: &'o cli::Tail,
+    follower: Follower,
+    stage: Stage,
+    is_damaged: bool,
+}
+
+/// Records that have been printed.
+enum Stage {
+    /// Not all that a watermark covers.
+    Begun,
+    /// Not all of the log as it was at the start.
+    Settled,
+    /// All, and its end is whole.
+    Coming,
+}
+
+impl Tail<'_> {
+    /// Looks whether the log has lost its end.
+    fn look_at_end(&mut self) -> Result<()> {
+        let recovery = match inspect_end(&self.options.dir).wait() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.check_place()?;
+                return Err(error.into());
+            }
+            recovery => recovery?,
+        };
+        if !self.is_damaged {
+            for damage in &recovery.damage {
+                self.is_damaged = true;
+                complain(damage);
+            }
+        }
+        if self.options.skip_damage { Ok(()) } else { self.damaged() }
+    }
+
+    /// Exit code 5, when the log is not at its path any more.
+    fn check_place(&self) -> Result<()> {
+        if self.follower.is_in_place()? {
+            return Ok(());
+        }
+        let dir = self.options.dir.display();
+        let message = format!("{dir} was removed, renamed or replaced by another log; start again to follow that one");
+        Err(Failure { code: 5, message })
+    }
+
+    /// Exit code 7, when something is lost.
+    fn damaged(&self) -> Result<()> {
+        if self.is_damaged { Err(super::damaged_log()) } else { Ok(()) }
+    }
+
+    /// End by a signal.
+    fn end(&self, out: &mut impl Write) -> Result<()> {
+        is_open(out.flush())?;
+        self.damaged()?;
+        Err(Failure { code: 130, message: "interrupted".to_owned() })
+    }
+
+    /// Prints what comes next: false if nothing does yet; `None` when whoever reads the output has
+    /// gone.
+    fn print_next(&mut self, out: &mut impl Write) -> Result<Option<bool>> {
+        let event = match self.follower.next() {
+            Ok(None) => return Ok(Some(false)),
+            Ok(Some(Followed::Record { lsn, kind, bytes, .. })) => {
+                return Ok(is_open(print(out, self.options.json, lsn, kind, bytes))?.then_some(true));
+            }
+            Ok(Some(Followed::Missing(lsns))) => {
+                let (first, last) = (lsns.start, lsns.end.saturating_sub(1));
+                format!("records {first} to {last} are not in the log any more: they were given up, or lost to damage")
+            }
+            Ok(Some(Followed::Cut(lsn))) => {
+                format!(
+                    "the log was cut off after record {lsn}; those that follow have the same numbers as some before"
+                )
+            }
+            Ok(Some(_)) => return Ok(Some(true)),
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                self.is_damaged = true;
+                error.to_string()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // In order with the records, where both go to a terminal.
+        if !is_open(out.flush())? {
+            return Ok(None);
+        }
+        complain(event);
+        if !self.options.skip_damage {
+            self.damaged()?;
+        }
+        Ok(Some(true))
     }
 }
 
@@ -63,34 +177,4 @@ fn interrupts() -> Result<Receiver<()>> {
     crate::interrupt::handle(handler)
         .map_err(|error| Failure { code: 1, message: format!("cannot handle Ctrl-C: {error}") })?;
     Ok(receive)
-}
-
-fn end(out: &mut impl Write) -> Result<()> {
-    is_open(out.flush())?;
-    Err(Failure { code: 130, message: "interrupted".to_owned() })
-}
-
-/// Prints what comes next: false if nothing does yet; `None` when whoever reads the output has
-/// gone.
-fn print_next(follower: &mut Follower, as_json: bool, out: &mut impl Write) -> Result<Option<bool>> {
-    let event = match follower.next()? {
-        None => return Ok(Some(false)),
-        Some(Followed::Record { lsn, kind, bytes, .. }) => {
-            return Ok(is_open(print(out, as_json, lsn, kind, bytes))?.then_some(true));
-        }
-        Some(Followed::Missing(lsns)) => {
-            let (first, last) = (lsns.start, lsns.end.saturating_sub(1));
-            format!("records {first} to {last} are not in the log any more: they were given up, or lost to damage")
-        }
-        Some(Followed::Cut(lsn)) => {
-            format!("the log was cut off after record {lsn}; those that follow have the same numbers as some before")
-        }
-        Some(_) => return Ok(Some(true)),
-    };
-    // In order with the records, where both go to a terminal.
-    if !is_open(out.flush())? {
-        return Ok(None);
-    }
-    complain(event);
-    Ok(Some(true))
 }
