@@ -50,8 +50,8 @@ mod _nowait {
     use crate::probe::probe_json;
     #[pymodule_export]
     use crate::start::{
-        start_close, start_gather, start_open, start_read, start_readinto, start_size, start_sync, start_truncate,
-        start_write,
+        start_close, start_gather, start_open, start_read, start_readinto, start_settle, start_size, start_sync,
+        start_truncate, start_write,
     };
 
     #[pymodule_init]

@@ -149,6 +149,22 @@ pub(crate) fn start_size(completions: &Bound<'_, Completions>, number: u64, file
     begin((completions, number), file, ErrorOp::Size, start, |py, size| size.or_raise(py)?.into_py_any(py))
 }
 
+/// Waits until no write that was given up can reach the file any more.
+#[pyfunction]
+pub(crate) fn start_settle(
+    completions: &Bound<'_, Completions>,
+    number: u64,
+    file: &Bound<'_, File>,
+) -> PyResult<Running> {
+    let opened = file.get().get(file.py(), ErrorOp::Write)?;
+    let to = completions.get().receiver(number);
+    spawn(async move {
+        opened.settled().await;
+        drop(opened);
+        to.put(|py| Ok(py.None()));
+    })
+}
+
 /// Closes a file: what `close(2)` has to wait for, a pool thread waits for.
 #[pyfunction]
 pub(crate) fn start_close(completions: &Bound<'_, Completions>, number: u64, file: &Bound<'_, File>) -> Begun {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,11 @@ def becomes_free(buffer: bytearray, within_s: float = 20) -> None:
         except BufferError:
             assert time.monotonic() < deadline, "the buffer is still lent"
             time.sleep(0.001)
+
+
+def evict(path: Path) -> None:
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @pytest.fixture
@@ -49,3 +57,34 @@ def cold(path: Path) -> Path:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return path
+
+
+Run = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
+
+
+def on_asyncio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    return asyncio.run(main())
+
+
+def on_uvloop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    uvloop = pytest.importorskip("uvloop")
+    return uvloop.run(main())
+
+
+def on_trio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    trio = pytest.importorskip("trio")
+    return trio.run(main)
+
+
+def on_anyio_trio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    pytest.importorskip("trio")
+    return pytest.importorskip("anyio").run(main, backend="trio")
+
+
+def on_anyio_asyncio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    return pytest.importorskip("anyio").run(main, backend="asyncio")
+
+
+@pytest.fixture(params=[on_asyncio, on_uvloop, on_trio, on_anyio_trio, on_anyio_asyncio])
+def run(request: pytest.FixtureRequest) -> Run:
+    return request.param

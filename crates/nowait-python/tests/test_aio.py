@@ -10,51 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
-from conftest import becomes_free
+from conftest import Run, becomes_free, evict
 
 import nowait
 import nowait.aio
-
-Run = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
-
-
-def on_asyncio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    return asyncio.run(main())
-
-
-def on_uvloop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    uvloop = pytest.importorskip("uvloop")
-    return uvloop.run(main())
-
-
-def on_trio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    trio = pytest.importorskip("trio")
-    return trio.run(main)
-
-
-def on_anyio_trio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    pytest.importorskip("trio")
-    return pytest.importorskip("anyio").run(main, backend="trio")
-
-
-def on_anyio_asyncio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    return pytest.importorskip("anyio").run(main, backend="asyncio")
-
-
-@pytest.fixture(params=[on_asyncio, on_uvloop, on_trio, on_anyio_trio, on_anyio_asyncio])
-def run(request: pytest.FixtureRequest) -> Run:
-    return request.param
-
-
-def evict(path: Path) -> None:
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def test_reads_and_writes(run: Run, tmp_path: Path) -> None:

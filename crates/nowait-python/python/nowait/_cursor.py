@@ -1,15 +1,19 @@
-"""Files with a cursor, awaited: the shape of aiofiles."""
+"""Files with a cursor, awaited: the shape of aiofiles.
+
+The calls of all tasks on one file are made one after the other, in the order in which they were begun,
+so that each moves the cursor in one step. A call that fails leaves the cursor where it was. So does a
+read that is cancelled; a write that is cancelled goes on in the background, and counts as made.
+"""
 
 from __future__ import annotations
 
-import codecs
 import io
 import os
-import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypeVar
 
 from nowait import _loops, _nowait
 from nowait._errors import make
+from nowait._text import Decoded, Encoded, Place, text_codec
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -21,69 +25,25 @@ if TYPE_CHECKING:
 
 # Bytes that are read ahead for lines.
 _AHEAD = 64 << 10
-# Ends of lines of text. A carriage return at the end of what was read may be half of one.
-_LINE_END = re.compile(rb"\n|\r\n|\r(?=[^\n])")
+# Bytes of the first chunk of text; each that follows has twice as many, up to `_AHEAD`. A character that
+# cannot be decoded is reported with the chunk that has it.
+_FIRST_CHUNK = 8 << 10
 
 
-class OpeningCursor:
-    """A file that is being opened: to be awaited, or entered by `async with`."""
+class _Cursor(Generic[AnyStr]):
+    """What files of text and of bytes have in common."""
 
-    def __init__(
-        self,
-        path: Path,
-        mode: str = "r",
-        encoding: str | None = None,
-        errors: str | None = None,
-        newline: str | None = None,
-    ) -> None:
-        if "b" in mode and (encoding is not None or errors is not None or newline is not None):
-            raise ValueError("a binary file has no encoding, errors or newline")
-        if newline not in (None, "", "\n"):
-            raise ValueError(f"newline {newline!r} is not supported; give None, '' or '\\n'")
-        self._path = path
-        self._mode = mode
-        # As of Python's own.
-        self._text = (
-            None if "b" in mode else (encoding or io.text_encoding(None), errors or "strict", newline)
-        )
-        self._file: CursorFile | None = None
-
-    async def _open(self) -> CursorFile:
-        mode = self._mode.replace("t", "").replace("b", "")
-        opened = await _loops.call(_nowait.start_open, self._path, mode, False, 0o666)
-        end = await _loops.call(_nowait.start_size, opened) if "a" in mode else 0
-        self._file = CursorFile(opened, self._mode, self._text, end)
-        return self._file
-
-    def __await__(self) -> Generator[object, None, CursorFile]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> CursorFile:
-        return await self._open()
-
-    async def __aexit__(self, *exception: object) -> None:
-        if self._file is not None:
-            await self._file.close()
-
-
-class CursorFile:
-    """A file with a cursor, for one task at a time. Text is bytes that are encoded and decoded here."""
-
-    def __init__(
-        self, file: _nowait.File, mode: str, text: tuple[str, str, str | None] | None, position: int
-    ) -> None:
+    def __init__(self, file: _nowait.File, mode: str) -> None:
         self._file = file
         self._mode = mode
-        self._position = position
-        self._ahead = b""
-        self._text = text
-        if text is not None:
-            encoding = "utf-8" if text[0] == "locale" else codecs.lookup(text[0]).name
-            if "\n".encode(encoding) != b"\n":
-                raise ValueError(
-                    f"lines of {encoding} are not supported; open it with mode 'b' and decode it"
-                )
-            self._text = (encoding, text[1], text[2])
+        self._turn = _loops.Turn()
+        self._appends = "a" in mode
+        self._reads = "r" in mode or "+" in mode
+        self._writes = "r" not in mode or "+" in mode
+        # A write or cut that was cancelled may still be under way.
+        self._is_unsettled = False
+        # The cursor is at the end of the file, wherever that is when it is asked for.
+        self._is_at_end = False
 
     @property
     def name(self) -> str:
@@ -100,111 +60,56 @@ class CursorFile:
     def fileno(self) -> int:
         return self._file.fileno()
 
-    async def tell(self) -> int:
+    async def isatty(self) -> bool:
+        return os.isatty(self._file.fileno())
+
+    async def writable(self) -> bool:
         self._check()
-        return self._position
+        return self._writes
 
-    async def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+    async def seekable(self) -> bool:
         self._check()
-        if whence == os.SEEK_CUR:
-            offset += self._position
-        elif whence == os.SEEK_END:
-            offset += await _loops.call(_nowait.start_size, self._file)
-        elif whence != os.SEEK_SET:
-            raise ValueError(f"there is no whence {whence}; give 0, 1 or 2")
-        if offset < 0:
-            raise ValueError(f"position {offset} is before the file")
-        self._position = offset
-        self._ahead = b""
-        return offset
-
-    async def read(self, size: int | None = -1, /) -> bytes | str:
-        """Reads `size` bytes, or characters of text, or all."""
-        if self._text is None:
-            return await self._read_bytes(-1 if size is None else size)
-        encoding, errors, newline = self._text
-        if size is None or size < 0:
-            return self._universal((await self._read_bytes(-1)).decode(encoding, errors))
-        decoder = codecs.getincrementaldecoder(encoding)(errors)
-        text, missing = "", size
-        while missing > 0:
-            data = await self._read_bytes(missing)
-            text += decoder.decode(data, final=not data)
-            missing = size - len(self._universal(text))
-            if not data:
-                break
-        # A character that was begun is completed byte by byte.
-        while decoder.getstate()[0]:
-            data = await self._read_bytes(1)
-            text += decoder.decode(data, final=not data)
-        if newline is None and text.endswith("\r"):
-            # With a line feed it is one newline.
-            if not self._ahead:
-                self._ahead = await _loops.call(_nowait.start_read, self._file, self._position, _AHEAD)
-            if self._ahead.startswith(b"\n"):
-                self._position += 1
-                self._ahead = self._ahead[1:]
-        return self._universal(text)
-
-    async def readinto(self, buffer: WriteableBuffer, /) -> int:
-        n = await _loops.call(_nowait.start_readinto, self._file, self._position, buffer)
-        self._position += n
-        self._ahead = b""
-        return n
-
-    async def readline(self, size: int = -1, /) -> bytes | str:
-        if self._text is None:
-            return await self._line(size)
-        if size >= 0:
-            raise ValueError("the size of a line of text is not supported; read it whole")
-        line = await self._line(size)
-        return self._universal(line.decode(self._text[0], self._text[1]))
-
-    async def readlines(self) -> list[bytes | str]:
-        return [line async for line in self]
-
-    async def write(self, data: ReadableBuffer | str, /) -> int:
-        """Writes all of it; returns the number of bytes, or characters of text."""
-        if isinstance(data, str):
-            if self._text is None:
-                raise TypeError("a binary file takes bytes, not str")
-            encoded: ReadableBuffer = data.encode(self._text[0], self._text[1])
-        elif self._text is not None:
-            raise TypeError("a text file takes str; open it with mode 'b' for bytes")
-        else:
-            encoded = data
-        at = None if "a" in self._mode else self._position
-        n = await _loops.call(_nowait.start_write, self._file, at, encoded, False)
-        self._ahead = b""
-        self._position = (
-            self._position + n if at is not None else await _loops.call(_nowait.start_size, self._file)
-        )
-        return len(data) if isinstance(data, str) else n
-
-    async def writelines(self, lines: Iterable[ReadableBuffer | str], /) -> None:
-        for line in lines:
-            await self.write(line)
+        return True
 
     async def flush(self) -> None:
-        """Does nothing: what was written is in the page cache. `sync` makes it durable."""
-        self._check()
+        """Waits for the calls before it. What they wrote is in the page cache; `sync` makes it durable."""
+        async with self._turn:
+            self._check()
 
     async def sync(self) -> None:
-        await _loops.call(_nowait.start_sync, self._file, False)
-
-    async def truncate(self, size: int | None = None, /) -> int:
-        size = self._position if size is None else size
-        await _loops.call(_nowait.start_truncate, self._file, size)
-        self._ahead = b""
-        return size
+        """Makes what was written durable."""
+        async with self._turn:
+            await _loops.call(_nowait.start_sync, self._file, False)
 
     async def close(self) -> None:
-        await _loops.call(_nowait.start_close, self._file)
+        """Closes it, after the calls before it."""
+        try:
+            async with self._turn:
+                pass
+        finally:
+            # Begun also when the wait was cancelled.
+            await _loops.call(_nowait.start_close, self._file)
+
+    async def readline(self, size: int = -1) -> AnyStr:
+        raise NotImplementedError
+
+    async def readlines(self, hint: int = -1) -> list[AnyStr]:
+        """Reads lines up to the end, or until they have more than `hint` bytes or characters."""
+        lines: list[AnyStr] = []
+        total = 0
+        async with self._turn:
+            await self._ready()
+            while line := await self._line(-1):
+                lines.append(line)
+                total += len(line)
+                if 0 < hint < total:
+                    break
+        return lines
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> bytes | str:
+    async def __anext__(self) -> AnyStr:
         line = await self.readline()
         if not line:
             raise StopAsyncIteration
@@ -216,62 +121,413 @@ class CursorFile:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
+    async def _line(self, size: int) -> AnyStr:
+        raise NotImplementedError
+
+    def _go(self, position: int) -> None:
+        """Moves the cursor, and forgets what was read ahead."""
+        raise NotImplementedError
+
     def _check(self) -> None:
         if self._file.closed:
             raise make("Closed", None, f"{self.name} is closed", self.name, None, None, None)
 
-    def _universal(self, text: str) -> str:
-        if self._text is not None and self._text[2] is None and "\r" in text:
-            return text.replace("\r\n", "\n").replace("\r", "\n")
-        return text
+    def _check_reads(self) -> None:
+        if not self._reads:
+            raise io.UnsupportedOperation(f"{self.name} is open with mode {self._mode!r}: it cannot be read")
 
-    async def _read_bytes(self, size: int) -> bytes:
+    def _check_writes(self) -> None:
         self._check()
-        if size < 0:
+        if not self._writes:
+            raise io.UnsupportedOperation(
+                f"{self.name} is open with mode {self._mode!r}: it cannot be written"
+            )
+
+    async def _ready(self) -> None:
+        """Waits until the file shows what was written, and the position is known. Under the turn."""
+        self._check()
+        if self._is_unsettled:
+            await _loops.run(_nowait.start_settle, self._file)
+            self._is_unsettled = False
+        if self._is_at_end:
+            self._go(await self._size())
+            self._is_at_end = False
+
+    async def _size(self) -> int:
+        return await _loops.call(_nowait.start_size, self._file)
+
+    async def _read_at(self, position: int, length: int) -> bytes:
+        return await _loops.call(_nowait.start_read, self._file, position, length)
+
+    async def _write_at(self, position: int, data: ReadableBuffer) -> None:
+        """Writes all of `data`, and moves the cursor behind it. Under the turn."""
+        try:
+            await _loops.call(
+                _nowait.start_write, self._file, None if self._appends else position, data, False
+            )
+        except Exception:
+            raise
+        except BaseException:
+            self._is_unsettled = True
+            self._wrote(position, data)
+            raise
+        self._wrote(position, data)
+
+    def _wrote(self, position: int, data: ReadableBuffer) -> None:
+        self._is_at_end = self._appends
+        self._go(position + memoryview(data).nbytes)
+
+    async def _truncate(self, size: int) -> int:
+        try:
+            await _loops.call(_nowait.start_truncate, self._file, size)
+        except Exception:
+            raise
+        except BaseException:
+            self._is_unsettled = True
+            raise
+        return size
+
+
+class AsyncBinaryFile(_Cursor[bytes]):
+    """A file of bytes with a cursor, which any number of tasks may share."""
+
+    def __init__(self, file: _nowait.File, mode: str, position: int) -> None:
+        super().__init__(file, mode)
+        self._position = position
+        self._ahead = b""
+
+    # Not a coroutine, as in aiofiles.
+    def readable(self) -> bool:
+        self._check()
+        return self._reads
+
+    async def tell(self) -> int:
+        async with self._turn:
+            await self._ready()
+            return self._position
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        async with self._turn:
+            await self._ready()
+            if whence == os.SEEK_CUR:
+                offset += self._position
+            elif whence == os.SEEK_END:
+                offset += await self._size()
+            elif whence != os.SEEK_SET:
+                raise ValueError(f"there is no whence {whence}; give 0, 1 or 2")
+            if offset < 0:
+                raise ValueError(f"position {offset} is before the file")
+            self._go(offset)
+            return offset
+
+    async def read(self, size: int | None = -1) -> bytes:
+        """Reads `size` bytes, fewer at the end of the file only, or all."""
+        async with self._turn:
+            await self._ready()
+            self._check_reads()
+            if size is None or size < 0:
+                return await self._all()
+            if not 0 < size <= len(self._ahead):
+                data = await self._read_at(self._position, size)
+                self._go(self._position + len(data))
+                return data
+            return self._take(size)
+
+    async def read1(self, size: int = -1) -> bytes:
+        """Reads up to `size` bytes by one read at most: what was read ahead, if that is anything."""
+        async with self._turn:
+            await self._ready()
+            self._check_reads()
+            if not self._ahead and size != 0:
+                self._ahead = await self._read_at(self._position, _AHEAD if size < 0 else size)
+            return self._take(len(self._ahead) if size < 0 else size)
+
+    async def peek(self, size: int = 0) -> bytes:
+        """Returns the bytes that come next, fewer or more than `size`, and does not move the cursor."""
+        async with self._turn:
+            await self._ready()
+            self._check_reads()
+            if not self._ahead:
+                self._ahead = await self._read_at(self._position, _AHEAD)
+            return self._ahead
+
+    async def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fills `buffer`; returns the number of bytes, fewer at the end of the file only."""
+        async with self._turn:
+            await self._ready()
+            self._check_reads()
+            n = await _loops.call(_nowait.start_readinto, self._file, self._position, buffer)
+            self._go(self._position + n)
+            return n
+
+    async def readline(self, size: int = -1) -> bytes:
+        """Reads up to and with the next newline, `size` bytes at most."""
+        if size < 0 and not (self._turn.is_held or self._is_unsettled or self._file.closed):
+            end = self._ahead.find(b"\n") + 1
+            if end > 0:
+                return self._take(end)
+        async with self._turn:
+            await self._ready()
+            return await self._line(size)
+
+    async def write(self, data: ReadableBuffer) -> int:
+        """Writes all of it; returns the number of bytes."""
+        async with self._turn:
+            return await self._write(data)
+
+    async def writelines(self, lines: Iterable[ReadableBuffer]) -> None:
+        async with self._turn:
+            for line in lines:
+                await self._write(line)
+
+    async def truncate(self, size: int | None = None) -> int:
+        """Cuts the file, at the cursor if no size is given. The cursor stays where it is."""
+        async with self._turn:
+            self._check_writes()
+            await self._ready()
             self._ahead = b""
-            pieces: list[bytes] = []
-            while True:
-                # As many as there are: a piece that is shorter would be copied. Of some files of the
-                # kernel the size is zero.
-                left = await _loops.call(_nowait.start_size, self._file) - self._position
-                length = left if left > 0 else _AHEAD
-                piece = await _loops.call(_nowait.start_read, self._file, self._position, length)
-                if not piece:
-                    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                self._position += len(piece)
-                pieces.append(piece)
-        if 0 < size <= len(self._ahead):
-            data, self._ahead = self._ahead[:size], self._ahead[size:]
-        else:
-            self._ahead = b""
-            data = await _loops.call(_nowait.start_read, self._file, self._position, size)
+            return await self._truncate(self._position if size is None else size)
+
+    def _go(self, position: int) -> None:
+        self._position = position
+        self._ahead = b""
+
+    def _take(self, size: int) -> bytes:
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
         self._position += len(data)
         return data
 
+    async def _write(self, data: ReadableBuffer) -> int:
+        self._check_writes()
+        if isinstance(data, str):
+            raise TypeError("a binary file takes bytes, not str")
+        await self._write_at(self._position, data)
+        return memoryview(data).nbytes
+
+    async def _all(self) -> bytes:
+        position = self._position
+        pieces: list[bytes] = []
+        while True:
+            # As many as there are: a piece that is shorter would be copied. Of some files of the
+            # kernel the size is zero.
+            left = await self._size() - position
+            piece = await self._read_at(position, left if left > 0 else _AHEAD)
+            if not piece:
+                self._go(position)
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            position += len(piece)
+            pieces.append(piece)
+
     async def _line(self, size: int) -> bytes:
-        """Reads up to and with the next newline, `size` bytes at most."""
-        self._check()
+        self._check_reads()
         searched = 0
         while True:
-            end = self._line_end(searched)
+            end = self._ahead.find(b"\n", searched) + 1
             if end == 0 and not (0 <= size <= len(self._ahead)):
-                there = len(self._ahead)
+                searched = len(self._ahead)
                 # Twice as many each time: a long line is not copied again and again.
-                length = max(there, _AHEAD)
-                more = await _loops.call(_nowait.start_read, self._file, self._position + there, length)
+                more = await self._read_at(self._position + searched, max(searched, _AHEAD))
                 self._ahead += more
                 if more:
-                    searched = max(there - 1, 0)
                     continue
             end = end or len(self._ahead)
-            end = end if size < 0 else min(end, size)
-            line, self._ahead = self._ahead[:end], self._ahead[end:]
-            self._position += len(line)
-            return line
+            return self._take(end if size < 0 else min(end, size))
 
-    def _line_end(self, searched: int) -> int:
-        """Returns where the first line of what was read ahead ends; zero if that is not known."""
-        if self._text is None or self._text[2] == "\n":
-            return self._ahead.find(b"\n", searched) + 1
-        found = _LINE_END.search(self._ahead, searched)
-        return found.end() if found else 0
+
+class AsyncTextFile(_Cursor[str]):
+    """A file of text with a cursor, which any number of tasks may share."""
+
+    def __init__(
+        self, file: _nowait.File, mode: str, position: int, encoding: str, errors: str, newline: str | None
+    ) -> None:
+        super().__init__(file, mode)
+        self._encoding = encoding
+        self._errors = errors
+        self._in = Decoded(encoding, errors, newline)
+        self._in.restart(position)
+        self._out = Encoded(encoding, errors, newline, position)
+        # Where the encoder is to go on.
+        self._out_position = position
+        self._chunk = _FIRST_CHUNK
+
+    @property
+    def encoding(self) -> str:
+        return self._encoding
+
+    @property
+    def errors(self) -> str:
+        return self._errors
+
+    @property
+    def newlines(self) -> str | tuple[str, ...] | None:
+        """Line ends that were read so far; `None` if there are none, or only those of `newline` count."""
+        return self._in.newlines
+
+    async def readable(self) -> bool:
+        self._check()
+        return self._reads
+
+    async def tell(self) -> int:
+        """Returns the position, for `seek`. It counts bytes, but where the decoder has a state."""
+        async with self._turn:
+            await self._ready()
+            return self._in.place().cookie()
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Goes to a position that `tell` returned, to the start, or to the end."""
+        async with self._turn:
+            await self._ready()
+            if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
+                raise ValueError(f"there is no whence {whence}; give 0, 1 or 2")
+            if whence != os.SEEK_SET and offset != 0:
+                raise io.UnsupportedOperation("a text file goes to where tell() was, to its start or its end")
+            if offset < 0:
+                raise ValueError(f"position {offset} is before the file")
+            if whence == os.SEEK_END:
+                offset = await self._size()
+            place = self._in.place() if whence == os.SEEK_CUR else Place.of(offset)
+            self._in.go(place)
+            if not self._appends:
+                self._out_position = place.position
+                self._out.restart(place.position)
+            return place.cookie()
+
+    async def read(self, size: int | None = -1) -> str:
+        """Reads `size` characters, fewer at the end of the file only, or all."""
+        async with self._turn:
+            await self._ready()
+            self._check_reads()
+            if size is None or size < 0:
+                # As many bytes as there are. Of some files of the kernel the size is zero.
+                while await self._fill(await self._size() - self._in.position):
+                    pass
+                return self._in.take(self._in.available)
+            while self._in.available < size and await self._fill(size - self._in.available):
+                pass
+            return self._in.take(size)
+
+    async def readline(self, size: int = -1) -> str:
+        """Reads up to and with the next line end, `size` characters at most."""
+        if size < 0 and not (self._turn.is_held or self._is_unsettled or self._file.closed):
+            end = self._in.line_end(0)
+            if end > 0:
+                return self._in.take(end)
+        async with self._turn:
+            await self._ready()
+            return await self._line(size)
+
+    async def write(self, data: str) -> int:
+        """Writes all of it; returns the number of characters."""
+        async with self._turn:
+            return await self._write(data)
+
+    async def writelines(self, lines: Iterable[str]) -> None:
+        async with self._turn:
+            for line in lines:
+                await self._write(line)
+
+    async def truncate(self, size: int | None = None) -> int:
+        """Cuts the file to so many bytes, at the cursor if no size is given. The cursor stays where it is."""
+        async with self._turn:
+            self._check_writes()
+            await self._ready()
+            place = self._in.place()
+            self._in.go(place)
+            return await self._truncate(place.position if size is None else size)
+
+    def _go(self, position: int) -> None:
+        self._in.restart(position)
+        self._out_position = position
+        self._chunk = _FIRST_CHUNK
+
+    async def _fill(self, least: int) -> bool:
+        """Reads some bytes ahead, `least` or more if the file has them; false at its end."""
+        data = await self._read_at(self._in.position, max(least, self._chunk))
+        self._in.feed(data)
+        self._chunk = min(self._chunk * 2, _AHEAD)
+        return bool(data)
+
+    async def _line(self, size: int) -> str:
+        self._check_reads()
+        searched = 0
+        while True:
+            end = self._in.line_end(searched)
+            there = self._in.available
+            if end == 0 and not (0 <= size <= there):
+                # An end of two characters may have its first one there.
+                searched = max(there - 1, 0)
+                # Twice as many each time: a long line is not copied again and again.
+                if await self._fill(there) or self._in.available > there:
+                    continue
+            end = end or there
+            return self._in.take(end if size < 0 else min(end, size))
+
+    async def _write(self, text: str) -> int:
+        self._check_writes()
+        if not isinstance(text, str):
+            raise TypeError("a text file takes str; open it with mode 'b' for bytes")
+        place = Place(0, 0, 0) if self._appends else self._in.place()
+        if not self._appends and place.position != self._out_position:
+            self._out.restart(place.position)
+        state = self._out.state()
+        try:
+            await self._write_at(place.position, self._out.encode(text))
+        except Exception:
+            self._out.go_back(state)
+            if not self._appends:
+                # Read again: a part may have been written.
+                self._in.go(place)
+            raise
+        return len(text)
+
+
+_F = TypeVar("_F", AsyncBinaryFile, AsyncTextFile)
+
+
+class OpeningCursor(Generic[_F]):
+    """A file that is being opened: to be awaited, or entered by `async with`."""
+
+    def __init__(
+        self,
+        path: Path,
+        mode: str = "r",
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> None:
+        letters = set(mode)
+        kinds = letters - set("+bt")
+        if len(letters) != len(mode) or len(kinds) != 1 or kinds - set("rwax") or {"b", "t"} <= letters:
+            raise ValueError(f"there is no mode {mode!r}; give r, w, x or a, with + and b as needed")
+        if "b" in letters and (encoding is not None or errors is not None or newline is not None):
+            raise ValueError("a binary file has no encoding, errors or newline")
+        if newline not in (None, "", "\n", "\r", "\r\n"):
+            raise ValueError(f"there is no newline {newline!r}; give None, '', '\\n', '\\r' or '\\r\\n'")
+        self._path = path
+        self._mode = mode
+        self._text = None if "b" in letters else (*text_codec(encoding, errors), newline)
+        self._file: _F | None = None
+
+    async def _open(self) -> _F:
+        mode = self._mode.strip("+bt") + ("+" if "+" in self._mode else "")
+        opened = await _loops.call(_nowait.start_open, self._path, mode, False, 0o666)
+        end = await _loops.call(_nowait.start_size, opened) if "a" in mode else 0
+        file: Any
+        if self._text is None:
+            file = AsyncBinaryFile(opened, self._mode, end)
+        else:
+            file = AsyncTextFile(opened, self._mode, end, *self._text)
+        self._file = file
+        result: _F = file
+        return result
+
+    def __await__(self) -> Generator[object, None, _F]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> _F:
+        return await self._open()
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._file is not None:
+            await self._file.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nowait._nowait import Completions, Running
@@ -67,6 +68,9 @@ class _Asyncio(_Loop):
     async def rest(self) -> None:
         await asyncio.sleep(0)
 
+    def event(self) -> asyncio.Event:
+        return asyncio.Event()
+
 
 class _Trio(_Loop):
     # Whatever is awaited there is a checkpoint.
@@ -107,6 +111,9 @@ class _Trio(_Loop):
     async def rest(self) -> None:
         await self.trio.lowlevel.checkpoint()
 
+    def event(self) -> trio.Event:
+        return self.trio.Event()
+
 
 # Kept by the loop's reader alone: its futures keep the loop, which may be closed before they are done.
 _asyncio: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Asyncio]] = (
@@ -141,6 +148,41 @@ def _is_guest() -> bool:
     import sniffio
 
     return sniffio.thread_local.name == "trio"
+
+
+class Turn:
+    """Held by one task at a time, in the order in which they ask; the tasks may be of asyncio or trio."""
+
+    __slots__ = ("_waiting", "is_held")
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._waiting: deque[asyncio.Event | trio.Event] = deque()
+
+    async def __aenter__(self) -> None:
+        if not self.is_held:
+            self.is_held = True
+            return
+        event = _current().event()
+        self._waiting.append(event)
+        try:
+            await event.wait()
+        except BaseException:
+            # Cancelled, it may have got its turn all the same.
+            if event.is_set():
+                self._pass_on()
+            else:
+                self._waiting.remove(event)
+            raise
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
+        else:
+            self.is_held = False
 
 
 async def call(start: Callable[..., tuple[T, bool] | None], *arguments: Any) -> T:

@@ -12,24 +12,35 @@ is for programs that use aiofiles.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from nowait import _loops, _nowait
 from nowait._copy import finished, how, listed
-from nowait._cursor import OpeningCursor
+from nowait._cursor import AsyncBinaryFile, AsyncTextFile, OpeningCursor
 from nowait._log import AsyncLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from typing import Self, Unpack
 
-    from _typeshed import ReadableBuffer, WriteableBuffer
+    from _typeshed import OpenBinaryMode, OpenTextMode, ReadableBuffer, WriteableBuffer
 
     from nowait._copy import CopyOptions, CopyProgress, CopyReport
     from nowait._nowait import Gathered
     from nowait._types import HasFileno, Integers, Lengths, Path
 
-__all__ = ["AsyncFile", "AsyncLog", "copy", "gather", "gather_each", "gather_files", "open", "open_file"]
+__all__ = [
+    "AsyncBinaryFile",
+    "AsyncFile",
+    "AsyncLog",
+    "AsyncTextFile",
+    "copy",
+    "gather",
+    "gather_each",
+    "gather_files",
+    "open",
+    "open_file",
+]
 
 
 class AsyncFile:
@@ -210,9 +221,39 @@ async def copy(
     return finished(report)
 
 
-def open(path: Path, mode: str = "r", **options: Any) -> OpeningCursor:
+@overload
+def open(
+    path: Path,
+    mode: OpenTextMode = "r",
+    *,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+) -> OpeningCursor[AsyncTextFile]: ...
+@overload
+def open(
+    path: Path, mode: OpenBinaryMode, *, encoding: None = None, errors: None = None, newline: None = None
+) -> OpeningCursor[AsyncBinaryFile]: ...
+@overload
+def open(
+    path: Path,
+    mode: str,
+    *,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+) -> OpeningCursor[Any]: ...
+def open(
+    path: Path,
+    mode: str = "r",
+    *,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+) -> OpeningCursor[Any]:
     """Opens a file with a cursor, as `aiofiles.open` does: `async with nowait.aio.open(...) as file`.
 
-    It takes the modes and keywords of Python's `open`, but for `buffering`, `closefd` and `opener`.
+    It takes the modes and keywords of Python's `open`, but for `buffering`, `closefd` and `opener`. Any
+    number of tasks may share the file: their calls are made in the order in which they were begun.
     """
-    return OpeningCursor(path, mode, **options)
+    return OpeningCursor(path, mode, encoding=encoding, errors=errors, newline=newline)

@@ -1,0 +1,234 @@
+"""Text of a file that is decoded in chunks, and the position in the file of each of its characters."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import locale
+import re
+from collections import deque
+from typing import NamedTuple
+
+# Bits of a cookie: a position, characters to skip after it, and the decoder's state, which is zero for
+# most encodings. A cookie without the others is the position itself, as `io.TextIOWrapper` has it.
+_POSITION_BITS = 64
+_SKIP_BITS = 32
+
+_ANY_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+class Place(NamedTuple):
+    """A position from which to decode, the decoder's state there, and characters that were read before."""
+
+    position: int
+    state: int
+    skip: int
+
+    def cookie(self) -> int:
+        """Returns the number that `tell` gives for this place."""
+        return self.position | self.skip << _POSITION_BITS | self.state << (_POSITION_BITS + _SKIP_BITS)
+
+    @staticmethod
+    def of(cookie: int) -> Place:
+        """Returns the place of which `tell` gave a number."""
+        position = cookie & ((1 << _POSITION_BITS) - 1)
+        skip = cookie >> _POSITION_BITS & ((1 << _SKIP_BITS) - 1)
+        return Place(position, cookie >> (_POSITION_BITS + _SKIP_BITS), skip)
+
+
+class _Chunk(NamedTuple):
+    """Bytes that were decoded at once, from a decoder's state in which it holds no bytes."""
+
+    position: int
+    state: int
+    data: bytes
+    characters: int
+
+
+def text_codec(encoding: str | None, errors: str | None) -> tuple[str, str]:
+    """Returns the encoding and the error handler that `open` takes for these; raises `LookupError`."""
+    name = encoding or io.text_encoding(None)
+    name = locale.getencoding() if name == "locale" else name
+    if not getattr(codecs.lookup(name), "_is_text_encoding", True):
+        raise LookupError(f"{name!r} is no encoding of text; open the file with mode 'b'")
+    codecs.lookup_error(errors or "strict")
+    return name, errors or "strict"
+
+
+class Decoded:
+    """Decoded text ahead of a cursor. It is told what was read from the file; it reads nothing.
+
+    Nothing is used up before it is taken, so that a call that fails, or is cancelled, in the middle
+    leaves the cursor where it was.
+    """
+
+    def __init__(self, encoding: str, errors: str, newline: str | None) -> None:
+        decoder = codecs.getincrementaldecoder(encoding)(errors)
+        self._newline = newline
+        self._lines = None if newline else io.IncrementalNewlineDecoder(decoder, newline is None)
+        self._decoder = self._lines or decoder
+        # Of an encoding with a byte order mark, none is expected behind the start of the file.
+        self._state = 0 if "".encode(encoding, errors) else self._decoder.getstate()[1]
+        self.restart(0)
+
+    @property
+    def newlines(self) -> str | tuple[str, ...] | None:
+        """Line ends that were read so far, if those of all kinds end a line."""
+        found: str | tuple[str, ...] | None = self._lines.newlines if self._lines else None
+        return found
+
+    @property
+    def position(self) -> int:
+        """Where the next bytes are to be read."""
+        return self._position
+
+    @property
+    def available(self) -> int:
+        """Characters that can be taken."""
+        return max(len(self._text) - self._used, 0)
+
+    def restart(self, position: int) -> None:
+        """Forgets all, and begins at a position at which no decoder was before."""
+        self.go(Place(position, 0, 0))
+
+    def go(self, place: Place) -> None:
+        """Forgets all, and goes to a place that `place` returned."""
+        if place.position == 0:
+            self._decoder.reset()
+        else:
+            self._decoder.setstate((b"", place.state or self._state))
+        self._move(place.position, place.skip)
+
+    def _move(self, position: int, skip: int) -> None:
+        self._position = position
+        self._text = ""
+        # Characters of the text that were taken; more than it has, if the first to come are to be
+        # skipped.
+        self._used = skip
+        # Where the text is from. The first chunk has so many characters before the text.
+        self._chunks: deque[_Chunk] = deque()
+        self._before = 0
+
+    def feed(self, data: bytes) -> None:
+        """Adds the bytes at `position`; none at the end of the file. If they cannot be decoded, adds none."""
+        held, state = before = self._decoder.getstate()
+        try:
+            text = self._decoder.decode(data, not data)
+        except BaseException:
+            self._decoder.setstate(before)
+            raise
+        chunk = _Chunk(self._position - len(held), state, held + data, len(text))
+        taken = min(self._used, len(self._text))
+        self._before += taken
+        self._used -= taken
+        self._text = self._text[taken:] + text
+        self._chunks.append(chunk)
+        self._position += len(data)
+        while self._chunks and self._before >= self._chunks[0].characters and len(self._chunks) > 1:
+            self._before -= self._chunks.popleft().characters
+
+    def take(self, characters: int) -> str:
+        """Takes so many characters, or as many as are available."""
+        taken = self._text[self._used : self._used + characters]
+        self._used += len(taken)
+        if taken and self._used == len(self._text):
+            self._move(self._position, 0)
+        return taken
+
+    def line_end(self, searched: int) -> int:
+        """Returns the length of the line that can be taken; zero if its end is not among the text.
+
+        So many characters are known to have no end.
+        """
+        start = self._used + searched
+        if self._newline == "":
+            found = _ANY_LINE_END.search(self._text, start)
+            return found.end() - self._used if found else 0
+        ending = self._newline or "\n"
+        at = self._text.find(ending, start)
+        return at + len(ending) - self._used if at >= 0 else 0
+
+    def place(self) -> Place:
+        """Returns where the next character is that would be taken."""
+        found = self._place()
+        # At the start the decoder has its first state, whatever number that has.
+        return Place(0, 0, found.skip) if found.position == 0 else found
+
+    def _place(self) -> Place:
+        characters = self._before + self._used
+        for chunk in self._chunks:
+            if characters < chunk.characters:
+                return self._place_in(chunk, characters)
+            characters -= chunk.characters
+        held, state = self._decoder.getstate()
+        return Place(self._position - len(held), state, characters)
+
+    def _place_in(self, chunk: _Chunk, characters: int) -> Place:
+        """Decodes parts of a chunk again to find the byte after so many of its characters."""
+        if characters == 0:
+            return Place(chunk.position, chunk.state, 0)
+        now = self._decoder.getstate()
+
+        def decode(length: int) -> tuple[int, bytes, int]:
+            self._decoder.setstate((b"", chunk.state))
+            count = len(self._decoder.decode(chunk.data[:length]))
+            return (count, *self._decoder.getstate())
+
+        try:
+            # The fewest bytes that make so many characters.
+            low, high = 0, len(chunk.data) + 1
+            while low < high:
+                length = (low + high) // 2
+                if length <= len(chunk.data) and decode(length)[0] < characters:
+                    low = length + 1
+                else:
+                    high = length
+            length = low
+            if length <= len(chunk.data):
+                count, held, state = decode(length)
+                if count == characters and not held:
+                    return Place(chunk.position + length, state, 0)
+            # They end inside of what is decoded at once: the place is before that.
+            while length > 0:
+                length -= 1
+                count, held, state = decode(length)
+                if held:
+                    length -= len(held) - 1
+                elif self._lines and state & 1 and count + 1 == characters:
+                    # A carriage return that is held back in case a line feed follows.
+                    return Place(chunk.position + length, state & ~1, 0)
+                elif count <= characters:
+                    return Place(chunk.position + length, state, characters - count)
+            return Place(chunk.position, chunk.state, characters)
+        finally:
+            self._decoder.setstate(now)
+
+
+class Encoded:
+    """Text on its way into a file."""
+
+    def __init__(self, encoding: str, errors: str, newline: str | None, position: int) -> None:
+        self._encoder = codecs.getincrementalencoder(encoding)(errors)
+        self._newline = newline or "\n"
+        self.restart(position)
+
+    def restart(self, position: int) -> None:
+        """Begins at a position: with a byte order mark at the start of the file only."""
+        if position:
+            self._encoder.setstate(0)
+        else:
+            self._encoder.reset()
+
+    def state(self) -> int | str:
+        """Returns what `go_back` takes."""
+        return self._encoder.getstate()
+
+    def go_back(self, state: int | str) -> None:
+        """Forgets what was encoded since `state`."""
+        self._encoder.setstate(state)
+
+    def encode(self, text: str) -> bytes:
+        """Returns the bytes that follow those before."""
+        if self._newline != "\n":
+            text = text.replace("\n", self._newline)
+        return self._encoder.encode(text)
