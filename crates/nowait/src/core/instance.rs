@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::core::policy::{HelperSelector, OpenSelector, Policy, Route};
 use crate::core::throttle::Throttle;
@@ -204,6 +204,13 @@ impl Nowait {
     /// The time by the instance's clock: the system's, or that of the simulator it works on.
     pub fn now(&self) -> Instant {
         self.0.sim().map_or_else(Instant::now, Sim::now)
+    }
+
+    /// The time since 1970 by the wall clock: the system's, or that of the simulator the instance
+    /// works on. Zero where the system's clock is before 1970.
+    pub fn wall_clock(&self) -> Duration {
+        let system = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.0.sim().map_or_else(system, Sim::wall_clock)
     }
 
     /// Has a thread of the instance notice the completions of all that is in flight. For who is

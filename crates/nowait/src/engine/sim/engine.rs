@@ -1,7 +1,7 @@
 //! The simulator as an engine: completions in a seeded order, by a thread of its own, or step by
 //! step.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -23,6 +23,8 @@ pub(super) struct Disk {
     pub(super) manual: bool,
     pub(super) began: Instant,
     pub(super) advanced_ns: AtomicU64,
+    /// Wall clock when the disk began, in milliseconds since 1970.
+    pub(super) clock_ms: AtomicI64,
 }
 
 impl Disk {

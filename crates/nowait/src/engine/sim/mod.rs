@@ -37,7 +37,7 @@ mod world;
 
 use std::collections::HashSet;
 use std::path::Path as FsPath;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -93,6 +93,9 @@ pub struct Faults {
 /// How many operations a disk takes at a time.
 const DEPTH: usize = 64;
 
+/// Wall clock of a new disk, in milliseconds since 1970: 2026-01-01.
+const CLOCK_MS: i64 = 1_767_225_600_000;
+
 /// A simulated disk. Clones are the same disk.
 #[derive(Clone)]
 pub struct Sim(Arc<Disk>);
@@ -129,6 +132,7 @@ impl Sim {
             manual,
             began: Instant::now(),
             advanced_ns: AtomicU64::new(0),
+            clock_ms: AtomicI64::new(CLOCK_MS),
         }))
     }
 
@@ -142,6 +146,23 @@ impl Sim {
     pub(crate) fn now(&self) -> Instant {
         let now = if self.0.manual { self.0.began } else { Instant::now() };
         now + Duration::from_nanos(self.0.advanced_ns.load(Ordering::Relaxed))
+    }
+
+    /// Sets the wall clock, in time since 1970: it jumps, and goes on from there. It begins at
+    /// 2026-01-01, and passes as [`Sim::advance`] says.
+    pub fn set_clock(&self, since_1970: Duration) {
+        let since_1970_ms = i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX);
+        self.0.clock_ms.store(since_1970_ms.saturating_sub(self.passed_ms()), Ordering::Relaxed);
+    }
+
+    pub(crate) fn wall_clock(&self) -> Duration {
+        let clock_ms = self.0.clock_ms.load(Ordering::Relaxed).saturating_add(self.passed_ms());
+        Duration::from_millis(u64::try_from(clock_ms).unwrap_or(0))
+    }
+
+    fn passed_ms(&self) -> i64 {
+        let passed = self.now().saturating_duration_since(self.0.began);
+        i64::try_from(passed.as_millis()).unwrap_or(i64::MAX)
     }
 
     /// Sets the chances of faults from now on.
@@ -253,7 +274,9 @@ impl Sim {
         let (crash, depth) = (world.store.crash(), world.depth);
         // Whoever is asked may look at this disk.
         drop(world);
-        Sim::with(seed, self.0.manual, crash.decide(keep), depth)
+        let crashed = Sim::with(seed, self.0.manual, crash.decide(keep), depth);
+        crashed.set_clock(self.wall_clock());
+        crashed
     }
 
     /// Has `look` called before each call by which a caller that waits changes the disk, with the
